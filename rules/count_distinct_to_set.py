@@ -1,0 +1,36 @@
+"""count(DISTINCT ..) over a stream: Spark's streaming refuses DISTINCT aggregates, but keeps sets."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from sqlext.shape import streaming_selects
+
+
+def count_distinct_to_set(query: exp.Query) -> exp.Query:
+    """Count the members of a set; a row with a null in one of several columns does not count, as in Spark.
+
+    SELECT k, count(DISTINCT v) AS n FROM STREAM t GROUP BY k
+    -> SELECT k, CAST(SIZE(COLLECT_SET(v)) AS BIGINT) AS n FROM STREAM t GROUP BY k
+    """
+    for select in streaming_selects(query):
+        for call in list(select.find_all(exp.Count)):
+            if isinstance(call.this, exp.Distinct) and call.parent_select is select:
+                _replace(call, call.this.expressions)
+    return query
+
+
+def _replace(call: exp.Count, columns: list[exp.Expression]) -> None:
+    members = columns[0].copy() if len(columns) == 1 else _complete_rows(columns)
+    collected: exp.Expression = exp.func("COLLECT_SET", members, dialect="spark")
+    whole: exp.Expression = call
+    if isinstance(call.parent, exp.Filter):
+        whole = call.parent
+        collected = exp.Filter(this=collected, expression=whole.expression.copy())
+    whole.replace(exp.cast(exp.Anonymous(this="SIZE", expressions=[collected]), "BIGINT"))
+
+
+def _complete_rows(columns: list[exp.Expression]) -> exp.Expression:
+    no_nulls = exp.and_(*(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())) for column in columns))
+    row = exp.Anonymous(this="STRUCT", expressions=[column.copy() for column in columns])
+    return exp.Case(ifs=[exp.If(this=no_nulls, true=row)])

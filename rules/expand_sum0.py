@@ -1,0 +1,25 @@
+"""FLIP-365's `sum0`: a sum that is 0, not null, when there is nothing to add."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from sqlext.shape import function_name
+
+
+def expand_sum0(query: exp.Query) -> exp.Query:
+    """Write sum0 with Spark's functions.
+
+    SELECT k, sum0(v) AS s FROM STREAM t GROUP BY k
+    -> SELECT k, COALESCE(SUM(v), 0) AS s FROM STREAM t GROUP BY k
+    """
+    for call in list(query.find_all(exp.Anonymous)):
+        if function_name(call) == "sum0":
+            whole = call.parent if isinstance(call.parent, (exp.Filter, exp.Window)) else call
+            total = exp.Sum(this=call.expressions[0].copy())
+            if whole is call:
+                call.replace(exp.Coalesce(this=total, expressions=[exp.Literal.number(0)]))
+            else:
+                call.replace(total)
+                whole.replace(exp.Coalesce(this=whole.copy(), expressions=[exp.Literal.number(0)]))
+    return query

@@ -1,0 +1,61 @@
+"""What a statement of ours answers: a table, something to run, or nothing of ours after all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlext.names import quote, quote_string
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with real columns.
+
+    Attributes:
+        columns: name and Spark type of each, in order.
+        rows: one mapping a row, by column; what is missing is null. Timestamps are aware datetimes.
+    """
+
+    columns: Mapping[str, str]
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A command: `run` is called when Spark executes it, and returns the lines to show."""
+
+    name: str
+    run: Callable[[], list[str]]
+
+
+@dataclass(frozen=True)
+class PassOn:
+    """Spark's to do.
+
+    Attributes:
+        text: what Spark is to parse instead of the statement; None: the statement as it is.
+    """
+
+    text: str | None = None
+
+
+Answer = Table | Deferred | PassOn
+
+
+def relation_sql(table: Table) -> str:
+    """A query that is the table: Spark's own SQL, so that it needs no session and no job.
+
+    The values travel as one JSON string literal.
+    """
+    rows = json.dumps([{name: _json_value(row.get(name)) for name in table.columns} for row in table.rows])
+    fields = ", ".join(f"{quote(name)}: {kind}" for name, kind in table.columns.items())
+    schema = quote_string(f"ARRAY<STRUCT<{fields}>>")
+    return f"SELECT row.* FROM (SELECT explode(from_json({quote_string(rows)}, {schema})) AS row)"
+
+
+def _json_value(value: Any) -> Any:
+    return value.isoformat(timespec="milliseconds") if isinstance(value, datetime) else value

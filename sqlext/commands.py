@@ -1,0 +1,357 @@
+"""From a statement to its answer: plans queries, gathers options, and asks the host of flows to act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from sqlext import jvm, planner, statements
+from sqlext.answers import Answer, Deferred, PassOn, Table
+from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
+from sqlext.execution import target
+from sqlext.execution.host import FlowHost, FlowRequest, FlowView
+from sqlext.explain import explain_flow
+from sqlext.options import (
+    BACKLOG_LAG_THRESHOLD,
+    CHECKPOINT_INTERVAL_DURING_BACKLOG,
+    CONF_PREFIX,
+    FLUSH_MEMORY_BUFFER_ONLY,
+    HOME_KEY,
+    OPTIONS,
+    RUNTIME_MODE,
+    STATE_BACKEND,
+    Given,
+    Level,
+    Option,
+    Options,
+    is_option_key,
+    resolve,
+)
+from sqlext.options import option as option_of
+from sqlext.options import parse as parse_option
+from sqlext.plan import FlowPlan
+from sqlext.rewriter import Batch
+from sqlext.statements import Query, Statement
+
+_DEFAULT_WAIT = timedelta(hours=1)
+_NOT_YET: tuple[tuple[Option[Any], Any, str], ...] = (
+    (FLUSH_MEMORY_BUFFER_ONLY, True, "the buffer is durable"),
+    (STATE_BACKEND, "delta", "aggregates keep their state in RocksDB"),
+    (RUNTIME_MODE, "BATCH", "flows run in STREAMING mode"),
+)
+
+
+class Commands:
+    """Answers statements. Holds no state but the host and the rules, so any thread may call it.
+
+    Args:
+        host: made on first use; a session that never asks for a flow writes nothing.
+        batches: the rules in force.
+    """
+
+    def __init__(self, host: Callable[[], FlowHost], batches: Callable[[], tuple[Batch, ...]]) -> None:
+        self._host = host
+        self._batches = batches
+
+    def answer(self, spark: SparkSession, text: str, spark_parse: Callable[[str], Any]) -> Answer:
+        """Answer one of our statements.
+
+        Args:
+            spark: the session it came from.
+            text: the statement.
+            spark_parse: Spark's own parser; when a query is wrong, its message is the one users know.
+        """
+        try:
+            statement = statements.parse(text)
+        except UnreadableQuery as problem:
+            spark_parse(problem.query)  # where Spark does not read it either, its own error is the one users know
+            raise
+        return self._answer(spark, statement, text)
+
+    def _answer(self, spark: SparkSession, statement: Statement, text: str) -> Answer:
+        match statement:
+            case statements.CreateStreamingTable() | statements.Insert():
+                return self._create(spark, statement, text)
+            case statements.CreateTableAs(query=query, position=position):
+                self._refuse_table_as(query, position)
+            case statements.Select(query=query, position=position):
+                self._refuse_select(query, position)
+            case statements.Explain(statement=explained):
+                return self._explain(spark, explained)
+            case statements.ShowFlows():
+                return _flows_table(self._host().views())
+            case statements.DescribeFlow(name=name):
+                return _flow_table(self._host().view(".".join(name)), self._host())
+            case statements.FlowCommand():
+                return self._flow_command(spark, statement)
+            case statements.AlterFlow(name=name, settings=settings):
+                values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
+                _resolve(spark, {Level.PROPERTY: {key: settings_given for key, settings_given in settings.items()}})
+                return Deferred("ALTER FLOW", lambda: [self._host().alter(".".join(name), values)])
+            case statements.SetOption():
+                return _check_setting(spark, statement)
+            case statements.JobCommand(verb=verb):
+                raise UnsupportedError(f"{verb}: this version runs no bounded jobs yet.")
+        raise AssertionError(f"no answer for {statement!r}")
+
+    # Flows.
+
+    def _create(self, spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert, text: str) -> Answer:
+        plan = planner.plan_flow(statement.query, self._batches())
+        if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
+            return PassOn(wrong)
+        request, options = self._request(spark, statement, plan, text)
+        return Deferred("CREATE FLOW", lambda: [self._host().create(spark, request, options)])
+
+    def _request(
+        self,
+        spark: SparkSession,
+        statement: statements.CreateStreamingTable | statements.Insert,
+        plan: FlowPlan,
+        text: str,
+    ) -> tuple[FlowRequest, Options]:
+        properties: Mapping[str, Given] = {}
+        if isinstance(statement, statements.CreateStreamingTable):
+            properties = statement.definition.properties
+            own = {option_of(k, given.position).key: given for k, given in properties.items() if is_option_key(k)}
+        else:
+            own = {k: Given(v) for k, v in _table_properties(spark, statement.target).items() if is_option_key(k)}
+        given = {Level.HINT: plan.hints, Level.WITH: _with_level(plan), Level.PROPERTY: own, **_session_levels(spark)}
+        options = _resolve(spark, given)
+        _refuse_what_is_not_here_yet(options)
+        recorded = {level.name: {key: value.value for key, value in values.items()} for level, values in given.items() if values}
+        if isinstance(statement, statements.CreateStreamingTable):
+            request = FlowRequest(
+                name=".".join(statement.name),
+                table=statement.name,
+                plan=plan,
+                statement=text,
+                given=recorded,
+                definition=statement.definition,
+                properties={key: value.value for key, value in properties.items()},
+                refresh=statement.refresh,
+                if_not_exists=statement.if_not_exists,
+            )
+        else:
+            request = FlowRequest(
+                name=".".join(statement.flow or statement.target),
+                table=statement.target,
+                plan=plan,
+                statement=text,
+                given=recorded,
+                columns=statement.columns,
+                by_name=statement.by_name,
+                if_not_exists=statement.if_not_exists,
+            )
+        return request, options
+
+    def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:
+        name = ".".join(command.name)
+        timeout = _DEFAULT_WAIT
+        if command.timeout is not None:
+            try:
+                timeout = jvm.parse_duration(spark, command.timeout.value)
+            except ValueError as error:
+                raise OptionError(
+                    f"TIMEOUT cannot be `{command.timeout.value}` ({error}). Give a duration, such as 5 minutes.",
+                    command.timeout.position,
+                ) from None
+        actions: dict[str, Callable[[], str]] = {
+            "START": lambda: self._host().start(name),
+            "STOP": lambda: self._host().stop(name),
+            "FLUSH": lambda: self._host().flush(name),
+            "WAIT": lambda: self._host().wait(name, timeout),
+            "DROP": lambda: self._host().drop(name, command.if_exists),
+        }
+        return Deferred(f"{command.verb} FLOW", lambda: [actions[command.verb]()])
+
+    def _explain(self, spark: SparkSession, statement: Statement) -> Answer:
+        if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
+            plan = planner.plan_flow(statement.query, self._batches())
+            request, options = self._request(spark, statement, plan, "")
+            lines = explain_flow(plan, options, ".".join(request.table))
+            return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])
+        answer = self._answer(spark, statement, "")
+        name = answer.name if isinstance(answer, Deferred) else type(statement).__name__
+        return Table({"plan": "STRING"}, [{"plan": f"sqlext command {name}"}])
+
+    def _refuse_table_as(self, query: Query, position: Position | None) -> None:
+        if query.tree.args.get("end_of_stream"):
+            planner.plan_flow(query, self._batches())  # says what this version cannot do
+        raise UnsupportedError(
+            "CREATE TABLE .. AS ends, a stream does not. To keep the table up to date, write CREATE STREAMING TABLE .. AS; to "
+            "read what is there now and end, put GLOBAL WINDOW END OF STREAM after GROUP BY.",
+            position,
+        )
+
+    def _refuse_select(self, query: Query, position: Position | None) -> None:
+        hints, _ = planner.read_options(query)
+        planner.plan_flow(query, self._batches())
+        named = ", ".join(hints) or "a backlog hint"
+        raise UnsupportedError(
+            f"A query with {named} needs a table to keep up to date: write INSERT INTO t SELECT .. or CREATE STREAMING TABLE t AS "
+            "SELECT ..",
+            position,
+        )
+
+
+def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan) -> str | None:
+    """A form of the query that Spark cannot analyse, if it cannot: Spark then says so itself, with its own type and place.
+
+    The query as written comes first, for the places in its messages; what only our rules make sense of fails there too.
+    """
+    if _is_refused(spark, plan.sql):
+        return query.source if _is_refused(spark, query.source) else plan.sql
+    return None
+
+
+def _is_refused(spark: SparkSession, sql: str) -> bool:
+    try:
+        spark.sql(sql)
+    except AnalysisException:
+        return True
+    return False
+
+
+# Options.
+
+
+def _resolve(spark: SparkSession, given: Mapping[Level, Mapping[str, Given]]) -> Options:
+    return resolve(given, lambda text: jvm.parse_duration(spark, text))
+
+
+def _session_levels(spark: SparkSession) -> dict[Level, dict[str, Given]]:
+    """What SET and SparkConf say of our options."""
+    conf = spark.sparkContext.getConf()
+    of_session = {key: Given(str(value)) for key in OPTIONS if (value := spark.conf.get(key, None)) is not None}
+    of_conf: dict[str, Given] = {}
+    for key in OPTIONS:
+        name = CONF_PREFIX + key
+        value = spark.conf.get(name, None)
+        if value is not None and conf.get(name) == value:
+            of_conf[key] = Given(str(value))
+        elif value is not None and key not in of_session:
+            of_session[key] = Given(str(value))
+    return {Level.SESSION: of_session, Level.CONF: of_conf}
+
+
+def _with_level(plan: FlowPlan) -> dict[str, Given]:
+    """The WITH options of all streams; those that are the whole flow's must not differ."""
+    merged: dict[str, Given] = {}
+    for source in plan.graph.streams:
+        for key, given in source.options.items():
+            there = merged.setdefault(key, given)
+            is_per_source = key in (BACKLOG_LAG_THRESHOLD.key, CHECKPOINT_INTERVAL_DURING_BACKLOG.key)
+            if there.value != given.value and not is_per_source:
+                raise OptionError(
+                    f"`{key}` is the whole flow's, and two streams give it differently: `{there.value}` and `{given.value}`.",
+                    given.position,
+                )
+    return merged
+
+
+def _table_properties(spark: SparkSession, name: tuple[str, ...]) -> Mapping[str, str]:
+    full = target.qualified(spark, name)
+    return target.describe(spark, full).properties if target.exists(spark, full) else {}
+
+
+def _refuse_what_is_not_here_yet(options: Options) -> None:
+    for option, value, instead in _NOT_YET:
+        if options[option] == value:
+            setting = options.setting(option)
+            position = setting.given.position if setting else None
+            raise UnsupportedError(f"`{option.key}` = `{options.raw(option)}` is not in this version: {instead}.", position)
+    for option in (CHECKPOINT_INTERVAL_DURING_BACKLOG, BACKLOG_LAG_THRESHOLD):
+        if (setting := options.setting(option)) is not None and setting.value is not None:
+            raise UnsupportedError(
+                f"`{option.key}` is not in this version: flows take every micro-batch at the same interval.",
+                setting.given.position,
+            )
+
+
+def _check_setting(spark: SparkSession, setting: statements.SetOption) -> PassOn:
+    key = setting.key
+    if key.lower().startswith(CONF_PREFIX):
+        key = key[len(CONF_PREFIX) :]
+        if not is_option_key(key):
+            known = [HOME_KEY, *(CONF_PREFIX + each for each in OPTIONS)]
+            raise OptionError(f"There is no setting `{setting.key}`.{did_you_mean(setting.key, known)}", setting.position)
+    option = option_of(key, setting.position)
+    if setting.value is not None:
+        parse_option(option, Given(setting.value, setting.position), lambda text: jvm.parse_duration(spark, text))
+    return PassOn()
+
+
+# Tables.
+
+_FLOWS = {
+    "name": "STRING",
+    "target": "STRING",
+    "status": "STRING",
+    "rows_in": "BIGINT",
+    "micro_batches": "BIGINT",
+    "buffered": "BIGINT",
+    "flushes": "BIGINT",
+    "last_flush": "TIMESTAMP",
+    "last_reason": "STRING",
+    "error": "STRING",
+    "note": "STRING",
+    "id": "STRING",
+}
+
+
+def _flows_table(views: list[FlowView]) -> Table:
+    return Table(_FLOWS, [_flow_row(view) for view in views])
+
+
+def _flow_row(view: FlowView) -> dict[str, Any]:
+    spec, progress = view.record.spec, view.progress
+    bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
+    row: dict[str, Any] = {
+        "name": spec.name,
+        "target": ".".join(spec.target),
+        "status": view.status,
+        "error": view.error or None,
+        "note": bound or (None if view.is_here or view.status != "RUNNING" else "runs in another process"),
+        "id": spec.id,
+    }
+    if progress is not None:
+        row |= {
+            "rows_in": progress.rows_in,
+            "micro_batches": progress.micro_batches,
+            "buffered": progress.buffered_rows,
+            "flushes": progress.flushes,
+            "last_flush": progress.last_flush,
+            "last_reason": progress.last_reason or None,
+        }
+    return row
+
+
+def _flow_table(view: FlowView, host: FlowHost) -> Table:
+    spec, progress = view.record.spec, view.progress
+    rows: dict[str, Any] = _flow_row(view)
+    if progress is not None:
+        rows |= {
+            "buffered_batches": progress.buffered_batches,
+            "oldest_buffered": progress.oldest_arrival,
+            "rows_flushed": progress.rows_flushed,
+            "last_flush_seconds": f"{progress.last_flush_seconds:.1f}",
+            "watermark": progress.watermark,
+        }
+    rows |= {
+        "epoch": view.record.epoch,
+        "since": view.record.since,
+        "output_mode": spec.output_mode.value,
+        "key": ", ".join(spec.key),
+        "buffering": spec.not_idempotent_because or "by execution.flush.max-interval",
+        "home": f"{host.home}/flows/{spec.id}",
+        "statement": spec.statement,
+        "query": spec.sql,
+    }
+    rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.options_of(spec).as_rows()}
+    shown = [{"property": key, "value": None if value is None else str(value)} for key, value in rows.items()]
+    return Table({"property": "STRING", "value": "STRING"}, shown)

@@ -1,0 +1,198 @@
+"""Which statements are ours, found out by tokens.
+
+Spark gets every other statement byte for byte, so this runs for each statement of each client and has to be quick: one
+regular expression rules out nearly all of them, and only a statement that holds one of our words is cut into tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sqlext.options import HINTS, HOME_KEY, is_option_key
+
+_OUR_WORDS = re.compile(
+    r"\b(?:stream(?:ing)?|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|sqlext"
+    r"|\w*(?:flush|backlog)\w*)\b",
+    re.IGNORECASE,
+)
+
+# Spark's lexer in five kinds: what is skipped, hints, text, words, and single characters.
+_TOKEN = re.compile(
+    r"""
+    (?P<space>\s+)
+  | (?P<line_comment>--(?:\\\r?\n|[^\r\n])*)
+  | (?P<hint>/\*\+)
+  | (?P<comment>/\*)
+  | (?P<text>[rR]'[^']*' | [rR]"[^"]*" | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
+  | (?P<quoted>`(?:[^`]|``)*`)
+  | (?P<word>\w+)
+  | (?P<symbol>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_BRACKET = re.compile(r"/\*|\*/")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of a statement.
+
+    Attributes:
+        kind: `word`, `quoted` (an identifier in backticks), `text` (a string literal), `hint` (a whole `/*+ .. */`) or
+            `symbol` (one character).
+        text: as written.
+        start: 0-based offset.
+    """
+
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def upper(self) -> str:
+        """The word in upper case; an empty string for everything that is not a bare word."""
+        return self.text.upper() if self.kind == "word" else ""
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.text)
+
+
+def tokens(text: str) -> list[Token]:
+    """Cut `text` into tokens as Spark's lexer does, without comments and white space."""
+    found: list[Token] = []
+    at = 0
+    while match := _TOKEN.match(text, at):
+        kind, start, at = match.lastgroup or "symbol", at, match.end()
+        if kind == "comment":
+            at = _end_of_bracketed_comment(text, at)
+        elif kind == "hint":
+            at = max(text.find("*/", at), 0) + 2 or len(text)
+            at = at if at > start + 2 else len(text)
+            found.append(Token(kind, text[start:at], start))
+        elif kind not in ("space", "line_comment"):
+            found.append(Token(kind, match.group(), start))
+    return found
+
+
+def _end_of_bracketed_comment(text: str, at: int) -> int:
+    """Bracketed comments nest."""
+    depth = 1
+    while depth and (mark := _BRACKET.search(text, at)):
+        depth += 1 if mark.group() == "/*" else -1
+        at = mark.end()
+    return len(text) if depth else at
+
+
+def is_ours(text: str) -> bool:
+    """Whether a statement uses one of our constructs; one that does not must reach Spark untouched."""
+    if not _OUR_WORDS.search(text):
+        return False
+    return is_ours_by_tokens(tokens(text))
+
+
+def is_ours_by_tokens(found: list[Token]) -> bool:
+    """The same for a statement that is cut into tokens already."""
+    words = [token.upper for token in found]
+    if words[:1] == ["EXPLAIN"]:
+        skip = 2 if words[1:2] and words[1] in ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL") else 1
+        return is_ours_by_tokens(found[skip:])
+    if words[:1] == ["BEGIN"]:  # a script is Spark's, and so is all that stands in it
+        return False
+    return (
+        _is_our_command(words, found)
+        or _has_end_of_stream(words)
+        or _has_our_hint(found)
+        or (_writes(words) and any(is_stream_relation(found, i) for i in range(len(found))))
+    )
+
+
+_COMMANDS = (
+    ("CREATE", "STREAMING", "TABLE"),
+    ("CREATE", "OR", "REFRESH", "STREAMING", "TABLE"),
+    ("CREATE", "FLOW"),
+    ("SHOW", "FLOWS"),
+    ("SHOW", "JOBS"),
+    ("SHOW", "JOB", "EVENTS"),
+    ("DESCRIBE", "FLOW"),
+    ("DESC", "FLOW"),
+    *((verb, "FLOW") for verb in ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER")),
+    *((verb, "JOB") for verb in ("RESUME", "CANCEL")),
+)
+
+
+def _is_our_command(words: list[str], found: list[Token]) -> bool:
+    for command in _COMMANDS:
+        if tuple(words[: len(command)]) == command:
+            # DESCRIBE flow / DESC flow alone describe a table of that name
+            return command[0] not in ("DESCRIBE", "DESC") or len(found) > 2
+    return words[:1] == ["SET"] and _is_our_setting(found)
+
+
+def _is_our_setting(found: list[Token]) -> bool:
+    key = setting_key(found)
+    return is_option_key(key) or (key.lower().startswith("spark.sqlext.") and key.lower() != HOME_KEY)
+
+
+def setting_key(found: list[Token]) -> str:
+    """The key of `SET key = value`, as written; keys hold dots and dashes, so they span tokens."""
+    key: list[str] = []
+    for before, token in zip(found, found[1:], strict=False):
+        if token.text == "=" or (key and token.start != before.stop):
+            break
+        key.append(token.text.strip("`"))
+    return "".join(key)
+
+
+def _has_end_of_stream(words: list[str]) -> bool:
+    clause = ["GLOBAL", "WINDOW", "END", "OF", "STREAM"]
+    return any(words[i : i + 5] == clause for i, word in enumerate(words) if word == "GLOBAL")
+
+
+def _has_our_hint(found: list[Token]) -> bool:
+    return any(
+        token.kind == "hint" and not {word.upper for word in tokens(token.text[3:-2])}.isdisjoint(HINTS)
+        for token in found
+    )
+
+
+def _writes(words: list[str]) -> bool:
+    """INSERT .. or CREATE/REPLACE TABLE .. AS: what Spark itself cannot do from a stream."""
+    if words[:1] == ["WITH"]:
+        return "INSERT" in words
+    return words[:1] in (["INSERT"], ["FROM"]) and "INSERT" in words or (
+        words[:1] in (["CREATE"], ["REPLACE"]) and "TABLE" in words[:4]
+    )
+
+
+# What may follow a table that is itself called `stream`.
+AFTER_A_TABLE = frozenset(
+    "AS WHERE GROUP HAVING ORDER SORT DISTRIBUTE CLUSTER LIMIT OFFSET UNION EXCEPT MINUS INTERSECT JOIN INNER LEFT RIGHT "
+    "FULL CROSS SEMI ANTI NATURAL LATERAL PIVOT UNPIVOT TABLESAMPLE WINDOW ON USING VERSION TIMESTAMP FOR QUALIFY "
+    "SELECT INSERT MAP REDUCE SET VALUES".split()
+)
+
+
+def is_stream_relation(found: list[Token], index: int) -> bool:
+    """Whether the token at `index` is the STREAM of `FROM STREAM t`, `JOIN STREAM(t)` or `, STREAM t`."""
+    if found[index].upper != "STREAM" or index == 0 or index + 1 == len(found):
+        return False
+    before, after = found[index - 1], found[index + 1]
+    if before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
+        return False
+    if after.kind == "quoted" or after.text == "(":
+        return before.upper in ("FROM", "JOIN") or after.kind == "quoted" or _names_a_relation(found, index)
+    return bool(after.upper) and after.upper not in AFTER_A_TABLE and _names_a_relation(found, index)
+
+
+def _names_a_relation(found: list[Token], index: int) -> bool:
+    """After a comma or bracket STREAM may be a column or function; only a FROM list makes it a relation."""
+    depth = 0
+    for token in reversed(found[:index]):
+        depth += (token.text == ")") - (token.text == "(")
+        if token.upper in ("FROM", "JOIN") and depth <= 0:
+            return True
+        if token.upper in ("SELECT", "WHERE", "BY", "ON", "HAVING", "SET", "VALUES") and depth <= 0:
+            return False
+    return False

@@ -1,0 +1,305 @@
+"""Spark SQL with our clauses, as a sqlglot dialect.
+
+What sqlglot's `databricks` dialect lacks stands here: `STREAM t WITH (..) WATERMARK ..`, `GLOBAL WINDOW END OF STREAM`,
+hints as written, and spans. Every query, relation and expression remembers where its text stands, and the generator
+gives that text back for all that no rule has changed: `1L`, `r'..'`, comments and white space stay as the user wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.dialects.databricks import Databricks
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.generators.databricks import DatabricksGenerator
+from sqlglot.parsers.databricks import DatabricksParser
+from sqlglot.tokens import TokenType
+
+from sqlext.detect import AFTER_A_TABLE, Token, tokens
+from sqlext.errors import Position, SyntaxProblem
+
+_ORIGIN = "sqlext_origin"
+_END_OF_STREAM = ("GLOBAL", "WINDOW", "END", "OF", "STREAM")
+
+
+class Stream(exp.Expression):
+    """`STREAM t [WITH (key = value, ..)] [WATERMARK expr DELAY OF interval] [AS alias]`.
+
+    Args: `this` the table, `options` a list of `StreamOption`, `watermark` a `Verbatim`, `alias` a TableAlias.
+    """
+
+    arg_types = {"this": True, "options": False, "watermark": False, "alias": False}  # noqa: RUF012  # sqlglot's own form
+
+
+class StreamOption(exp.Expression):
+    """One `key = value` of a stream's WITH clause; `this` is the key, `value` its text, `source` both as written."""
+
+    arg_types = {"this": True, "value": True, "source": True}  # noqa: RUF012
+
+
+class HintCall(exp.Expression):
+    """One hint: `this` its name in upper case, `arguments` a list of texts without quotes, `source` as written."""
+
+    arg_types = {"this": True, "arguments": False, "source": True}  # noqa: RUF012
+
+
+class Verbatim(exp.Expression):
+    """Text that nothing looks into."""
+
+    arg_types = {"this": True}  # noqa: RUF012
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where a node was read, and its hash as it was read: a node that changed since has another hash."""
+
+    start: int
+    stop: int
+    fingerprint: int
+
+
+def _note(node: exp.Expression, start: int, stop: int) -> None:
+    node.meta[_ORIGIN] = _Origin(start, stop, hash(node))
+
+
+def _spanned(name: str) -> Callable[..., Any]:
+    """A parser method of sqlglot's that notes where the text of its node starts and stops."""
+    method = getattr(DatabricksParser, name)
+
+    def parse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        first = self._curr
+        node = method(self, *args, **kwargs)
+        if isinstance(node, exp.Expression) and first and self._prev:
+            _note(node, first.start, self._prev.end + 1)
+        return node
+
+    return parse
+
+
+class _Parser(DatabricksParser):
+    _parse_select = _spanned("_parse_select")
+    _parse_select_query = _spanned("_parse_select_query")
+    _parse_cte = _spanned("_parse_cte")
+    _parse_expression = _spanned("_parse_expression")
+    _parse_assignment = _spanned("_parse_assignment")
+    _parse_disjunction = _spanned("_parse_disjunction")
+    _parse_lambda = _spanned("_parse_lambda")
+    _parse_ordered = _spanned("_parse_ordered")
+    _parse_any_table = _spanned("_parse_table")
+
+    def _parse_table(self, *args: Any, **kwargs: Any) -> exp.Expression | None:
+        if self._curr.token_type == TokenType.STREAM and self._stands_before_a_name():
+            return self._parse_stream_relation()
+        return self._parse_any_table(*args, **kwargs)  # type: ignore[no-any-return]  # sqlglot's methods are untyped here
+
+    def _stands_before_a_name(self) -> bool:
+        following = self._next
+        return bool(following) and (
+            following.token_type in (TokenType.L_PAREN, TokenType.IDENTIFIER)
+            or (following.text[:1].isalpha() or following.text[:1] == "_")
+            and following.text.upper() not in AFTER_A_TABLE
+        )
+
+    def _parse_stream_relation(self) -> Stream:
+        first = self._curr
+        self._advance()
+        bracket = self._match(TokenType.L_PAREN)
+        table = self._parse_table_parts()
+        if bracket:
+            self._match_r_paren()
+        stream = Stream(this=table, options=self._parse_stream_options(), watermark=self._parse_watermark())
+        stream.set("alias", self._parse_table_alias())
+        _note(stream, first.start, self._prev.end + 1)
+        return stream
+
+    def _parse_stream_options(self) -> list[StreamOption] | None:
+        if not self._match_text_seq("WITH"):
+            return None
+        self._match_l_paren()
+        options = self._parse_csv(self._parse_stream_option)
+        self._match_r_paren()
+        return options
+
+    def _parse_stream_option(self) -> StreamOption:
+        """`'key' = 'value'`, also `a.b-c = 2` and `key 'value'`, as Spark's property lists."""
+        first = self._curr
+        key = self._take_until(lambda: self._curr.token_type == TokenType.EQ or self._curr.start != self._prev.end + 1)
+        self._match(TokenType.EQ)
+        value = self._take_until(lambda: self._curr.token_type in (TokenType.COMMA, TokenType.R_PAREN))
+        if not key or not value:
+            self.raise_error("Expected 'key' = 'value'")
+        source = self.sql[first.start : self._prev.end + 1]
+        option = StreamOption(this=key, value=value, source=source)
+        _note(option, first.start, self._prev.end + 1)
+        return option
+
+    def _take_until(self, at_end: Callable[[], bool]) -> str:
+        taken: list[str] = []
+        while self._curr and not (taken and at_end()):
+            taken.append(self._curr.text)
+            self._advance()
+        return "".join(taken)
+
+    def _parse_watermark(self) -> Verbatim | None:
+        first = self._curr
+        if not self._match_text_seq("WATERMARK"):
+            return None
+        self._parse_disjunction()
+        if self._match(TokenType.ALIAS):
+            self._parse_id_var()
+        if not self._match_text_seq("DELAY", "OF"):
+            self.raise_error("Expected DELAY OF")
+        if not self._parse_interval():
+            self.raise_error("Expected INTERVAL")
+        return Verbatim(this=self.sql[first.start : self._prev.end + 1])
+
+    def _parse_table_alias(self, *args: Any, **kwargs: Any) -> exp.TableAlias | None:
+        if self._match_text_seq(*_END_OF_STREAM, advance=False):
+            return None
+        return super()._parse_table_alias(*args, **kwargs)
+
+    def _parse_query_modifiers(self, this: Any) -> Any:
+        this = super()._parse_query_modifiers(this)
+        if isinstance(this, exp.Query) and self._match_text_seq(*_END_OF_STREAM):
+            this.set("end_of_stream", True)
+            this = super()._parse_query_modifiers(this)  # ORDER BY, LIMIT
+        return this
+
+    def _parse_hint(self) -> exp.Hint | None:
+        calls: list[exp.Expression] = []
+        while self._match(TokenType.HINT):
+            start = self._prev.start + 3
+            stop = self.sql.find("*/", start)
+            calls += _hint_calls(self.sql, start, stop)
+        return exp.Hint(expressions=calls) if calls else None
+
+
+def _hint_calls(text: str, start: int, stop: int) -> Iterator[HintCall]:
+    """`NAME`, `NAME(a, 'b', c)` and lists of them, with or without commas."""
+    body = [Token(t.kind, t.text, t.start + start) for t in tokens(text[start:stop])]
+    at = 0
+    while at < len(body):
+        name = body[at]
+        at += 1
+        if name.text == ",":
+            continue
+        depth, first = 0, at
+        while at < len(body) and (depth or (at == first and body[at].text == "(")):
+            depth += (body[at].text == "(") - (body[at].text == ")")
+            at += 1
+        arguments = _split_at_commas(text, body[first + 1 : at - 1])
+        last = body[at - 1]
+        call = HintCall(this=name.text.upper(), arguments=arguments, source=text[name.start : last.stop])
+        _note(call, name.start, last.stop)
+        yield call
+
+
+def _split_at_commas(text: str, body: list[Token]) -> list[str]:
+    arguments: list[list[Token]] = [[]]
+    for token in body:
+        if token.text == ",":
+            arguments.append([])
+        else:
+            arguments[-1].append(token)
+    return [text[a[0].start : a[-1].stop].strip("'\"`") for a in arguments if a]
+
+
+class _Generator(DatabricksGenerator):
+    AFTER_HAVING_MODIFIER_TRANSFORMS = {  # noqa: RUF012
+        "end_of_stream": lambda _, query: " " + " ".join(_END_OF_STREAM) if query.args.get("end_of_stream") else "",
+        **DatabricksGenerator.AFTER_HAVING_MODIFIER_TRANSFORMS,
+    }
+
+    def __init__(self, source: str, **kwargs: Any) -> None:
+        super().__init__(comments=False, dialect=SqlextDialect, **kwargs)
+        self._source = source
+
+    def sql(self, expression: Any, key: str | None = None, comment: bool = True) -> str:
+        if key is None and isinstance(expression, exp.Expression):
+            if (origin := _untouched(expression)) is not None:
+                return self._source[origin.start : origin.stop]
+            if (render := _OUR_NODES.get(type(expression))) is not None:
+                return render(self, expression)
+        return super().sql(expression, key, comment)
+
+    def hint_sql(self, expression: exp.Hint) -> str:
+        return f" /*+ {', '.join(self.sql(call) for call in expression.expressions)} */"
+
+    def render_stream(self, stream: Stream) -> str:
+        options = stream.args.get("options")
+        parts = [
+            f"STREAM {self.sql(stream, 'this')}",
+            f"WITH ({', '.join(self.sql(option) for option in options)})" if options else "",
+            self.sql(stream, "watermark"),
+            f"AS {alias}" if (alias := self.sql(stream, "alias")) else "",
+        ]
+        return " ".join(part for part in parts if part)
+
+
+_OUR_NODES: dict[type, Callable[[_Generator, Any], str]] = {
+    Stream: _Generator.render_stream,
+    StreamOption: lambda _, option: option.args["source"],
+    HintCall: lambda _, hint: hint.args["source"],
+    Verbatim: lambda _, text: text.this,
+}
+
+
+class SqlextDialect(Databricks):
+    """Spark SQL and our clauses; see the module's docstring."""
+
+    Parser = _Parser
+
+
+def parse_query(text: str) -> exp.Query:
+    """Parse one query.
+
+    Args:
+        text: a statement in which all but the query is blanked out, so that offsets are those of the statement.
+
+    Raises:
+        SyntaxProblem: sqlglot cannot read it; position as in `text`.
+    """
+    try:
+        found = [node for node in SqlextDialect().parse(text) if node is not None]
+    except ParseError as error:
+        raise _problem(error, text) from None
+    except TokenError as error:
+        raise SyntaxProblem(f"The query cannot be cut into tokens: {error}") from None
+    if len(found) != 1 or not isinstance(found[0], exp.Query):
+        what = type(found[0]).__name__.upper() if found else "nothing"
+        raise SyntaxProblem(f"A query (SELECT ..) is expected here, found {what}.")
+    return found[0]
+
+
+def _problem(error: ParseError, text: str) -> SyntaxProblem:
+    first = error.errors[0]
+    word = first.get("highlight") or ""
+    line, column = first.get("line") or 1, first.get("col") or 1
+    stop = sum(len(part) + 1 for part in text.split("\n")[: line - 1]) + column
+    start = max(stop - len(word), 0)
+    message = f"The query cannot be read near `{word}`: {str(first.get('description')).rstrip('.')}."
+    return SyntaxProblem(message, Position.of(text, start, stop))
+
+
+def to_sql(node: exp.Expression, source: str) -> str:
+    """SQL for `node`; all parts that were parsed from `source` and not changed since are given back as written."""
+    return _Generator(source).generate(node, copy=False)
+
+
+def position_of(node: exp.Expression, source: str) -> Position | None:
+    """Where `node`, or the first of its parts that is known, stands in `source`."""
+    for part in node.walk():
+        if origin := part.meta.get(_ORIGIN):
+            return Position.of(source, origin.start, origin.stop)
+        if "start" in part.meta:
+            return Position.of(source, part.meta["start"], part.meta["end"] + 1)
+    return None
+
+
+def _untouched(node: exp.Expression) -> _Origin | None:
+    meta = node._meta  # noqa: SLF001  # `node.meta` would create a dict for each node it is asked of
+    origin: _Origin | None = meta.get(_ORIGIN) if meta else None
+    return origin if origin is not None and hash(node) == origin.fingerprint else None

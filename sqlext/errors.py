@@ -1,0 +1,114 @@
+"""Every error sqlext raises, as one tree; each is a builtin error too.
+
+A message is one sentence on what is wrong, with the name and the value, and one on what to do.
+`Position` says where in the SQL text the thing stands; `parser.py` hands it on to Spark's clients.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in a statement.
+
+    Attributes:
+        line: 1-based line.
+        column: 1-based column.
+        start: 0-based offset of the first character.
+        stop: 0-based offset just after the last character.
+    """
+
+    line: int
+    column: int
+    start: int
+    stop: int
+
+    @classmethod
+    def of(cls, text: str, start: int, stop: int | None = None) -> Position:
+        """The position of `text[start:stop]`."""
+        line = text.count("\n", 0, start) + 1
+        column = start - (text.rfind("\n", 0, start) + 1) + 1
+        return cls(line, column, start, start + 1 if stop is None else stop)
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+
+class SqlextError(Exception):
+    """Root of the tree.
+
+    Args:
+        message: what is wrong and what to do, in full sentences.
+        position: where it stands in the SQL, when it stands in SQL.
+    """
+
+    def __init__(self, message: str, position: Position | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.position})" if self.position else self.message
+
+
+class SyntaxProblem(SqlextError, ValueError):  # noqa: N818  # `SyntaxError` is a builtin that means Python's own syntax
+    """One of our statements is not written as the grammar says."""
+
+
+class UnreadableQuery(SyntaxProblem):  # noqa: N818
+    """The query of one of our statements cannot be read.
+
+    Attributes:
+        query: the query, with all but it blanked out of the statement: Spark's own parser may say better what is wrong.
+    """
+
+    def __init__(self, message: str, position: Position | None, query: str) -> None:
+        super().__init__(message, position)
+        self.query = query
+
+
+class OptionError(SqlextError, ValueError):
+    """An option or hint is unknown, badly formed or out of range."""
+
+
+class UnsupportedError(SqlextError, NotImplementedError):
+    """A query that sqlext cannot keep up to date, or a feature this version does not have."""
+
+
+class NameTakenError(SqlextError, ValueError):
+    """A flow, table or function of that name, or a flow into that target, exists."""
+
+
+class NotFoundError(SqlextError, LookupError):
+    """No flow, table or function of that name."""
+
+
+class SchemaError(SqlextError, TypeError):
+    """The query's columns do not fit the target's."""
+
+
+class RuleError(SqlextError, RuntimeError):
+    """A rewrite rule is badly registered, failed, or does not converge."""
+
+
+class FlowError(SqlextError, RuntimeError):
+    """A flow failed, was fenced by another driver, or is in the wrong state for the statement."""
+
+
+class WaitTimeoutError(SqlextError, TimeoutError):
+    """A wait reached its deadline."""
+
+
+class SetupError(SqlextError, EnvironmentError):
+    """Java, a JAR, a directory or a setting that sqlext needs is missing or unusable."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """" Did you mean `x`?" for the nearest of `known`, or an empty string when none is near."""
+    by_fold = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), by_fold, n=1, cutoff=0.6)
+    return f" Did you mean `{by_fold[near[0]]}`?" if near else ""

@@ -1,0 +1,1 @@
+"""Flows and jobs on Spark. Knows no sqlglot."""

@@ -1,0 +1,61 @@
+"""Whether the process that runs a flow is alive: each host beats in a small file under the home."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+
+from sqlext.errors import NotFoundError
+from sqlext.jvm import HadoopPath
+
+BEAT_SECONDS = 5.0
+"""How often a host writes its file."""
+_DEAD_AFTER = 30.0
+
+
+class Lease:
+    """This process's sign of life, and a look at those of others.
+
+    Used by the host's ticker and by statements; each call is one small file operation.
+    """
+
+    def __init__(self, home: HadoopPath) -> None:
+        self._folder = home.child("hosts")
+        self.host_id = uuid.uuid4().hex
+        self._beaten = float("-inf")
+
+    def beat(self) -> None:
+        """Write the file, if it is time."""
+        if time.monotonic() - self._beaten < BEAT_SECONDS:
+            return
+        self._beaten = time.monotonic()
+        beat = {"host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
+        self._folder.child(self.host_id).write_text(json.dumps(beat))
+
+    def is_alive(self, host_id: str) -> bool:
+        """Whether a host has beaten of late; on this machine, also whether its process is there."""
+        if host_id == self.host_id:
+            return True
+        try:
+            beat = json.loads(self._folder.child(host_id).read_text())
+            is_fresh = time.time() - float(beat["at"]) < _DEAD_AFTER
+            return is_fresh and not (beat["host"] == socket.gethostname() and not _is_process(int(beat["pid"])))
+        except (NotFoundError, ValueError, KeyError, TypeError):  # gone, or torn by a crash
+            return False
+
+    def end(self) -> None:
+        """Take the sign away: whoever comes next need not wait for it to grow old."""
+        self._folder.child(self.host_id).delete()
+
+
+def _is_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

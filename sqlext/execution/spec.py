@@ -1,0 +1,110 @@
+"""What a flow is: all that a host needs to run it again, as one JSON text in the registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sqlext.errors import FlowError
+from sqlext.options import Given, Level
+from sqlext.plan import Key, OutputMode
+
+SPEC_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Column:
+    """One output column of the query and the target column it goes to.
+
+    Attributes:
+        output: its name in the query's output.
+        target: its name in the target.
+        type: the target's type, as DDL.
+    """
+
+    output: str
+    target: str
+    type: str
+
+
+@dataclass(frozen=True)
+class FlowSpec:
+    """A flow.
+
+    Attributes:
+        id: names its home and its transactions; never used twice.
+        name: what users call it.
+        target: catalog, database and table.
+        target_location: where the target's files lie.
+        target_id: Delta's id of the target table.
+        statement: what the user wrote.
+        sql: the streaming query, rules applied.
+        output_mode: see `OutputMode`.
+        key: target columns that identify a row, in UPDATE mode.
+        columns: in the target's order.
+        has_qualifies: the query carries the HAVING column.
+        not_idempotent_because: why a flush interval has no effect; empty when it has.
+        given: options as given, by level and key; what SET and SparkConf said is kept, so a restart changes nothing.
+        catalog, database, settings: of the session that made it.
+        session_bound: the temporary views and functions it reads; with any, it lives only as long as its host.
+        graph: what EXPLAIN says of it.
+    """
+
+    id: str
+    name: str
+    target: tuple[str, ...]
+    target_location: str
+    target_id: str
+    statement: str
+    sql: str
+    output_mode: OutputMode
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    has_qualifies: bool = False
+    not_idempotent_because: str = ""
+    given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    catalog: str = "spark_catalog"
+    database: str = "default"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    session_bound: tuple[str, ...] = ()
+    graph: str = ""
+
+    def levels(self) -> dict[Level, dict[str, Given]]:
+        """The options as `options.resolve` takes them."""
+        return {Level[level]: {k: Given(v) for k, v in values.items()} for level, values in self.given.items()}
+
+    def with_properties(self, properties: Mapping[str, str]) -> FlowSpec:
+        """The flow after ALTER FLOW .. SET."""
+        level = Level.PROPERTY.name
+        return replace(self, given={**self.given, level: {**self.given.get(level, {}), **properties}})
+
+    def to_json(self) -> str:
+        return json.dumps({"version": SPEC_VERSION, **asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> FlowSpec:
+        """Read a spec back.
+
+        Raises:
+            FlowError: it is torn, or another version of sqlext wrote it.
+        """
+        try:
+            data: dict[str, Any] = json.loads(text)
+            version = data.pop("version")
+            if version != SPEC_VERSION:
+                raise FlowError(f"A flow was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
+            data["output_mode"] = OutputMode(data["output_mode"])
+            data["columns"] = tuple(Column(**column) for column in data["columns"])
+            for name in ("target", "key", "session_bound"):
+                data[name] = tuple(data[name])
+            return cls(**data)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FlowError(f"A flow's record in the registry cannot be read: {type(error).__name__}: {error}.") from error
+
+
+def key_columns(key: Key, columns: tuple[Column, ...]) -> tuple[str, ...]:
+    """The target's columns that a key of the query's output lands in."""
+    named = set(key.resolve([column.output for column in columns]))
+    return tuple(column.target for column in columns if column.output in named)

@@ -1,0 +1,241 @@
+"""The Delta table that a flow keeps up to date: made, checked, merged into, appended to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType, StructField, StructType
+
+from sqlext import jvm
+from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
+from sqlext.execution.spec import Column, FlowSpec
+from sqlext.names import quote, quote_parts, quote_string
+from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, TableDefinition
+
+_TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_BAD_CHARACTERS = " ,;{}()\n\t="
+
+
+@dataclass(frozen=True)
+class CommitInfo:
+    """What a flow's commit says of itself, in Delta's userMetadata under `sqlext`.
+
+    Attributes:
+        flow, flow_id, epoch: who committed.
+        first_batch, last_batch: the micro-batches in it; the last one is the transaction's version.
+        rows: changed groups or new rows.
+        reason: why now.
+        watermark: the event time up to which input is complete, if the query has one.
+        oldest_arrival: when the oldest of the rows was buffered.
+    """
+
+    flow: str
+    flow_id: str
+    epoch: int
+    first_batch: int
+    last_batch: int
+    rows: int
+    reason: str
+    watermark: str | None = None
+    oldest_arrival: datetime | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        values = {name: value for name, value in vars(self).items() if name != "extra"} | dict(self.extra)
+        arrival = self.oldest_arrival.isoformat(timespec="milliseconds") if self.oldest_arrival else None
+        return json.dumps({"sqlext": values | {"oldest_arrival": arrival}})
+
+
+@dataclass(frozen=True)
+class Target:
+    """A Delta table as it was when a flow was made for it.
+
+    Attributes:
+        name: catalog, database and table.
+        location: where its files lie.
+        table_id: Delta's id; a table dropped and made again has another.
+        columns: name and DDL type, in order.
+        properties: its table properties.
+    """
+
+    name: tuple[str, ...]
+    location: str
+    table_id: str
+    columns: Mapping[str, str]
+    properties: Mapping[str, str]
+
+
+def ddl_of(kind: DataType) -> str:
+    """A type as DDL; unlike `simpleString` it quotes the names inside structs."""
+    return StructType([StructField("c", kind)]).toDDL().removeprefix("c ")
+
+
+def qualified(spark: SparkSession, name: Sequence[str]) -> tuple[str, ...]:
+    """Catalog, database and table of a name of one to three parts.
+
+    Raises:
+        NotFoundError: it has more parts.
+    """
+    if len(name) > 3:
+        raise NotFoundError(f"`{'.'.join(name)}` is no table's name: catalog.database.table is the most.")
+    context = (spark.catalog.currentCatalog(), spark.catalog.currentDatabase())
+    return (*context[: 3 - len(name)], *name)
+
+
+def exists(spark: SparkSession, name: Sequence[str]) -> bool:
+    return bool(spark.catalog.tableExists(quote_parts(name)))
+
+
+def describe(spark: SparkSession, name: Sequence[str]) -> Target:
+    """Look a target up.
+
+    Raises:
+        NotFoundError: there is no such table.
+        UnsupportedError: it is a view, or no Delta table.
+    """
+    text = ".".join(name)
+    if not exists(spark, name):
+        tables = [table.name for table in spark.catalog.listTables(quote_parts(name[:2]))]
+        raise NotFoundError(f"There is no table {text}.{did_you_mean(name[-1], tables)} A flow writes to a table that exists.")
+    try:
+        row = spark.sql(f"DESCRIBE DETAIL {quote_parts(name)}").collect()[0]
+    except AnalysisException:
+        raise UnsupportedError(f"{text} is a view, or no Delta table; a flow keeps a Delta table up to date.") from None
+    if row["format"] != "delta":
+        raise UnsupportedError(f"{text} is a table of the format {row['format']}; a flow keeps a Delta table up to date.")
+    schema = spark.table(quote_parts(name)).schema
+    columns = {column.name: ddl_of(column.dataType) for column in schema.fields}
+    return Target(tuple(name), row["location"], row["id"], columns, dict(row["properties"] or {}))
+
+
+def create(
+    spark: SparkSession,
+    name: Sequence[str],
+    schema: StructType,
+    definition: TableDefinition,
+    properties: Mapping[str, str],
+    replace: bool,
+) -> Target:
+    """Create the table of a streaming table.
+
+    Args:
+        schema: of the query's output.
+        definition: the user's clauses, as written.
+        properties: all of its table properties, on top of ours.
+        replace: take the place of a table of that name.
+
+    Raises:
+        SchemaError: Delta cannot store a column under its name.
+    """
+    for column in schema.fields:
+        if any(character in column.name for character in _BAD_CHARACTERS):
+            raise SchemaError(f"The column `{column.name}` cannot be stored under that name. Give it one: {column.name} AS name.")
+    columns = ", ".join(f"{quote(c.name)} {ddl_of(c.dataType)}" for c in schema.fields)
+    all_properties = {"delta.enableDeletionVectors": "true", **properties}
+    listed = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
+    verb = "CREATE OR REPLACE TABLE" if replace else "CREATE TABLE"
+    clauses = " ".join(definition.clauses)
+    spark.sql(f"{verb} {quote_parts(name)} ({columns}) USING delta {clauses} TBLPROPERTIES ({listed})")
+    return describe(spark, name)
+
+
+def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequence[str]) -> tuple[Column, ...]:
+    """Which output column goes to which target column, as INSERT INTO would have it.
+
+    Raises:
+        SchemaError: the numbers differ, a name is not there, or a type does not fit; names both sides.
+    """
+    output = [column for column in frame.columns if not column.startswith(INTERNAL_PREFIX)]
+    names = {column.lower(): column for column in target.columns}
+    text = ".".join(target.name)
+    wanted = output if by_name else list(listed) or list(target.columns)
+    unknown = next((column for column in wanted if column.lower() not in names), None)
+    if unknown is not None:
+        raise SchemaError(
+            f"The table {text} has no column `{unknown}`.{did_you_mean(unknown, target.columns)} Its columns are "
+            f"{', '.join(target.columns)}."
+        )
+    if len(wanted) != len(output):
+        raise SchemaError(
+            f"The query gives {len(output)} columns ({', '.join(output)}), the table {text} takes {len(wanted)} "
+            f"({', '.join(wanted)})."
+        )
+    columns = tuple(Column(o, names[w.lower()], target.columns[names[w.lower()]]) for o, w in zip(output, wanted, strict=True))
+    for column in columns:
+        if not jvm.can_store(frame, column.output, column.type):
+            given = ddl_of(frame.schema[column.output].dataType)
+            raise SchemaError(
+                f"The column `{column.output}` of the query is {given}, the column `{column.target}` of {text} is "
+                f"{column.type}. Cast it in the query."
+            )
+    return columns
+
+
+def in_target_columns(frame: DataFrame, spec: FlowSpec) -> DataFrame:
+    """The query's output under the target's names and types, with the HAVING column last if there is one."""
+    columns = [F.col(quote(c.output)).cast(c.type).alias(c.target) for c in spec.columns]
+    return frame.select(*columns, *([F.col(QUALIFIES)] if spec.has_qualifies else []))
+
+
+def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
+    """Raise NotFoundError when the target is gone, or another table stands in its place."""
+    text = ".".join(spec.target)
+    if not exists(spark, spec.target):
+        raise NotFoundError(f"The target {text} of flow `{spec.name}` was dropped. DROP FLOW it, or make the table again with it.")
+    if jvm.delta_table_id(spark, spec.target_location) != spec.target_id:
+        raise NotFoundError(
+            f"The target {text} of flow `{spec.name}` was dropped and made again, or replaced; what the flow had written is gone. "
+            "DROP FLOW it and make it again."
+        )
+
+
+def merge(spark: SparkSession, spec: FlowSpec, rows: DataFrame, info: CommitInfo) -> None:
+    """One commit: rows replace those of the same key; groups that no longer satisfy HAVING leave.
+
+    Args:
+        spark: a session that only this flow's flushes use; the transaction's settings are put on it.
+        rows: as `in_target_columns` gives them, one row a key.
+    """
+    same_key = " AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in spec.key) or "true"
+    values = {quote(c.target): f"s.{quote(c.target)}" for c in spec.columns}
+    qualifies = f"s.{QUALIFIES}" if spec.has_qualifies else None
+    target = DeltaTable.forName(spark, quote_parts(spec.target)).alias("t")
+    builder = target.merge(rows.alias("s"), same_key)
+    if qualifies is not None:
+        builder = builder.whenMatchedDelete(f"NOT {qualifies}")
+    builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies, values)
+    settings = {_TXN_APP_ID: spec.id, _TXN_VERSION: str(info.last_batch), _USER_METADATA: info.to_json()}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        builder.execute()
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
+def append(spec: FlowSpec, rows: DataFrame, info: CommitInfo) -> None:
+    """One commit: rows are added, once, however often Spark repeats the micro-batch."""
+    (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", spec.id)
+        .option("txnVersion", info.last_batch)
+        .option("userMetadata", info.to_json())
+        .saveAsTable(quote_parts(spec.target))
+    )
+
+
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+"""What Spark and Delta raise."""

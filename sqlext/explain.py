@@ -1,0 +1,80 @@
+"""EXPLAIN of our statements: the graph with its attributes, the stages, the rules that fired, and why rows are buffered or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlext.options import FLUSH_MAX_INTERVAL, Options
+from sqlext.plan import FlowPlan, JobGraph, Operator, OutputMode
+
+
+def explain_flow(plan: FlowPlan, options: Options, target: str) -> list[str]:
+    """The lines that EXPLAIN shows for a flow."""
+    return [
+        "== Job graph ==",
+        f"Sink {target} [{_sink(plan)}]",
+        *_tree(plan.graph, plan.graph.last, "", True),
+        "",
+        "== Stages ==",
+        *_stages(plan.graph),
+        "",
+        "== Buffering ==",
+        _buffering(plan, options),
+        "",
+        "== Options ==",
+        *_options(options),
+        "",
+        "== Rules fired ==",
+        *_rules(plan),
+        "",
+        "== Query for Spark ==",
+        plan.sql,
+    ]
+
+
+def _sink(plan: FlowPlan) -> str:
+    if plan.output_mode is OutputMode.APPEND:
+        return "append"
+    if plan.key.all_but:
+        return f"upsert by all columns but {', '.join(plan.key.columns)}" if plan.key.columns else "upsert by all columns"
+    return f"upsert by {', '.join(plan.key.columns)}" if plan.key.columns else "one row"
+
+
+def _tree(graph: JobGraph, operator: Operator, indent: str, is_last: bool) -> Iterator[str]:
+    stream = "stream " if operator.source and operator.source.is_stream else ""
+    yield f"{indent}{'+- ' if is_last else '|- '}{operator.kind} {stream}{operator.detail} [{operator.attributes}]"
+    below = indent + ("   " if is_last else "|  ")
+    for number, child in enumerate(operator.inputs, 1):
+        yield from _tree(graph, graph.operators[child], below, number == len(operator.inputs))
+
+
+def _stages(graph: JobGraph) -> Iterator[str]:
+    for stage in graph.stages():
+        kinds = ", ".join(graph.operators[i].kind for i in stage.operators)
+        yield f"{stage.id}: {kinds} ({'blocking' if stage.is_blocking else 'pipelined'})"
+
+
+def _buffering(plan: FlowPlan, options: Options) -> str:
+    interval = options[FLUSH_MAX_INTERVAL]
+    if plan.not_idempotent_because:
+        return f"Not buffered, one commit a micro-batch: {plan.not_idempotent_because}."
+    if interval is None:
+        return f"Not buffered, one commit a micro-batch: {FLUSH_MAX_INTERVAL.key} is not set."
+    return (
+        f"Buffered: {plan.graph.last.kind} is output-idempotent and {FLUSH_MAX_INTERVAL.key} is "
+        f"{options.raw(FLUSH_MAX_INTERVAL)} ({options.level(FLUSH_MAX_INTERVAL).value}). One commit a flush."
+    )
+
+
+def _options(options: Options) -> list[str]:
+    rows = [f"{key} = {value} ({level})" for key, value, level in options.as_rows()]
+    return [*(rows or ["all defaults"]), *(f"warning: {warning}" for warning in options.warnings())]
+
+
+def _rules(plan: FlowPlan) -> list[str]:
+    lines = [f"{f.batch} / {f.rule}:\n  {_one_line(f.before)}\n  -> {_one_line(f.after)}" for f in plan.firings]
+    return lines or ["none"]
+
+
+def _one_line(sql: str) -> str:
+    return " ".join(sql.split())

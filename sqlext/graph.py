@@ -1,0 +1,115 @@
+"""Builds the JobGraph of a rewritten query: one operator a clause, with its attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlglot import exp
+
+from sqlext.dialect import Stream, to_sql
+from sqlext.functions import FUNCTIONS
+from sqlext.options import Given
+from sqlext.plan import JobGraph, Operator, OperatorAttributes, OperatorAttributesBuilder, Source
+from sqlext.shape import aggregate_calls, function_name, is_aggregation, is_end_of_stream
+
+
+class GraphBuilder:
+    """Walks a query from its sources up."""
+
+    def __init__(self, source_text: str, source_options: Mapping[str, Mapping[str, Given]]) -> None:
+        self._text = source_text
+        self._options = source_options
+        self._operators: list[Operator] = []
+        self._ctes: dict[str, exp.Query] = {}
+
+    def build(self, query: exp.Query) -> JobGraph:
+        self._query(query)
+        return JobGraph(tuple(self._operators))
+
+    def _query(self, query: exp.Expression) -> int:
+        with_ = query.args.get("with_")
+        for cte in with_.expressions if with_ else ():
+            self._ctes[cte.alias.lower()] = cte.this
+        if isinstance(query, exp.Subquery):
+            return self._modifiers(query, self._query(query.this))
+        if isinstance(query, exp.SetOperation):
+            inputs = (self._query(query.this), self._query(query.expression))
+            return self._modifiers(query, self._add("Union", query.key.upper(), inputs))
+        if isinstance(query, exp.Select):
+            return self._select(query)
+        return self._add("Source", self._sql(query), (), source=Source((), "", False))
+
+    def _select(self, select: exp.Select) -> int:
+        from_ = select.args.get("from_")
+        at = self._relation(from_.this) if from_ else self._add("Source", "one row", ())
+        for join in select.args.get("joins") or ():
+            at = self._add("Join", self._sql(join).strip(), (at, self._relation(join.this)), is_dam=is_end_of_stream(select))
+        if where := select.args.get("where"):
+            at = self._add("Filter", self._sql(where.this), (at,))
+        if is_aggregation(select) or is_end_of_stream(select):
+            at = self._aggregate(select, at)
+            if having := select.args.get("having"):
+                at = self._add("Filter", self._sql(having.this), (at,))
+        else:
+            at = self._add("Project", ", ".join(self._sql(item) for item in select.expressions), (at,))
+        return self._modifiers(select, at)
+
+    def _aggregate(self, select: exp.Select, at: int) -> int:
+        group = select.args.get("group")
+        calls = [function_name(call) for call in aggregate_calls(select)]
+        keys = "ALL" if group and group.args.get("all") else ", ".join(self._sql(key) for key in (group.expressions if group else ()))
+        python = [function for name in calls if (function := FUNCTIONS.get(name))]
+        detail = f"key: {keys or 'none'}; {', '.join(self._sql(item) for item in select.expressions)}"
+        is_idempotent = all(function.is_output_idempotent for function in python)
+        return self._add("Aggregate", detail, (at,), is_idempotent, is_end_of_stream(select))
+
+    def _modifiers(self, query: exp.Expression, at: int) -> int:
+        if any(query.args.get(clause) for clause in ("order", "sort")):
+            clause = query.args.get("order") or query.args.get("sort")
+            at = self._add("Sort", self._sql(clause).strip() if clause else "", (at,), is_dam=True)
+        if query.args.get("limit"):
+            at = self._add("Limit", self._sql(query.args["limit"]).strip(), (at,))
+        return at
+
+    def _relation(self, relation: exp.Expression) -> int:
+        if isinstance(relation, Stream):
+            alias = relation.alias or relation.this.name
+            source = Source(_parts(relation.this), alias, True, self._options.get(alias.lower(), {}))
+            return self._add("Source", self._sql(relation), (), source=source)
+        if isinstance(relation, exp.Table):
+            cte = self._ctes.get(relation.name.lower()) if not relation.db else None
+            if cte is not None:
+                return self._query(cte)
+            source = Source(_parts(relation), relation.alias_or_name, False)
+            return self._add("Source", self._sql(relation), (), source=source)
+        if isinstance(relation, exp.Query):
+            return self._query(relation)
+        return self._add("Source", self._sql(relation), ())
+
+    def _add(
+        self,
+        kind: str,
+        detail: str,
+        inputs: tuple[int, ...],
+        is_idempotent: bool | None = None,
+        is_dam: bool | None = None,
+        source: Source | None = None,
+    ) -> int:
+        number = len(self._operators)
+        builder = OperatorAttributesBuilder(f"{number} {kind}")
+        if is_idempotent is not None:
+            builder.set_output_idempotent(is_idempotent)
+        if is_dam is not None:
+            builder.set_output_only_after_end_of_stream(is_dam)
+        attributes: OperatorAttributes = builder.build()
+        self._operators.append(Operator(number, kind, " ".join(detail.split()), inputs, attributes, source))
+        return number
+
+    def _sql(self, node: exp.Expression) -> str:
+        return to_sql(node, self._text)
+
+
+def _parts(table: exp.Expression) -> tuple[str, ...]:
+    if isinstance(table, exp.Table):
+        return tuple(part.name for part in table.parts)
+    return (table.name,)

@@ -1,0 +1,230 @@
+"""Spark's and Delta's private side, reached through Py4J. Everything that may change with a Spark version stands here,
+in `parser.py` (the parser and command seams) and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext.errors import NotFoundError, SetupError, UnsupportedError
+from sqlext.plan import OutputMode
+
+_CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
+
+
+def reason_of(error: BaseException) -> str:
+    """The first sentence of an error from the JVM, without class names, stack and SQL excerpt."""
+    if isinstance(error, CapturedException):
+        text = str(error.getCondition() and error) or str(error)
+    elif isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.getMessage() or error.java_exception.getClass().getName())
+    else:
+        text = str(error)
+    lines = [line.strip() for line in text.split("== SQL ==")[0].split("JVM stacktrace")[0].splitlines() if line.strip()]
+    return " ".join(lines[:4]) or type(error).__name__
+
+
+def parse_duration(spark: SparkSession, text: str) -> timedelta:
+    """A duration, by Spark's own parsers: an interval, a time as its settings write it, ISO 8601, or a plain 0.
+
+    Raises:
+        ValueError: none of them takes it, or it has months, which have no fixed length.
+    """
+    word = text.strip()
+    jvm = _jvm(spark)
+    if word == "0":
+        return timedelta()
+    if word[:1] in ("P", "p"):
+        return timedelta(milliseconds=_call(jvm.java.time.Duration.parse, word).toMillis())
+    utf8 = jvm.org.apache.spark.unsafe.types.UTF8String.fromString(word)
+    try:
+        interval = _call(jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.stringToInterval, utf8)
+    except ValueError:
+        if not _CLOCK_TIME.fullmatch(word.lower()):
+            raise
+        unit = jvm.java.util.concurrent.TimeUnit.MICROSECONDS
+        with suppress(ValueError):  # `2 min`, `30s`: Spark's settings take them, its interval parser does not
+            return timedelta(microseconds=_call(jvm.org.apache.spark.network.util.JavaUtils.timeStringAs, "".join(word.split()), unit))
+        raise
+    months, days, microseconds = (_field(spark, interval, name) for name in ("months", "days", "microseconds"))
+    if months:
+        raise ValueError("months and years have no fixed length")
+    return timedelta(days=days, microseconds=microseconds)
+
+
+def _field(spark: SparkSession, java_object: Any, name: str) -> int:
+    helper = spark.sparkContext._gateway.jvm.py4j.reflection.ReflectionEngine()  # type: ignore[union-attr]
+    return int(helper.getFieldValue(java_object, helper.getField(java_object, name)))
+
+
+def _call(method: Any, *args: Any) -> Any:
+    try:
+        return method(*args)
+    except (CapturedException, Py4JJavaError) as error:
+        raise ValueError(reason_of(error)) from None
+
+
+def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
+    """Ask Spark whether it can run a streaming query, before anything is created for it.
+
+    Raises:
+        UnsupportedError: with Spark's reason.
+    """
+    jvm = _jvm(frame.sparkSession)
+    plan = frame._jdf.queryExecution().analyzed()
+    java_mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode.name.capitalize())()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    try:
+        checker.checkForStreaming(plan, java_mode)
+    except (CapturedException, Py4JJavaError) as error:
+        raise UnsupportedError(f"Spark cannot run this query as a stream: {reason_of(error)}") from None
+
+
+def clone_session(spark: SparkSession) -> SparkSession:
+    """A session with the same catalog, database, settings, temporary views and functions, and a life of its own."""
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def is_temporary_view(spark: SparkSession, name: str) -> bool:
+    catalog = spark._jsparkSession.sessionState().catalog()
+    return bool(catalog.getTempView(name).isDefined())
+
+
+def can_store(frame: DataFrame, column: str, ddl: str) -> bool:
+    """Whether Spark's ANSI store assignment takes a column into a target column of type `ddl`."""
+    jvm = _jvm(frame.sparkSession)
+    from_type = frame._jdf.schema().apply(column).dataType()
+    to_type = jvm.org.apache.spark.sql.types.DataType.fromDDL(f"c {ddl}").apply("c").dataType()
+    return bool(jvm.org.apache.spark.sql.catalyst.expressions.Cast.canANSIStoreAssign(from_type, to_type))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A Delta table as its catalog knows it.
+
+    Attributes:
+        name: catalog, database and table.
+        table_id: Delta's own id of it; a table that was dropped and made again has another.
+        location: where it lies.
+    """
+
+    name: tuple[str, ...]
+    table_id: str
+    location: str
+
+
+def last_txn_version(spark: SparkSession, location: str, app_id: str) -> int | None:
+    """The `version` of the newest transaction that `app_id` committed to the Delta table at `location`."""
+    snapshot = _delta_log(spark, location).update(False, _none(spark), _none(spark))
+    version = snapshot.transactions().get(app_id)
+    return int(version.get()) if version.isDefined() else None
+
+
+def table_version(spark: SparkSession, location: str) -> int:
+    """The newest version of the Delta table at `location`."""
+    return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).version())
+
+
+def delta_table_id(spark: SparkSession, location: str) -> str:
+    return str(_delta_log(spark, location).update(False, _none(spark), _none(spark)).metadata().id())
+
+
+def _delta_log(spark: SparkSession, location: str) -> Any:
+    jvm = _jvm(spark)
+    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
+
+
+def _none(spark: SparkSession) -> Any:
+    return _jvm(spark).scala.Option.apply(None)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
+
+
+class HadoopPath:
+    """A folder on any file system that Hadoop knows.
+
+    Args:
+        spark: whose Hadoop configuration opens it.
+        location: a path or URI; taken as it is, never as a glob or SQL.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
+        self._path = _jvm(spark).org.apache.hadoop.fs.Path(location)
+        self._fs = self._path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        self.location = str(self._fs.makeQualified(self._path).toString())
+
+    def child(self, *names: str) -> HadoopPath:
+        return HadoopPath(self._spark, "/".join((self.location, *names)))
+
+    def exists(self) -> bool:
+        return bool(self._fs.exists(self._path))
+
+    def make(self) -> None:
+        """Create the folder and those above it.
+
+        Raises:
+            SetupError: it cannot be created or is no folder.
+        """
+        try:
+            made = self._fs.mkdirs(self._path)
+        except (Py4JJavaError, CapturedException) as error:
+            raise SetupError(f"The folder {self.location} cannot be created: {reason_of(error)}.") from None
+        if not made:
+            raise SetupError(f"The folder {self.location} cannot be created.")
+
+    def names(self) -> list[str]:
+        """Names of what lies in the folder; nothing when it does not exist."""
+        if not self.exists():
+            return []
+        return [str(status.getPath().getName()) for status in self._fs.listStatus(self._path)]
+
+    def delete(self) -> None:
+        """Delete the folder and all in it; one that is not there is fine."""
+        self._fs.delete(self._path, True)
+
+    def write_text(self, text: str) -> None:
+        """Write a small file, over what was there."""
+        stream = self._fs.create(self._path, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def read_text(self) -> str:
+        """Read a small file.
+
+        Raises:
+            NotFoundError: it is not there.
+        """
+        jvm = _jvm(self._spark)
+        try:
+            stream = self._fs.open(self._path)
+        except (Py4JJavaError, CapturedException):
+            raise NotFoundError(f"There is no file {self.location}.") from None
+        try:
+            return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
+        finally:
+            stream.close()
+
+
+def session_settings(spark: SparkSession) -> Iterator[tuple[str, str]]:
+    """The session's own settings: those that differ from the application's."""
+    application: Mapping[str, str] = dict(spark.sparkContext.getConf().getAll())
+    own = spark._jsparkSession.sessionState().conf().getAllConfs()
+    entries = _jvm(spark).scala.jdk.javaapi.CollectionConverters.asJava(own).entrySet().iterator()
+    while entries.hasNext():
+        entry = entries.next()
+        if application.get(entry.getKey()) != entry.getValue():
+            yield str(entry.getKey()), str(entry.getValue())

@@ -1,0 +1,32 @@
+"""Identifiers, string literals and names, quoted for Spark SQL. Nothing is ever pasted into SQL unquoted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def quote(identifier: str) -> str:
+    """One identifier in backticks.
+
+    >>> quote("a`b")
+    '`a``b`'
+    """
+    return "`" + identifier.replace("`", "``") + "`"
+
+
+def quote_parts(parts: Iterable[str]) -> str:
+    """A dotted name, each part in backticks.
+
+    >>> quote_parts(("db", "t"))
+    '`db`.`t`'
+    """
+    return ".".join(quote(part) for part in parts)
+
+
+def quote_string(value: str) -> str:
+    r"""A string literal.
+
+    >>> quote_string("it's")
+    "'it\\'s'"
+    """
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,298 @@
+"""Every option once: its key, type, default, bounds and meaning. Keys are those of the FLIPs.
+
+An option can be given at several levels (`Level`). `resolve` lets the highest decide and checks them all, so that a
+mistake is an error even where a higher level hides it. To add an option, add its constant to the table below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from sqlext.errors import OptionError, Position, did_you_mean
+
+T = TypeVar("T")
+DurationParser = Callable[[str], timedelta]  # raises ValueError with a reason
+
+CONF_PREFIX = "spark.sqlext."
+HOME_KEY = "spark.sqlext.home"  # a plain Spark conf: where sqlext keeps its files is no matter of one statement
+_SIZE = re.compile(r"(\d+)\s*(?:b|([kmgt])(?:i?b)?)?", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Option(Generic[T]):
+    """One option.
+
+    Attributes:
+        key: the name users write, matched whatever its case.
+        kind: how a text is read: durations become `timedelta`, sizes a number of bytes (1 kB is 1024).
+        default: the value when nobody gives one. Only an option whose default is None accepts `null`.
+        flip: the number of the Flink proposal it stems from.
+        doc: its meaning, as a phrase.
+        shown: the default as a user would write it, where Python writes it differently.
+        null_means: what `null` does.
+        aliases: other keys for the same option.
+        choices: the words of a `choice`, matched whatever their case.
+        minimum: the least value allowed, itself included; durations have 0 when it is None.
+    """
+
+    key: str
+    kind: Literal["duration", "boolean", "integer", "size", "choice", "string"]
+    default: T
+    flip: int
+    doc: str
+    shown: str = ""
+    null_means: str = ""
+    aliases: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    minimum: T | None = None
+
+    @property
+    def default_text(self) -> str:
+        """The default as a user would write it, for example `3 min`, `true` or `null`."""
+        text = self.shown or str(self.default)
+        return {"None": "null", "True": "true", "False": "false"}.get(text, text)
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, for error messages."""
+        bound, zero = ("longer than 0", "") if self.minimum else ("of 0 or more", ", `0`")
+        text = {
+            "duration": f"a duration {bound}, for example `2 min`, `INTERVAL 2 MINUTES`, `PT2M`{zero}",
+            "boolean": "`true` or `false`",
+            "integer": f"a whole number of at least {self.minimum}, for example `{self.default_text}`",
+            "size": "a number of bytes, for example `1 MB`, `512kb`, `4096`",
+            "choice": " or ".join(f"`{word}`" for word in self.choices),
+            "string": "any text",
+        }[self.kind]
+        return f"{text}; or `null`: {self.null_means}" if self.default is None else text
+
+
+# fmt: off
+FLUSH_MAX_INTERVAL: Option[timedelta | None] = Option(
+    "execution.flush.max-interval", "duration", None, 365, "wall-clock bound between two flushes",
+    null_means="no buffering, one commit per micro-batch", minimum=timedelta.resolution)
+FLUSH_MEMORY_BUFFER_ONLY = Option(
+    "execution.flush.memory-buffer-only", "boolean", False, 365, "buffer in executor memory only; also flush when full",
+    aliases=("execution.flush.cache-only",))  # FLIP-365's JavaDoc calls it that
+CACHE_MAX_ENTRIES = Option(
+    "state.backend.cache.max-entries-num", "integer", 1_000_000, 365, "entries (keys) that count as full", minimum=1)
+STATE_BACKEND = Option(
+    "state.backend.type", "choice", "auto", 365, choices=("rocksdb", "delta", "auto"),
+    doc="where an aggregate's state lives: Spark's state store, the maintained table itself, or the cheapest that fits")
+SORTED_SHUFFLES = Option(
+    "execution.sorted-shuffles.enabled", "boolean", True, 140,
+    doc="bounded stages sort their input by key; false: they use Spark's own choice, a hash aggregate")
+RUNTIME_MODE = Option(
+    "execution.runtime-mode", "choice", "STREAMING", 140, choices=("STREAMING", "BATCH"),
+    doc="BATCH: the flow's sources are read as bounded and sorted, and it ends")
+CHECKPOINT_INTERVAL: Option[timedelta | None] = Option(
+    "execution.checkpointing.interval", "duration", None, 309, null_means="as data arrives",
+    doc="time between micro-batches in the live phase")
+CHECKPOINT_INTERVAL_DURING_BACKLOG: Option[timedelta | None] = Option(
+    "execution.checkpointing.interval-during-backlog", "duration", None, 309, null_means="the base interval",
+    doc="the interval while any source reports backlog; 0: no checkpoint meanwhile; else at least the base interval")
+BACKLOG_LAG_THRESHOLD: Option[timedelta | None] = Option(
+    "backlog.lag-threshold", "duration", None, 309, null_means="lag alone makes no backlog",
+    doc="a source is in backlog while its watermark, or its oldest unread record, is older than this")
+JOB_RECOVERY = Option(
+    "execution.batch.job-recovery.enabled", "boolean", False, 383, "resume a bounded job after a driver loss")
+JOB_EVENT_WRITE_BUFFER = Option(
+    "job-event.store.write-buffer.size", "size", 1024**2, 383, "job events held before they are written", shown="1 MB")
+JOB_EVENT_FLUSH_INTERVAL = Option(
+    "job-event.store.write-buffer.flush-interval", "duration", timedelta(seconds=1), 383, shown="1 s",
+    doc="job events are written after this time at the latest")
+SNAPSHOT_MIN_PAUSE = Option(
+    "execution.batch.job-recovery.snapshot.min-pause", "duration", timedelta(minutes=3), 383, shown="3 min",
+    doc="pause between coordinator snapshots", aliases=("operator-coordinator-snapshot.min-pause",
+        "execution.batch.job-recovery.operator-coordinator-snapshot.min-pause"))  # the one in FLIP-383's text
+PREVIOUS_WORKER_TIMEOUT = Option(
+    "execution.batch.job-recovery.previous-worker.recovery.timeout", "duration", timedelta(seconds=30), 383,
+    shown="30 s", doc="how long a resuming driver waits for the previous one's lease")
+# fmt: on
+
+OPTIONS: Mapping[str, Option[Any]] = {each.key: each for each in list(vars().values()) if isinstance(each, Option)}
+_BY_NAME = {name: each for each in OPTIONS.values() for name in (each.key, *each.aliases)}
+_NAMESPACES = ("execution.", "state.backend.", "backlog.", "job-event.", "operator-coordinator-snapshot.")
+
+
+@dataclass(frozen=True)
+class HintSpec:
+    """A hint that sets an option for the whole flow, or for the source that its first argument names."""
+
+    name: str
+    option: Option[Any]
+    per_source: bool
+
+
+FLUSH_INTERVAL = HintSpec("FLUSH_INTERVAL", FLUSH_MAX_INTERVAL, per_source=False)
+BACKLOG_INTERVAL = HintSpec("BACKLOG_INTERVAL", CHECKPOINT_INTERVAL_DURING_BACKLOG, per_source=True)
+BACKLOG_THRESHOLD = HintSpec("BACKLOG_THRESHOLD", BACKLOG_LAG_THRESHOLD, per_source=True)
+HINTS: Mapping[str, HintSpec] = {each.name: each for each in (FLUSH_INTERVAL, BACKLOG_INTERVAL, BACKLOG_THRESHOLD)}
+
+
+class Level(Enum):
+    """Where a value was given, highest precedence first; `level.value` is the word for people."""
+
+    HINT = "hint"
+    WITH = "WITH clause"
+    PROPERTY = "table property"
+    SESSION = "SET"
+    CONF = "SparkConf"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Given:
+    """The text of a value, and its place when it stands in SQL."""
+
+    value: str
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value that somebody gave; `name` is what messages call it, for example "`FLUSH_INTERVAL` (hint)"."""
+
+    value: Any
+    given: Given
+    level: Level
+    name: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options, resolved: `options[FLUSH_MAX_INTERVAL]` is the value in force. `settings` is all that was given."""
+
+    settings: Mapping[Level, Mapping[str, Setting]]
+
+    def __post_init__(self) -> None:
+        """FLIP-309: the interval during backlog is 0 (no checkpoint), or not shorter than the base interval."""
+        base, backlog = self.setting(CHECKPOINT_INTERVAL), self.setting(CHECKPOINT_INTERVAL_DURING_BACKLOG)
+        if base and backlog and base.value and backlog.value and backlog.value < base.value:
+            least, place, base_place = base.given.value, backlog.given.position, base.given.position
+            at = f" at {base_place}" if place and base_place else ""  # the error itself carries one place
+            text = f"{backlog.name} is `{backlog.given.value}`, shorter than {base.name}, which is `{least}`{at}."
+            advice = f"Give `0` for no checkpoint during backlog, or at least `{least}`."
+            raise OptionError(f"{text} {advice}", place or base_place)
+
+    def __getitem__(self, option: Option[T]) -> T:
+        return cast(T, won.value) if (won := self.setting(option)) else option.default
+
+    def setting(self, option: Option[Any]) -> Setting | None:
+        """The setting that decides the value, or None when the default does."""
+        found = (self.settings.get(level, {}).get(option.key) for level in Level)
+        return next((setting for setting in found if setting), None)
+
+    def level(self, option: Option[Any]) -> Level:
+        """The level that decides the value."""
+        return won.level if (won := self.setting(option)) else Level.DEFAULT
+
+    def raw(self, option: Option[Any]) -> str | None:
+        """The deciding text as the user wrote it, or None when the default decides."""
+        return won.given.value if (won := self.setting(option)) else None
+
+    def given_at(self, level: Level) -> Mapping[str, Given]:
+        """What one level gives, by key (aliases resolved), also where a higher level overrides it."""
+        return {key: setting.given for key, setting in self.settings.get(level, {}).items()}
+
+    def as_rows(self) -> list[tuple[str, str, str]]:
+        """(key, value as written, level) of every option that somebody gave, in the order of `OPTIONS`."""
+        won = ((key, self.setting(each)) for key, each in OPTIONS.items())
+        return [(key, setting.given.value, setting.level.value) for key, setting in won if setting]
+
+    def warnings(self) -> tuple[str, ...]:
+        """Settings that are valid but without effect, a message each."""
+        memory_only = self.setting(FLUSH_MEMORY_BUFFER_ONLY)
+        if not (memory_only and memory_only.value) or self[FLUSH_MAX_INTERVAL]:
+            return ()
+        return (f"{memory_only.name} buffers nothing while `{FLUSH_MAX_INTERVAL.key}` is null: set that as well.",)
+
+
+def is_option_key(key: str) -> bool:
+    """Whether the key lies in a namespace of ours, where an unknown key is an error."""
+    return key.lower().startswith(_NAMESPACES)
+
+
+def option(key: str, position: Position | None = None) -> Option[Any]:
+    """The option of that key or alias, whatever its case; OptionError, with the nearest key, when there is none."""
+    if found := _BY_NAME.get(key.lower()):
+        return found
+    advice = did_you_mean(key, _BY_NAME) or f" Use one of {', '.join(OPTIONS)}."
+    raise OptionError(f"sqlext has no option `{key}`.{advice}", position)
+
+
+def parse(option: Option[T], given: Given, parse_duration: DurationParser, name: str | None = None) -> T:
+    """The value of a text; OptionError when it is of another kind or out of range. Messages say `name`, or the key."""
+    text = given.value.strip()
+    if option.default is None and text.lower() in ("", "null"):
+        return option.default
+    try:
+        return cast(T, _read(option, text, parse_duration))
+    except ValueError as reason:
+        because = f" ({reason})" if str(reason) else ""
+        message = f"{name or f'`{option.key}`'} cannot be `{given.value}`{because}. Give {option.allowed}."
+        raise OptionError(message, given.position) from reason
+
+
+def resolve(given: Mapping[Level, Mapping[str, Given]], parse_duration: DurationParser) -> Options:
+    """Reads and checks what every level gives, by key; `Level.CONF` keys come without `spark.sqlext.`.
+
+    Raises:
+        OptionError: a key is unknown, a value is bad, or two values contradict each other.
+    """
+    assert Level.DEFAULT not in given, "defaults stand in OPTIONS"
+    return Options({level: _read_level(level, texts, parse_duration) for level, texts in given.items()})
+
+
+def reference() -> str:
+    """All options as a Markdown table, for the README."""
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for key, each in OPTIONS.items():
+        kind = each.allowed if each.kind == "choice" else each.kind
+        null = f"; null: {each.null_means}" if each.null_means else ""
+        also = "".join(f"; also `{alias}`" for alias in each.aliases)
+        lines.append(f"| `{key}` | {kind} | `{each.default_text}` | {each.doc}{null}{also} (FLIP-{each.flip}) |")
+    return "\n".join(lines) + "\n"
+
+
+def _read(option: Option[Any], text: str, parse_duration: DurationParser) -> Any:
+    """The value in its Python type. Raises ValueError, with a message only when `parse_duration` gave a reason."""
+    value: Any = None
+    match option.kind:
+        case "duration":
+            value = timedelta(0) if text == "0" else parse_duration(text)  # Spark's own parser wants a unit
+        case "boolean":
+            value = {"true": True, "false": False}.get(text.lower())
+        case "integer":
+            value = int(text) if text.isascii() and text.isdigit() else None
+        case "size" if found := _SIZE.fullmatch(text):
+            value = int(found[1]) * 1024 ** " kmgt".index((found[2] or " ").lower())
+        case "choice":
+            value = {word.lower(): word for word in option.choices}.get(text.lower())
+        case "string":
+            value = text
+    least = option.minimum or (timedelta(0) if option.kind == "duration" else None)
+    if value is None or (least is not None and value < least):
+        raise ValueError
+    return value
+
+
+def _read_level(level: Level, texts: Mapping[str, Given], parse_duration: DurationParser) -> Mapping[str, Setting]:
+    """What one level gives, by key; two keys of one option may stand there when they agree."""
+    hints = {hint.option.key: hint.name for hint in HINTS.values()} if level is Level.HINT else {}
+    prefix = CONF_PREFIX if level is Level.CONF else ""
+    settings: dict[str, Setting] = {}
+    for key, given in texts.items():
+        found = option(key, given.position)
+        name = f"`{prefix}{hints.get(found.key, key)}` ({level.value})"
+        new = Setting(parse(found, given, parse_duration, name), given, level, name)
+        old = settings.setdefault(found.key, new)
+        if old.value != new.value:
+            both = f"{old.name} is `{old.given.value}`, but {new.name}, the same option, is `{given.value}`"
+            raise OptionError(f"{both}. Keep one of them.", given.position)
+    return settings

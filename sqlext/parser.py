@@ -1,0 +1,194 @@
+"""The parser seam: Spark's ParserInterface, implemented in Python, outermost around Delta's and Spark's own.
+
+A statement that is not ours goes on byte for byte. A statement that is ours is answered by `commands.py`; the answer becomes
+a plan here: a relation with real columns, or a command that runs when Spark executes it.
+
+Java calls these objects from any thread, so they hold no state but the parser they wrap. They do not hold their session
+either: a reference from Python to the session and from the session to this object would keep both for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+from sqlext.answers import Answer, Deferred, Table, relation_sql
+from sqlext.detect import is_ours
+from sqlext.errors import Position, SqlextError
+from sqlext.jvm import reason_of
+
+logger = logging.getLogger(__name__)
+
+Answerer = Callable[[SparkSession, str, Callable[[str], Any]], Answer]
+"""Answers one of our statements: the session it came from, its text, and Spark's own parser."""
+
+_FREE_TEXT_CONDITION = "_LEGACY_ERROR_TEMP_3100"  # Spark's error condition that is nothing but its message
+
+
+def install(context: SparkContext, extensions: Any, answer: Answerer) -> None:
+    """Put our parser around all others, in every session made with `extensions` from now on."""
+    gateway = context._gateway
+    ensure_callback_server_started(gateway)
+    logging.getLogger("py4j.clientserver").addFilter(_is_news)
+    gateway.python_parameters.propagate_java_exceptions = True  # type: ignore[union-attr]  # a Py4JJavaError keeps its Java type
+    extensions.injectParser(_ParserBuilder(_Seam(context, answer)))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Py4J logs a traceback for every exception that passes through it, also those on their way to the user."""
+    return not (record.exc_info and isinstance(record.exc_info[1], Py4JJavaError))
+
+
+class _JavaObject:
+    """What Java asks of every object; without these Spark's plans fail."""
+
+    def toString(self) -> str:
+        return type(self).__name__
+
+    def hashCode(self) -> int:
+        return id(self) & 0x7FFFFFFF
+
+    def equals(self, other: object) -> bool:
+        return self is other
+
+
+class _Seam:
+    """What all our proxies share: the way into the JVM, and errors on their way out."""
+
+    def __init__(self, context: SparkContext, answer: Answerer) -> None:
+        self.context = context
+        self.jvm: Any = context._jvm
+        self.answer = answer
+
+    def active_session(self) -> SparkSession:
+        java_session = self.jvm.org.apache.spark.sql.classic.SparkSession.active()
+        return SparkSession(self.context, java_session)
+
+    def guarded(self, text: str, action: Callable[[], Any], is_checked: bool = True) -> Any:
+        """Run `action`; whatever it raises reaches Java as an exception of Java's own.
+
+        Args:
+            text: the statement, for the message.
+            is_checked: whether Java may see a ParseException here. Elsewhere Java would wrap it beyond recognition, so it
+                becomes a SparkRuntimeException.
+        """
+        try:
+            return action()
+        except (CapturedException, Py4JJavaError) as error:  # hand Java its own exception back
+            origin = error._origin if isinstance(error, CapturedException) else error.java_exception
+            if is_checked or self._is_unchecked(origin):
+                raise Py4JJavaError("", origin) from None
+            raise Py4JJavaError("", self._unchecked(reason_of(error))) from None
+        except SqlextError as error:
+            java = self._parse_exception(text, error.message, error.position) if is_checked else self._unchecked(str(error))
+            raise Py4JJavaError("", java) from None
+        except Exception as error:  # a bug of ours: the user gets a sentence, the log the traceback
+            logger.exception("internal error in statement: %s", text)
+            message = f"sqlext failed on this statement ({type(error).__name__}: {error}). Please report it."
+            java = self._parse_exception(text, message, None) if is_checked else self._unchecked(message)
+            raise Py4JJavaError("", java) from None
+
+    def _is_unchecked(self, error: Any) -> bool:
+        java_class = self.jvm.java.lang.Class.forName("java.lang.RuntimeException")
+        return bool(java_class.isInstance(error))
+
+    def _unchecked(self, message: str) -> Any:
+        contexts = self.context._gateway.new_array(self.jvm.org.apache.spark.QueryContext, 0)  # type: ignore[union-attr]
+        parameters = self.scala_map({"message": message})
+        return self.jvm.org.apache.spark.SparkRuntimeException(_FREE_TEXT_CONDITION, parameters, None, contexts, "")
+
+    def _parse_exception(self, text: str, message: str, position: Position | None) -> Any:
+        catalyst = self.jvm.org.apache.spark.sql.catalyst
+        some = self.jvm.scala.Option.apply
+        place: tuple[int | None, ...] = (None,) * 4
+        if position is not None:
+            place = (position.line, position.column - 1, position.start, position.stop - 1)
+        origin = catalyst.trees.Origin(*map(some, place), some(text), *(some(None) for _ in range(5)))
+        parameters = self.scala_map({"message": message})
+        return catalyst.parser.ParseException(some(text), origin, _FREE_TEXT_CONDITION, parameters)
+
+    def scala_map(self, entries: dict[str, str]) -> Any:
+        java_map = self.jvm.java.util.HashMap()
+        for key, value in entries.items():
+            java_map[key] = value
+        return self.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java_map)
+
+    def string_array(self, lines: list[str]) -> Any:
+        array = self.context._gateway.new_array(self.jvm.java.lang.String, len(lines))  # type: ignore[union-attr]
+        for index, line in enumerate(lines):
+            array[index] = line
+        return array
+
+
+class _Parser(_JavaObject):
+    def __init__(self, seam: _Seam, delegate: Any) -> None:
+        self._seam = seam
+        self._delegate = delegate
+
+    def parsePlan(self, text: str) -> Any:
+        return self._seam.guarded(text, lambda: self._plan(text))
+
+    def parsePlanWithParameters(self, text: str, context: Any) -> Any:
+        """`spark.sql(text, args)`: values go into the text first; Delta's own method would drop them."""
+
+        def plan() -> Any:
+            handler = self._seam.jvm.org.apache.spark.sql.catalyst.parser.ParameterHandler
+            return self._plan(handler.substituteParameters(text, context)._1())
+
+        return self._seam.guarded(text, plan)
+
+    def _plan(self, text: str) -> Any:
+        if not is_ours(text):
+            return self._delegate.parsePlan(text)
+        answer = self._seam.answer(self._seam.active_session(), text, self._delegate.parsePlan)
+        if isinstance(answer, Table):
+            return self._delegate.parsePlan(relation_sql(answer))
+        if isinstance(answer, Deferred):
+            executor = self._seam.jvm.org.apache.spark.sql.execution.command.ExternalCommandExecutor
+            return executor(_Command(self._seam, text, answer), answer.name, self._seam.scala_map({}))
+        return self._delegate.parsePlan(text if answer.text is None else answer.text)
+
+    def __getattr__(self, name: str) -> Any:
+        """parseExpression, parseDataType and the like go straight through."""
+        if not name.startswith("parse"):
+            raise AttributeError(name)
+        method = getattr(self._delegate, name)
+        return lambda *args: self._seam.guarded(str(args[0]), lambda: method(*args))
+
+    class Java:
+        implements = ["org.apache.spark.sql.catalyst.parser.ParserInterface"]  # noqa: RUF012  # Py4J's own form
+
+
+class _Command(_JavaObject):
+    """Runs when Spark executes the command, not when it is parsed; returns one string column."""
+
+    def __init__(self, seam: _Seam, text: str, deferred: Deferred) -> None:
+        self._seam = seam
+        self._text = text
+        self._deferred = deferred
+
+    def executeCommand(self, command: str, options: Any) -> Any:
+        return self._seam.guarded(self._text, lambda: self._seam.string_array(self._deferred.run()), is_checked=False)
+
+    class Java:
+        implements = ["org.apache.spark.sql.connector.ExternalCommandRunner"]  # noqa: RUF012
+
+
+class _ParserBuilder(_JavaObject):
+    """Spark calls it once per session: newSession, Thrift, Connect, foreachBatch clones."""
+
+    def __init__(self, seam: _Seam) -> None:
+        self._seam = seam
+
+    def apply(self, session: Any, delegate: Any) -> _Parser:
+        return _Parser(self._seam, delegate)
+
+    class Java:
+        implements = ["scala.Function2"]  # noqa: RUF012

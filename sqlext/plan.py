@@ -1,0 +1,209 @@
+"""The JobGraph: what a statement will run, as values. Rules and planner make it, execution and EXPLAIN read it.
+
+Sources: FLIP-331 and FLIP-365 for the operator attributes; Flink's JobGraph for the name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+from sqlext.options import Given
+
+logger = logging.getLogger(__name__)
+
+QUALIFIES = "__sqlext_qualifies"
+"""The column that says whether a group still satisfies HAVING; the flush reads it, the target never has it."""
+
+INTERNAL_PREFIX = "__sqlext_"
+
+
+class OutputMode(StrEnum):
+    """How Spark hands over a micro-batch: changed groups, or new rows."""
+
+    UPDATE = "update"
+    APPEND = "append"
+
+
+@dataclass(frozen=True)
+class OperatorAttributes:
+    """What the engine may rely on (FLIP-331, FLIP-365).
+
+    Attributes:
+        is_output_idempotent: of several rows of one key, only the last one matters.
+        is_output_only_after_end_of_stream: nothing comes out before all input is in (a full dam).
+    """
+
+    is_output_idempotent: bool = False
+    is_output_only_after_end_of_stream: bool = False
+
+    def __str__(self) -> str:
+        held = [attribute.name for attribute in fields(self) if getattr(self, attribute.name)]
+        return ", ".join(held) if held else "no attributes"
+
+
+class OperatorAttributesBuilder:
+    """Builds the attributes of one operator; what is never set is false, and logged at DEBUG."""
+
+    def __init__(self, operator: str) -> None:
+        self._operator = operator
+        self._set: dict[str, bool] = {}
+
+    def set_output_idempotent(self, value: bool) -> OperatorAttributesBuilder:
+        self._set["is_output_idempotent"] = value
+        return self
+
+    def set_output_only_after_end_of_stream(self, value: bool) -> OperatorAttributesBuilder:
+        self._set["is_output_only_after_end_of_stream"] = value
+        return self
+
+    def build(self) -> OperatorAttributes:
+        for attribute in fields(OperatorAttributes):
+            if attribute.name not in self._set:
+                logger.debug("operator %s: %s is not set, taken as false", self._operator, attribute.name)
+        return OperatorAttributes(**self._set)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A relation that the query reads.
+
+    Attributes:
+        name: the table's name, part by part.
+        alias: what the query calls it.
+        is_stream: read with STREAM.
+        options: our options of its WITH clause and hints, by key; hints win over WITH.
+    """
+
+    name: tuple[str, ...]
+    alias: str
+    is_stream: bool
+    options: Mapping[str, Given] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A node of the graph.
+
+    Attributes:
+        id: its index in `JobGraph.operators`.
+        kind: Source, Filter, Join, Aggregate, Project, Union, Sort, Limit, Window.
+        detail: what it does, in SQL.
+        inputs: ids of the operators before it.
+    """
+
+    id: int
+    kind: str
+    detail: str
+    inputs: tuple[int, ...]
+    attributes: OperatorAttributes
+    source: Source | None = None
+
+
+@dataclass(frozen=True)
+class Key:
+    """The columns that identify a row of the target.
+
+    Attributes:
+        columns: their names; with `all_but`, the names of the columns that are *not* in the key.
+        all_but: the select list holds `*`, so only what is no key is known by name.
+    """
+
+    columns: tuple[str, ...] = ()
+    all_but: bool = False
+
+    def resolve(self, output: Sequence[str]) -> tuple[str, ...]:
+        """The key's columns among the query's output columns, in their spelling and order."""
+        named = {column.lower() for column in self.columns}
+        return tuple(c for c in output if (c.lower() in named) != self.all_but and not c.startswith(INTERNAL_PREFIX))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Operators that run together; a blocking stage must end before those that read it start (FLIP-331)."""
+
+    id: int
+    operators: tuple[int, ...]
+    is_blocking: bool
+
+
+@dataclass(frozen=True)
+class JobGraph:
+    """Operators in topological order; the last one feeds the sink."""
+
+    operators: tuple[Operator, ...]
+
+    @property
+    def last(self) -> Operator:
+        return self.operators[-1]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return tuple(operator.source for operator in self.operators if operator.source)
+
+    @property
+    def streams(self) -> tuple[Source, ...]:
+        return tuple(source for source in self.sources if source.is_stream)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Cut the graph behind every full-dam operator whose output somebody outside its stage reads."""
+        stage_of: dict[int, int] = {}
+        dams: set[int] = set()
+        for operator in reversed(self.operators):
+            readers = [other for other in self.operators if operator.id in other.inputs]
+            is_cut = operator.attributes.is_output_only_after_end_of_stream and any(
+                not reader.attributes.is_output_only_after_end_of_stream for reader in readers
+            )
+            if is_cut or not readers:
+                dams |= {operator.id} if is_cut else set()
+                stage_of[operator.id] = operator.id
+            else:
+                stage_of[operator.id] = stage_of[readers[0].id]
+        heads = sorted(set(stage_of.values()))
+        return tuple(
+            Stage(number, tuple(sorted(i for i, head in stage_of.items() if head == stage_head)), stage_head in dams)
+            for number, stage_head in enumerate(heads, 1)
+        )
+
+
+@dataclass(frozen=True)
+class Firing:
+    """One rule that changed the query: SQL before and after."""
+
+    batch: str
+    rule: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """A streaming query, ready to run.
+
+    Attributes:
+        sql: the query for Spark, all rules applied.
+        graph: its operators.
+        output_mode: UPDATE for an aggregate (rows replace rows of the same key), APPEND for all else.
+        key: of the target, in UPDATE mode; no columns: the target holds one row.
+        firings: the rules that changed the query.
+        hints: flow-wide options given by hint.
+        not_idempotent_because: why rows are appended, or a flush interval has no effect; empty when it has.
+    """
+
+    sql: str
+    graph: JobGraph
+    output_mode: OutputMode
+    key: Key = Key()
+    firings: tuple[Firing, ...] = ()
+    hints: Mapping[str, Given] = field(default_factory=dict)
+    not_idempotent_because: str = ""
+
+
+@dataclass(frozen=True)
+class TableDefinition:
+    """What CREATE STREAMING TABLE says of its table; clauses are kept as written."""
+
+    clauses: tuple[str, ...] = ()
+    properties: Mapping[str, Given] = field(default_factory=dict)

@@ -1,0 +1,77 @@
+"""What users add to sqlext: rewrite rules and SQL functions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from sqlext import rules
+from sqlext.errors import NameTakenError, RuleError, did_you_mean
+from sqlext.functions import PythonFunction
+from sqlext.rewriter import Batch, Rule
+
+_lock = threading.Lock()  # guards _batches
+_batches: tuple[Batch, ...] = rules.BATCHES
+
+
+def rules_in_force() -> tuple[Batch, ...]:
+    """All batches, with the rules that users registered."""
+    return _batches
+
+
+def add_rule(rule: Rule, batch: str = "user") -> None:
+    """Add a rewrite rule at the end of a batch, as `SparkSessionExtensions` does for Catalyst.
+
+    Args:
+        rule: takes a copy of the query's sqlglot tree, may change it, and returns it.
+        batch: the name of the batch it joins.
+
+    Raises:
+        RuleError: it is no named function, or there is no such batch.
+        NameTakenError: a rule of that name is registered.
+    """
+    global _batches
+    name = getattr(rule, "__name__", "")
+    if not callable(rule) or not name:
+        raise RuleError(f"{rule!r} is no rule. A rule is a named function from a query's tree to a query's tree.")
+    with _lock:
+        names = [each.name for each in _batches]
+        if batch not in names:
+            raise RuleError(f"There is no batch `{batch}`.{did_you_mean(batch, names)} The batches are {', '.join(names)}.")
+        if any(name == known.__name__ for each in _batches for known in each.rules):
+            raise NameTakenError(f"A rule `{name}` is registered already. Give yours another name.")
+        _batches = tuple(replace(each, rules=(*each.rules, rule)) if each.name == batch else each for each in _batches)
+
+
+def remove_rule(name: str) -> None:
+    """Take a rule out again."""
+    global _batches
+    with _lock:
+        _batches = tuple(replace(each, rules=tuple(r for r in each.rules if r.__name__ != name)) for each in _batches)
+
+
+def register_in(spark: SparkSession, function: PythonFunction) -> None:
+    """Register a Python function in one session; sessions cloned from it have it too.
+
+    An aggregate is registered twice: as a grouped aggregate for batch queries, and over a list for streams, which cannot run
+    the first (`rules/python_aggregate_over_list.py`).
+    """
+    if not function.is_aggregate:
+        spark.udf.register(function.name, F.udf(function.function, function.returns))
+        return
+    spark.udf.register(function.over_list_name, F.udf(function.function, function.returns))
+    spark.udf.register(function.name, _grouped(function.function, function.returns))
+
+
+def _grouped(function: Callable[[list[Any]], Any], returns: str) -> Any:
+    def of_series(values: pd.Series) -> Any:
+        return function([value for value in values if not pd.isna(value)])
+
+    of_series.__annotations__ = {"values": pd.Series, "return": Any}
+    return F.pandas_udf(of_series, returns, F.PandasUDFType.GROUPED_AGG)  # type: ignore[call-overload]  # the only form for it

@@ -1,0 +1,213 @@
+"""Turning sqlext on: `configure` before Spark starts, `enable` on a session that runs.
+
+    spark = sqlext.configure(SparkSession.builder.appName("flows")).getOrCreate()     # as with Delta
+    spark = sqlext.enable(spark)                                                      # as with Sedona
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from sqlext import jars, parser
+from sqlext.commands import Commands
+from sqlext.errors import SetupError, UnsupportedError, did_you_mean
+from sqlext.execution.host import FlowHost
+from sqlext.functions import FUNCTIONS, PythonFunction
+from sqlext.jvm import HadoopPath, clone_session
+from sqlext.options import CONF_PREFIX, HOME_KEY, OPTIONS, is_option_key
+from sqlext.options import option as option_of
+from sqlext.registration import register_in, rules_in_force
+
+logger = logging.getLogger(__name__)
+
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_CATALOG_KEY = "spark.sql.catalog.spark_catalog"
+_DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
+_EXECUTOR_CLASS_PATH = "spark.executor.extraClassPath"
+
+
+class _Installed:
+    """What sqlext put into one Spark application."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        self.lock = threading.Lock()
+        self.host: FlowHost | None = None
+        self.commands = Commands(self.get_host, rules_in_force)
+
+    def get_host(self) -> FlowHost:
+        """The host of this application's flows; the lock makes sure that there is one."""
+        with self.lock:
+            if self.host is None:
+                self.host = FlowHost(self.session, home_of(self.session))
+            return self.host
+
+    def close(self) -> None:
+        with self.lock:
+            host, self.host = self.host, None
+        if host is not None:
+            host.close()
+
+
+_installed: dict[str, _Installed] = {}  # by application id: one Python process has at most one that runs
+
+
+def configure(builder: Any, progress: Callable[[str], None] | None = None) -> Any:
+    """Prepare a session builder: Delta on the class path, its catalog, and sqlext in the session that it makes.
+
+    Args:
+        builder: `SparkSession.builder`, with whatever else is set on it.
+        progress: told, line by line, when Delta's JARs are fetched; that happens once for each version of Delta.
+
+    Returns:
+        The same builder; its `getOrCreate` gives a session with sqlext.
+
+    Raises:
+        SetupError: Java is missing or too old, or Delta's JARs cannot be had.
+    """
+    options: dict[str, Any] = builder._options  # noqa: SLF001  # the builder has no public way to read what is set
+    if SparkContext._active_spark_context is None:  # noqa: SLF001  # nor has SparkContext; the JVM reads its class path once
+        jars.check_java()
+        provided = str(options.get(_DRIVER_CLASS_PATH, ""))
+        if not jars.delta_on_class_path(provided) and "delta-spark" not in str(options.get("spark.jars.packages", "")):
+            settings = options.get("spark.jars.ivySettings")
+            delta = jars.delta_class_path(progress, settings) if settings else jars.delta_class_path(progress)
+            for key in (_DRIVER_CLASS_PATH, _EXECUTOR_CLASS_PATH):
+                builder.config(key, os.pathsep.join(filter(None, (str(options.get(key, "")), delta))))
+        if _CATALOG_KEY not in options:
+            builder.config(_CATALOG_KEY, _DELTA_CATALOG)
+    get_or_create = type(builder).getOrCreate
+    builder.getOrCreate = lambda: enable(get_or_create(builder))
+    return builder
+
+
+def enable(spark: SparkSession) -> SparkSession:
+    """Put sqlext into a running application.
+
+    Args:
+        spark: any session of it.
+
+    Returns:
+        A session with sqlext that continues `spark`: same catalog, settings, temporary views and functions. Sessions made from
+        it, or by servers in this process, have sqlext too. Flows that ran when their process ended are taken up again.
+
+    Raises:
+        SetupError: Delta is not on the class path, or its catalog is not the session's.
+        UnsupportedError: `spark` is a Spark Connect client.
+        OptionError: SparkConf has an option of ours that is unknown.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        raise UnsupportedError("sqlext runs in Spark's driver. A Spark Connect client uses a server that has sqlext enabled.")
+    there = _installed.get(context.applicationId)
+    if there is not None:
+        return there.session
+    _check_conf(spark)
+    extensions = spark._jsparkSession.extensions()  # noqa: SLF001  # session.py is where the seam is put in
+    _check_delta(spark, extensions)
+    holder: list[_Installed] = []
+    parser.install(context, extensions, lambda *statement: holder[0].commands.answer(*statement))
+    session = clone_session(spark)
+    session.conf.set(_CATALOG_KEY, _DELTA_CATALOG)
+    session._jvm.SparkSession.setDefaultSession(session._jsparkSession)  # type: ignore[union-attr]  # noqa: SLF001
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # type: ignore[union-attr]  # noqa: SLF001
+    SparkSession._instantiatedSession = session  # noqa: SLF001  # what `SparkSession.builder.getOrCreate()` gives from now on
+    installed = _Installed(session)
+    holder.append(installed)
+    _installed[context.applicationId] = installed
+    for function in FUNCTIONS:
+        register_in(session, function)
+    atexit.register(disable, session)
+    if registry_exists(session):
+        taken = installed.get_host().take_up()
+        if taken:
+            logger.info("taken up again: %s", ", ".join(taken))
+    return session
+
+
+def disable(spark: SparkSession) -> None:
+    """Stop this application's flows, flushed. They are taken up again when a session on the same home is enabled."""
+    installed = _installed.pop(spark.sparkContext.applicationId, None)
+    if installed is not None and spark.sparkContext._jsc is not None:  # noqa: SLF001  # None once Spark has stopped
+        installed.close()
+
+
+def flow_host(spark: SparkSession) -> FlowHost:
+    """The host of an application's flows.
+
+    Raises:
+        SetupError: sqlext is not enabled in it.
+    """
+    installed = _installed.get(spark.sparkContext.applicationId)
+    if installed is None:
+        raise SetupError("sqlext is not enabled in this session. Call sqlext.enable(spark) first.")
+    return installed.get_host()
+
+
+def home_of(spark: SparkSession) -> str:
+    """Where checkpoints, buffers and the registry lie: `spark.sqlext.home`, or `_sqlext` in the warehouse."""
+    home = spark.conf.get(HOME_KEY, None)
+    return home or spark.conf.get("spark.sql.warehouse.dir").rstrip("/") + "/_sqlext"  # type: ignore[union-attr]
+
+
+def registry_exists(spark: SparkSession) -> bool:
+    return HadoopPath(spark, home_of(spark)).child("registry").exists()
+
+
+def register_function(
+    name: str,
+    function: Callable[..., Any],
+    returns: str,
+    *,
+    is_aggregate: bool = False,
+    is_output_idempotent: bool = True,
+) -> None:
+    """Make a Python function a SQL function, in every session from now on.
+
+    Args:
+        name: as SQL calls it.
+        function: takes the arguments of one row; an aggregate takes the list of a group's values, without nulls.
+        returns: its type as DDL, such as `DOUBLE` or `STRUCT<a: INT>`.
+        is_aggregate: whether it makes one value of many rows.
+        is_output_idempotent: whether the last value of a group may stand for all before it (FLIP-365); a flow over an
+            aggregate that says False is never buffered.
+
+    Raises:
+        NameTakenError: the name is Spark's, or another function's.
+    """
+    registered = PythonFunction(name, function, returns, is_aggregate, is_output_idempotent)
+    FUNCTIONS.add(registered)
+    for installed in _installed.values():
+        register_in(installed.session, registered)
+
+
+def _check_conf(spark: SparkSession) -> None:
+    for key, _ in spark.sparkContext.getConf().getAll():
+        if key.startswith(CONF_PREFIX) and key != HOME_KEY:
+            name = key.removeprefix(CONF_PREFIX)
+            if not is_option_key(name):
+                raise SetupError(f"There is no setting `{key}`.{did_you_mean(key, [HOME_KEY, *(CONF_PREFIX + k for k in OPTIONS)])}")
+            option_of(name)
+
+
+def _check_delta(spark: SparkSession, extensions: Any) -> None:
+    """Delta's extension goes in before our parser, so that ours ends up outermost."""
+    context = spark.sparkContext
+    extension = context._jvm.io.delta.sql.DeltaSparkSessionExtension  # type: ignore[union-attr]  # noqa: SLF001
+    if not callable(extension):
+        raise SetupError(
+            "Delta is not on the class path of this application. Start it with sqlext.configure(builder).getOrCreate(), or put "
+            f"Delta's JARs on {_DRIVER_CLASS_PATH}."
+        )
+    if _DELTA_EXTENSION not in (context.getConf().get("spark.sql.extensions") or ""):
+        extension().apply(extensions)
+

@@ -1,0 +1,99 @@
+"""Questions that rules and the planner ask of a query's tree: what streams, what aggregates, what is a column called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from sqlext.dialect import HintCall, Stream
+from sqlext.functions import AGGREGATES, FUNCTIONS
+from sqlext.options import HINTS
+
+
+def function_name(node: exp.Expression) -> str:
+    """A call's name in lower case, as Spark knows it; an empty string for what is no call."""
+    if isinstance(node, exp.Anonymous):
+        return node.name.lower()
+    if isinstance(node, exp.Func):
+        known = [name.lower() for name in node.sql_names()]
+        return next((name for name in known if name in AGGREGATES), known[0] if known else "")
+    return ""
+
+
+def is_aggregate_call(node: exp.Expression) -> bool:
+    """Whether a node is an aggregate function's call, and not a window function's."""
+    if not isinstance(node, exp.Func):
+        return False
+    name = function_name(node)
+    python = FUNCTIONS.get(name)
+    if not (isinstance(node, exp.AggFunc) or name in AGGREGATES or (python and python.is_aggregate)):
+        return False
+    above = node.parent
+    while isinstance(above, (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)):
+        above = above.parent
+    return not isinstance(above, exp.Window)
+
+
+def aggregate_calls(select: exp.Select) -> Iterator[exp.Expression]:
+    """The aggregate calls of a select itself: in its list and HAVING, not in subqueries."""
+    having = select.args.get("having")
+    for part in (*select.expressions, *([having] if having else [])):
+        for node in part.walk(prune=lambda node: isinstance(node, exp.Query)):
+            if is_aggregate_call(node):
+                yield node
+
+
+def is_aggregation(select: exp.Select) -> bool:
+    """Whether a select makes groups: GROUP BY, DISTINCT, or aggregate functions."""
+    return bool(select.args.get("group") or select.args.get("distinct")) or any(True for _ in aggregate_calls(select))
+
+
+def selects_of(query: exp.Query) -> list[exp.Select]:
+    """The selects a query's own rows come from: itself, or the branches of its set operations."""
+    if isinstance(query, exp.Select):
+        return [query]
+    if isinstance(query, exp.Subquery):
+        return selects_of(query.this)
+    if isinstance(query, exp.SetOperation):
+        return selects_of(query.this) + selects_of(query.expression)
+    return []
+
+
+def streaming_ctes(query: exp.Query) -> set[str]:
+    """Names of the CTEs, anywhere in `query`, that read a stream, directly or through other CTEs."""
+    names: set[str] = set()
+    for cte in query.find_all(exp.CTE):  # a CTE stands before those that use it, so one pass is not always enough
+        names |= {cte.alias.lower()} if reads_stream(cte.this, names) else set()
+    for cte in query.find_all(exp.CTE):
+        names |= {cte.alias.lower()} if reads_stream(cte.this, names) else set()
+    return names
+
+
+def reads_stream(node: exp.Expression, ctes: set[str]) -> bool:
+    """Whether `node` reads a stream, or one of the streaming `ctes`."""
+    if node.find(Stream):
+        return True
+    return any(not table.db and table.name.lower() in ctes for table in node.find_all(exp.Table))
+
+
+def streaming_selects(query: exp.Query) -> list[exp.Select]:
+    """All selects of `query`, at any depth, whose rows come from a stream."""
+    ctes = streaming_ctes(query)
+    return [select for select in query.find_all(exp.Select) if _reads_directly(select, ctes)]
+
+
+def _reads_directly(select: exp.Select, ctes: set[str]) -> bool:
+    from_ = select.args.get("from_")
+    relations = ([from_] if from_ else []) + list(select.args.get("joins") or [])
+    return any(reads_stream(relation, ctes) for relation in relations)
+
+
+def our_hints(tree: exp.Expression) -> list[HintCall]:
+    """The calls of our hints in a tree."""
+    return [hint for hint in tree.find_all(HintCall) if hint.name in HINTS]
+
+
+def is_end_of_stream(query: exp.Expression) -> bool:
+    """Whether a query carries GLOBAL WINDOW END OF STREAM itself."""
+    return bool(query.args.get("end_of_stream"))

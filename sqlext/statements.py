@@ -1,0 +1,445 @@
+"""Our statements as values, and the grammar of their heads.
+
+A statement's query is parsed by `dialect.py`; what stands before it is read here, token by token. Offsets and positions
+always refer to the statement as the user wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from sqlext import dialect
+from sqlext.detect import Token, setting_key, tokens
+from sqlext.errors import Position, SyntaxProblem, UnreadableQuery, UnsupportedError, did_you_mean
+from sqlext.options import Given
+from sqlext.plan import TableDefinition
+
+Name = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query and the text it was parsed from.
+
+    Attributes:
+        tree: sqlglot's tree; rules work on copies of it.
+        source: the statement, with all but the query blanked out.
+    """
+
+    tree: exp.Query
+    source: str
+
+    @property
+    def text(self) -> str:
+        return self.source.strip()
+
+
+@dataclass(frozen=True)
+class CreateStreamingTable:
+    name: Name
+    query: Query
+    definition: TableDefinition
+    refresh: bool = False
+    if_not_exists: bool = False
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class Insert:
+    """INSERT INTO an existing table; `flow` is its name when it stands in CREATE FLOW."""
+
+    target: Name
+    query: Query
+    columns: Name = ()
+    by_name: bool = False
+    flow: Name = ()
+    if_not_exists: bool = False
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class CreateTableAs:
+    """CREATE TABLE .. AS over a stream; allowed only when the query is bounded."""
+
+    query: Query
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class Select:
+    """A query with our hints or END OF STREAM and no target."""
+
+    query: Query
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class ShowFlows:
+    pass
+
+
+@dataclass(frozen=True)
+class DescribeFlow:
+    name: Name
+
+
+@dataclass(frozen=True)
+class FlowCommand:
+    """START, STOP, FLUSH, WAIT or DROP FLOW; `timeout` is WAIT's, as written."""
+
+    verb: str
+    name: Name
+    if_exists: bool = False
+    timeout: Given | None = None
+
+
+@dataclass(frozen=True)
+class AlterFlow:
+    name: Name
+    settings: Mapping[str, Given]
+
+
+@dataclass(frozen=True)
+class JobCommand:
+    """SHOW JOBS, SHOW JOB EVENTS id, RESUME JOB id, CANCEL JOB id."""
+
+    verb: str
+    name: Name = ()
+
+
+@dataclass(frozen=True)
+class SetOption:
+    """SET of one of our options: checked here, carried out by Spark."""
+
+    key: str
+    value: str | None
+    position: Position
+
+
+@dataclass(frozen=True)
+class Explain:
+    statement: Statement
+    extended: bool = False
+
+
+Writing = CreateStreamingTable | Insert | CreateTableAs | Select
+Statement = Writing | ShowFlows | DescribeFlow | FlowCommand | AlterFlow | JobCommand | SetOption | Explain
+
+
+def parse(text: str) -> Statement:
+    """Parse a statement of ours (`detect.is_ours`).
+
+    Raises:
+        SyntaxProblem: with the place and what was expected there.
+    """
+    return _Head(text, tokens(text)).statement()
+
+
+class _Head:
+    """A cursor over the tokens of one statement."""
+
+    def __init__(self, text: str, found: list[Token]) -> None:
+        self._text = text
+        while found and found[-1].text == ";":
+            found.pop()
+        self._tokens = found
+        self._at = 0
+
+    # The grammar, top down.
+
+    def statement(self) -> Statement:
+        if self._take("EXPLAIN"):
+            extended = self._take("EXTENDED")
+            for mode in ("FORMATTED", "COST", "CODEGEN", "LOGICAL"):
+                self._take(mode)
+            return Explain(self.statement(), extended)
+        word = self._word()
+        if word == "CREATE" or word == "REPLACE":
+            return self._create()
+        if word in ("WITH", "SELECT", "FROM", "INSERT", "(", "VALUES", "TABLE"):
+            return self._insert_or_select()
+        if self._take("SHOW"):
+            return self._show()
+        if self._take("DESCRIBE") or self._take("DESC"):
+            self._expect("FLOW")
+            return self._end(DescribeFlow(self._name()))
+        if self._take("SET"):
+            return self._set()
+        return self._command()
+
+    def _create(self) -> Statement:
+        position = self._position()
+        start = self._at
+        self._at += 1
+        refresh = self._take("OR", "REFRESH")
+        if self._take("STREAMING"):
+            self._expect("TABLE")
+            return self._streaming_table(refresh, position)
+        if self._take("FLOW"):
+            return self._create_flow(position)
+        self._at = start
+        while (token := self._peek()) and not (token.upper == "AS" and self._word(1) in ("SELECT", "WITH", "(", "FROM")):
+            self._at += 1
+        self._expect("AS")
+        return CreateTableAs(self._query(), position)
+
+    def _streaming_table(self, refresh: bool, position: Position) -> CreateStreamingTable:
+        exists = self._take("IF", "NOT", "EXISTS")
+        name = self._name()
+        if self._word() == "(":
+            raise self._problem("A streaming table takes its columns from its query; a column list cannot stand here")
+        clauses: list[str] = []
+        properties: dict[str, Given] = {}
+        while not self._take("AS"):
+            if self._take("TBLPROPERTIES"):
+                properties.update(self._properties())
+            else:
+                clauses.append(self._table_clause())
+        definition = TableDefinition(tuple(clauses), properties)
+        return CreateStreamingTable(name, self._query(), definition, refresh, exists, position)
+
+    def _table_clause(self) -> str:
+        """COMMENT '..', LOCATION '..', PARTITIONED BY (..), CLUSTER BY (..) | AUTO | NONE, USING delta: as written."""
+        token = self._peek()
+        if token is None:
+            raise self._problem("Expected AS and a query")
+        start = token.start
+        if self._take("COMMENT") or self._take("LOCATION"):
+            self._string()
+        elif self._take("PARTITIONED", "BY") or self._take("CLUSTER", "BY"):
+            if not (self._take("AUTO") or self._take("NONE")):
+                self._brackets()
+        elif self._take("USING"):
+            if not self._take("DELTA"):
+                raise self._problem("A streaming table is a Delta table")
+            return ""
+        else:
+            known = ("COMMENT", "LOCATION", "PARTITIONED BY", "CLUSTER BY", "TBLPROPERTIES", "AS")
+            raise self._problem(f"Expected one of {', '.join(known)}", did_you_mean(token.text, known))
+        return self._text[start : self._tokens[self._at - 1].stop]
+
+    def _create_flow(self, position: Position) -> Insert:
+        exists = self._take("IF", "NOT", "EXISTS")
+        name = self._name()
+        if self._take("COMMENT"):
+            self._string()
+        self._expect("AS")
+        insert = self._insert_or_select()
+        if not isinstance(insert, Insert):
+            raise self._problem("A flow writes somewhere: expected INSERT INTO table SELECT ..")
+        return Insert(insert.target, insert.query, insert.columns, insert.by_name, name, exists, position)
+
+    def _insert_or_select(self) -> Statement:
+        first = self._tokens[self._at]
+        position = self._position()
+        insert = next((i for i in range(self._at, len(self._tokens)) if self._tokens[i].upper == "INSERT"), None)
+        if insert is None:
+            return Select(self._query(), position)
+        prelude = self._text[first.start : self._tokens[insert].start]
+        if self._word() == "FROM":
+            raise UnsupportedError("A multi-insert cannot read a stream. Write one INSERT a target.", position)
+        self._at = insert + 1
+        if self._word() == "OVERWRITE":
+            raise UnsupportedError(
+                "INSERT OVERWRITE cannot read a stream: a stream has no end at which to overwrite. Use INSERT INTO, "
+                "or CREATE OR REFRESH STREAMING TABLE.",
+                self._position(),
+            )
+        self._expect("INTO")
+        self._take("TABLE")
+        target = self._name()
+        if self._word() == "PARTITION":
+            raise self._problem("A flow writes to the whole table; PARTITION cannot stand here")
+        by_name = self._take("BY", "NAME")
+        columns = self._column_list() if self._word() == "(" and self._word(1) not in ("SELECT", "WITH", "FROM") else ()
+        query = self._query(prelude=(first.start, prelude))
+        return Insert(target, query, columns, by_name, position=position)
+
+    def _show(self) -> Statement:
+        if self._take("FLOWS"):
+            return self._end(ShowFlows())
+        if self._take("JOBS"):
+            return self._end(JobCommand("SHOW JOBS"))
+        self._expect("JOB")
+        self._expect("EVENTS")
+        return self._end(JobCommand("SHOW JOB EVENTS", self._name()))
+
+    def _set(self) -> SetOption:
+        position = self._position()
+        key = setting_key(self._tokens)
+        while (token := self._peek()) and token.text != "=":
+            self._at += 1
+        if not self._take("="):
+            return SetOption(key, None, position)
+        token = self._peek()
+        value = self._text[token.start : self._tokens[-1].stop] if token else ""
+        return SetOption(key, _unquoted(value), position)
+
+    def _command(self) -> Statement:
+        verbs = ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER", "RESUME", "CANCEL")
+        verb = next((verb for verb in verbs if self._take(verb)), None)
+        if verb is None:
+            raise self._problem("Expected a statement")
+        if self._take("JOB"):
+            return self._end(JobCommand(f"{verb} JOB", self._name()))
+        self._expect("FLOW")
+        exists = verb == "DROP" and self._take("IF", "EXISTS")
+        name = self._name()
+        if verb == "ALTER":
+            self._expect("SET")
+            return self._end(AlterFlow(name, self._properties()))
+        timeout = self._timeout() if verb == "WAIT" and self._take("TIMEOUT") else None
+        return self._end(FlowCommand(verb, name, exists, timeout))
+
+    # Pieces.
+
+    def _timeout(self) -> Given:
+        token = self._peek()
+        if token is None:
+            raise self._problem("Expected a duration, such as 5 minutes")
+        position = self._position()
+        self._at = len(self._tokens)
+        return Given(_unquoted(self._text[token.start : self._tokens[-1].stop]), position)
+
+    def _properties(self) -> dict[str, Given]:
+        """`('key' = 'value', a.b-c = 2, ..)`"""
+        self._expect("(")
+        found: dict[str, Given] = {}
+        while True:
+            key, position = self._property_text(("=", ",", ")"))
+            self._take("=")
+            value, value_position = self._property_text((",", ")"))
+            if not key or not value:
+                raise self._problem("Expected 'key' = 'value'")
+            if key in found:
+                raise SyntaxProblem(f"The property `{key}` is given twice.", position)
+            found[key] = Given(_unquoted(value), value_position)
+            if not self._take(","):
+                break
+        self._expect(")")
+        return found
+
+    def _property_text(self, ends: tuple[str, ...]) -> tuple[str, Position]:
+        position = self._position()
+        start = self._at
+        while (token := self._peek()) and token.text not in ends:
+            gap = self._at > start and token.start != self._tokens[self._at - 1].stop
+            if gap and "=" in ends:
+                break
+            self._at += 1
+        if self._at == start:
+            return "", position
+        raw = self._text[self._tokens[start].start : self._tokens[self._at - 1].stop]
+        return (_unquoted(raw) if "=" in ends else raw), position
+
+    def _column_list(self) -> Name:
+        self._expect("(")
+        columns = [self._identifier()]
+        while self._take(","):
+            columns.append(self._identifier())
+        self._expect(")")
+        return tuple(columns)
+
+    def _name(self) -> Name:
+        parts = [self._identifier()]
+        while self._take("."):
+            parts.append(self._identifier())
+        return tuple(parts)
+
+    def _identifier(self) -> str:
+        token = self._peek()
+        if token is None or token.kind not in ("word", "quoted"):
+            raise self._problem("Expected a name")
+        self._at += 1
+        return _unquoted(token.text)
+
+    def _string(self) -> str:
+        token = self._peek()
+        if token is None or token.kind != "text":
+            raise self._problem("Expected a string")
+        self._at += 1
+        return _unquoted(token.text)
+
+    def _brackets(self) -> None:
+        self._expect("(")
+        depth = 1
+        while depth:
+            if self._peek() is None:
+                raise self._problem("Expected )")
+            depth += (self._word() == "(") - (self._word() == ")")
+            self._at += 1
+
+    def _query(self, prelude: tuple[int, str] = (0, "")) -> Query:
+        """The rest of the statement, read by the dialect; `prelude` is a WITH clause that stands before INSERT."""
+        token = self._peek()
+        if token is None:
+            raise self._problem("Expected a query")
+        blank = "".join(c if c in "\r\n" else " " for c in self._text)
+        at, text = prelude
+        stop = self._tokens[-1].stop
+        source = blank[:at] + text + blank[at + len(text) : token.start] + self._text[token.start : stop]
+        try:
+            return Query(dialect.parse_query(source), source)
+        except SyntaxProblem as problem:
+            raise UnreadableQuery(problem.message, problem.position, source) from None
+
+    def _end(self, statement: Statement) -> Statement:
+        if self._peek() is not None:
+            raise self._problem("Expected the end of the statement")
+        return statement
+
+    # The cursor.
+
+    def _peek(self, ahead: int = 0) -> Token | None:
+        index = self._at + ahead
+        return self._tokens[index] if index < len(self._tokens) else None
+
+    def _word(self, ahead: int = 0) -> str:
+        token = self._peek(ahead)
+        return "" if token is None else token.upper or token.text
+
+    def _take(self, *words: str) -> bool:
+        if all(self._word(i) == word for i, word in enumerate(words)):
+            self._at += len(words)
+            return True
+        return False
+
+    def _expect(self, word: str) -> None:
+        if not self._take(word):
+            raise self._problem(f"Expected {word}")
+
+    def _position(self) -> Position:
+        token = self._peek()
+        if token is None:
+            return Position.of(self._text, len(self._text.rstrip()))
+        return Position.of(self._text, token.start, token.stop)
+
+    def _problem(self, message: str, hint: str = "") -> SyntaxProblem:
+        token = self._peek()
+        found = f"found `{token.text}`" if token else "the statement ends here"
+        return SyntaxProblem(f"{message}; {found}.{hint}", self._position())
+
+
+def _unquoted(text: str) -> str:
+    """A string literal's or quoted identifier's content; any other text as it is."""
+    if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"`":
+        return text
+    body, mark = text[1:-1], text[0]
+    if mark == "`":
+        return body.replace("``", "`")
+    return "".join(_unescaped(body.replace(mark * 2, mark)))
+
+
+def _unescaped(body: str) -> Iterator[str]:
+    escapes = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b"}
+    characters = iter(body)
+    for character in characters:
+        if character == "\\":
+            escaped = next(characters, "")
+            yield escapes.get(escaped, escaped)
+        else:
+            yield character
+
