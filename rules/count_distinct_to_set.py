@@ -20,17 +20,17 @@ def count_distinct_to_set(query: exp.Query) -> exp.Query:
     return query
 
 
-def _replace(call: exp.Count, columns: list[exp.Expression]) -> None:
+def _replace(call: exp.Count, columns: list[exp.Expr]) -> None:
     members = columns[0].copy() if len(columns) == 1 else _complete_rows(columns)
-    collected: exp.Expression = exp.func("COLLECT_SET", members, dialect="spark")
-    whole: exp.Expression = call
+    collected: exp.Expr = exp.func("COLLECT_SET", members, dialect="spark")
+    whole: exp.Expr = call
     if isinstance(call.parent, exp.Filter):
         whole = call.parent
         collected = exp.Filter(this=collected, expression=whole.expression.copy())
     whole.replace(exp.cast(exp.Anonymous(this="SIZE", expressions=[collected]), "BIGINT"))
 
 
-def _complete_rows(columns: list[exp.Expression]) -> exp.Expression:
+def _complete_rows(columns: list[exp.Expr]) -> exp.Expr:
     no_nulls = exp.and_(*(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())) for column in columns))
     row = exp.Anonymous(this="STRUCT", expressions=[column.copy() for column in columns])
     return exp.Case(ifs=[exp.If(this=no_nulls, true=row)])

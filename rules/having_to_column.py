@@ -25,18 +25,18 @@ def having_to_column(query: exp.Query) -> exp.Query:
     return query
 
 
-def _with_aliases_expanded(condition: exp.Expression, select: exp.Select) -> exp.Expression:
+def _with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
     """HAVING sees the select list's aliases before the input's columns; a column of the select list does not."""
     aliases = {item.alias.lower(): item.this for item in select.expressions if isinstance(item, exp.Alias)}
 
-    def expand(node: exp.Expression) -> exp.Expression:
+    def expand(node: exp.Expr) -> exp.Expr:
         expands = isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases
         return exp.Paren(this=aliases[node.name.lower()].copy()) if expands and not _in_aggregate(node) else node
 
     return condition.transform(expand)
 
 
-def _in_aggregate(node: exp.Expression) -> bool:
+def _in_aggregate(node: exp.Expr) -> bool:
     above = node.parent
     while above is not None:
         if is_aggregate_call(above):

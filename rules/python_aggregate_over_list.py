@@ -19,8 +19,8 @@ def python_aggregate_over_list(query: exp.Query) -> exp.Query:
             function = FUNCTIONS.get(call.name)
             if function is None or not function.is_aggregate or call.parent_select is not select:
                 continue
-            collected: exp.Expression = exp.Anonymous(this="COLLECT_LIST", expressions=[call.expressions[0].copy()])
-            whole: exp.Expression = call
+            collected: exp.Expr = exp.Anonymous(this="COLLECT_LIST", expressions=[call.expressions[0].copy()])
+            whole: exp.Expr = call
             if isinstance(call.parent, exp.Filter):
                 whole = call.parent
                 collected = exp.Filter(this=collected, expression=whole.expression.copy())

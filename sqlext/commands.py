@@ -90,7 +90,7 @@ class Commands:
                 return self._flow_command(spark, statement)
             case statements.AlterFlow(name=name, settings=settings):
                 values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
-                _resolve(spark, {Level.PROPERTY: {key: settings_given for key, settings_given in settings.items()}})
+                _resolve(spark, {Level.PROPERTY: settings})
                 return Deferred("ALTER FLOW", lambda: [self._host().alter(".".join(name), values)])
             case statements.SetOption():
                 return _check_setting(spark, statement)
@@ -193,8 +193,8 @@ class Commands:
         planner.plan_flow(query, self._batches())
         named = ", ".join(hints) or "a backlog hint"
         raise UnsupportedError(
-            f"A query with {named} needs a table to keep up to date: write INSERT INTO t SELECT .. or CREATE STREAMING TABLE t AS "
-            "SELECT ..",
+            f"A query with {named} needs a table to keep up to date: write INSERT INTO t SELECT .. or CREATE STREAMING TABLE t "
+            "AS SELECT ..",
             position,
         )
 

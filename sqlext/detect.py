@@ -6,6 +6,7 @@ regular expression rules out nearly all of them, and only a statement that holds
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -138,7 +139,7 @@ def _is_our_setting(found: list[Token]) -> bool:
 def setting_key(found: list[Token]) -> str:
     """The key of `SET key = value`, as written; keys hold dots and dashes, so they span tokens."""
     key: list[str] = []
-    for before, token in zip(found, found[1:], strict=False):
+    for before, token in itertools.pairwise(found):
         if token.text == "=" or (key and token.start != before.stop):
             break
         key.append(token.text.strip("`"))
@@ -152,8 +153,7 @@ def _has_end_of_stream(words: list[str]) -> bool:
 
 def _has_our_hint(found: list[Token]) -> bool:
     return any(
-        token.kind == "hint" and not {word.upper for word in tokens(token.text[3:-2])}.isdisjoint(HINTS)
-        for token in found
+        token.kind == "hint" and not {word.upper for word in tokens(token.text[3:-2])}.isdisjoint(HINTS) for token in found
     )
 
 
@@ -161,16 +161,18 @@ def _writes(words: list[str]) -> bool:
     """INSERT .. or CREATE/REPLACE TABLE .. AS: what Spark itself cannot do from a stream."""
     if words[:1] == ["WITH"]:
         return "INSERT" in words
-    return words[:1] in (["INSERT"], ["FROM"]) and "INSERT" in words or (
+    return (words[:1] in (["INSERT"], ["FROM"]) and "INSERT" in words) or (
         words[:1] in (["CREATE"], ["REPLACE"]) and "TABLE" in words[:4]
     )
 
 
 # What may follow a table that is itself called `stream`.
 AFTER_A_TABLE = frozenset(
-    "AS WHERE GROUP HAVING ORDER SORT DISTRIBUTE CLUSTER LIMIT OFFSET UNION EXCEPT MINUS INTERSECT JOIN INNER LEFT RIGHT "
-    "FULL CROSS SEMI ANTI NATURAL LATERAL PIVOT UNPIVOT TABLESAMPLE WINDOW ON USING VERSION TIMESTAMP FOR QUALIFY "
-    "SELECT INSERT MAP REDUCE SET VALUES".split()
+    """
+    AS WHERE GROUP HAVING ORDER SORT DISTRIBUTE CLUSTER LIMIT OFFSET UNION EXCEPT MINUS INTERSECT JOIN INNER LEFT
+    RIGHT FULL CROSS SEMI ANTI NATURAL LATERAL PIVOT UNPIVOT TABLESAMPLE WINDOW ON USING VERSION TIMESTAMP FOR
+    QUALIFY SELECT INSERT MAP REDUCE SET VALUES
+    """.split()
 )
 
 

@@ -16,7 +16,7 @@ from sqlglot.dialects.databricks import Databricks
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.generators.databricks import DatabricksGenerator
 from sqlglot.parsers.databricks import DatabricksParser
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from sqlext.detect import AFTER_A_TABLE, Token, tokens
 from sqlext.errors import Position, SyntaxProblem
@@ -61,7 +61,7 @@ class _Origin:
     fingerprint: int
 
 
-def _note(node: exp.Expression, start: int, stop: int) -> None:
+def _note(node: exp.Expr, start: int, stop: int) -> None:
     node.meta[_ORIGIN] = _Origin(start, stop, hash(node))
 
 
@@ -72,7 +72,7 @@ def _spanned(name: str) -> Callable[..., Any]:
     def parse(self: Any, *args: Any, **kwargs: Any) -> Any:
         first = self._curr
         node = method(self, *args, **kwargs)
-        if isinstance(node, exp.Expression) and first and self._prev:
+        if isinstance(node, exp.Expr) and first and self._prev:
             _note(node, first.start, self._prev.end + 1)
         return node
 
@@ -90,7 +90,7 @@ class _Parser(DatabricksParser):
     _parse_ordered = _spanned("_parse_ordered")
     _parse_any_table = _spanned("_parse_table")
 
-    def _parse_table(self, *args: Any, **kwargs: Any) -> exp.Expression | None:
+    def _parse_table(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
         if self._curr.token_type == TokenType.STREAM and self._stands_before_a_name():
             return self._parse_stream_relation()
         return self._parse_any_table(*args, **kwargs)  # type: ignore[no-any-return]  # sqlglot's methods are untyped here
@@ -99,8 +99,7 @@ class _Parser(DatabricksParser):
         following = self._next
         return bool(following) and (
             following.token_type in (TokenType.L_PAREN, TokenType.IDENTIFIER)
-            or (following.text[:1].isalpha() or following.text[:1] == "_")
-            and following.text.upper() not in AFTER_A_TABLE
+            or ((following.text[:1].isalpha() or following.text[:1] == "_") and following.text.upper() not in AFTER_A_TABLE)
         )
 
     def _parse_stream_relation(self) -> Stream:
@@ -169,7 +168,7 @@ class _Parser(DatabricksParser):
         return this
 
     def _parse_hint(self) -> exp.Hint | None:
-        calls: list[exp.Expression] = []
+        calls: list[exp.Expr] = []
         while self._match(TokenType.HINT):
             start = self._prev.start + 3
             stop = self.sql.find("*/", start)
@@ -284,12 +283,12 @@ def _problem(error: ParseError, text: str) -> SyntaxProblem:
     return SyntaxProblem(message, Position.of(text, start, stop))
 
 
-def to_sql(node: exp.Expression, source: str) -> str:
+def to_sql(node: exp.Expr, source: str) -> str:
     """SQL for `node`; all parts that were parsed from `source` and not changed since are given back as written."""
     return _Generator(source).generate(node, copy=False)
 
 
-def position_of(node: exp.Expression, source: str) -> Position | None:
+def position_of(node: exp.Expr, source: str) -> Position | None:
     """Where `node`, or the first of its parts that is known, stands in `source`."""
     for part in node.walk():
         if origin := part.meta.get(_ORIGIN):
@@ -299,7 +298,7 @@ def position_of(node: exp.Expression, source: str) -> Position | None:
     return None
 
 
-def _untouched(node: exp.Expression) -> _Origin | None:
+def _untouched(node: exp.Expr) -> _Origin | None:
     meta = node._meta  # noqa: SLF001  # `node.meta` would create a dict for each node it is asked of
     origin: _Origin | None = meta.get(_ORIGIN) if meta else None
     return origin if origin is not None and hash(node) == origin.fingerprint else None

@@ -59,7 +59,7 @@ class SyntaxProblem(SqlextError, ValueError):  # noqa: N818  # `SyntaxError` is 
     """One of our statements is not written as the grammar says."""
 
 
-class UnreadableQuery(SyntaxProblem):  # noqa: N818
+class UnreadableQuery(SyntaxProblem):
     """The query of one of our statements cannot be read.
 
     Attributes:
@@ -108,7 +108,7 @@ class SetupError(SqlextError, EnvironmentError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """" Did you mean `x`?" for the nearest of `known`, or an empty string when none is near."""
+    """ " Did you mean `x`?" for the nearest of `known`, or an empty string when none is near."""
     by_fold = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), by_fold, n=1, cutoff=0.6)
     return f" Did you mean `{by_fold[near[0]]}`?" if near else ""

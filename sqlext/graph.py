@@ -26,7 +26,7 @@ class GraphBuilder:
         self._query(query)
         return JobGraph(tuple(self._operators))
 
-    def _query(self, query: exp.Expression) -> int:
+    def _query(self, query: exp.Expr) -> int:
         with_ = query.args.get("with_")
         for cte in with_.expressions if with_ else ():
             self._ctes[cte.alias.lower()] = cte.this
@@ -57,13 +57,17 @@ class GraphBuilder:
     def _aggregate(self, select: exp.Select, at: int) -> int:
         group = select.args.get("group")
         calls = [function_name(call) for call in aggregate_calls(select)]
-        keys = "ALL" if group and group.args.get("all") else ", ".join(self._sql(key) for key in (group.expressions if group else ()))
+        keys = (
+            "ALL"
+            if group and group.args.get("all")
+            else ", ".join(self._sql(key) for key in (group.expressions if group else ()))
+        )
         python = [function for name in calls if (function := FUNCTIONS.get(name))]
         detail = f"key: {keys or 'none'}; {', '.join(self._sql(item) for item in select.expressions)}"
         is_idempotent = all(function.is_output_idempotent for function in python)
         return self._add("Aggregate", detail, (at,), is_idempotent, is_end_of_stream(select))
 
-    def _modifiers(self, query: exp.Expression, at: int) -> int:
+    def _modifiers(self, query: exp.Expr, at: int) -> int:
         if any(query.args.get(clause) for clause in ("order", "sort")):
             clause = query.args.get("order") or query.args.get("sort")
             at = self._add("Sort", self._sql(clause).strip() if clause else "", (at,), is_dam=True)
@@ -71,7 +75,7 @@ class GraphBuilder:
             at = self._add("Limit", self._sql(query.args["limit"]).strip(), (at,))
         return at
 
-    def _relation(self, relation: exp.Expression) -> int:
+    def _relation(self, relation: exp.Expr) -> int:
         if isinstance(relation, Stream):
             alias = relation.alias or relation.this.name
             source = Source(_parts(relation.this), alias, True, self._options.get(alias.lower(), {}))
@@ -105,11 +109,11 @@ class GraphBuilder:
         self._operators.append(Operator(number, kind, " ".join(detail.split()), inputs, attributes, source))
         return number
 
-    def _sql(self, node: exp.Expression) -> str:
+    def _sql(self, node: exp.Expr) -> str:
         return to_sql(node, self._text)
 
 
-def _parts(table: exp.Expression) -> tuple[str, ...]:
+def _parts(table: exp.Expr) -> tuple[str, ...]:
     if isinstance(table, exp.Table):
         return tuple(part.name for part in table.parts)
     return (table.name,)

@@ -33,7 +33,7 @@ def key_of(select: exp.Select, source: str) -> Key:
     return Key(tuple(dict.fromkeys(column for column in columns if column)))
 
 
-def _key_of_group_by_all(items: list[exp.Expression], source: str) -> Key:
+def _key_of_group_by_all(items: list[exp.Expr], source: str) -> Key:
     values = [item for item in items if any(is_aggregate_call(node) for node in item.walk())]
     keys = [item for item in items if not any(item is value for value in values)]
     if any(item.find(exp.Star) for item in keys):
@@ -41,7 +41,7 @@ def _key_of_group_by_all(items: list[exp.Expression], source: str) -> Key:
     return Key(tuple(_name(item, source) for item in keys))
 
 
-def _column_for(expression: exp.Expression, items: list[exp.Expression], source: str) -> str:
+def _column_for(expression: exp.Expr, items: list[exp.Expr], source: str) -> str:
     """The output column that carries one grouping expression."""
     if isinstance(expression, exp.Literal) and expression.is_int:
         index = int(expression.name) - 1
@@ -63,18 +63,18 @@ def _column_for(expression: exp.Expression, items: list[exp.Expression], source:
     )
 
 
-def _unaliased(item: exp.Expression) -> exp.Expression:
+def _unaliased(item: exp.Expr) -> exp.Expr:
     return item.this if isinstance(item, exp.Alias) else item
 
 
-def _same(item: exp.Expression, expression: exp.Expression) -> bool:
+def _same(item: exp.Expr, expression: exp.Expr) -> bool:
     if isinstance(item, exp.Column) and isinstance(expression, exp.Column):
         same_table = not item.table or not expression.table or item.table.lower() == expression.table.lower()
         return same_table and item.name.lower() == expression.name.lower()
     return item == expression
 
 
-def _is_alias_of(item: exp.Expression, expression: exp.Expression) -> bool:
+def _is_alias_of(item: exp.Expr, expression: exp.Expr) -> bool:
     """GROUP BY names an alias of the select list; `upper(k) AS k` is not one: there k is the input's column."""
     if not (isinstance(item, exp.Alias) and isinstance(expression, exp.Column) and not expression.table):
         return False
@@ -82,7 +82,7 @@ def _is_alias_of(item: exp.Expression, expression: exp.Expression) -> bool:
     return item.alias.lower() == name and all(column.name.lower() != name for column in item.this.find_all(exp.Column))
 
 
-def _names_window(item: exp.Expression, expression: exp.Expression) -> bool:
+def _names_window(item: exp.Expr, expression: exp.Expr) -> bool:
     """`window`, `window.start` or `window.end` tells windows of one length apart."""
     if function_name(expression) not in ("window", "session_window"):
         return False
@@ -93,7 +93,7 @@ def _names_window(item: exp.Expression, expression: exp.Expression) -> bool:
     return isinstance(found, exp.Dot) and found.this == expression
 
 
-def _name(item: exp.Expression, source: str) -> str:
+def _name(item: exp.Expr, source: str) -> str:
     name = item.alias_or_name
     if not name or not isinstance(item, (exp.Alias, exp.Column, exp.Dot)):
         raise UnsupportedError(

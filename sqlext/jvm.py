@@ -5,8 +5,8 @@ in `parser.py` (the parser and command seams) and nowhere else.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -53,7 +53,9 @@ def parse_duration(spark: SparkSession, text: str) -> timedelta:
             raise
         unit = jvm.java.util.concurrent.TimeUnit.MICROSECONDS
         with suppress(ValueError):  # `2 min`, `30s`: Spark's settings take them, its interval parser does not
-            return timedelta(microseconds=_call(jvm.org.apache.spark.network.util.JavaUtils.timeStringAs, "".join(word.split()), unit))
+            return timedelta(
+                microseconds=_call(jvm.org.apache.spark.network.util.JavaUtils.timeStringAs, "".join(word.split()), unit)
+            )
         raise
     months, days, microseconds = (_field(spark, interval, name) for name in ("months", "days", "microseconds"))
     if months:

@@ -19,8 +19,10 @@ from sqlext.shape import function_name, is_aggregate_call, is_aggregation, our_h
 from sqlext.statements import Query
 
 SPARK_HINTS = frozenset(
-    "BROADCAST BROADCASTJOIN MAPJOIN MERGE SHUFFLE_MERGE MERGEJOIN SHUFFLE_HASH SHUFFLE_REPLICATE_NL COALESCE REPARTITION "
-    "REPARTITION_BY_RANGE REBALANCE".split()
+    """
+    BROADCAST BROADCASTJOIN MAPJOIN MERGE SHUFFLE_MERGE MERGEJOIN SHUFFLE_HASH SHUFFLE_REPLICATE_NL COALESCE
+    REPARTITION REPARTITION_BY_RANGE REBALANCE
+    """.split()
 )
 
 
@@ -119,7 +121,13 @@ def _check_supported(query: Query) -> None:
             "UNION, EXCEPT and INTERSECT of streams need all rows at once. UNION ALL is possible.",
             position_of(query.tree, query.source),
         )
-    for clause, name in (("order", "ORDER BY"), ("limit", "LIMIT"), ("offset", "OFFSET"), ("sort", "SORT BY"), ("qualify", "QUALIFY")):
+    for clause, name in (
+        ("order", "ORDER BY"),
+        ("limit", "LIMIT"),
+        ("offset", "OFFSET"),
+        ("sort", "SORT BY"),
+        ("qualify", "QUALIFY"),
+    ):
         node = query.tree.args.get(clause)
         if node is not None:
             raise _above_the_aggregate(f"{name} needs all rows at once", node, query)
@@ -129,7 +137,7 @@ def _check_supported(query: Query) -> None:
             raise _above_the_aggregate("a window function needs all rows at once", window, query)
 
 
-def _above_the_aggregate(what: str, node: exp.Expression, query: Query) -> UnsupportedError:
+def _above_the_aggregate(what: str, node: exp.Expr, query: Query) -> UnsupportedError:
     return UnsupportedError(
         f"A flow cannot keep this up to date: {what}. Keep the aggregate itself in a streaming table, and put the rest in a "
         "view over that table.",

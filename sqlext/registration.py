@@ -11,13 +11,13 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from sqlext import rules
 from sqlext.errors import NameTakenError, RuleError, did_you_mean
 from sqlext.functions import PythonFunction
 from sqlext.rewriter import Batch, Rule
+from sqlext.rules import BATCHES
 
 _lock = threading.Lock()  # guards _batches
-_batches: tuple[Batch, ...] = rules.BATCHES
+_batches: tuple[Batch, ...] = BATCHES
 
 
 def rules_in_force() -> tuple[Batch, ...]:

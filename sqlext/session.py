@@ -1,7 +1,7 @@
 """Turning sqlext on: `configure` before Spark starts, `enable` on a session that runs.
 
-    spark = sqlext.configure(SparkSession.builder.appName("flows")).getOrCreate()     # as with Delta
-    spark = sqlext.enable(spark)                                                      # as with Sedona
+spark = sqlext.configure(SparkSession.builder.appName("flows")).getOrCreate()     # as with Delta
+spark = sqlext.enable(spark)                                                      # as with Sedona
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
     Raises:
         SetupError: Java is missing or too old, or Delta's JARs cannot be had.
     """
-    options: dict[str, Any] = builder._options  # noqa: SLF001  # the builder has no public way to read what is set
-    if SparkContext._active_spark_context is None:  # noqa: SLF001  # nor has SparkContext; the JVM reads its class path once
+    options: dict[str, Any] = builder._options
+    if SparkContext._active_spark_context is None:
         jars.check_java()
         provided = str(options.get(_DRIVER_CLASS_PATH, ""))
         if not jars.delta_on_class_path(provided) and "delta-spark" not in str(options.get("spark.jars.packages", "")):
@@ -112,15 +112,15 @@ def enable(spark: SparkSession) -> SparkSession:
     if there is not None:
         return there.session
     _check_conf(spark)
-    extensions = spark._jsparkSession.extensions()  # noqa: SLF001  # session.py is where the seam is put in
+    extensions = spark._jsparkSession.extensions()
     _check_delta(spark, extensions)
     holder: list[_Installed] = []
     parser.install(context, extensions, lambda *statement: holder[0].commands.answer(*statement))
     session = clone_session(spark)
     session.conf.set(_CATALOG_KEY, _DELTA_CATALOG)
-    session._jvm.SparkSession.setDefaultSession(session._jsparkSession)  # type: ignore[union-attr]  # noqa: SLF001
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # type: ignore[union-attr]  # noqa: SLF001
-    SparkSession._instantiatedSession = session  # noqa: SLF001  # what `SparkSession.builder.getOrCreate()` gives from now on
+    session._jvm.SparkSession.setDefaultSession(session._jsparkSession)  # type: ignore[union-attr]
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # type: ignore[union-attr]
+    SparkSession._instantiatedSession = session
     installed = _Installed(session)
     holder.append(installed)
     _installed[context.applicationId] = installed
@@ -137,7 +137,7 @@ def enable(spark: SparkSession) -> SparkSession:
 def disable(spark: SparkSession) -> None:
     """Stop this application's flows, flushed. They are taken up again when a session on the same home is enabled."""
     installed = _installed.pop(spark.sparkContext.applicationId, None)
-    if installed is not None and spark.sparkContext._jsc is not None:  # noqa: SLF001  # None once Spark has stopped
+    if installed is not None and spark.sparkContext._jsc is not None:
         installed.close()
 
 
@@ -195,14 +195,16 @@ def _check_conf(spark: SparkSession) -> None:
         if key.startswith(CONF_PREFIX) and key != HOME_KEY:
             name = key.removeprefix(CONF_PREFIX)
             if not is_option_key(name):
-                raise SetupError(f"There is no setting `{key}`.{did_you_mean(key, [HOME_KEY, *(CONF_PREFIX + k for k in OPTIONS)])}")
+                raise SetupError(
+                    f"There is no setting `{key}`.{did_you_mean(key, [HOME_KEY, *(CONF_PREFIX + k for k in OPTIONS)])}"
+                )
             option_of(name)
 
 
 def _check_delta(spark: SparkSession, extensions: Any) -> None:
     """Delta's extension goes in before our parser, so that ours ends up outermost."""
     context = spark.sparkContext
-    extension = context._jvm.io.delta.sql.DeltaSparkSessionExtension  # type: ignore[union-attr]  # noqa: SLF001
+    extension = context._jvm.io.delta.sql.DeltaSparkSessionExtension  # type: ignore[union-attr]
     if not callable(extension):
         raise SetupError(
             "Delta is not on the class path of this application. Start it with sqlext.configure(builder).getOrCreate(), or put "
@@ -210,4 +212,3 @@ def _check_delta(spark: SparkSession, extensions: Any) -> None:
         )
     if _DELTA_EXTENSION not in (context.getConf().get("spark.sql.extensions") or ""):
         extension().apply(extensions)
-

@@ -11,7 +11,7 @@ from sqlext.functions import AGGREGATES, FUNCTIONS
 from sqlext.options import HINTS
 
 
-def function_name(node: exp.Expression) -> str:
+def function_name(node: exp.Expr) -> str:
     """A call's name in lower case, as Spark knows it; an empty string for what is no call."""
     if isinstance(node, exp.Anonymous):
         return node.name.lower()
@@ -21,7 +21,7 @@ def function_name(node: exp.Expression) -> str:
     return ""
 
 
-def is_aggregate_call(node: exp.Expression) -> bool:
+def is_aggregate_call(node: exp.Expr) -> bool:
     """Whether a node is an aggregate function's call, and not a window function's."""
     if not isinstance(node, exp.Func):
         return False
@@ -35,7 +35,7 @@ def is_aggregate_call(node: exp.Expression) -> bool:
     return not isinstance(above, exp.Window)
 
 
-def aggregate_calls(select: exp.Select) -> Iterator[exp.Expression]:
+def aggregate_calls(select: exp.Select) -> Iterator[exp.Expr]:
     """The aggregate calls of a select itself: in its list and HAVING, not in subqueries."""
     having = select.args.get("having")
     for part in (*select.expressions, *([having] if having else [])):
@@ -70,7 +70,7 @@ def streaming_ctes(query: exp.Query) -> set[str]:
     return names
 
 
-def reads_stream(node: exp.Expression, ctes: set[str]) -> bool:
+def reads_stream(node: exp.Expr, ctes: set[str]) -> bool:
     """Whether `node` reads a stream, or one of the streaming `ctes`."""
     if node.find(Stream):
         return True
@@ -89,11 +89,11 @@ def _reads_directly(select: exp.Select, ctes: set[str]) -> bool:
     return any(reads_stream(relation, ctes) for relation in relations)
 
 
-def our_hints(tree: exp.Expression) -> list[HintCall]:
+def our_hints(tree: exp.Expr) -> list[HintCall]:
     """The calls of our hints in a tree."""
     return [hint for hint in tree.find_all(HintCall) if hint.name in HINTS]
 
 
-def is_end_of_stream(query: exp.Expression) -> bool:
+def is_end_of_stream(query: exp.Expr) -> bool:
     """Whether a query carries GLOBAL WINDOW END OF STREAM itself."""
     return bool(query.args.get("end_of_stream"))

@@ -442,4 +442,3 @@ def _unescaped(body: str) -> Iterator[str]:
             yield escapes.get(escaped, escaped)
         else:
             yield character
-

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from sqlext import jvm
@@ -301,9 +301,7 @@ class Flow:
 
     # Shared.
 
-    def _commit_info(
-        self, first: int, last: int, rows: int, reason: FlushReason, arrival: datetime | None
-    ) -> target.CommitInfo:
+    def _commit_info(self, first: int, last: int, rows: int, reason: FlushReason, arrival: datetime | None) -> target.CommitInfo:
         spec = self.spec
         return target.CommitInfo(
             spec.name, spec.id, self.epoch, first, last, rows, reason.value, self._progress.watermark, arrival
@@ -313,8 +311,9 @@ class Flow:
         """Another driver that has taken the flow has written a higher epoch."""
         current = int(self._home.child(_FENCE_FILE).read_text())
         if current != self.epoch:
-            raise _Fenced(
-                f"Another driver has taken over flow `{self.spec.name}` (epoch {current}, this one has {self.epoch}). It stops here."
+            raise _FencedError(
+                f"Another driver has taken over flow `{self.spec.name}` (epoch {current}, this one has {self.epoch}). "
+                "It stops here."
             )
 
     def _note_flush(self, reason: FlushReason, rows: int, started: float) -> None:
@@ -347,7 +346,7 @@ class Flow:
     def _process_all(self, query: StreamingQuery) -> None:
         try:
             query.processAllAvailable()
-        except Exception:  # noqa: BLE001  # the query failed: `wait` reports it from the query itself
+        except Exception:  # the query failed: `wait` reports it from the query itself
             logger.debug("flow %s: ended while it was waited for", self.spec.name, exc_info=True)
 
     def _has_buffered(self) -> bool:
@@ -360,7 +359,7 @@ class Flow:
             if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED):
                 return
             self._error = error
-            self._phase = FlowPhase.FENCED if isinstance(error, _Fenced) else FlowPhase.FAILED
+            self._phase = FlowPhase.FENCED if isinstance(error, _FencedError) else FlowPhase.FAILED
             self._stopping = True
         logger.error("flow %s: %s: %s", self.spec.name, self._phase.lower(), _message(error))
         threading.Thread(target=self._stop_query, name=f"sqlext-end-{self.spec.name}", daemon=True).start()
@@ -382,7 +381,7 @@ class Flow:
             self._phase = phase
 
 
-class _Fenced(FlowError):
+class _FencedError(FlowError):
     """Another driver runs the flow now."""
 
 

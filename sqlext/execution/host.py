@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -33,7 +34,8 @@ from sqlext.execution.registry import (
 )
 from sqlext.execution.spec import Column, FlowSpec, key_columns
 from sqlext.jvm import HadoopPath
-from sqlext.options import Level, Options, resolve
+from sqlext.names import quote_parts
+from sqlext.options import Options, resolve
 from sqlext.plan import QUALIFIES, FlowPlan, OutputMode, TableDefinition
 
 logger = logging.getLogger(__name__)
@@ -277,8 +279,8 @@ class FlowHost:
                 )
             if _same(record.spec.target, table):
                 raise NameTakenError(
-                    f"The flow `{record.spec.name}` writes to {'.'.join(table)} already. Two flows into one target would undo each "
-                    "other's rows; choose another target, or DROP FLOW it."
+                    f"The flow `{record.spec.name}` writes to {'.'.join(table)} already. Two flows into one target would undo "
+                    "each other's rows; choose another target, or DROP FLOW it."
                 )
 
     def _check_query(self, session: SparkSession, plan: FlowPlan, records: Records) -> None:
@@ -288,8 +290,8 @@ class FlowHost:
             if maker is not None and maker.output_mode is OutputMode.UPDATE:
                 raise UnsupportedError(
                     f"The stream {'.'.join(name)} is kept up to date by flow `{maker.name}`, which changes rows; a stream of it "
-                    "would see only appends and fail at the first change. Read its change feed: set delta.enableChangeDataFeed on "
-                    "it and make a streaming view over readStream with readChangeFeed, or query the table without STREAM."
+                    "would see only appends and fail at the first change. Read its change feed: set delta.enableChangeDataFeed "
+                    "on it and make a streaming view over readStream with readChangeFeed, or query the table without STREAM."
                 )
         frame = session.sql(plan.sql)
         if not frame.isStreaming:
@@ -332,7 +334,9 @@ class FlowHost:
             catalog=session.catalog.currentCatalog(),
             database=session.catalog.currentDatabase(),
             settings=dict(jvm.session_settings(session)),
-            session_bound=tuple(s.name[0] for s in plan.graph.sources if len(s.name) == 1 and jvm.is_temporary_view(own, s.name[0])),
+            session_bound=tuple(
+                s.name[0] for s in plan.graph.sources if len(s.name) == 1 and jvm.is_temporary_view(own, s.name[0])
+            ),
         )
 
     def _undo(self, spec: FlowSpec, drop_table: bool) -> None:
@@ -340,7 +344,7 @@ class FlowHost:
         try:
             self._forget(spec)
             if drop_table:
-                self._spark.sql(f"DROP TABLE IF EXISTS {target.quote_parts(spec.target)}")
+                self._spark.sql(f"DROP TABLE IF EXISTS {quote_parts(spec.target)}")
         except (SqlextError, *target.SPARK_ERRORS) as error:
             logger.error("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
 
@@ -393,7 +397,6 @@ class FlowHost:
         session.catalog.setCurrentDatabase(spec.database)
         return session
 
-
     def _record(self, flow_id: str, kind: EventKind, detail: str = "") -> None:
         self._registry.append(FlowEvent(flow_id, kind, host=self._lease.host_id, detail=detail))
 
@@ -410,7 +413,9 @@ class FlowHost:
             flow = self._here(record)
         if flow is None or (flow.status()[0] is FlowPhase.STOPPED):
             because = f" ({record.error})" if record.error else ""
-            raise FlowError(f"Flow `{record.spec.name}` does not run: it is {record.state.lower()}{because}. START FLOW it first.")
+            raise FlowError(
+                f"Flow `{record.spec.name}` does not run: it is {record.state.lower()}{because}. START FLOW it first."
+            )
         return flow
 
     def _view(self, record: FlowRecord) -> FlowView:
@@ -429,11 +434,15 @@ class FlowHost:
             flows = list(self._flows.values())
             for flow in flows:
                 self._guarded(flow.tick, flow)
-                if flow.status()[0] is FlowPhase.FAILED and flow.spec.id not in self._reported:
-                    self._reported.add(flow.spec.id)
-                    self._guarded(lambda flow=flow: self._record(flow.spec.id, EventKind.FAILED, flow.status()[2]), flow)  # type: ignore[misc]
+                self._guarded(partial(self._report_failure, flow), flow)
             if flows:
                 self._guarded(self._lease.beat, flows[0])
+
+    def _report_failure(self, flow: Flow) -> None:
+        phase, _, error = flow.status()
+        if phase is FlowPhase.FAILED and flow.spec.id not in self._reported:
+            self._reported.add(flow.spec.id)
+            self._record(flow.spec.id, EventKind.FAILED, error)
 
     def _guarded(self, action: Callable[[], None], flow: Flow) -> None:
         """One flow's trouble must not end the ticker of all."""

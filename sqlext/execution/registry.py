@@ -26,7 +26,9 @@ logger = logging.getLogger(__name__)
 
 _APP_ID = "sqlext-registry"
 _ATTEMPTS = 20
-_SCHEMA = "seq BIGINT, at STRING, flow_id STRING, kind STRING, epoch BIGINT, host STRING, spec STRING, detail STRING, token STRING"
+_SCHEMA = (
+    "seq BIGINT, at STRING, flow_id STRING, kind STRING, epoch BIGINT, host STRING, spec STRING, detail STRING, token STRING"
+)
 
 
 class EventKind(StrEnum):
@@ -190,7 +192,11 @@ class FlowRegistry:
         if self._cache[0] != version:
             rows = self._spark.read.format("delta").option("versionAsOf", version).load(self._path.location).collect()
             events = [
-                _Numbered(row.seq, row.token, FlowEvent(row.flow_id, EventKind(row.kind), row.epoch, row.host, row.spec, row.detail, row.at))
+                _Numbered(
+                    row.seq,
+                    row.token,
+                    FlowEvent(row.flow_id, EventKind(row.kind), row.epoch, row.host, row.spec, row.detail, row.at),
+                )
                 for row in rows
             ]
             self._cache = (version, sorted(events, key=lambda each: each.seq))
@@ -212,7 +218,7 @@ class FlowRegistry:
         columns = ", ".join(f"CAST(:{name} AS {kind}) AS {name}" for name, kind in (c.split() for c in _SCHEMA.split(", ")))
         try:
             (
-                self._spark.sql(f"SELECT {columns}", values)  # noqa: S608  # names from _SCHEMA, values as parameters
+                self._spark.sql(f"SELECT {columns}", values)  # names from _SCHEMA, values as parameters
                 .coalesce(1)
                 .write.format("delta")
                 .mode("append")

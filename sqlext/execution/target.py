@@ -192,7 +192,9 @@ def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
     """Raise NotFoundError when the target is gone, or another table stands in its place."""
     text = ".".join(spec.target)
     if not exists(spark, spec.target):
-        raise NotFoundError(f"The target {text} of flow `{spec.name}` was dropped. DROP FLOW it, or make the table again with it.")
+        raise NotFoundError(
+            f"The target {text} of flow `{spec.name}` was dropped. DROP FLOW it, or make the table again with it."
+        )
     if jvm.delta_table_id(spark, spec.target_location) != spec.target_id:
         raise NotFoundError(
             f"The target {text} of flow `{spec.name}` was dropped and made again, or replaced; what the flow had written is gone. "
