@@ -15,6 +15,7 @@ from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedErr
 from sqlext.execution import target
 from sqlext.execution.host import FlowHost, FlowRequest, FlowView
 from sqlext.explain import explain_flow
+from sqlext.names import quote
 from sqlext.options import (
     BACKLOG_LAG_THRESHOLD,
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
@@ -283,7 +284,8 @@ def _check_setting(spark: SparkSession, setting: statements.SetOption) -> PassOn
     option = option_of(key, setting.position)
     if setting.value is not None:
         parse_option(option, Given(setting.value, setting.position), lambda text: jvm.parse_duration(spark, text))
-    return PassOn()
+    value = "" if setting.value is None else f" = {setting.value}"
+    return PassOn(f"SET {quote(setting.key)}{value}")  # Spark takes a key with dashes only in backticks
 
 
 # Tables.

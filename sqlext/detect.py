@@ -22,17 +22,17 @@ _OUR_WORDS = re.compile(
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+)
-  | (?P<line_comment>--(?:\\\r?\n|[^\r\n])*)
+  | (?P<line_comment>--(?:\\\n|[^\r\n])*)
   | (?P<hint>/\*\+)
   | (?P<comment>/\*)
-  | (?P<text>[rR]'[^']*' | [rR]"[^"]*" | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
+  | (?P<text>\$\$.*?\$\$ | [rR]'[^']*' | [rR]"[^"]*" | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
   | (?P<quoted>`(?:[^`]|``)*`)
   | (?P<word>\w+)
   | (?P<symbol>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
-_BRACKET = re.compile(r"/\*|\*/")
+_BRACKET = re.compile(r"/\*(?!\+)|\*/")  # comments nest, hints do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,11 @@ def is_ours(text: str) -> bool:
 
 def is_ours_by_tokens(found: list[Token]) -> bool:
     """The same for a statement that is cut into tokens already."""
+    while found and found[-1].text == ";":
+        found = found[:-1]
     words = [token.upper for token in found]
+    if words[:1] == ["SET"]:
+        return _is_our_setting(found)
     if words[:1] == ["EXPLAIN"]:
         skip = 2 if words[1:2] and words[1] in ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL") else 1
         return is_ours_by_tokens(found[skip:])
@@ -126,9 +130,9 @@ _COMMANDS = (
 def _is_our_command(words: list[str], found: list[Token]) -> bool:
     for command in _COMMANDS:
         if tuple(words[: len(command)]) == command:
-            # DESCRIBE flow / DESC flow alone describe a table of that name
-            return command[0] not in ("DESCRIBE", "DESC") or len(found) > 2
-    return words[:1] == ["SET"] and _is_our_setting(found)
+            # DESCRIBE flow and DESCRIBE flow.t describe tables
+            return command[0] not in ("DESCRIBE", "DESC") or (len(found) > 2 and found[2].text != ".")
+    return False
 
 
 def _is_our_setting(found: list[Token]) -> bool:
@@ -152,18 +156,26 @@ def _has_end_of_stream(words: list[str]) -> bool:
 
 
 def _has_our_hint(found: list[Token]) -> bool:
-    return any(
-        token.kind == "hint" and not {word.upper for word in tokens(token.text[3:-2])}.isdisjoint(HINTS) for token in found
-    )
+    return any(token.kind == "hint" and not _hint_names(token.text[3:-2]).isdisjoint(HINTS) for token in found)
+
+
+def _hint_names(body: str) -> set[str]:
+    """The names of a hint comment's hints, not their arguments."""
+    names: set[str] = set()
+    depth = 0
+    for token in tokens(body):
+        depth += (token.text == "(") - (token.text == ")")
+        if depth == 0 and token.upper:
+            names.add(token.upper)
+    return names
 
 
 def _writes(words: list[str]) -> bool:
     """INSERT .. or CREATE/REPLACE TABLE .. AS: what Spark itself cannot do from a stream."""
-    if words[:1] == ["WITH"]:
-        return "INSERT" in words
-    return (words[:1] in (["INSERT"], ["FROM"]) and "INSERT" in words) or (
-        words[:1] in (["CREATE"], ["REPLACE"]) and "TABLE" in words[:4]
-    )
+    if words[:1] in (["INSERT"], ["WITH"], ["FROM"]):
+        return any(pair in (("INSERT", "INTO"), ("INSERT", "OVERWRITE")) for pair in itertools.pairwise(words))
+    create = [word for word in words[:5] if word not in ("OR", "REPLACE", "EXTERNAL")]
+    return create[:2] == ["CREATE", "TABLE"] or words[:2] == ["REPLACE", "TABLE"]
 
 
 # What may follow a table that is itself called `stream`.
@@ -181,6 +193,8 @@ def is_stream_relation(found: list[Token], index: int) -> bool:
     if found[index].upper != "STREAM" or index == 0 or index + 1 == len(found):
         return False
     before, after = found[index - 1], found[index + 1]
+    if before.upper == "FROM" and index > 1 and found[index - 2].upper == "DISTINCT":  # a IS DISTINCT FROM stream
+        return False
     if before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
         return False
     if after.kind == "quoted" or after.text == "(":
@@ -191,8 +205,11 @@ def is_stream_relation(found: list[Token], index: int) -> bool:
 def _names_a_relation(found: list[Token], index: int) -> bool:
     """After a comma or bracket STREAM may be a column or function; only a FROM list makes it a relation."""
     depth = 0
-    for token in reversed(found[:index]):
+    for at in range(index - 1, 0, -1):
+        token, before = found[at], found[at - 1]
         depth += (token.text == ")") - (token.text == "(")
+        if depth < 0 and before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
+            return False  # an argument list, or IN (..)
         if token.upper in ("FROM", "JOIN") and depth <= 0:
             return True
         if token.upper in ("SELECT", "WHERE", "BY", "ON", "HAVING", "SET", "VALUES") and depth <= 0:

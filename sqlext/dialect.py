@@ -7,6 +7,7 @@ gives that text back for all that no rule has changed: `1L`, `r'..'`, comments a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -248,6 +249,14 @@ _OUR_NODES: dict[type, Callable[[_Generator, Any], str]] = {
 
 class SqlextDialect(Databricks):
     """Spark SQL and our clauses; see the module's docstring."""
+
+    class Tokenizer(Databricks.Tokenizer):
+        def tokenize(self, sql: str) -> list[Any]:
+            found = super().tokenize(sql)
+            for token, following in itertools.pairwise(found):
+                if token.token_type == TokenType.WINDOW and following.token_type == TokenType.L_PAREN:
+                    token.token_type = TokenType.VAR  # GROUP BY window(ts, '5 minutes'): a function, not a WINDOW clause
+            return found
 
     Parser = _Parser
 

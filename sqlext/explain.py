@@ -1,4 +1,4 @@
-"""EXPLAIN of our statements: the graph with its attributes, the stages, the rules that fired, and why rows are buffered or not."""
+"""EXPLAIN of our statements: graph, attributes, stages, the rules that fired, and why rows are buffered or not."""
 
 from __future__ import annotations
 

@@ -18,19 +18,19 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext.errors import NotFoundError, SetupError, UnsupportedError
 from sqlext.plan import OutputMode
 
+_SECRET = "(?i)secret|password|token|access[.]?key"  # noqa: S105  # the default of spark.redaction.regex
+_EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;")  # what follows is no sentence
+_DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
 _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
 
 def reason_of(error: BaseException) -> str:
-    """The first sentence of an error from the JVM, without class names, stack and SQL excerpt."""
-    if isinstance(error, CapturedException):
-        text = str(error.getCondition() and error) or str(error)
-    elif isinstance(error, Py4JJavaError):
+    """What an error from the JVM says, without its condition's name, SQLSTATE, plan, SQL excerpt and stack."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
         text = str(error.java_exception.getMessage() or error.java_exception.getClass().getName())
-    else:
-        text = str(error)
-    lines = [line.strip() for line in text.split("== SQL ==")[0].split("JVM stacktrace")[0].splitlines() if line.strip()]
-    return " ".join(lines[:4]) or type(error).__name__
+    lines = [line.strip() for line in _EXCERPT.split(text)[0].splitlines() if line.strip()]
+    return _DECORATION.sub("", " ".join(lines[:4])).strip() or type(error).__name__
 
 
 def parse_duration(spark: SparkSession, text: str) -> timedelta:
@@ -222,11 +222,15 @@ class HadoopPath:
 
 
 def session_settings(spark: SparkSession) -> Iterator[tuple[str, str]]:
-    """The session's own settings: those that differ from the application's."""
+    """The session's own settings: those that differ from the application's.
+
+    What Spark would redact in its logs is left out: secrets are not written down.
+    """
     application: Mapping[str, str] = dict(spark.sparkContext.getConf().getAll())
+    secret = re.compile(spark.sparkContext.getConf().get("spark.redaction.regex", _SECRET) or _SECRET)
     own = spark._jsparkSession.sessionState().conf().getAllConfs()
     entries = _jvm(spark).scala.jdk.javaapi.CollectionConverters.asJava(own).entrySet().iterator()
     while entries.hasNext():
         entry = entries.next()
-        if application.get(entry.getKey()) != entry.getValue():
+        if application.get(entry.getKey()) != entry.getValue() and not secret.search(entry.getKey()):
             yield str(entry.getKey()), str(entry.getValue())

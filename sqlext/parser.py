@@ -35,7 +35,7 @@ _FREE_TEXT_CONDITION = "_LEGACY_ERROR_TEMP_3100"  # Spark's error condition that
 def install(context: SparkContext, extensions: Any, answer: Answerer) -> None:
     """Put our parser around all others, in every session made with `extensions` from now on."""
     gateway = context._gateway
-    ensure_callback_server_started(gateway)
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     logging.getLogger("py4j.clientserver").addFilter(_is_news)
     gateway.python_parameters.propagate_java_exceptions = True  # type: ignore[union-attr]  # a Py4JJavaError keeps its Java type
     extensions.injectParser(_ParserBuilder(_Seam(context, answer)))
@@ -83,8 +83,10 @@ class _Seam:
             return action()
         except (CapturedException, Py4JJavaError) as error:  # hand Java its own exception back
             origin = error._origin if isinstance(error, CapturedException) else error.java_exception
-            if is_checked or self._is_unchecked(origin):
+            if self._passes(origin, is_checked):
                 raise Py4JJavaError("", origin) from None
+            if is_checked and hasattr(origin, "origin"):  # an error of SQL scripting; Java may not see its type here
+                raise Py4JJavaError("", self._as_parse_exception(text, origin)) from None
             raise Py4JJavaError("", self._unchecked(reason_of(error))) from None
         except SqlextError as error:
             java = self._parse_exception(text, error.message, error.position) if is_checked else self._unchecked(str(error))
@@ -95,9 +97,18 @@ class _Seam:
             java = self._parse_exception(text, message, None) if is_checked else self._unchecked(message)
             raise Py4JJavaError("", java) from None
 
-    def _is_unchecked(self, error: Any) -> bool:
-        java_class = self.jvm.java.lang.Class.forName("java.lang.RuntimeException")
-        return bool(java_class.isInstance(error))
+    def _passes(self, error: Any, is_checked: bool) -> bool:
+        """Whether Java lets the exception through as it is: it is unchecked, or declared where it comes out."""
+        name = "org.apache.spark.sql.catalyst.parser.ParseException"
+        kinds = ["java.lang.RuntimeException", "java.lang.Error", *([name] if is_checked else [])]
+        loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        return any(self.jvm.java.lang.Class.forName(kind, True, loader).isInstance(error) for kind in kinds)
+
+    def _as_parse_exception(self, text: str, error: Any) -> Any:
+        some = self.jvm.scala.Option.apply
+        parameters = self.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(error.getMessageParameters())
+        exception = self.jvm.org.apache.spark.sql.catalyst.parser.ParseException
+        return exception(some(text), error.origin(), error.getCondition(), parameters)
 
     def _unchecked(self, message: str) -> Any:
         contexts = self.context._gateway.new_array(self.jvm.org.apache.spark.QueryContext, 0)  # type: ignore[union-attr]

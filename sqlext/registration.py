@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.functions import pandas_udf
 
 from sqlext.errors import NameTakenError, RuleError, did_you_mean
 from sqlext.functions import PythonFunction
@@ -71,7 +72,6 @@ def register_in(spark: SparkSession, function: PythonFunction) -> None:
 
 def _grouped(function: Callable[[list[Any]], Any], returns: str) -> Any:
     def of_series(values: pd.Series) -> Any:
-        return function([value for value in values if not pd.isna(value)])
+        return function(values.dropna().tolist())
 
-    of_series.__annotations__ = {"values": pd.Series, "return": Any}
-    return F.pandas_udf(of_series, returns, F.PandasUDFType.GROUPED_AGG)  # type: ignore[call-overload]  # the only form for it
+    return pandas_udf(of_series, returns)  # type: ignore[call-overload]  # `Any`: the type is `returns`

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +78,8 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
     options: dict[str, Any] = builder._options
     if SparkContext._active_spark_context is None:
         jars.check_java()
+        if str(options.get("spark.master", "local")).startswith("local"):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run in this environment, whatever PATH says
         provided = str(options.get(_DRIVER_CLASS_PATH, ""))
         if not jars.delta_on_class_path(provided) and "delta-spark" not in str(options.get("spark.jars.packages", "")):
             settings = options.get("spark.jars.ivySettings")
@@ -136,8 +139,9 @@ def enable(spark: SparkSession) -> SparkSession:
 
 def disable(spark: SparkSession) -> None:
     """Stop this application's flows, flushed. They are taken up again when a session on the same home is enabled."""
-    installed = _installed.pop(spark.sparkContext.applicationId, None)
-    if installed is not None and spark.sparkContext._jsc is not None:
+    if spark.sparkContext._jsc is None:  # Spark has stopped: there is no application to ask for its id
+        return
+    if (installed := _installed.pop(spark.sparkContext.applicationId, None)) is not None:
         installed.close()
 
 

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 FLUSH_TIMEOUT = 600.0
 """Seconds a statement or a full buffer waits for one flush."""
 _FENCE_FILE = "epoch"
+_PROGRESS_SECONDS = 0.5  # how often Spark's progress is read; it is a large JSON
 
 
 class FlowPhase(StrEnum):
@@ -107,6 +108,8 @@ class Flow:
         self._stopping = False
         self._quiet_since: float | None = None
         self._last_batch_seen = -1
+        self._progress_read = float("-inf")
+        self._committed = -1
         self._query: StreamingQuery | None = None
         self._schema = StructType()
         self._flusher = Flusher(spec.name, self._flush, self._fail)
@@ -174,6 +177,7 @@ class Flow:
                     f"Flow `{self.spec.name}` has not caught up after {timeout.total_seconds():.0f} s. It goes on; wait longer "
                     "with WAIT FLOW .. TIMEOUT 1 hour."
                 )
+            self._read_progress(query)
         self.tick()
         self._raise_if_failed()
         self.flush()
@@ -201,8 +205,10 @@ class Flow:
         if not query.isActive:
             self._fail(self._error or query.exception() or FlowError("The streaming query ended by itself."))
             return
-        self._read_progress(query)
         now = self._clock.monotonic()
+        if now - self._progress_read >= _PROGRESS_SECONDS:
+            self._progress_read = now
+            self._read_progress(query)
         status = query.status
         is_quiet = not status["isDataAvailable"] and not status["isTriggerActive"]
         with self._lock:
@@ -242,6 +248,9 @@ class Flow:
             raise
 
     def _append(self, rows: DataFrame, batch: int) -> None:
+        if batch <= self._committed:
+            rows.write.format("noop").mode("overwrite").save()  # it is in the target; only Spark's state must come along
+            return
         self._check_fence()
         started = self._clock.monotonic()
         info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, None)
@@ -250,7 +259,9 @@ class Flow:
 
     def _take_into_buffer(self, rows: DataFrame, batch: int) -> None:
         count = self._buffer.write(rows, batch)
-        if count == 0:  # a micro-batch without data only moves the watermark; an empty buffer commits nothing
+        if count == 0 or batch <= self._committed:
+            # Without rows a micro-batch only moves the watermark; one that is in the target already, and that Spark repeats
+            # after a crash, only brings Spark's state up to date. An empty buffer commits nothing.
             self._buffer.drop(batch)
             return
         with self._lock:
@@ -292,6 +303,7 @@ class Flow:
         """Flush what is buffered and not committed; drop what is committed and not yet cleaned up."""
         committed = jvm.last_txn_version(self.session, self.spec.target_location, self.spec.id)
         if committed is not None:
+            self._committed = committed
             self._buffer.drop_through(committed)
         now = self._clock.monotonic()
         self._buffered = {batch: BufferedBatch(batch, -1, now) for batch in self._buffer.complete_batches()}
@@ -333,9 +345,10 @@ class Flow:
         newest: Any = query.lastProgress
         if newest is None or newest.batchId <= self._last_batch_seen:
             return
-        fresh = [p for p in query.recentProgress if p.batchId > self._last_batch_seen]
+        recent = query.recentProgress
         with self._lock:
-            self._last_batch_seen = max(p.batchId for p in fresh) if fresh else self._last_batch_seen
+            fresh = [p for p in recent if p.batchId > self._last_batch_seen]
+            self._last_batch_seen = max((p.batchId for p in fresh), default=self._last_batch_seen)
             self._progress = replace(
                 self._progress,
                 micro_batches=self._progress.micro_batches + len({p.batchId for p in fresh if p.numInputRows}),

@@ -364,6 +364,8 @@ class FlowHost:
     def _run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         self._lease.beat()
         records = self._registry.append(lambda now: self._started(spec, now))
+        if (before := self._flows.get(spec.id)) is not None:
+            before.stop()
         for key, value in _FLOW_SETTINGS.items():
             session.conf.set(key, value)
         home = self._home.child("flows", spec.id)
@@ -431,6 +433,8 @@ class FlowHost:
 
     def _tick_until_closed(self) -> None:
         while not self._closing.wait(TICK_SECONDS):
+            if self._spark.sparkContext._jsc is None:  # noqa: SLF001  # Spark was stopped under us; there is no public way to ask
+                return
             flows = list(self._flows.values())
             for flow in flows:
                 self._guarded(flow.tick, flow)

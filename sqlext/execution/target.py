@@ -11,13 +11,14 @@ from typing import Any
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
 from sqlext import jvm
 from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
-from sqlext.execution.spec import Column, FlowSpec
+from sqlext.execution.spec import Column as ColumnMapping
+from sqlext.execution.spec import FlowSpec
 from sqlext.names import quote, quote_parts, quote_string
 from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, TableDefinition
 
@@ -150,7 +151,7 @@ def create(
     return describe(spark, name)
 
 
-def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequence[str]) -> tuple[Column, ...]:
+def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequence[str]) -> tuple[ColumnMapping, ...]:
     """Which output column goes to which target column, as INSERT INTO would have it.
 
     Raises:
@@ -171,7 +172,9 @@ def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequenc
             f"The query gives {len(output)} columns ({', '.join(output)}), the table {text} takes {len(wanted)} "
             f"({', '.join(wanted)})."
         )
-    columns = tuple(Column(o, names[w.lower()], target.columns[names[w.lower()]]) for o, w in zip(output, wanted, strict=True))
+    columns = tuple(
+        ColumnMapping(o, names[w.lower()], target.columns[names[w.lower()]]) for o, w in zip(output, wanted, strict=True)
+    )
     for column in columns:
         if not jvm.can_store(frame, column.output, column.type):
             given = ddl_of(frame.schema[column.output].dataType)
@@ -197,8 +200,8 @@ def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
         )
     if jvm.delta_table_id(spark, spec.target_location) != spec.target_id:
         raise NotFoundError(
-            f"The target {text} of flow `{spec.name}` was dropped and made again, or replaced; what the flow had written is gone. "
-            "DROP FLOW it and make it again."
+            f"The target {text} of flow `{spec.name}` was dropped and made again, or replaced; what the flow had written is "
+            "gone. DROP FLOW it and make it again."
         )
 
 
@@ -210,13 +213,13 @@ def merge(spark: SparkSession, spec: FlowSpec, rows: DataFrame, info: CommitInfo
         rows: as `in_target_columns` gives them, one row a key.
     """
     same_key = " AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in spec.key) or "true"
-    values = {quote(c.target): f"s.{quote(c.target)}" for c in spec.columns}
+    values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in spec.columns}
     qualifies = f"s.{QUALIFIES}" if spec.has_qualifies else None
     target = DeltaTable.forName(spark, quote_parts(spec.target)).alias("t")
     builder = target.merge(rows.alias("s"), same_key)
     if qualifies is not None:
         builder = builder.whenMatchedDelete(f"NOT {qualifies}")
-    builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies, values)
+    builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies or "true", values)
     settings = {_TXN_APP_ID: spec.id, _TXN_VERSION: str(info.last_batch), _USER_METADATA: info.to_json()}
     try:
         for key, value in settings.items():

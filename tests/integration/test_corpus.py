@@ -142,9 +142,7 @@ def test_plan_or_error_is_sparks_own(parsers: Parsers, kind: str) -> None:
     for statement in (s for s in STATEMENTS if s.kind == kind):
         ours, plain = parsers.ours(statement), parsers.plain(statement)
         if bool(plain.condition) != (kind == ERRORS):
-            wrong.append(
-                f"{statement.place}: belongs {'elsewhere' if kind == ERRORS else 'in errors.sql'}\n{plain.text}"
-            )
+            wrong.append(f"{statement.place}: {statement.text}\n--- of the wrong kind: Spark says\n{plain.text}")
         elif not plain.is_matched_by(ours):
             wrong.append(f"{statement.place}: {statement.text}\n--- sqlext\n{ours.text}\n--- Spark\n{plain.text}")
     assert not wrong, "\n\n".join(wrong)

@@ -40,9 +40,7 @@ def test_place_is_the_line_of_the_first_word() -> None:
 
 
 def test_parameters_are_the_header_and_not_the_text() -> None:
-    named, positional = (
-        next(s for s in STATEMENTS if isinstance(s.parameters, kind) and s.parameters) for kind in (dict, list)
-    )
+    named, positional = (next(s for s in STATEMENTS if isinstance(s.parameters, kind) and s.parameters) for kind in (dict, list))
 
     assert set(named.parameters or ()) == {"low"}
     assert ":low" in named.text
