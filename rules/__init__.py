@@ -3,6 +3,7 @@
 if __name__ != "sqlext.rules":  # a second import under another name would register every rule twice
     raise ImportError(f"import sqlext.rules, not {__name__}")
 
+from sqlext.rewriter import Batch, FixedPoint, Once
 from sqlext.rules.count_distinct_to_set import count_distinct_to_set
 from sqlext.rules.distinct_to_group_by_all import distinct_to_group_by_all
 from sqlext.rules.expand_sum0 import expand_sum0
@@ -10,8 +11,6 @@ from sqlext.rules.having_to_column import having_to_column
 from sqlext.rules.python_aggregate_over_list import python_aggregate_over_list
 from sqlext.rules.remove_hints import remove_hints
 from sqlext.rules.remove_source_options import remove_source_options
-
-from sqlext.rewriter import Batch, FixedPoint, Once
 
 BATCHES: tuple[Batch, ...] = (
     Batch("options", Once(), (remove_hints, remove_source_options)),

@@ -41,6 +41,18 @@ def install(context: SparkContext, extensions: Any, answer: Answerer) -> None:
     extensions.injectParser(_ParserBuilder(_Seam(context, answer)))
 
 
+def inject_function(context: SparkContext, extensions: Any, name: str, function: Any) -> None:
+    """Give every session made with `extensions` from now on a SQL function.
+
+    Args:
+        function: as `pyspark.sql.functions.udf` or `pandas_udf` make it.
+    """
+    jvm: Any = context._jvm
+    identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
+    info = jvm.org.apache.spark.sql.catalyst.expressions.ExpressionInfo("sqlext", name)
+    extensions.injectFunction(jvm.scala.Tuple3(identifier, info, _FunctionBuilder(function._unwrapped._judf)))
+
+
 def _is_news(record: logging.LogRecord) -> bool:
     """Py4J logs a traceback for every exception that passes through it, also those on their way to the user."""
     return not (record.exc_info and isinstance(record.exc_info[1], Py4JJavaError))
@@ -190,6 +202,19 @@ class _Command(_JavaObject):
 
     class Java:
         implements = ["org.apache.spark.sql.connector.ExternalCommandRunner"]  # noqa: RUF012
+
+
+class _FunctionBuilder(_JavaObject):
+    """Makes the expression of one call of a function."""
+
+    def __init__(self, java_function: Any) -> None:
+        self._java_function = java_function
+
+    def apply(self, arguments: Any) -> Any:
+        return self._java_function.builder(arguments)
+
+    class Java:
+        implements = ["scala.Function1"]  # noqa: RUF012
 
 
 class _ParserBuilder(_JavaObject):

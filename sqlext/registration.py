@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.functions import pandas_udf
 
@@ -57,21 +55,27 @@ def remove_rule(name: str) -> None:
         _batches = tuple(replace(each, rules=tuple(r for r in each.rules if r.__name__ != name)) for each in _batches)
 
 
-def register_in(spark: SparkSession, function: PythonFunction) -> None:
-    """Register a Python function in one session; sessions cloned from it have it too.
+def sql_functions(function: PythonFunction) -> dict[str, Any]:
+    """The Spark functions, by name, that one Python function becomes.
 
-    An aggregate is registered twice: as a grouped aggregate for batch queries, and over a list for streams, which cannot run
-    the first (`rules/python_aggregate_over_list.py`).
+    An aggregate becomes two: a grouped aggregate for batch queries, and one over a list for streams, which cannot run the
+    first (`rules/python_aggregate_over_list.py`).
     """
+
+    def call(*arguments: Any) -> Any:  # without type hints: Spark would guess an Arrow function from them, and warn
+        return function.function(*arguments)
+
+    plain = F.udf(call, function.returns)
     if not function.is_aggregate:
-        spark.udf.register(function.name, F.udf(function.function, function.returns))
-        return
-    spark.udf.register(function.over_list_name, F.udf(function.function, function.returns))
-    spark.udf.register(function.name, _grouped(function.function, function.returns))
+        return {function.name: plain}
+    return {function.over_list_name: plain, function.name: _grouped(function)}
 
 
-def _grouped(function: Callable[[list[Any]], Any], returns: str) -> Any:
+def _grouped(function: PythonFunction) -> Any:
+    aggregate = function.function
+
     def of_series(values: pd.Series) -> Any:
-        return function(values.dropna().tolist())
+        return aggregate(values.dropna().tolist())
 
-    return pandas_udf(of_series, returns)  # type: ignore[call-overload]  # `Any`: the type is `returns`
+    of_series.__name__ = function.name  # names the column of a query that gives it no alias
+    return pandas_udf(of_series, function.returns)  # type: ignore[call-overload]  # `Any`: the type is `returns`

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sqlext import jars, parser
+from sqlext import jars, parser, udfs
 from sqlext.commands import Commands
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.host import FlowHost
@@ -25,7 +25,7 @@ from sqlext.functions import FUNCTIONS, PythonFunction
 from sqlext.jvm import HadoopPath, clone_session
 from sqlext.options import CONF_PREFIX, HOME_KEY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
-from sqlext.registration import register_in, rules_in_force
+from sqlext.registration import rules_in_force, sql_functions
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,13 @@ class _Installed:
             if self.host is None:
                 self.host = FlowHost(self.session, home_of(self.session))
             return self.host
+
+    def add_function(self, function: PythonFunction) -> None:
+        """Make a function known in this application's session, and in all that are made from now on."""
+        FUNCTIONS.add(function)
+        for name, made in sql_functions(function).items():
+            self.session.udf.register(name, made)
+            parser.inject_function(self.session.sparkContext, self.session._jsparkSession.extensions(), name, made)
 
     def close(self) -> None:
         with self.lock:
@@ -127,8 +134,8 @@ def enable(spark: SparkSession) -> SparkSession:
     installed = _Installed(session)
     holder.append(installed)
     _installed[context.applicationId] = installed
-    for function in FUNCTIONS:
-        register_in(session, function)
+    for function in (*udfs.ALL, *FUNCTIONS):
+        installed.add_function(function)
     atexit.register(disable, session)
     if registry_exists(session):
         taken = installed.get_host().take_up()
@@ -191,7 +198,7 @@ def register_function(
     registered = PythonFunction(name, function, returns, is_aggregate, is_output_idempotent)
     FUNCTIONS.add(registered)
     for installed in _installed.values():
-        register_in(installed.session, registered)
+        installed.add_function(registered)
 
 
 def _check_conf(spark: SparkSession) -> None:

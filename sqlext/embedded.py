@@ -1,0 +1,241 @@
+"""The embedded default: Spark, its catalog and its tables in one process and one folder that keeps them between runs.
+
+<warehouse>/            tables
+<warehouse>/_metastore/ the catalog (Derby), and the lock that lets one process in at a time
+<warehouse>/_sqlext/    what flows need to go on, and sqlext.log: all that Spark, Hive and Java would print on a terminal
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+import sqlext
+from sqlext.errors import SetupError
+from sqlext.jvm import reason_of
+from sqlext.options import CONF_PREFIX, is_option_key
+
+logger = logging.getLogger(__name__)
+
+_JVM_ENDS_WITHIN = 30.0
+"""Seconds after which a JVM whose Python process is gone has ended."""
+_LOG_LIMIT = 10 * 1024**2
+
+
+@contextmanager
+def embedded_session(
+    warehouse: Path, conf: Mapping[str, str] | None = None, progress: Callable[[str], None] | None = None
+) -> Iterator[SparkSession]:
+    """A session with sqlext over a warehouse folder. At the end its flows are stopped, flushed, and Java has ended.
+
+    Args:
+        warehouse: made when it is not there.
+        conf: Spark settings on top of ours.
+        progress: told, line by line, what takes long.
+
+    Raises:
+        SetupError: the folder cannot be used or another process uses it, Java or a JAR is missing, or a setting is wrong.
+    """
+    folder = warehouse.absolute()
+    settings = {**_settings(folder), **_checked(conf or {})}
+    _make_folders(folder)
+    with _Lock(folder / "_metastore" / "lock", progress) as lock:
+        log = _open_log(folder)
+        spark = _start(folder, settings, log, lock, progress)
+        gateway = SparkContext._gateway  # noqa: SLF001  # has no public name
+        try:
+            yield spark
+        finally:
+            _end(spark, gateway)
+            shutil.rmtree(folder / "_metastore" / "tmp", ignore_errors=True)
+
+
+def log_path(warehouse: Path) -> Path:
+    """Where the log of a warehouse lies."""
+    return warehouse.absolute() / "_sqlext" / "sqlext.log"
+
+
+# Settings.
+
+
+def _settings(folder: Path) -> dict[str, str]:
+    scratch = folder / "_metastore" / "tmp"
+    return {
+        "spark.app.name": "sqlext",
+        "spark.master": "local[*]",
+        "spark.driver.host": "127.0.0.1",  # one process: whatever the machine's name resolves to, on whatever network
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # Spark's own 200 are for clusters
+        "spark.databricks.delta.snapshotPartitions": "2",  # Delta's own 50 as well
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(folder),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=catalog;create=true",
+        "spark.hadoop.hive.exec.scratchdir": str(scratch),
+        "spark.hadoop.hive.exec.local.scratchdir": str(scratch),
+        "spark.hadoop.hive.downloaded.resources.dir": str(scratch),
+    }
+
+
+def _checked(conf: Mapping[str, str]) -> Mapping[str, str]:
+    for key in conf:
+        if is_option_key(key):
+            raise SetupError(f"`{key}` is an option of sqlext; as a Spark setting it is called `{CONF_PREFIX}{key}`.")
+        if not key.startswith("spark."):
+            raise SetupError(f"`{key}` is no Spark setting: those begin with `spark.`, and Spark ignores all others.")
+        if key == "spark.sql.warehouse.dir":
+            raise SetupError(f"`{key}` is the warehouse folder itself. Use --warehouse.")
+    return conf
+
+
+# The folder.
+
+
+def _make_folders(folder: Path) -> None:
+    if ":/" in str(folder):
+        raise SetupError(
+            f"The warehouse has to be a local folder, not {folder}. For other storage use sqlext.configure(builder)."
+        )
+    try:
+        for name in ("_metastore", "_sqlext"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"The warehouse folder {folder} cannot be used: {error.strerror}.") from None
+
+
+class _Lock:
+    """One process for one warehouse: Derby takes no more. Held by this process and, through the file that it inherits, by its JVM,
+    so that it is free when both have ended, however they ended.
+    """
+
+    def __init__(self, path: Path, progress: Callable[[str], None] | None) -> None:
+        self._path = path
+        self._progress = progress
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> int:
+        try:
+            self._file = self._path.open("a+")
+        except OSError as error:
+            raise SetupError(f"The warehouse folder {self._path.parent.parent} cannot be used: {error.strerror}.") from None
+        deadline = time.monotonic() + _JVM_ENDS_WITHIN
+        while not self._take():
+            pid = self._path.read_text().strip()
+            if _is_process(pid) or time.monotonic() > deadline:
+                raise SetupError(
+                    f"The warehouse {self._path.parent.parent} is in use by process {pid or '(unknown)'}. Its catalog takes one process "
+                    "at a time: end that one first, or choose another folder with --warehouse."
+                )
+            if self._progress is not None:
+                self._progress(f"waiting for what process {pid} left behind to end")
+                self._progress = None
+            time.sleep(0.2)
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+        return self._file.fileno()
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _take(self) -> bool:
+        assert self._file is not None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def _is_process(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _open_log(folder: Path) -> IO[bytes]:
+    """One file for Python's log and for all that Java prints. It starts anew, keeping the last one, when it has grown big."""
+    path = log_path(folder)
+    with suppress(FileNotFoundError):
+        if path.stat().st_size > _LOG_LIMIT:
+            path.replace(path.with_suffix(".log.1"))
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("sqlext").setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    for name in (
+        "SQLQueryContextLogger",
+        "DataFrameQueryContextLogger",
+    ):  # they print each error as JSON before it is even raised
+        PySparkLogger.getLogger(name).disabled = True
+    return path.open("ab")
+
+
+# Spark.
+
+
+def _start(
+    folder: Path, settings: Mapping[str, str], log: IO[bytes], lock: int, progress: Callable[[str], None] | None
+) -> SparkSession:
+    builder: Any = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    builder = sqlext.configure(builder, progress)
+    conf = SparkConf(loadDefaults=False).setAll(list(builder._options.items()))  # noqa: SLF001  # the builder cannot be read otherwise
+    # Java gets a session of its own: no Ctrl-C or hang-up of the terminal reaches it, it ends when its stdin does.
+    popen = {"stdout": log, "stderr": log, "pass_fds": (lock,), "start_new_session": True}
+    try:
+        gateway = launch_gateway(conf, popen)
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001  # getOrCreate takes no gateway
+        derby = {"derby.system.home": folder / "_metastore", "derby.stream.error.file": folder / "_metastore" / "derby.log"}
+        for key, path in derby.items():
+            gateway.jvm.java.lang.System.setProperty(key, str(path))
+        session: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        logger.exception("Spark did not start")
+        raise SetupError(f"Spark did not start: {_reason(error, folder)}. More is in {log_path(folder)}.") from None
+    return session
+
+
+def _reason(error: BaseException, folder: Path) -> str:
+    """Of a JVM that has ended only its last words are left."""
+    if "JAVA_GATEWAY_EXITED" in str(error):
+        lines = log_path(folder).read_text(errors="replace").strip().splitlines()
+        return lines[-1].strip().rstrip(".") if lines else "Java ended at once"
+    return reason_of(error).rstrip(".")
+
+
+def _end(spark: SparkSession, gateway: Any) -> None:
+    """Stop flows, Spark and Java. Where Java has died already, only the log hears of it."""
+    try:
+        sqlext.disable(spark)
+        spark.stop()
+    except (PySparkException, Py4JError, OSError):
+        logger.exception("Spark did not stop cleanly")
+    with suppress(Exception):
+        gateway.shutdown()
+    with suppress(Exception):
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=_JVM_ENDS_WITHIN)

@@ -1,0 +1,248 @@
+"""Java and Delta's JARs, both in place before the JVM starts.
+
+Loaded later (`spark.jars`, `spark.jars.packages`), Delta goes away with the first Thrift session that closes, so its JARs
+belong on `spark.driver.extraClassPath`. They are fetched once per user, by the Ivy that pyspark ships.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlext.errors import SetupError
+
+_LOG = logging.getLogger(__name__)
+
+_OLDEST_JAVA = 17  # what Spark 4 is built for
+_JAVA_DEADLINE = 30.0  # seconds for `java -version`, which takes well under one
+_FETCH_DEADLINE = 600.0  # seconds for all of Ivy's work
+_MARKER = "complete"  # written last into a folder of JARs: a line of name and size for each
+
+# What Delta needs and Spark does not ship. `delta-spark` and `delta-storage` serve all ordinary work; the kernel serves
+# `CHANGES` clauses and Delta's v2 connector, for those who turn them on. `delta-kernel-unitycatalog` is left out: it is
+# of use only beside Unity Catalog's own client, and who brings that brings Delta as well.
+_BESIDE_DELTA_SPARK = ("delta-storage", "delta-kernel-api", "delta-kernel-defaults")
+
+_JAVA_VERSION = re.compile(r'^\S+ version "(?:1\.(?=\d))?(\d+)', re.MULTILINE)
+_DOWNLOADING = re.compile(r"^downloading \S*/(\S+\.jar) ")
+_UNRESOLVED = re.compile(r"^\s*:: io\.delta#([^;\s]+);", re.MULTILINE)
+_REASON = re.compile(  # Ivy's words for: no answer, a download gone wrong, a settings file it cannot read
+    r'access error at url \S+ \((.+)\)$|\[FAILED +\] \S+: (.+?)(?: \(\d+ms\))?$|in thread "main" (.+)$', re.MULTILINE
+)
+
+
+def check_java() -> Path:
+    """The `java` that Spark's launcher will start: that of `JAVA_HOME`, else the first on `PATH`.
+
+    Raises:
+        SetupError: there is none, it does not run, or it is older than 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(os.path.join(home, "bin", "java") if home else "java")
+    remedy = f"Install Java {_OLDEST_JAVA} or newer and set JAVA_HOME to its folder."
+    if found is None and home:
+        raise SetupError(f"JAVA_HOME is `{home}`, but there is no program `bin/java` in it. {remedy}")
+    if found is None:
+        raise SetupError(f"Java was not found: JAVA_HOME is not set and there is no `java` on PATH. {remedy}")
+    try:
+        ran = subprocess.run(  # noqa: S603  # the very program that Spark would start
+            [found, "-version"], capture_output=True, text=True, errors="replace", timeout=_JAVA_DEADLINE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetupError(f"`{found} -version` failed: {error}. {remedy}") from None
+    said = ran.stderr + ran.stdout
+    version = _JAVA_VERSION.search(said)
+    if ran.returncode != 0 or version is None:
+        said = " ".join(said.split())[:200] or f"exit code {ran.returncode}"
+        raise SetupError(f"`{found} -version` does not name a version of Java: {said}. {remedy}")
+    if int(version[1]) < _OLDEST_JAVA:
+        raise SetupError(f"`{found}` is Java {version[1]}, and Spark needs {_OLDEST_JAVA} or newer. {remedy}")
+    return Path(found).absolute()
+
+
+def delta_on_class_path(extra_class_path: str | None = None) -> bool:
+    """Whether Delta is there already: on this class path, or among Spark's own JARs.
+
+    Args:
+        extra_class_path: what the user gave as `spark.driver.extraClassPath`; `folder/*` stands for the folder's JARs.
+
+    Raises:
+        SetupError: Spark's folder of JARs is missing.
+    """
+    entries = (extra_class_path or "").split(os.pathsep)
+    jars = [entry for entry in map(Path, entries) if entry.name != "*" and entry.is_file()]
+    folders = [entry.parent for entry in map(Path, entries) if entry.name == "*"]
+    for folder in [*folders, _spark_jars()]:
+        jars += folder.glob("*.jar")
+    return any(re.search(r"delta-spark_.*\.jar$", jar.name) for jar in jars)
+
+
+def delta_class_path(progress: Callable[[str], None] | None = None, ivy_settings: str | os.PathLike[str] | None = None) -> str:
+    """A class path of Delta's JARs, of the version of the installed `delta-spark` package.
+
+    The JARs stay in a cache folder of the user's: `$SQLEXT_CACHE`, else `$XDG_CACHE_HOME/sqlext`, else
+    `~/.cache/sqlext`. Only the first call needs a network; several processes may make it at once.
+
+    Args:
+        progress: is told of each JAR as its download begins, one line each; by default the log is.
+        ivy_settings: the file that Spark's `spark.jars.ivySettings` names, for those who use a mirror.
+
+    Returns:
+        `<folder>/*`, for `spark.driver.extraClassPath`.
+
+    Raises:
+        SetupError: a JAR cannot be fetched or kept, or pyspark, delta-spark or Java is missing.
+    """
+    try:
+        version = importlib.metadata.version("delta-spark")
+    except importlib.metadata.PackageNotFoundError:
+        raise SetupError("The Python package `delta-spark` is not installed. Run `pip install delta-spark`.") from None
+    delta_spark = f"delta-spark_{_spark_and_scala()}"
+    artifacts = [delta_spark, *_BESIDE_DELTA_SPARK]
+    names = [f"{artifact}-{version}.jar" for artifact in artifacts]
+    folder = _cache_folder() / "jars" / f"{delta_spark}-{version}"
+    if not _is_complete(folder, names):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            scratch = tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder)
+        except OSError as error:
+            raise SetupError(
+                f"`{folder}` cannot be written, and Delta's JARs belong there: {error.strerror}. "
+                "Set SQLEXT_CACHE to a folder that can."
+            ) from error
+        with scratch as name:
+            _fetch(Path(name), artifacts, version, progress or _LOG.info, ivy_settings)
+            _move_jars(Path(name), folder, names)
+    return str(folder / "*")
+
+
+def _spark_jars() -> Path:
+    """The folder of Spark's own JARs: that of `SPARK_HOME` where it is set, as pyspark does, else pyspark's."""
+    home = os.environ.get("SPARK_HOME")
+    if not home:
+        package = importlib.util.find_spec("pyspark")
+        home = os.path.dirname(package.origin) if package and package.origin else ""
+    jars = Path(home, "jars")
+    if not (home and jars.is_dir()):
+        raise SetupError(
+            f"Spark's JARs were not found in `{jars}`. Run `pip install pyspark` (`pyspark-client` has none), or set "
+            "SPARK_HOME to a folder of Spark."
+        )
+    return jars
+
+
+def _spark_jar(pattern: str) -> Path:
+    folder = _spark_jars()
+    for jar in folder.glob(pattern):
+        return jar
+    raise SetupError(f"There is no `{pattern}` in `{folder}`. Install pyspark again, or mend SPARK_HOME.")
+
+
+def _spark_and_scala() -> str:
+    """The versions as names of artifacts carry them: `4.2_2.13`, of `spark-core_2.13-4.2.0.jar`."""
+    scala, spark, *_ = _spark_jar("spark-core_*-*.jar").stem.removeprefix("spark-core_").split("-")
+    return f"{'.'.join(spark.split('.')[:2])}_{scala}"
+
+
+def _cache_folder() -> Path:
+    own, xdg = os.environ.get("SQLEXT_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(own).expanduser() if own else (Path(xdg) if xdg else Path.home() / ".cache") / "sqlext").absolute()
+    except RuntimeError as error:  # pathlib's, for an account without a home
+        raise SetupError("The home folder is unknown. Set SQLEXT_CACHE to a folder for Delta's JARs.") from error
+
+
+def _inventory(folder: Path, names: list[str]) -> str:
+    return "".join(f"{name} {(folder / name).stat().st_size}\n" for name in names)
+
+
+def _is_complete(folder: Path, names: list[str]) -> bool:
+    """Whether the folder was finished and its JARs still have the sizes they had then."""
+    try:
+        return (folder / _MARKER).read_text(encoding="utf-8") == _inventory(folder, names)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _fetch(
+    scratch: Path,
+    artifacts: list[str],
+    version: str,
+    progress: Callable[[str], None],
+    ivy_settings: str | os.PathLike[str] | None,
+) -> None:
+    """Let Ivy put the artifacts' JARs into `scratch`; its own cache goes there too, so nothing of it stays."""
+    wanted = "".join(
+        f'<dependency org="io.delta" name="{artifact}" rev="{version}" conf="*->default" transitive="false"/>'
+        for artifact in artifacts
+    )
+    module = '<ivy-module version="2.0"><info organisation="sqlext" module="delta"/><dependencies>'
+    (scratch / "ivy.xml").write_text(f"{module}{wanted}</dependencies></ivy-module>", encoding="utf-8")
+    # Paths are relative to `scratch`: in Ivy's patterns a bracket of an absolute one would have a meaning.
+    command = [str(check_java()), "-cp", str(_spark_jar("ivy-*.jar")), "org.apache.ivy.Main", "-ivy", "ivy.xml"]
+    command += ["-cache", "ivy", "-retrieve", "[artifact]-[revision].[ext]"]
+    if ivy_settings:
+        settings = Path(os.fspath(ivy_settings).removeprefix("file://").removeprefix("file:")).absolute()
+        if not settings.is_file():
+            raise SetupError(f"`spark.jars.ivySettings` names `{settings}`, which is no file. Mend or unset it.")
+        command += ["-settings", str(settings)]
+    output, expired, failed = _run_ivy(command, scratch, progress)
+    missing = [artifact for artifact in artifacts if not (scratch / f"{artifact}-{version}.jar").is_file()]
+    if failed or missing:
+        named = list(dict.fromkeys(_UNRESOLVED.findall(output)))
+        listed = ", ".join(f"`io.delta:{artifact}:{version}`" for artifact in named or missing or artifacts)
+        said = _REASON.search(output)
+        reason = said[said.lastindex or 0] if said else "not found in any repository"
+        if expired:
+            reason = f"not done after {_FETCH_DEADLINE:.0f} seconds"
+        raise SetupError(
+            f"Delta's {listed} could not be fetched: {reason}. sqlext needs Maven Central once, or a mirror of it that "
+            "the file in `spark.jars.ivySettings` names; or put the JARs on `spark.driver.extraClassPath` yourself."
+        )
+
+
+def _run_ivy(command: list[str], folder: Path, progress: Callable[[str], None]) -> tuple[str, bool, bool]:
+    """Run Ivy in the folder: what it said, whether its time was up, and whether it failed."""
+    output = ""
+    end = time.monotonic() + _FETCH_DEADLINE
+    with subprocess.Popen(  # noqa: S603  # Java as checked, and no argument comes from SQL
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as ivy:
+        deadline = threading.Timer(_FETCH_DEADLINE, ivy.kill)
+        deadline.start()
+        try:
+            for line in ivy.stdout or ():
+                output += line
+                if download := _DOWNLOADING.match(line):
+                    progress(f"Downloading {download[1]}")
+            failed = ivy.wait() != 0
+        finally:
+            deadline.cancel()
+            ivy.kill()  # does nothing to one that has ended
+    return output, failed and time.monotonic() >= end, failed
+
+
+def _move_jars(scratch: Path, folder: Path, names: list[str]) -> None:
+    """Move each JAR into its place whole, then the marker: a process that comes between sees no half of one."""
+    for name in names:
+        try:
+            with zipfile.ZipFile(scratch / name) as jar:
+                broken = jar.testzip()
+        except zipfile.BadZipFile:
+            broken = name
+        if broken:
+            raise SetupError(f"`{name}` came damaged. Try again; a proxy may have sent a page of its own in its place.")
+    (scratch / _MARKER).write_text(_inventory(scratch, names), encoding="utf-8")
+    for name in [*names, _MARKER]:
+        (scratch / name).replace(folder / name)

@@ -1,0 +1,181 @@
+"""The flows of this process as they run: a table that moves on a terminal, a line for each change elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Protocol
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from sqlext.execution.flow import FlowPhase, FlowProgress
+from sqlext.output import Printer
+
+_STYLES = {
+    FlowPhase.RUNNING: "green",
+    FlowPhase.STARTING: "yellow",
+    FlowPhase.STOPPED: "dim",
+    FlowPhase.FAILED: "bold red",
+    FlowPhase.FENCED: "bold red",
+}
+LINE_SECONDS = 1.0
+"""At most one plain line a flow in this time."""
+
+
+@dataclass(frozen=True)
+class FlowStatus:
+    """A flow at one moment."""
+
+    name: str
+    phase: FlowPhase
+    progress: FlowProgress
+    error: str
+
+    @property
+    def has_failed(self) -> bool:
+        return self.phase in (FlowPhase.FAILED, FlowPhase.FENCED)
+
+    @property
+    def is_running(self) -> bool:
+        return self.phase in (FlowPhase.STARTING, FlowPhase.RUNNING)
+
+
+Statuses = Callable[[], list[FlowStatus]]
+
+
+class Display(Protocol):
+    """Shows what goes on while its `with` block runs."""
+
+    def __enter__(self) -> Display: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def update(self) -> None:
+        """Show how things stand now; called several times a second by the thread that opened it."""
+
+
+def display(printer: Printer, statuses: Statuses, doing: str) -> Display:
+    """The display that suits where the output goes.
+
+    Args:
+        doing: what is waited for, for people at a terminal.
+    """
+    return _LiveDisplay(printer, statuses, doing) if printer.is_live else LineDisplay(printer, statuses)
+
+
+class _LiveDisplay:
+    def __init__(self, printer: Printer, statuses: Statuses, doing: str) -> None:
+        self._statuses = statuses
+        self._spinner = Spinner("dots", Text(doing, "dim"))
+        self._live = Live(console=printer.console, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> Display:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def update(self) -> None:
+        flows = self._statuses()
+        parts: list[RenderableType] = [_table(flows)] if flows else []
+        self._live.update(Group(*parts, self._spinner))
+
+
+class LineDisplay:
+    """A plain line for each flow when something about it has changed."""
+
+    def __init__(self, printer: Printer, statuses: Statuses) -> None:
+        self._printer = printer
+        self._statuses = statuses
+        self._shown: dict[str, str] = {}
+        self._due = 0.0
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._show()
+
+    def update(self) -> None:
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + LINE_SECONDS
+            self._show()
+
+    def _show(self) -> None:
+        for flow in self._statuses():
+            text = line_of(flow)
+            if self._shown.get(flow.name) != text:
+                self._shown[flow.name] = text
+                self._printer.line(f"{datetime.now().astimezone():%H:%M:%S}  {text}")
+
+
+def line_of(flow: FlowStatus) -> str:
+    """A flow in one line."""
+    p = flow.progress
+    parts = [
+        f"{flow.name} {flow.phase}",
+        f"rows in {p.rows_in:,}",
+        f"micro-batches {p.micro_batches:,}",
+        f"buffered {p.buffered_rows:,}",
+        f"flushes {p.flushes:,}",
+        f"rows flushed {p.rows_flushed:,}",
+    ]
+    if p.last_flush is not None:
+        parts.append(f"last flush {_time(p.last_flush)} ({p.last_reason})")
+    if flow.error:
+        parts.append(f"error: {' '.join(flow.error.split())}")
+    return ", ".join(parts)
+
+
+def print_summary(printer: Printer, flows: Iterable[FlowStatus]) -> None:
+    """How the flows stand in the end, and in full what went wrong."""
+    flows = list(flows)
+    if not flows:
+        return
+    if printer.is_live:
+        printer.console.print(_table(flows))
+    else:
+        for flow in flows:
+            printer.line(line_of(flow))
+    for flow in flows:
+        if flow.has_failed:
+            printer.error(f"flow {flow.name} has failed: {flow.error}")
+
+
+def _table(flows: Iterable[FlowStatus]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    table.add_column("flow", no_wrap=True)
+    table.add_column("status")
+    for name in ("rows in", "micro-batches", "buffered", "flushes", "rows flushed"):
+        table.add_column(name, justify="right")
+    table.add_column("last flush")
+    for flow in flows:
+        p = flow.progress
+        numbers = (p.rows_in, p.micro_batches, p.buffered_rows, p.flushes, p.rows_flushed)
+        last = f"{_time(p.last_flush)} {p.last_reason} {p.last_flush_seconds:.1f} s" if p.last_flush else ""
+        table.add_row(
+            flow.name,
+            Text(flow.phase, _STYLES[flow.phase]),
+            *(f"{number:,}" for number in numbers),
+            Text(" ".join(flow.error.split()), "red", overflow="ellipsis", no_wrap=True) if flow.error else last,
+        )
+    return table
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment.astimezone():%H:%M:%S}"

@@ -1,0 +1,35 @@
+"""Means that Spark lacks, as aggregates: over batch queries and over streams."""
+
+from __future__ import annotations
+
+import statistics
+
+from sqlext.functions import PythonFunction
+
+
+def geometric_mean(values: list[float]) -> float | None:
+    """The n-th root of the product of n values; null of nothing, or when a value is not above 0.
+
+    >>> geometric_mean([2.0, 8.0])
+    4.0
+    """
+    if not values or min(values) <= 0:
+        return None
+    return round(statistics.geometric_mean(values), 12)
+
+
+def harmonic_mean(values: list[float]) -> float | None:
+    """The reciprocal of the mean of the reciprocals; null of nothing, or when a value is below 0.
+
+    >>> harmonic_mean([40.0, 60.0])
+    48.0
+    """
+    if not values or min(values) < 0:
+        return None
+    return float(statistics.harmonic_mean(values))
+
+
+FUNCTIONS = (
+    PythonFunction("geometric_mean", geometric_mean, "DOUBLE", is_aggregate=True),
+    PythonFunction("harmonic_mean", harmonic_mean, "DOUBLE", is_aggregate=True),
+)
