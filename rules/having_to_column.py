@@ -31,7 +31,9 @@ def _with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
 
     def expand(node: exp.Expr) -> exp.Expr:
         expands = isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases
-        return exp.Paren(this=aliases[node.name.lower()].copy()) if expands and not _in_aggregate(node) else node
+        if not expands or _in_aggregate(node) or node.find_ancestor(exp.Query):  # a subquery's columns are its own
+            return node
+        return exp.Paren(this=aliases[node.name.lower()].copy())
 
     return condition.transform(expand)
 

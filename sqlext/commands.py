@@ -13,7 +13,8 @@ from sqlext import jvm, planner, statements
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import target
-from sqlext.execution.host import FlowHost, FlowRequest, FlowView
+from sqlext.execution.creation import FlowRequest
+from sqlext.execution.host import FlowHost, FlowView
 from sqlext.explain import explain_flow
 from sqlext.names import quote
 from sqlext.options import (

@@ -25,7 +25,7 @@ _TOKEN = re.compile(
   | (?P<line_comment>--(?:\\\n|[^\r\n])*)
   | (?P<hint>/\*\+)
   | (?P<comment>/\*)
-  | (?P<text>\$\$.*?\$\$ | [rR]'[^']*' | [rR]"[^"]*" | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
+  | (?P<text>\$(?P<tag>[a-zA-Z]*)\$.*?\$(?P=tag)\$ | [rR]'[^']*' | [rR]"[^"]*" | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
   | (?P<quoted>`(?:[^`]|``)*`)
   | (?P<word>\w+)
   | (?P<symbol>.)
@@ -198,15 +198,15 @@ def is_stream_relation(found: list[Token], index: int) -> bool:
     if before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
         return False
     if after.kind == "quoted" or after.text == "(":
-        return before.upper in ("FROM", "JOIN") or after.kind == "quoted" or _names_a_relation(found, index)
+        return before.upper in ("FROM", "JOIN") or _names_a_relation(found, index)
     return bool(after.upper) and after.upper not in AFTER_A_TABLE and _names_a_relation(found, index)
 
 
 def _names_a_relation(found: list[Token], index: int) -> bool:
     """After a comma or bracket STREAM may be a column or function; only a FROM list makes it a relation."""
     depth = 0
-    for at in range(index - 1, 0, -1):
-        token, before = found[at], found[at - 1]
+    for at in range(index - 1, -1, -1):
+        token, before = found[at], found[max(at - 1, 0)]
         depth += (token.text == ")") - (token.text == "(")
         if depth < 0 and before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
             return False  # an argument list, or IN (..)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlglot import exp
 from sqlglot.dialects.databricks import Databricks
@@ -87,6 +87,10 @@ class _Parser(DatabricksParser):
     _parse_expression = _spanned("_parse_expression")
     _parse_assignment = _spanned("_parse_assignment")
     _parse_disjunction = _spanned("_parse_disjunction")
+    _parse_conjunction = _spanned("_parse_conjunction")
+    _parse_equality = _spanned("_parse_equality")
+    _parse_bitwise = _spanned("_parse_bitwise")
+    _parse_unary = _spanned("_parse_unary")
     _parse_lambda = _spanned("_parse_lambda")
     _parse_ordered = _spanned("_parse_ordered")
     _parse_any_table = _spanned("_parse_table")
@@ -207,7 +211,13 @@ def _split_at_commas(text: str, body: list[Token]) -> list[str]:
     return [text[a[0].start : a[-1].stop].strip("'\"`") for a in arguments if a]
 
 
+# sqlglot writes these for an older or other Spark: percentile_cont as percentile_approx, struct fields with names, ..
+_REWRITTEN_BY_SQLGLOT = {exp.Array, exp.From, exp.Pivot, exp.Select, exp.Table, exp.WithinGroup}
+
+
 class _Generator(DatabricksGenerator):
+    TRANSFORMS = {k: v for k, v in DatabricksGenerator.TRANSFORMS.items() if k not in _REWRITTEN_BY_SQLGLOT}  # noqa: RUF012
+    EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar[set[type[exp.Expr]]] = set()  # Spark has nested CTEs
     AFTER_HAVING_MODIFIER_TRANSFORMS = {  # noqa: RUF012
         "end_of_stream": lambda _, query: " " + " ".join(_END_OF_STREAM) if query.args.get("end_of_stream") else "",
         **DatabricksGenerator.AFTER_HAVING_MODIFIER_TRANSFORMS,
@@ -251,6 +261,8 @@ class SqlextDialect(Databricks):
     """Spark SQL and our clauses; see the module's docstring."""
 
     class Tokenizer(Databricks.Tokenizer):
+        TOKENS_PRECEDING_HINT = set(TokenType)  # noqa: RUF012  # a hint that is misplaced is an error, not a comment
+
         def tokenize(self, sql: str) -> list[Any]:
             found = super().tokenize(sql)
             for token, following in itertools.pairwise(found):
@@ -276,9 +288,12 @@ def parse_query(text: str) -> exp.Query:
         raise _problem(error, text) from None
     except TokenError as error:
         raise SyntaxProblem(f"The query cannot be cut into tokens: {error}") from None
+    except (AssertionError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise SyntaxProblem(f"The query cannot be read: sqlglot fails with {type(error).__name__}: {error}") from error
     if len(found) != 1 or not isinstance(found[0], exp.Query):
         what = type(found[0]).__name__.upper() if found else "nothing"
-        raise SyntaxProblem(f"A query (SELECT ..) is expected here, found {what}.")
+        start = len(text) - len(text.lstrip())
+        raise SyntaxProblem(f"A query (SELECT ..) is expected here, found {what}.", Position.of(text, start))
     return found[0]
 
 
@@ -294,7 +309,7 @@ def _problem(error: ParseError, text: str) -> SyntaxProblem:
 
 def to_sql(node: exp.Expr, source: str) -> str:
     """SQL for `node`; all parts that were parsed from `source` and not changed since are given back as written."""
-    return _Generator(source).generate(node, copy=False)
+    return _Generator(source).generate(node)  # a copy: the generator changes some nodes
 
 
 def position_of(node: exp.Expr, source: str) -> Position | None:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import logging
 import os
@@ -62,6 +63,17 @@ def embedded_session(
         finally:
             _end(spark, gateway)
             shutil.rmtree(folder / "_metastore" / "tmp", ignore_errors=True)
+
+
+def has_flows(warehouse: Path) -> bool:
+    """Whether flows were ever made in a warehouse; asks no Spark."""
+    return (warehouse / "_sqlext" / "registry").is_dir()
+
+
+def java_has_ended(spark: SparkSession) -> bool:
+    """Whether the JVM of an embedded session is gone: killed, or out of memory."""
+    process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]  # noqa: SLF001  # pyspark's handle on the JVM
+    return process.poll() is not None
 
 
 def log_path(warehouse: Path) -> Path:
@@ -120,8 +132,8 @@ def _make_folders(folder: Path) -> None:
 
 
 class _Lock:
-    """One process for one warehouse: Derby takes no more. Held by this process and, through the file that it inherits, by its JVM,
-    so that it is free when both have ended, however they ended.
+    """One process for one warehouse: Derby takes no more. This process holds it and, through the file that it inherits, its JVM;
+    so it is free when both have ended, however they ended.
     """
 
     def __init__(self, path: Path, progress: Callable[[str], None] | None) -> None:
@@ -139,8 +151,8 @@ class _Lock:
             pid = self._path.read_text().strip()
             if _is_process(pid) or time.monotonic() > deadline:
                 raise SetupError(
-                    f"The warehouse {self._path.parent.parent} is in use by process {pid or '(unknown)'}. Its catalog takes one process "
-                    "at a time: end that one first, or choose another folder with --warehouse."
+                    f"The warehouse {self._path.parent.parent} is in use by process {pid or '(unknown)'}. Its catalog takes one "
+                    "process at a time: end that one first, or choose another folder with --warehouse."
                 )
             if self._progress is not None:
                 self._progress(f"waiting for what process {pid} left behind to end")
@@ -207,7 +219,7 @@ def _start(
     # Java gets a session of its own: no Ctrl-C or hang-up of the terminal reaches it, it ends when its stdin does.
     popen = {"stdout": log, "stderr": log, "pass_fds": (lock,), "start_new_session": True}
     try:
-        gateway = launch_gateway(conf, popen)
+        gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001  # getOrCreate takes no gateway
         derby = {"derby.system.home": folder / "_metastore", "derby.stream.error.file": folder / "_metastore" / "derby.log"}
         for key, path in derby.items():
@@ -228,10 +240,12 @@ def _reason(error: BaseException, folder: Path) -> str:
 
 
 def _end(spark: SparkSession, gateway: Any) -> None:
-    """Stop flows, Spark and Java. Where Java has died already, only the log hears of it."""
+    """Stop flows, Spark and Java. Where Java has died already, there is nothing to stop."""
+    atexit.unregister(sqlext.disable)
     try:
-        sqlext.disable(spark)
-        spark.stop()
+        if not java_has_ended(spark):
+            sqlext.disable(spark)
+            spark.stop()
     except (PySparkException, Py4JError, OSError):
         logger.exception("Spark did not stop cleanly")
     with suppress(Exception):

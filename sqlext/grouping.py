@@ -21,7 +21,7 @@ def key_of(select: exp.Select, source: str) -> Key:
     if group is None:
         return Key()
     for clause in ("rollup", "cube", "grouping_sets"):
-        if group.args.get(clause):
+        if group.args.get(clause) or any(item.key == clause.replace("_", "") for item in group.expressions):
             raise UnsupportedError(
                 f"{clause.replace('_', ' ').upper()} makes rows whose key is not in the target: a subtotal's null and a null "
                 "of the data look alike. Write one flow for each grouping.",
@@ -45,6 +45,8 @@ def _column_for(expression: exp.Expr, items: list[exp.Expr], source: str) -> str
     """The output column that carries one grouping expression."""
     if isinstance(expression, exp.Literal) and expression.is_int:
         index = int(expression.name) - 1
+        if any(item.is_star for item in items[: index + 1]):
+            raise UnsupportedError(f"GROUP BY {index + 1} counts from a `*`. Name the column.", position_of(expression, source))
         if 0 <= index < len(items):
             return _name(items[index], source)
     for item in items:

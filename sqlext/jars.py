@@ -37,8 +37,9 @@ _BESIDE_DELTA_SPARK = ("delta-storage", "delta-kernel-api", "delta-kernel-defaul
 _JAVA_VERSION = re.compile(r'^\S+ version "(?:1\.(?=\d))?(\d+)', re.MULTILINE)
 _DOWNLOADING = re.compile(r"^downloading \S*/(\S+\.jar) ")
 _UNRESOLVED = re.compile(r"^\s*:: io\.delta#([^;\s]+);", re.MULTILINE)
-_REASON = re.compile(  # Ivy's words for: no answer, a download gone wrong, a settings file it cannot read
-    r'access error at url \S+ \((.+)\)$|\[FAILED +\] \S+: (.+?)(?: \(\d+ms\))?$|in thread "main" (.+)$', re.MULTILINE
+_REASON = re.compile(  # Ivy's words for: no answer (two), a download gone wrong, a settings file it cannot read
+    r'access error at url \S+ \((.+)\)$|(Host \S+ not found)|\[FAILED +\] \S+: (.+?)(?: \(\d+ms\))?$|in thread "main" (.+?)\.?$',
+    re.MULTILINE,
 )
 
 
@@ -51,10 +52,9 @@ def check_java() -> Path:
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(os.path.join(home, "bin", "java") if home else "java")
     remedy = f"Install Java {_OLDEST_JAVA} or newer and set JAVA_HOME to its folder."
-    if found is None and home:
-        raise SetupError(f"JAVA_HOME is `{home}`, but there is no program `bin/java` in it. {remedy}")
     if found is None:
-        raise SetupError(f"Java was not found: JAVA_HOME is not set and there is no `java` on PATH. {remedy}")
+        where = f"JAVA_HOME is `{home}`, but there is no program `bin/java` in it." if home else "Java was not found on PATH."
+        raise SetupError(f"{where} {remedy}")
     try:
         ran = subprocess.run(  # noqa: S603  # the very program that Spark would start
             [found, "-version"], capture_output=True, text=True, errors="replace", timeout=_JAVA_DEADLINE, check=False
@@ -135,10 +135,7 @@ def _spark_jars() -> Path:
         home = os.path.dirname(package.origin) if package and package.origin else ""
     jars = Path(home, "jars")
     if not (home and jars.is_dir()):
-        raise SetupError(
-            f"Spark's JARs were not found in `{jars}`. Run `pip install pyspark` (`pyspark-client` has none), or set "
-            "SPARK_HOME to a folder of Spark."
-        )
+        raise SetupError(f"`{jars}` has none of Spark's JARs. Run `pip install pyspark`, or set SPARK_HOME to a folder of Spark.")
     return jars
 
 
@@ -203,7 +200,9 @@ def _fetch(
         named = list(dict.fromkeys(_UNRESOLVED.findall(output)))
         listed = ", ".join(f"`io.delta:{artifact}:{version}`" for artifact in named or missing or artifacts)
         said = _REASON.search(output)
-        reason = said[said.lastindex or 0] if said else "not found in any repository"
+        reason = "not found in any repository" if named else "Ivy ended without them"
+        if said:
+            reason = said[said.lastindex or 0]
         if expired:
             reason = f"not done after {_FETCH_DEADLINE:.0f} seconds"
         raise SetupError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -38,7 +38,7 @@ def fetch(frame: DataFrame) -> Result:
     """The first rows of a frame; Spark itself writes the values."""
     kinds = [kind.split("(")[0] for _, kind in frame.dtypes]
     names = [f"c{i}" for i in range(len(frame.columns))]  # a result may have the same name twice
-    text = frame.toDF(*names).select(*(F.col(name).cast("string") for name in names))
+    text = frame.toDF(*names).select(*(functions.col(name).cast("string") for name in names))
     rows = [tuple(row) for row in text.take(ROW_LIMIT + 1)]
     return Result(frame.columns, [kind in _RIGHT for kind in kinds], rows[:ROW_LIMIT], len(rows) > ROW_LIMIT)
 
@@ -94,6 +94,21 @@ class Printer:
                 self.console.print(Text.assemble((name.ljust(wide), "bold"), "  ", (shown, "dim" if value is None else "")))
 
 
+class ErrorLog(logging.Handler):
+    """Prints what the host of flows logs as an error: it happens beside the statements, so none of them can raise it."""
+
+    def __init__(self, printer: Printer) -> None:
+        super().__init__(logging.ERROR)
+        self._printer = printer
+        self._last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text != self._last:  # the host looks at each flow several times a second
+            self._last = text
+            self._printer.error(text)
+
+
 def aligned(result: Result) -> list[str]:
     """The rows as lines with columns of equal width, as psql and spark-sql print them."""
     cells = [list(result.columns), *([_plain(value) for value in row] for row in result.rows)]
@@ -103,9 +118,7 @@ def aligned(result: Result) -> list[str]:
         parts = [cell.split("\n") for cell in row]
         for i in range(max(map(len, parts))):
             texts = [part[i] if i < len(part) else "" for part in parts]
-            padded = (
-                t.rjust(w) if number else t.ljust(w) for t, w, number in zip(texts, widths, result.is_number, strict=True)
-            )
+            padded = (t.rjust(w) if number else t.ljust(w) for t, w, number in zip(texts, widths, result.is_number, strict=True))
             lines.append("  ".join(padded).rstrip())
     return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]] if lines else []
 

@@ -59,6 +59,7 @@ def read_options(query: Query) -> tuple[dict[str, Given], dict[str, dict[str, Gi
     streams = {_alias(stream).lower(): stream for stream in query.tree.find_all(Stream)}
     by_source: dict[str, dict[str, Given]] = {alias: _with_options(stream, query) for alias, stream in streams.items()}
     flow_wide: dict[str, Given] = {}
+    seen: set[tuple[str, str]] = set()
     for hint in query.tree.find_all(HintCall):
         if hint.name not in HINTS and hint.name not in SPARK_HINTS:
             known = sorted({*HINTS, *SPARK_HINTS})
@@ -83,8 +84,10 @@ def read_options(query: Query) -> tuple[dict[str, Given], dict[str, dict[str, Gi
                     position,
                 )
             options = by_source[alias]
-        elif spec.option.key in flow_wide:
+        target = (hint.name, arguments[0].lower() if spec.per_source else "")
+        if target in seen:
             raise OptionError(f"The hint {hint.name} is given twice. Give it once.", position)
+        seen.add(target)
         options[spec.option.key] = Given(arguments[-1], position)
     return flow_wide, by_source
 
@@ -98,7 +101,10 @@ def _with_options(stream: Stream, query: Query) -> dict[str, Given]:
     for written in stream.args.get("options") or []:
         position = position_of(written, query.source)
         if is_option_key(written.name):
-            found[option_of(written.name, position).key] = Given(written.args["value"], position)
+            key = option_of(written.name, position).key
+            if key in found:
+                raise OptionError(f"The option `{key}` is given twice. Give it once.", position)
+            found[key] = Given(written.args["value"], position)
     return found
 
 
@@ -126,6 +132,7 @@ def _check_supported(query: Query) -> None:
         ("limit", "LIMIT"),
         ("offset", "OFFSET"),
         ("sort", "SORT BY"),
+        ("cluster", "CLUSTER BY"),
         ("qualify", "QUALIFY"),
     ):
         node = query.tree.args.get(clause)

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Protocol
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
@@ -26,8 +25,8 @@ _STYLES = {
     FlowPhase.FAILED: "bold red",
     FlowPhase.FENCED: "bold red",
 }
-LINE_SECONDS = 1.0
-"""At most one plain line a flow in this time."""
+_LINE_SECONDS = 1.0  # at most one plain line a flow in this time
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,46 +51,35 @@ Statuses = Callable[[], list[FlowStatus]]
 
 
 class Display(Protocol):
-    """Shows what goes on while its `with` block runs."""
+    """Shows how the flows stand while something is waited for."""
 
-    def __enter__(self) -> Display: ...
+    def watch(self, doing: str, is_over: Callable[[], bool]) -> None:
+        """Show it until `is_over`, which is asked several times a second, on this thread.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def update(self) -> None:
-        """Show how things stand now; called several times a second by the thread that opened it."""
+        Args:
+            doing: what is waited for, for people at a terminal.
+        """
 
 
-def display(printer: Printer, statuses: Statuses, doing: str) -> Display:
-    """The display that suits where the output goes.
-
-    Args:
-        doing: what is waited for, for people at a terminal.
-    """
-    return _LiveDisplay(printer, statuses, doing) if printer.is_live else LineDisplay(printer, statuses)
+def display(printer: Printer, statuses: Statuses) -> Display:
+    """The display that suits where the output goes."""
+    return LiveDisplay(printer, statuses) if printer.is_live else LineDisplay(printer, statuses)
 
 
-class _LiveDisplay:
-    def __init__(self, printer: Printer, statuses: Statuses, doing: str) -> None:
+class LiveDisplay:
+    """A table that moves, gone when the wait is over."""
+
+    def __init__(self, printer: Printer, statuses: Statuses) -> None:
+        self._printer = printer
         self._statuses = statuses
-        self._spinner = Spinner("dots", Text(doing, "dim"))
-        self._live = Live(console=printer.console, refresh_per_second=8, transient=True)
 
-    def __enter__(self) -> Display:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def update(self) -> None:
-        flows = self._statuses()
-        parts: list[RenderableType] = [_table(flows)] if flows else []
-        self._live.update(Group(*parts, self._spinner))
+    def watch(self, doing: str, is_over: Callable[[], bool]) -> None:
+        spinner = Spinner("dots", Text(doing, "dim"))
+        with Live(console=self._printer.console, refresh_per_second=8, transient=True) as live:
+            while not is_over():
+                flows = self._statuses()
+                live.update(Group(_table(flows), spinner) if flows else spinner)
+                time.sleep(_POLL_SECONDS)
 
 
 class LineDisplay:
@@ -101,20 +89,15 @@ class LineDisplay:
         self._printer = printer
         self._statuses = statuses
         self._shown: dict[str, str] = {}
-        self._due = 0.0
 
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def watch(self, doing: str, is_over: Callable[[], bool]) -> None:
+        due = 0.0
+        while not is_over():
+            if time.monotonic() >= due:
+                due = time.monotonic() + _LINE_SECONDS
+                self._show()
+            time.sleep(_POLL_SECONDS)
         self._show()
-
-    def update(self) -> None:
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + LINE_SECONDS
-            self._show()
 
     def _show(self) -> None:
         for flow in self._statuses():

@@ -71,7 +71,7 @@ _CASE_EXPRESSION = "CASE .. END"
 
 @dataclass
 class _Blocks:
-    """The blocks of a SQL script (`BEGIN .. END`) that are open. Outside a script nothing opens: there `begin` and `end` are names."""
+    """The blocks of a SQL script (`BEGIN .. END`) that are open. Outside a script none are: there `begin` and `end` are names."""
 
     _open: list[str] = field(default_factory=list)
     _is_script: bool | None = None

@@ -233,9 +233,13 @@ class _Head:
         return Insert(insert.target, insert.query, insert.columns, insert.by_name, name, exists, position)
 
     def _insert_or_select(self) -> Statement:
-        first = self._tokens[self._at]
+        first = self._peek()
+        if first is None:
+            raise self._problem("Expected INSERT INTO table SELECT ..")
         position = self._position()
-        insert = next((i for i in range(self._at, len(self._tokens)) if self._tokens[i].upper == "INSERT"), None)
+        words = [token.upper for token in self._tokens] + [""]
+        inserts = (i for i in range(self._at, len(self._tokens)) if words[i] == "INSERT")  # or a column of that name
+        insert = next((i for i in inserts if i == self._at or words[i + 1] in ("INTO", "OVERWRITE")), None)
         if insert is None:
             return Select(self._query(), position)
         prelude = self._text[first.start : self._tokens[insert].start]
@@ -271,6 +275,8 @@ class _Head:
         position = self._position()
         key = setting_key(self._tokens)
         while (token := self._peek()) and token.text != "=":
+            if self._at > 1 and token.start != self._tokens[self._at - 1].stop:
+                raise self._problem(f"Expected = after `{key}`")
             self._at += 1
         if not self._take("="):
             return SetOption(key, None, position)
@@ -333,6 +339,7 @@ class _Head:
         if self._at == start:
             return "", position
         raw = self._text[self._tokens[start].start : self._tokens[self._at - 1].stop]
+        position = Position.of(self._text, position.start, self._tokens[self._at - 1].stop)
         return (_unquoted(raw) if "=" in ends else raw), position
 
     def _column_list(self) -> Name:

@@ -108,6 +108,7 @@ class Flow:
         self._stopping = False
         self._quiet_since: float | None = None
         self._last_batch_seen = -1
+        self._last_report = ""
         self._progress_read = float("-inf")
         self._committed = -1
         self._query: StreamingQuery | None = None
@@ -343,15 +344,17 @@ class Flow:
 
     def _read_progress(self, query: StreamingQuery) -> None:
         newest: Any = query.lastProgress
-        if newest is None or newest.batchId <= self._last_batch_seen:
+        if newest is None or newest.timestamp == self._last_report:
             return
         recent = query.recentProgress
         with self._lock:
-            fresh = [p for p in recent if p.batchId > self._last_batch_seen]
+            self._last_report = newest.timestamp
+            # an idle query reports under the number of the batch that is still to come
+            fresh = [p for p in recent if p.batchId > self._last_batch_seen and p.numInputRows]
             self._last_batch_seen = max((p.batchId for p in fresh), default=self._last_batch_seen)
             self._progress = replace(
                 self._progress,
-                micro_batches=self._progress.micro_batches + len({p.batchId for p in fresh if p.numInputRows}),
+                micro_batches=self._progress.micro_batches + len({p.batchId for p in fresh}),
                 rows_in=self._progress.rows_in + sum(p.numInputRows for p in fresh),
                 watermark=newest.eventTime.get("watermark", self._progress.watermark),
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,8 +18,18 @@ from pyspark.sql import SparkSession
 
 from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
-from sqlext.errors import FlowError, NameTakenError, NotFoundError, SqlextError, UnsupportedError
+from sqlext.errors import FlowError, NotFoundError, SqlextError
 from sqlext.execution import target
+from sqlext.execution.creation import (
+    FLOW_PROPERTY,
+    FlowRequest,
+    check_free,
+    check_query,
+    check_table,
+    reserve,
+    same_name,
+    with_table,
+)
 from sqlext.execution.flow import Flow, FlowPhase, FlowProgress
 from sqlext.execution.lease import Lease
 from sqlext.execution.registry import (
@@ -32,11 +41,10 @@ from sqlext.execution.registry import (
     Records,
     find,
 )
-from sqlext.execution.spec import Column, FlowSpec, key_columns
+from sqlext.execution.spec import FlowSpec
 from sqlext.jvm import HadoopPath
 from sqlext.names import quote_parts
 from sqlext.options import Options, resolve
-from sqlext.plan import QUALIFIES, FlowPlan, OutputMode, TableDefinition
 
 logger = logging.getLogger(__name__)
 
@@ -48,31 +56,6 @@ _FLOW_SETTINGS = {
     "spark.sql.streaming.pollingDelay": "100ms",  # how often an idle source is asked; Spark's own 10 ms keep a core busy
     "spark.databricks.delta.merge.materializeSource": "none",  # a flush's source is files that nobody changes
 }
-
-
-@dataclass(frozen=True)
-class FlowRequest:
-    """What a statement wants: a flow into a table.
-
-    Attributes:
-        name: of the flow.
-        table: as written; the current catalog and database complete it.
-        definition: of the table to create; None: the table exists.
-        columns, by_name: of INSERT INTO.
-        given: options, by level and key.
-    """
-
-    name: str
-    table: tuple[str, ...]
-    plan: FlowPlan
-    statement: str
-    given: Mapping[str, Mapping[str, str]]
-    definition: TableDefinition | None = None
-    properties: Mapping[str, str] | None = None
-    columns: tuple[str, ...] = ()
-    by_name: bool = False
-    refresh: bool = False
-    if_not_exists: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +104,7 @@ class FlowHost:
             The names of the flows that run again.
         """
         taken: list[str] = []
+        self._sweep()
         for record in self._registry.read().values():
             if record.state is not FlowState.RUNNING or self._lease.is_alive(record.host):
                 continue
@@ -149,9 +133,8 @@ class FlowHost:
                     flow.stop()
                 except (SqlextError, *target.SPARK_ERRORS) as error:
                     logger.error("flow %s did not stop cleanly: %s", flow.spec.name, jvm.reason_of(error))
-            if self._flows:
+            if self._flows:  # they stay in sight: `local_views` tells what the last flushes did
                 self._lease.end()
-            self._flows = {}
 
     # What statements do.
 
@@ -165,23 +148,27 @@ class FlowHost:
             SqlextError, PySparkException: nothing was made then.
         """
         with self._lock:
+            self._sweep()
             name = target.qualified(session, request.table)
             records = self._registry.read()
             there = next((r for r in records.values() if r.spec.name.lower() == request.name.lower()), None)
             if there is not None and request.if_not_exists:
                 return f"flow {there.spec.name} ({there.spec.id}) exists already, and stays as it is"
-            replaced = there if request.refresh and there is not None and _same(there.spec.target, name) else None
-            self._check_free(records, request.name, name, replaced)
+            replaced = there if request.refresh and there is not None and same_name(there.spec.target, name) else None
+            check_free(records, request.name, name, replaced)
             own = jvm.clone_session(session)
-            self._check_query(own, request.plan, records)
-            if replaced is not None:
-                self._retire(replaced)
-            spec = self._make_spec(session, own, request, name, replaced is not None)
+            check_query(own, request.plan, records)
+            check_table(own, request, name)
+            spec = reserve(own, request, name)
+            self._lease.beat()
+            self._registry.append(partial(self._reserved, spec, replaced))
             try:
-                self._registry.append(lambda now: self._created(spec, now))
+                if replaced is not None:
+                    self._retire(replaced)
+                spec = with_table(own, spec, request)
                 self._run(spec, own, options)
             except BaseException:
-                self._undo(spec, drop_table=request.definition is not None)
+                self._undo(spec)
                 raise
             bound = f"; it reads {', '.join(spec.session_bound)} and so ends with this session" if spec.session_bound else ""
             return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{bound}"
@@ -268,83 +255,25 @@ class FlowHost:
 
     # Making.
 
-    def _check_free(self, records: Records, name: str, table: tuple[str, ...], replaced: FlowRecord | None) -> None:
-        for record in records.values():
-            if replaced is not None and record.spec.id == replaced.spec.id:
-                continue
-            if record.spec.name.lower() == name.lower():
-                raise NameTakenError(
-                    f"There is a flow `{record.spec.name}` already, into {'.'.join(record.spec.target)}. Choose another name, or "
-                    "DROP FLOW it."
-                )
-            if _same(record.spec.target, table):
-                raise NameTakenError(
-                    f"The flow `{record.spec.name}` writes to {'.'.join(table)} already. Two flows into one target would undo "
-                    "each other's rows; choose another target, or DROP FLOW it."
-                )
+    def _reserved(self, spec: FlowSpec, replaced: FlowRecord | None, records: Records) -> FlowEvent:
+        check_free(records, spec.name, spec.target, replaced)
+        return FlowEvent(spec.id, EventKind.RESERVED, host=self._lease.host_id, spec=spec.to_json())
 
-    def _check_query(self, session: SparkSession, plan: FlowPlan, records: Records) -> None:
-        for source in plan.graph.streams:
-            name = target.qualified(session, source.name)
-            maker = next((r.spec for r in records.values() if _same(r.spec.target, name)), None)
-            if maker is not None and maker.output_mode is OutputMode.UPDATE:
-                raise UnsupportedError(
-                    f"The stream {'.'.join(name)} is kept up to date by flow `{maker.name}`, which changes rows; a stream of it "
-                    "would see only appends and fail at the first change. Read its change feed: set delta.enableChangeDataFeed "
-                    "on it and make a streaming view over readStream with readChangeFeed, or query the table without STREAM."
-                )
-        frame = session.sql(plan.sql)
-        if not frame.isStreaming:
-            raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
-        jvm.check_streaming(frame, plan.output_mode)
+    def _sweep(self) -> None:
+        """Undo what processes that died left half made."""
+        for record in self._registry.read().values():
+            if record.state is FlowState.RESERVED and not self._lease.is_alive(record.host):
+                logger.warning("flow %s was not finished by the process that made it, and is undone", record.spec.name)
+                self._undo(record.spec)
 
-    def _make_spec(
-        self, session: SparkSession, own: SparkSession, request: FlowRequest, name: tuple[str, ...], replace: bool
-    ) -> FlowSpec:
-        plan = request.plan
-        frame = own.sql(plan.sql)
-        flow_id = uuid.uuid4().hex
-        given = dict(request.given)
-        if request.definition is None:
-            table = target.describe(session, name)
-            columns = target.map_columns(frame, table, request.by_name, request.columns)
-        else:
-            if target.exists(session, name) and not replace:
-                raise NameTakenError(
-                    f"There is a table {'.'.join(name)} already. DROP TABLE it, choose another name, or feed it with INSERT INTO."
-                )
-            output = frame.drop(QUALIFIES).schema
-            properties = {**(request.properties or {}), "sqlext.flow": flow_id}
-            table = target.create(session, name, output, request.definition, properties, replace)
-            columns = tuple(Column(column, column, kind) for column, kind in table.columns.items())
-        return FlowSpec(
-            id=flow_id,
-            name=request.name,
-            target=table.name,
-            target_location=table.location,
-            target_id=table.table_id,
-            statement=request.statement,
-            sql=plan.sql,
-            output_mode=plan.output_mode,
-            key=key_columns(plan.key, columns) if plan.output_mode is OutputMode.UPDATE else (),
-            columns=columns,
-            has_qualifies=QUALIFIES in frame.columns,
-            not_idempotent_because=plan.not_idempotent_because,
-            given=given,
-            catalog=session.catalog.currentCatalog(),
-            database=session.catalog.currentDatabase(),
-            settings=dict(jvm.session_settings(session)),
-            session_bound=tuple(
-                s.name[0] for s in plan.graph.sources if len(s.name) == 1 and jvm.is_temporary_view(own, s.name[0])
-            ),
-        )
-
-    def _undo(self, spec: FlowSpec, drop_table: bool) -> None:
-        """Leave nothing of a flow that could not be made."""
+    def _undo(self, spec: FlowSpec) -> None:
+        """Leave nothing of a flow that could not be made: its table goes, if the flow made it."""
         try:
+            if target.exists(self._spark, spec.target):
+                table = target.describe(self._spark, spec.target)
+                if table.properties.get(FLOW_PROPERTY) == spec.id:
+                    self._spark.sql(f"DROP TABLE {quote_parts(spec.target)}")
             self._forget(spec)
-            if drop_table:
-                self._spark.sql(f"DROP TABLE IF EXISTS {quote_parts(spec.target)}")
         except (SqlextError, *target.SPARK_ERRORS) as error:
             logger.error("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
 
@@ -363,7 +292,7 @@ class FlowHost:
 
     def _run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         self._lease.beat()
-        records = self._registry.append(lambda now: self._started(spec, now))
+        records = self._registry.append(partial(self._started, spec))
         if (before := self._flows.get(spec.id)) is not None:
             before.stop()
         for key, value in _FLOW_SETTINGS.items():
@@ -378,16 +307,13 @@ class FlowHost:
         self._flows = {**self._flows, spec.id: flow}
         self._reported.discard(spec.id)
 
-    def _created(self, spec: FlowSpec, records: Records) -> FlowEvent:
-        self._check_free(records, spec.name, spec.target, None)
-        return FlowEvent(spec.id, EventKind.CREATED, spec=spec.to_json())
-
     def _started(self, spec: FlowSpec, records: Records) -> FlowEvent:
         """The next epoch fences the driver before; a flow that lives elsewhere is not taken."""
         record = records[spec.id]
         if record.state is FlowState.RUNNING and record.host != self._lease.host_id and self._lease.is_alive(record.host):
             raise FlowError(f"Flow `{spec.name}` runs in another process.")
-        return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id)
+        complete = spec.to_json() if record.state is FlowState.RESERVED else ""
+        return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
 
     def _new_session(self, spec: FlowSpec) -> SparkSession:
         """A session like the one that made the flow."""
@@ -455,7 +381,3 @@ class FlowHost:
         except Exception:
             if not self._closing.is_set():
                 logger.exception("flow %s: the ticker failed on it", flow.spec.name)
-
-
-def _same(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    return [part.lower() for part in one] == [part.lower() for part in other]

@@ -34,7 +34,7 @@ _SCHEMA = (
 class EventKind(StrEnum):
     """What happened to a flow."""
 
-    CREATED = "created"
+    RESERVED = "reserved"
     STARTED = "started"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -43,9 +43,9 @@ class EventKind(StrEnum):
 
 
 class FlowState(StrEnum):
-    """What a flow is meant to be; RUNNING is also the state of one whose host died."""
+    """What a flow is meant to be; RUNNING is also the state of one whose host died, RESERVED of one that is being made."""
 
-    CREATED = "CREATED"
+    RESERVED = "RESERVED"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
     FAILED = "FAILED"
@@ -103,23 +103,25 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         EventKind.FAILED: FlowState.FAILED,
     }
     for event in events:
-        if event.kind is EventKind.CREATED:
-            try:
-                spec = FlowSpec.from_json(event.spec)
-            except FlowError as error:
-                logger.error("flow %s is left out: %s", event.flow_id, error)
-                continue
-            records[event.flow_id] = FlowRecord(spec, FlowState.CREATED, 0, "", "", event.at)
+        try:
+            spec = FlowSpec.from_json(event.spec) if event.spec else None
+        except FlowError as error:
+            logger.error("flow %s is left out: %s", event.flow_id, error)
+            records.pop(event.flow_id, None)
+            continue
+        if event.kind is EventKind.RESERVED and spec is not None:
+            records[event.flow_id] = FlowRecord(spec, FlowState.RESERVED, 0, event.host, "", event.at)
         record = records.get(event.flow_id)
         if record is None:
             continue
         if event.kind is EventKind.DROPPED:
             del records[event.flow_id]
         elif event.kind is EventKind.ALTERED:
-            records[event.flow_id] = replace(record, spec=FlowSpec.from_json(event.spec))
+            records[event.flow_id] = replace(record, spec=spec or record.spec)
         elif event.kind in states:
             records[event.flow_id] = replace(
                 record,
+                spec=spec or record.spec,
                 state=states[event.kind],
                 epoch=max(event.epoch, record.epoch),
                 host=event.host,

