@@ -31,6 +31,7 @@ def _replace(call: exp.Count, columns: list[exp.Expr]) -> None:
 
 
 def _complete_rows(columns: list[exp.Expr]) -> exp.Expr:
-    no_nulls = exp.and_(*(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())) for column in columns))
+    whole = [column.copy() if isinstance(column, exp.Column) else exp.Paren(this=column.copy()) for column in columns]
+    no_nulls = exp.and_(*(exp.Not(this=exp.Is(this=column, expression=exp.Null())) for column in whole))
     row = exp.Anonymous(this="STRUCT", expressions=[column.copy() for column in columns])
     return exp.Case(ifs=[exp.If(this=no_nulls, true=row)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from sqlext.errors import SchemaError
 from sqlext.shape import function_name
 
 
@@ -15,7 +16,11 @@ def expand_sum0(query: exp.Query) -> exp.Query:
     """
     for call in list(query.find_all(exp.Anonymous)):
         if function_name(call) == "sum0":
-            whole = call.parent if isinstance(call.parent, (exp.Filter, exp.Window)) else call
+            if len(call.expressions) != 1:
+                raise SchemaError(f"sum0 takes one argument, not {len(call.expressions)}.")
+            whole: exp.Expr = call
+            while isinstance(whole.parent, (exp.Filter, exp.Window)):
+                whole = whole.parent
             total = exp.Sum(this=call.expressions[0].copy())
             if whole is call:
                 call.replace(exp.Coalesce(this=total, expressions=[exp.Literal.number(0)]))

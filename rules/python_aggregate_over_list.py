@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from sqlext.errors import SchemaError
 from sqlext.functions import FUNCTIONS
 from sqlext.shape import streaming_selects
 
@@ -19,6 +20,8 @@ def python_aggregate_over_list(query: exp.Query) -> exp.Query:
             function = FUNCTIONS.get(call.name)
             if function is None or not function.is_aggregate or call.parent_select is not select:
                 continue
+            if len(call.expressions) != 1:
+                raise SchemaError(f"The aggregate {function.name} takes one argument, not {len(call.expressions)}.")
             collected: exp.Expr = exp.Anonymous(this="COLLECT_LIST", expressions=[call.expressions[0].copy()])
             whole: exp.Expr = call
             if isinstance(call.parent, exp.Filter):

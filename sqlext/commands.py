@@ -15,7 +15,7 @@ from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedErr
 from sqlext.execution import target
 from sqlext.execution.creation import FlowRequest
 from sqlext.execution.host import FlowHost, FlowView
-from sqlext.explain import explain_flow
+from sqlext.explain import explain_bounded, explain_flow
 from sqlext.names import quote
 from sqlext.options import (
     BACKLOG_LAG_THRESHOLD,
@@ -172,6 +172,9 @@ class Commands:
         return Deferred(f"{command.verb} FLOW", lambda: [actions[command.verb]()])
 
     def _explain(self, spark: SparkSession, statement: Statement) -> Answer:
+        if isinstance(statement, statements.Writing) and planner.is_bounded(statement.query):
+            lines = explain_bounded(*planner.plan_bounded(statement.query, self._batches()))
+            return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])
         if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
             plan = planner.plan_flow(statement.query, self._batches())
             request, options = self._request(spark, statement, plan, "")

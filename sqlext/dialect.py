@@ -91,6 +91,7 @@ class _Parser(DatabricksParser):
     _parse_equality = _spanned("_parse_equality")
     _parse_bitwise = _spanned("_parse_bitwise")
     _parse_unary = _spanned("_parse_unary")
+    _parse_types = _spanned("_parse_types")
     _parse_lambda = _spanned("_parse_lambda")
     _parse_ordered = _spanned("_parse_ordered")
     _parse_any_table = _spanned("_parse_table")
@@ -224,7 +225,7 @@ class _Generator(DatabricksGenerator):
     }
 
     def __init__(self, source: str, **kwargs: Any) -> None:
-        super().__init__(comments=False, dialect=SqlextDialect, **kwargs)
+        super().__init__(comments=False, normalize_functions=False, dialect=SqlextDialect, **kwargs)
         self._source = source
 
     def sql(self, expression: Any, key: str | None = None, comment: bool = True) -> str:

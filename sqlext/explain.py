@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sqlext.options import FLUSH_MAX_INTERVAL, Options
-from sqlext.plan import FlowPlan, JobGraph, Operator, OutputMode
+from sqlext.plan import Firing, FlowPlan, JobGraph, Operator, OutputMode
 
 
 def explain_flow(plan: FlowPlan, options: Options, target: str) -> list[str]:
@@ -25,10 +25,26 @@ def explain_flow(plan: FlowPlan, options: Options, target: str) -> list[str]:
         *_options(options),
         "",
         "== Rules fired ==",
-        *_rules(plan),
+        *_rules(plan.firings),
         "",
         "== Query for Spark ==",
         plan.sql,
+    ]
+
+
+def explain_bounded(graph: JobGraph, firings: tuple[Firing, ...]) -> list[str]:
+    """The lines that EXPLAIN shows for a query with GLOBAL WINDOW END OF STREAM."""
+    return [
+        "== Job graph ==",
+        *_tree(graph, graph.last, "", True),
+        "",
+        "== Stages ==",
+        *_stages(graph),
+        "",
+        "== Rules fired ==",
+        *_rules(firings),
+        "",
+        "This version explains bounded stages, and does not run them.",
     ]
 
 
@@ -71,8 +87,8 @@ def _options(options: Options) -> list[str]:
     return [*(rows or ["all defaults"]), *(f"warning: {warning}" for warning in options.warnings())]
 
 
-def _rules(plan: FlowPlan) -> list[str]:
-    lines = [f"{f.batch} / {f.rule}:\n  {_one_line(f.before)}\n  -> {_one_line(f.after)}" for f in plan.firings]
+def _rules(firings: tuple[Firing, ...]) -> list[str]:
+    lines = [f"{f.batch} / {f.rule}:\n  {_one_line(f.before)}\n  -> {_one_line(f.after)}" for f in firings]
     return lines or ["none"]
 
 

@@ -101,6 +101,16 @@ def is_temporary_view(spark: SparkSession, name: str) -> bool:
     return bool(catalog.getTempView(name).isDefined())
 
 
+def default_location(spark: SparkSession, name: tuple[str, ...]) -> str:
+    """Where Spark's own catalog would put a new managed table; an empty string for a table of another catalog."""
+    if name[0] != "spark_catalog":
+        return ""
+    identifier = _jvm(spark).org.apache.spark.sql.catalyst.TableIdentifier
+    some = _jvm(spark).scala.Option.apply
+    catalog = spark._jsparkSession.sessionState().catalog()
+    return str(catalog.defaultTablePath(identifier(name[2], some(name[1]))).toString())
+
+
 def can_store(frame: DataFrame, column: str, ddl: str) -> bool:
     """Whether Spark's ANSI store assignment takes a column into a target column of type `ddl`."""
     jvm = _jvm(frame.sparkSession)

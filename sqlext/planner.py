@@ -13,9 +13,17 @@ from sqlext.functions import FUNCTIONS
 from sqlext.graph import GraphBuilder
 from sqlext.options import HINTS, Given, is_option_key
 from sqlext.options import option as option_of
-from sqlext.plan import FlowPlan, Key, OutputMode
+from sqlext.plan import Firing, FlowPlan, JobGraph, Key, OutputMode
 from sqlext.rewriter import Batch, rewrite
-from sqlext.shape import function_name, is_aggregate_call, is_aggregation, our_hints, selects_of, streaming_selects
+from sqlext.shape import (
+    function_name,
+    is_aggregate_call,
+    is_aggregation,
+    is_end_of_stream,
+    our_hints,
+    selects_of,
+    streaming_selects,
+)
 from sqlext.statements import Query
 
 SPARK_HINTS = frozenset(
@@ -48,6 +56,18 @@ def plan_flow(query: Query, batches: Sequence[Batch]) -> FlowPlan:
         hints=hints,
         not_idempotent_because=_why_not_idempotent(query.tree, is_update),
     )
+
+
+def plan_bounded(query: Query, batches: Sequence[Batch]) -> tuple[JobGraph, tuple[Firing, ...]]:
+    """The graph of a query with GLOBAL WINDOW END OF STREAM, and the rules that fired: what EXPLAIN shows of it."""
+    _, source_options = read_options(query)
+    tree, firings = rewrite(query.tree, query.source, batches)
+    return GraphBuilder(query.source, source_options).build(tree), firings
+
+
+def is_bounded(query: Query) -> bool:
+    """Whether GLOBAL WINDOW END OF STREAM stands anywhere in it."""
+    return any(is_end_of_stream(each) for each in query.tree.find_all(exp.Query))
 
 
 def read_options(query: Query) -> tuple[dict[str, Given], dict[str, dict[str, Given]]]:
@@ -111,7 +131,7 @@ def _with_options(stream: Stream, query: Query) -> dict[str, Given]:
 def _check_supported(query: Query) -> None:
     """What sits above a streaming aggregate, and clauses that need all rows at once, cannot be kept by one query."""
     for select in query.tree.find_all(exp.Query):
-        if select.args.get("end_of_stream"):
+        if is_end_of_stream(select):
             raise UnsupportedError(
                 "GLOBAL WINDOW END OF STREAM needs bounded stages, which this version does not run.",
                 position_of(select, query.source),

@@ -17,6 +17,7 @@ from sqlext.errors import NameTakenError, UnsupportedError
 from sqlext.execution import target
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import Column, FlowSpec, key_columns
+from sqlext.jvm import HadoopPath
 from sqlext.plan import QUALIFIES, FlowPlan, OutputMode, TableDefinition
 
 FLOW_PROPERTY = "sqlext.flow"
@@ -99,14 +100,23 @@ def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ..
 
 
 def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> FlowSpec:
-    """The flow as it is recorded before its table exists."""
+    """The flow as it is recorded before its table exists.
+
+    Its location is that of a managed table to be made, when nothing lies there yet: all that is found there later came from
+    the making.
+    """
     plan = request.plan
+    location = ""
+    if request.definition is not None and not target.exists(session, name):
+        has_place = any(clause[:8].upper() == "LOCATION" for clause in request.definition.clauses)
+        location = "" if has_place else jvm.default_location(session, name)
+        location = "" if location and HadoopPath(session, location).names() else location
     views = (source.name[0] for source in plan.graph.sources if len(source.name) == 1)
     return FlowSpec(
         id=uuid.uuid4().hex,
         name=request.name,
         target=name,
-        target_location="",
+        target_location=location,
         target_id="",
         statement=request.statement,
         sql=plan.sql,

@@ -102,6 +102,7 @@ class Flow:
         self._buffer = DurableBuffer(home.child("buffer"))
         self._lock = threading.Lock()
         self._buffered: dict[int, BufferedBatch] = {}
+        self._flushing_through = -1  # the last micro-batch of the newest flush, done or not
         self._progress = FlowProgress()
         self._phase = FlowPhase.STARTING
         self._error: BaseException | None = None
@@ -267,7 +268,7 @@ class Flow:
             return
         with self._lock:
             self._buffered[batch] = BufferedBatch(batch, count, self._clock.monotonic())
-            oldest = min(each.arrived for each in self._buffered.values())
+            oldest = min((each.arrived for each in self._buffered.values() if each.batch > self._flushing_through), default=None)
             is_due = self._policy.due(self._clock.monotonic(), oldest, None) is not None
         if self._policy.max_interval is None:
             self._wait_for_flush(self._flusher.ask(FlushReason.MICRO_BATCH))
@@ -285,6 +286,7 @@ class Flow:
     def _flush(self, reason: FlushReason) -> None:
         with self._lock:
             batches = [self._buffered[batch] for batch in sorted(self._buffered)]
+            self._flushing_through = max(self._buffered, default=-1)
         if not batches:
             return
         self._check_fence()

@@ -159,16 +159,16 @@ class FlowHost:
             own = jvm.clone_session(session)
             check_query(own, request.plan, records)
             check_table(own, request, name)
-            spec = reserve(own, request, name)
+            reserved = reserve(own, request, name)
             self._lease.beat()
-            self._registry.append(partial(self._reserved, spec, replaced))
+            self._registry.append(partial(self._reserved, reserved, replaced))
             try:
                 if replaced is not None:
                     self._retire(replaced)
-                spec = with_table(own, spec, request)
+                spec = with_table(own, reserved, request)
                 self._run(spec, own, options)
             except BaseException:
-                self._undo(spec)
+                self._undo(reserved)
                 raise
             bound = f"; it reads {', '.join(spec.session_bound)} and so ends with this session" if spec.session_bound else ""
             return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{bound}"
@@ -267,12 +267,14 @@ class FlowHost:
                 self._undo(record.spec)
 
     def _undo(self, spec: FlowSpec) -> None:
-        """Leave nothing of a flow that could not be made: its table goes, if the flow made it."""
+        """Leave nothing of a flow that could not be made, `spec` being its reservation: its table goes, if the flow made it."""
         try:
             if target.exists(self._spark, spec.target):
                 table = target.describe(self._spark, spec.target)
                 if table.properties.get(FLOW_PROPERTY) == spec.id:
                     self._spark.sql(f"DROP TABLE {quote_parts(spec.target)}")
+            elif spec.target_location:
+                HadoopPath(self._spark, spec.target_location).delete()  # files of a table that never got into the catalog
             self._forget(spec)
         except (SqlextError, *target.SPARK_ERRORS) as error:
             logger.error("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))

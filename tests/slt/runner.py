@@ -140,7 +140,7 @@ class _Reader:
             if not line or line.startswith("#"):
                 self._at += 1
             elif line.startswith("$"):
-                yield self._control(line.removeprefix("$").split())
+                yield self._control(line.removeprefix("$").strip())
             else:
                 yield self._record(*line.partition(" ")[::2])
 
@@ -176,13 +176,12 @@ class _Reader:
             raise self._problem(head, "a record without SQL")
         return "\n".join(self._lines[start : self._at])
 
-    def _control(self, words: list[str]) -> Record:
+    def _control(self, command: str) -> Record:
         self._at += 1
-        match words:
-            case ["restart"]:
-                return Restart(self._at)
-            case ["wait", flow]:
-                return Wait(self._at, flow)
+        if command == "restart":
+            return Restart(self._at)
+        if flow := command.removeprefix("wait ").strip() if command.startswith("wait ") else "":
+            return Wait(self._at, flow)
         raise self._problem(self._at - 1, "a command that is none")
 
     def _problem(self, index: int, what: str) -> SltSyntaxError:

@@ -142,7 +142,7 @@ def test_without_java_home_path_is_searched(cache: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", str(cache.parent / "java/bin"))
     assert jars.check_java() == cache.parent / "java/bin/java"
     monkeypatch.setenv("PATH", str(cache.parent))
-    with pytest.raises(SetupError, match="Java was not found on PATH. Install Java 17"):
+    with pytest.raises(SetupError, match=r"Java was not found on PATH\. Install Java 17"):
         jars.check_java()
 
 
