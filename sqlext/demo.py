@@ -44,14 +44,13 @@ SELECT
 FROM {source}
 GROUP BY carrier, origin"""
 
-_SCRIPT = """\
+_CLEAN_UP = """\
 DROP FLOW IF EXISTS delays;
 DROP TABLE IF EXISTS departures;
-
--- One file a day.
+"""
+_SCRIPT = """\
 CREATE TABLE departures USING parquet LOCATION {files};
 
--- A streaming table: each micro-batch takes {files_per_batch} more days, a flush writes what all of them changed since the last.
 CREATE OR REFRESH STREAMING TABLE delays
 TBLPROPERTIES ('execution.flush.max-interval' = '20 seconds')
 AS {query};
@@ -85,7 +84,8 @@ def run_demo(days: int, warehouse: Path | None, conf: Mapping[str, str]) -> Exit
             printer.line(f"{rows:,} departures of {days} days, one file a day")
             with embedded_session(folder, conf, printer.note) as spark:
                 interrupts.install()
-                return _replay(spark, Runner(spark, printer, interrupts, began), printer, files, days)
+                runner = Runner(spark, printer, interrupts, began, echo=False)
+                return _replay(spark, runner, printer, files, days, is_new=warehouse is None)
     except SetupError as error:
         printer.error(error.message)
         return ExitCode.USAGE
@@ -149,12 +149,12 @@ def _flights() -> pa.Table:
 # The replay and what it shows.
 
 
-def _replay(spark: SparkSession, runner: Runner, printer: Printer, files: Path, days: int) -> ExitCode:
+def _replay(spark: SparkSession, runner: Runner, printer: Printer, files: Path, days: int, is_new: bool) -> ExitCode:
     files_per_batch = math.ceil(days / _MICRO_BATCHES)
     source = f"STREAM departures WITH ('maxFilesPerTrigger' = '{files_per_batch}')"
-    script = _SCRIPT.format(files=quote_string(str(files)), files_per_batch=files_per_batch, query=_QUERY.format(source=source))
-    printer.line(script)
-    code = runner.run([ScriptFile("demo", script)], until_idle=True)
+    script = _SCRIPT.format(files=quote_string(str(files)), query=_QUERY.format(source=source))
+    printer.line(f"\n{script}", "cyan")
+    code = runner.run([ScriptFile("demo", script if is_new else _CLEAN_UP + script)], until_idle=True)
     if code is not ExitCode.FINE:
         return code
     micro_batches = next(flow.progress.micro_batches for flow in runner.statuses() if flow.name == "delays")

@@ -208,7 +208,7 @@ def _names_a_relation(found: list[Token], index: int) -> bool:
     for at in range(index - 1, -1, -1):
         token, before = found[at], found[max(at - 1, 0)]
         depth += (token.text == ")") - (token.text == "(")
-        if depth < 0 and before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
+        if token.text == "(" and depth < 0 and before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
             return False  # an argument list, or IN (..)
         if token.upper in ("FROM", "JOIN") and depth <= 0:
             return True

@@ -91,7 +91,6 @@ class _Parser(DatabricksParser):
     _parse_equality = _spanned("_parse_equality")
     _parse_bitwise = _spanned("_parse_bitwise")
     _parse_unary = _spanned("_parse_unary")
-    _parse_types = _spanned("_parse_types")
     _parse_lambda = _spanned("_parse_lambda")
     _parse_ordered = _spanned("_parse_ordered")
     _parse_any_table = _spanned("_parse_table")
@@ -160,11 +159,6 @@ class _Parser(DatabricksParser):
         if not self._parse_interval():
             self.raise_error("Expected INTERVAL")
         return Verbatim(this=self.sql[first.start : self._prev.end + 1])
-
-    def _parse_table_alias(self, *args: Any, **kwargs: Any) -> exp.TableAlias | None:
-        if self._match_text_seq(*_END_OF_STREAM, advance=False):
-            return None
-        return super()._parse_table_alias(*args, **kwargs)
 
     def _parse_query_modifiers(self, this: Any) -> Any:
         this = super()._parse_query_modifiers(this)
@@ -269,6 +263,9 @@ class SqlextDialect(Databricks):
             for token, following in itertools.pairwise(found):
                 if token.token_type == TokenType.WINDOW and following.token_type == TokenType.L_PAREN:
                     token.token_type = TokenType.VAR  # GROUP BY window(ts, '5 minutes'): a function, not a WINDOW clause
+            for at, token in enumerate(found):
+                if tuple(each.text.upper() for each in found[at : at + 5]) == _END_OF_STREAM:
+                    token.token_type = TokenType.GLOBAL  # neither an alias nor what GROUP BY ALL goes on with
             return found
 
     Parser = _Parser

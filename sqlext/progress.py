@@ -25,7 +25,7 @@ _STYLES = {
     FlowPhase.FAILED: "bold red",
     FlowPhase.FENCED: "bold red",
 }
-_LINE_SECONDS = 1.0  # at most one plain line a flow in this time
+_LINE_SECONDS = 2.0  # at most one plain line a flow in this time
 _POLL_SECONDS = 0.05
 
 

@@ -54,14 +54,16 @@ class Runner:
 
     Args:
         began: before the session was made; a flow that failed after it failed in this run.
+        echo: whether to print each statement before it runs.
     """
 
-    def __init__(self, spark: SparkSession, printer: Printer, interrupts: Interrupts, began: datetime) -> None:
+    def __init__(self, spark: SparkSession, printer: Printer, interrupts: Interrupts, began: datetime, echo: bool = True) -> None:
         self._spark = spark
         self._printer = printer
         self._interrupts = interrupts
         self._host = flow_host(spark)
         self._began = began
+        self._echo = echo
         self._display = display(printer, self.statuses)
 
     def statuses(self) -> list[FlowStatus]:
@@ -100,7 +102,8 @@ class Runner:
         if not statements:
             self._printer.note(f"{script.name} has no statements")
         for statement in statements:
-            self._printer.line(f"{script.name}:{statement.line}  {_first_words(statement.text)}", "dim")
+            if self._echo:
+                self._printer.line(f"{script.name}:{statement.line}  {_first_words(statement.text)}", "dim")
             try:
                 result = self._on_thread(
                     lambda text=statement.text: self._execute(text),  # type: ignore[misc]  # a default binds the loop's value
@@ -210,8 +213,8 @@ class Runner:
         stop.thread.join()
         flows = self.statuses()
         print_summary(self._printer, flows)
-        if running:
-            self._printer.note(f"stopped: {', '.join(running)}; the next run on this warehouse takes up where they are")
+        if running and self._echo:
+            self._printer.note("the next run on this warehouse takes the flows up again, where they are now")
         has_failed = any(flow.has_failed for flow in flows) or self._failed_at_the_start()
         return code or (ExitCode.FLOW_FAILED if has_failed else ExitCode.FINE)
 

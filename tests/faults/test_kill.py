@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-FILES, ROWS_A_FILE, KEYS = 240, 200, 50
+FILES, ROWS_A_FILE, KEYS = 96, 200, 50
 SCRIPT = """
 CREATE TABLE IF NOT EXISTS events (k INT, v INT) USING json LOCATION '{source}';
 
@@ -141,7 +141,8 @@ def at_random(world: World) -> Iterator[bool]:
 CHOSEN: list[Moment] = [while_it_is_made, in_a_micro_batch, between_buffer_and_flush, in_a_merge, before_clean_up]
 
 
-def test_kill_and_restart(tmp_path: Path, spark: SparkSession, kills: int, pytestconfig: pytest.Config) -> None:
+@pytest.mark.timeout(1800)
+def test_kill_and_restart(tmp_path: Path, spark: SparkSession, kills: int) -> None:
     world = World(tmp_path, files_a_trigger=2)
     share = FILES // (kills + 1)
     world.arrive(share)
