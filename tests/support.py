@@ -37,9 +37,7 @@ def commits(location: str | Path) -> list[dict[str, Any]]:
     return found
 
 
-def eventually(
-    predicate: Callable[[], T], timeout: float, otherwise: Callable[[], str] = lambda: "it never came true"
-) -> T:
+def eventually(predicate: Callable[[], T], timeout: float, otherwise: Callable[[], str] = lambda: "it never came true") -> T:
     """Ask until the answer is true, and return it.
 
     Args:

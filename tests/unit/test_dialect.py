@@ -51,7 +51,7 @@ SELECTS = [
     "SELECT window(at, '10 minutes', '5 minutes').start AS w, count(*) FROM t GROUP BY window(at, '10 minutes', '5 minutes')",
     "SELECT session_window(at, '5 min') AS w, k, count(*) FROM t GROUP BY session_window(at, '5 min'), k",
     "SELECT row_number() OVER (PARTITION BY a ORDER BY b DESC), lag(v, 2, 0) OVER (ORDER BY at) FROM t",
-    "SELECT sum(v) OVER w AS a, avg(v) OVER (w ROWS BETWEEN 3 PRECEDING AND 1 FOLLOWING) FROM t WINDOW w AS (PARTITION BY k ORDER BY at)",
+    "SELECT sum(v) OVER w AS a, avg(v) OVER (w ROWS BETWEEN 3 PRECEDING AND 1 FOLLOWING) FROM t WINDOW w AS (PARTITION BY k)",
     "SELECT sum(v) OVER (ORDER BY at RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND UNBOUNDED FOLLOWING) FROM t",
     "SELECT a FROM t QUALIFY row_number() OVER (PARTITION BY a ORDER BY b) = 1",
     # relations
@@ -385,7 +385,7 @@ def test_end_of_stream_belongs_to_the_select_it_stands_in(query: str) -> None:
 def test_end_of_stream_in_a_part_of_a_query(query: str) -> None:
     tree = parse_query(query)
     assert not tree.args.get("end_of_stream")
-    assert [select.find(exp.Table).name for select in tree.find_all(exp.Select) if select.args.get("end_of_stream")] == ["t"]
+    assert [select.args["from_"].this.name for select in tree.find_all(exp.Select) if select.args.get("end_of_stream")] == ["t"]
     assert to_sql(tree, query) == query
 
 

@@ -118,9 +118,7 @@ def test_the_reference_has_a_row_of_four_cells_for_every_option() -> None:
 
 def test_the_reference_shows_defaults_aliases_null_and_the_proposal() -> None:
     text = reference()
-    assert (
-        "| duration | `3 min` | pause between coordinator snapshots; also `operator-coordinator-snapshot.min-" in text
-    )
+    assert "| duration | `3 min` | pause between coordinator snapshots; also `operator-coordinator-snapshot.min-" in text
     assert "| size | `1 MB` |" in text
     assert "| `STREAMING` or `BATCH` | `STREAMING` |" in text
     assert "null: no buffering, one commit per micro-batch (FLIP-365) |" in text
@@ -129,16 +127,12 @@ def test_the_reference_shows_defaults_aliases_null_and_the_proposal() -> None:
 # Keys
 
 
-@pytest.mark.parametrize(
-    "key", ["execution.flush.x", "EXECUTION.anything", "state.backend.x", "Backlog.x", "job-event.x"]
-)
+@pytest.mark.parametrize("key", ["execution.flush.x", "EXECUTION.anything", "state.backend.x", "Backlog.x", "job-event.x"])
 def test_a_key_in_our_namespaces_is_ours_whatever_its_case(key: str) -> None:
     assert is_option_key(key)
 
 
-@pytest.mark.parametrize(
-    "key", ["delta.appendOnly", "spark.sql.shuffle.partitions", "backlog", "executions.flush.x", ""]
-)
+@pytest.mark.parametrize("key", ["delta.appendOnly", "spark.sql.shuffle.partitions", "backlog", "executions.flush.x", ""])
 def test_a_key_outside_our_namespaces_is_not_ours(key: str) -> None:
     assert not is_option_key(key)
 
@@ -161,9 +155,7 @@ def test_an_alias_is_the_option_itself(alias: str, main: Option[Any]) -> None:
 
 def test_an_unknown_key_is_refused_with_the_nearest_and_its_place() -> None:
     place = Position(3, 7, 40, 70)
-    with pytest.raises(
-        OptionError, match=r"`execution\.flush\.max-intervall`.* Did you mean `execution\.flush\.max-int"
-    ) as e:
+    with pytest.raises(OptionError, match=r"`execution\.flush\.max-intervall`.* Did you mean `execution\.flush\.max-int") as e:
         option("execution.flush.max-intervall", place)
     assert e.value.position == place
 
@@ -267,9 +259,7 @@ def test_a_bad_duration_is_refused_with_the_parsers_reason_and_examples() -> Non
 
 
 def test_a_flush_interval_of_zero_is_refused_with_the_way_to_switch_buffering_off() -> None:
-    with pytest.raises(
-        OptionError, match=r"longer than 0, .*`PT2M`; or `null`: no buffering, one commit per micro-batch"
-    ):
+    with pytest.raises(OptionError, match=r"longer than 0, .*`PT2M`; or `null`: no buffering, one commit per micro-batch"):
         parse(FLUSH_MAX_INTERVAL, Given("0"), duration)
 
 
