@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import click
 
-from sqlext.embedded import embedded_session, has_flows
-from sqlext.errors import SetupError
-from sqlext.interrupts import Interrupts
-from sqlext.output import ErrorLog, Printer
-from sqlext.runner import ExitCode, Runner, ScriptFile
+from sqlext.embedded import has_flows
+from sqlext.output import Printer
+from sqlext.runner import ScriptFile, run_embedded
 
 _WAREHOUSE = click.option(
     "--warehouse",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("sqlext-warehouse"),
-    show_default="./sqlext-warehouse",
+    show_default=True,
     help="Folder that holds tables, catalog and flows between runs; made when it is not there. One process at a time.",
 )
 
@@ -95,17 +91,7 @@ def run(
     if not files and not has_flows(warehouse):
         raise click.UsageError(f"Give a FILE.sql to run: there are no flows in {warehouse} to take up.")
     scripts = [_read(file) for file in files]
-    printer, interrupts = Printer(), Interrupts()
-    logging.getLogger("sqlext.execution.host").addHandler(ErrorLog(printer))
-    began, code = datetime.now(UTC), ExitCode.USAGE
-    try:
-        with embedded_session(warehouse, conf, printer.note) as spark:
-            interrupts.install()
-            code = Runner(spark, printer, interrupts, began).run(scripts, until_idle, timeout)
-    except SetupError as error:
-        printer.error(error.message)
-    except KeyboardInterrupt:
-        code = ExitCode.INTERRUPTED
+    code = run_embedded(Printer(), warehouse, conf, lambda runner: runner.run(scripts, until_idle, timeout))
     context.exit(code)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import math
 import os
 import tempfile
@@ -13,7 +12,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -21,12 +20,10 @@ import pyarrow as pa
 from pyarrow import compute, csv, parquet
 from pyspark.sql import Row, SparkSession
 
-from sqlext.embedded import embedded_session
 from sqlext.errors import SetupError
-from sqlext.interrupts import Interrupts
 from sqlext.names import quote_string
-from sqlext.output import ErrorLog, Printer, Result
-from sqlext.runner import ExitCode, Runner, ScriptFile
+from sqlext.output import Printer, Result
+from sqlext.runner import ExitCode, Runner, ScriptFile, run_embedded
 
 _MICRO_BATCHES = 50
 _TOLERANCE = 1e-9
@@ -74,18 +71,14 @@ def run_demo(days: int, warehouse: Path | None, conf: Mapping[str, str]) -> Exit
         warehouse: where to keep the tables; None: in a temporary folder that is removed.
         conf: Spark settings on top.
     """
-    printer, interrupts = Printer(), Interrupts()
-    logging.getLogger("sqlext.execution.host").addHandler(ErrorLog(printer))
-    began = datetime.now(UTC)
+    printer = Printer()
     try:
         with _folder(warehouse) as folder:
             files = folder / "departures_by_day"
             rows = write_files(files, days)
             printer.line(f"{rows:,} departures of {days} days, one file a day")
-            with embedded_session(folder, conf, printer.note) as spark:
-                interrupts.install()
-                runner = Runner(spark, printer, interrupts, began, echo=False)
-                return _replay(spark, runner, printer, files, days, is_new=warehouse is None)
+            replay = _Replay(printer, files, days, is_new=warehouse is None)
+            return run_embedded(printer, folder, conf, replay.run, echo=False)
     except SetupError as error:
         printer.error(error.message)
         return ExitCode.USAGE
@@ -149,21 +142,29 @@ def _flights() -> pa.Table:
 # The replay and what it shows.
 
 
-def _replay(spark: SparkSession, runner: Runner, printer: Printer, files: Path, days: int, is_new: bool) -> ExitCode:
-    files_per_batch = math.ceil(days / _MICRO_BATCHES)
-    source = f"STREAM departures WITH ('maxFilesPerTrigger' = '{files_per_batch}')"
-    script = _SCRIPT.format(files=quote_string(str(files)), query=_QUERY.format(source=source))
-    printer.line(f"\n{script}", "cyan")
-    code = runner.run([ScriptFile("demo", script if is_new else _CLEAN_UP + script)], until_idle=True)
-    if code is not ExitCode.FINE:
-        return code
-    micro_batches = next(flow.progress.micro_batches for flow in runner.statuses() if flow.name == "delays")
-    printer.line("")
-    for line in _flush_lines(_commits(spark), micro_batches):
-        printer.line(line)
-    comparison = compare(spark.table("delays").collect(), spark.sql(_QUERY.format(source="departures")).collect())
-    _print_comparison(printer, comparison)
-    return ExitCode.STATEMENT_FAILED if comparison.differences else ExitCode.FINE
+@dataclass(frozen=True)
+class _Replay:
+    printer: Printer
+    files: Path
+    days: int
+    is_new: bool
+
+    def run(self, runner: Runner) -> ExitCode:
+        """Replay, then show the flushes and the comparison."""
+        files_per_batch = math.ceil(self.days / _MICRO_BATCHES)
+        source = f"STREAM departures WITH ('maxFilesPerTrigger' = '{files_per_batch}')"
+        script = _SCRIPT.format(files=quote_string(str(self.files)), query=_QUERY.format(source=source))
+        self.printer.line(f"\n{script}", "cyan")
+        code = runner.run([ScriptFile("demo", script if self.is_new else _CLEAN_UP + script)], until_idle=True)
+        if code is not ExitCode.FINE:
+            return code
+        micro_batches = next(flow.progress.micro_batches for flow in runner.statuses() if flow.name == "delays")
+        for line in ("", *_flush_lines(_commits(runner.spark), micro_batches)):
+            self.printer.line(line)
+        batch = runner.spark.sql(_QUERY.format(source="departures"))
+        comparison = compare(runner.spark.table("delays").collect(), batch.collect())
+        _print_comparison(self.printer, comparison)
+        return ExitCode.STATEMENT_FAILED if comparison.differences else ExitCode.FINE
 
 
 def _commits(spark: SparkSession) -> list[dict[str, object]]:

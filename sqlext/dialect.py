@@ -143,7 +143,8 @@ class _Parser(DatabricksParser):
     def _take_until(self, at_end: Callable[[], bool]) -> str:
         taken: list[str] = []
         while self._curr and not (taken and at_end()):
-            taken.append(self._curr.text)
+            gap = " " if taken and self._curr.start > self._prev.end + 1 else ""
+            taken.append(gap + self._curr.text)
             self._advance()
         return "".join(taken)
 

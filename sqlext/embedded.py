@@ -51,6 +51,8 @@ def embedded_session(
     Raises:
         SetupError: the folder cannot be used or another process uses it, Java or a JAR is missing, or a setting is wrong.
     """
+    if ":/" in str(warehouse):
+        raise SetupError(f"The warehouse is a local folder, not {warehouse}. For other storage use sqlext.configure(builder).")
     folder = warehouse.absolute()
     settings = {**_settings(folder), **_checked(conf or {})}
     _make_folders(folder)
@@ -120,10 +122,6 @@ def _checked(conf: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _make_folders(folder: Path) -> None:
-    if ":/" in str(folder):
-        raise SetupError(
-            f"The warehouse has to be a local folder, not {folder}. For other storage use sqlext.configure(builder)."
-        )
     try:
         for name in ("_metastore", "_sqlext"):
             (folder / name).mkdir(parents=True, exist_ok=True)

@@ -56,13 +56,14 @@ class GraphBuilder:
 
     def _aggregate(self, select: exp.Select, at: int) -> int:
         group = select.args.get("group")
-        calls = [function_name(call) for call in aggregate_calls(select)]
+        calls = {function_name(call) for item in select.expressions for call in item.find_all(exp.Func)}
+        calls |= {function_name(call) for call in aggregate_calls(select)}  # those of HAVING
         keys = (
             "ALL"
             if group and group.args.get("all")
             else ", ".join(self._sql(key) for key in (group.expressions if group else ()))
         )
-        python = [function for name in calls if (function := FUNCTIONS.get(name))]
+        python = [f for f in FUNCTIONS if f.is_aggregate and not calls.isdisjoint((f.name.lower(), f.over_list_name.lower()))]
         detail = f"key: {keys or 'none'}; {', '.join(self._sql(item) for item in select.expressions)}"
         is_idempotent = all(function.is_output_idempotent for function in python)
         return self._add("Aggregate", detail, (at,), is_idempotent, is_end_of_stream(select))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, functions
@@ -62,12 +63,18 @@ class Printer:
         """Something about the run, not a result."""
         self._errors.print(Text(text, "dim"))
 
+    def busy(self, doing: str) -> AbstractContextManager[object]:
+        """Shows at a terminal that something takes long, for a `with` block."""
+        return self.console.status(Text(doing, "dim")) if self.is_live else nullcontext()
+
     def error(self, text: str) -> None:
         first, _, rest = text.partition("\n")
         self._errors.print(Text.assemble((first, "bold red"), ("\n" if rest else "", ""), (rest, "")))
 
     def result(self, result: Result) -> None:
-        """A text as it is, a table that fits as a table, any other row by row."""
+        """A text as it is, a table that fits as a table, any other row by row; of a command without columns nothing."""
+        if not result.columns:
+            return
         if len(result.columns) == 1 and len(result.rows) == 1 and not result.is_number[0]:
             only = result.rows[0][0]
             if only is not None and ("\n" in only or result.columns[0] == "command_output"):

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from pyspark.sql import SparkSession
 
 from sqlext import jvm
 from sqlext.detect import is_ours
-from sqlext.embedded import java_has_ended
-from sqlext.errors import SqlextError, UnsupportedError, WaitTimeoutError
+from sqlext.embedded import embedded_session, java_has_ended
+from sqlext.errors import SetupError, SqlextError, UnsupportedError, WaitTimeoutError
 from sqlext.interrupts import Interrupts
-from sqlext.output import Printer, Result, fetch
+from sqlext.output import ErrorLog, Printer, Result, fetch
 from sqlext.progress import FlowStatus, display, print_summary
 from sqlext.script import Problem, problem_of, report, split
 from sqlext.session import disable, flow_host, registry_exists
@@ -48,6 +50,29 @@ class ScriptFile:
     text: str
 
 
+def run_embedded(
+    printer: Printer,
+    warehouse: Path,
+    conf: Mapping[str, str],
+    action: Callable[[Runner], ExitCode],
+    echo: bool = True,
+) -> ExitCode:
+    """Start Spark over a warehouse folder, run `action` in it, and end Spark. What goes wrong on the way is printed."""
+    logging.getLogger("sqlext.execution.host").addHandler(ErrorLog(printer))
+    began, interrupts = datetime.now(UTC), Interrupts()
+    try:
+        with ExitStack() as stack:
+            with printer.busy("starting Spark"):
+                spark = stack.enter_context(embedded_session(warehouse, conf, printer.note))
+            interrupts.install()
+            return action(Runner(spark, printer, interrupts, began, echo))
+    except SetupError as error:
+        printer.error(error.message)
+        return ExitCode.USAGE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
 class Runner:
     """Runs files in one session and shows what happens. Used by one thread, the main one; statements run on threads of their own,
     so that Ctrl-C is seen at once.
@@ -58,7 +83,7 @@ class Runner:
     """
 
     def __init__(self, spark: SparkSession, printer: Printer, interrupts: Interrupts, began: datetime, echo: bool = True) -> None:
-        self._spark = spark
+        self.spark = spark
         self._printer = printer
         self._interrupts = interrupts
         self._host = flow_host(spark)
@@ -78,7 +103,7 @@ class Runner:
             timeout: of that wait, in Spark's words.
         """
         try:
-            deadline = _DEFAULT_WAIT if timeout is None else jvm.parse_duration(self._spark, timeout)
+            deadline = _DEFAULT_WAIT if timeout is None else jvm.parse_duration(self.spark, timeout)
         except ValueError as error:
             self._printer.error(f"--timeout cannot be `{timeout}` ({error}). Give a duration, such as '5 minutes'.")
             return ExitCode.USAGE
@@ -113,14 +138,13 @@ class Runner:
                 logger.exception("%s:%d failed", script.name, statement.line)
                 self._printer.error(report(script.name, script.text, statement, self._problem(error)))
                 raise _StatementFailed from None
-            if result.columns:
-                self._printer.result(result)
+            self._printer.result(result)
 
     def _execute(self, text: str) -> Result:
         ours = is_ours(text)
         if not ours:  # a flow's jobs would inherit the tag, and be cancelled with the statement that started it
-            self._spark.sparkContext.addJobTag(_JOB_TAG)
-        frame = self._spark.sql(text)
+            self.spark.sparkContext.addJobTag(_JOB_TAG)
+        frame = self.spark.sql(text)
         if frame.isStreaming:
             raise UnsupportedError(
                 "This SELECT reads a stream and has no end, so there is nothing to print. Keep its result in a table with CREATE "
@@ -141,12 +165,12 @@ class Runner:
         while task.thread.is_alive() and not self._interrupts.asked.wait(0.05):
             pass
         if task.thread.is_alive():
-            self._spark.sparkContext.cancelJobsWithTag(_JOB_TAG)
+            self.spark.sparkContext.cancelJobsWithTag(_JOB_TAG)
             raise KeyboardInterrupt
         return task.result()
 
     def _problem(self, error: BaseException) -> Problem:
-        if java_has_ended(self._spark):
+        if java_has_ended(self.spark):
             return Problem("Java has ended unexpectedly; sqlext.log in the warehouse's folder _sqlext says more.")
         return problem_of(error)
 
@@ -164,7 +188,7 @@ class Runner:
 
     def _is_over(self) -> bool:
         return (
-            self._interrupts.asked.is_set() or java_has_ended(self._spark) or not any(flow.is_running for flow in self.statuses())
+            self._interrupts.asked.is_set() or java_has_ended(self.spark) or not any(flow.is_running for flow in self.statuses())
         )
 
     def _wait_until_idle(self, timeout: timedelta) -> ExitCode:
@@ -203,11 +227,11 @@ class Runner:
     # The end.
 
     def _stop(self, code: ExitCode) -> ExitCode:
-        if java_has_ended(self._spark):
+        if java_has_ended(self.spark):
             self._printer.error("Java has ended unexpectedly. Flows are taken up again in the next run.")
             return code or ExitCode.FLOW_FAILED
         running = [flow.name for flow in self.statuses() if flow.is_running]
-        stop = _Task(lambda: disable(self._spark))
+        stop = _Task(lambda: disable(self.spark))
         if running and self._printer.is_live:
             self._display.watch("stopping the flows, with everything flushed", lambda: not stop.thread.is_alive())
         stop.thread.join()
@@ -220,7 +244,7 @@ class Runner:
 
     def _failed_at_the_start(self) -> bool:
         """Whether a flow could not be taken up; it is known to the registry only."""
-        if not registry_exists(self._spark):
+        if not registry_exists(self.spark):
             return False
         return any(view.status == "FAILED" and view.record.since >= self._began.isoformat() for view in self._host.views())
 

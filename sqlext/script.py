@@ -117,6 +117,7 @@ _AFTER_THE_MESSAGE = re.compile(
     r"\s*(?:\n== SQL|\n\s*at [\w.$]+\(|\n+JVM stacktrace:|\n+Driver stacktrace:|\nTraceback \(|;\n+[ '+]*[A-Za-z]+)", re.DOTALL
 )
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}")
+_EXCERPT_WIDTH = 120
 _NOISE = ("Search path: ", "To tolerate the error on drop ")
 
 
@@ -162,10 +163,23 @@ def _text_of(error: BaseException) -> str:
 def report(file: str, source: str, statement: ScriptStatement, problem: Problem) -> str:
     """The error as compilers show it: place, message, and the line with a caret where the place is known."""
     line, column = statement.in_file(problem.line or 1, problem.column or 1)
-    text = f"{file}:{line}:{column}: {problem.message}"
+    text = f"{file}:{line}:{column}: {problem.message}{_missing_quote(statement, problem)}"
     lines = source.splitlines()
     if problem.line is None or line > len(lines):
         return text
     number = f"{line}"
     shown = lines[line - 1].replace("\t", " ")
-    return f"{text}\n  {number} | {shown}\n  {' ' * len(number)} | {' ' * (column - 1)}^"
+    left = max(0, column - 1 - _EXCERPT_WIDTH // 2) if len(shown) > _EXCERPT_WIDTH else 0
+    shown = shown[left : left + _EXCERPT_WIDTH]
+    return f"{text}\n  {number} | {shown}\n  {' ' * len(number)} | {' ' * (column - 1 - left)}^"
+
+
+def _missing_quote(statement: ScriptStatement, problem: Problem) -> str:
+    """A quote that is missing shows lines later, where nobody looks for it."""
+    if "PARSE_SYNTAX_ERROR" in problem.message:
+        for token in tokens(statement.text):
+            if token.kind in ("text", "quoted") and "\n" in token.text:
+                place = Position.of(statement.text, token.start)
+                line, column = statement.in_file(place.line, place.column)
+                return f" The quote at line {line}, column {column} is closed only lines later: is one missing?"
+    return ""

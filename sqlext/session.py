@@ -17,7 +17,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sqlext import jars, parser, udfs
+from sqlext import jars, parser
 from sqlext.commands import Commands
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.host import FlowHost
@@ -26,6 +26,7 @@ from sqlext.jvm import HadoopPath, clone_session
 from sqlext.options import CONF_PREFIX, HOME_KEY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
 from sqlext.registration import rules_in_force, sql_functions
+from sqlext.udfs import ALL as SHIPPED_FUNCTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ def enable(spark: SparkSession) -> SparkSession:
     installed = _Installed(session)
     holder.append(installed)
     _installed[context.applicationId] = installed
-    for function in (*udfs.ALL, *FUNCTIONS):
+    for function in (*SHIPPED_FUNCTIONS, *FUNCTIONS):
         installed.add_function(function)
     atexit.register(disable, session)
     if registry_exists(session):

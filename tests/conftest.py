@@ -82,10 +82,11 @@ def _drop_tables(session: SparkSession) -> None:
 
 def _restore(session: SparkSession, before: dict[str, str]) -> None:
     after = dict(jvm.session_settings(session))
-    for key in (key for key in after.keys() - before.keys() if session.conf.isModifiable(key)):
+    for key in after.keys() - before.keys():
         session.conf.unset(key)
-    for key in (key for key, value in before.items() if after.get(key) != value and session.conf.isModifiable(key)):
-        session.conf.set(key, before[key])
+    for key, value in before.items():
+        if after.get(key) != value:
+            session.conf.set(key, value)
 
 
 def _threads() -> list[str]:

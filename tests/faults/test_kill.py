@@ -76,6 +76,11 @@ class World:
 
     # What can be seen from outside.
 
+    def runs_since(self, started: float) -> bool:
+        """Whether a flow has begun a micro-batch, new or repeated, since then."""
+        marks = [*self.warehouse.glob("_sqlext/flows/*/checkpoint/offsets/*"), *self.buffered()]
+        return any(mark.stat().st_mtime > started for mark in marks if mark.exists())
+
     def buffered(self) -> list[Path]:
         return list(self.warehouse.glob("_sqlext/flows/*/buffer/batch-*"))
 
@@ -97,7 +102,7 @@ class World:
 
 
 Moment = Callable[[World], Iterator[bool]]
-"""Yields until the moment is there; the first value is taken before the process starts."""
+"""Yields whether the moment is there; what it compares with is taken once the flow runs."""
 
 
 def while_it_is_made(world: World) -> Iterator[bool]:
@@ -107,13 +112,16 @@ def while_it_is_made(world: World) -> Iterator[bool]:
 
 
 def in_a_micro_batch(world: World) -> Iterator[bool]:
+    """A micro-batch that was not there before is being written."""
+    before = set(world.buffered())
     while True:
-        yield any((batch / "_temporary").exists() for batch in world.buffered())
+        yield any((batch / "_temporary").exists() for batch in world.buffered() if batch not in before)
 
 
 def between_buffer_and_flush(world: World) -> Iterator[bool]:
+    before = set(world.whole())
     while True:
-        yield len(world.whole()) >= 2
+        yield len(set(world.whole()) - before) >= 2
 
 
 def in_a_merge(world: World) -> Iterator[bool]:
@@ -133,9 +141,9 @@ def before_clean_up(world: World) -> Iterator[bool]:
 
 
 def at_random(world: World) -> Iterator[bool]:
-    due = time.monotonic() + random.uniform(0.5, 12.0)
+    due = time.monotonic() + random.uniform(0.1, 8.0)
     while True:
-        yield time.monotonic() >= due and bool(list(world.warehouse.glob("_sqlext/flows/*/checkpoint/offsets/*")))
+        yield time.monotonic() >= due
 
 
 CHOSEN: list[Moment] = [while_it_is_made, in_a_micro_batch, between_buffer_and_flush, in_a_merge, before_clean_up]
@@ -169,8 +177,13 @@ def test_kill_and_restart(tmp_path: Path, spark: SparkSession, kills: int) -> No
 
 
 def wait_for(moment: Moment, world: World, process: subprocess.Popen[bytes]) -> None:
-    seen = moment(world)
     deadline = time.monotonic() + START_DEADLINE + MOMENT_DEADLINE
+    started = time.time()
+    while moment is not while_it_is_made and not world.runs_since(started):
+        assert process.poll() is None, f"the process ended by itself: {world.output()}"
+        assert time.monotonic() < deadline, f"the flow never started: {world.output()}"
+        time.sleep(0.02)
+    seen = moment(world)
     while not next(seen):
         assert process.poll() is None, f"the process ended by itself: {world.output()}"
         assert time.monotonic() < deadline, f"{moment.__name__} never came: {world.output()}"

@@ -14,7 +14,7 @@ from sqlext import session as sqlext_session
 from tests.slt import runner
 
 
-class SltFailed(Exception):
+class SltError(Exception):
     """The failures of a file, for people."""
 
 
@@ -40,7 +40,7 @@ class SltItem(pytest.Function):
     """The test of one file; being a function of `spark` gives it fixtures."""
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | TerminalRepr:
-        if isinstance(excinfo.value, SltFailed):
+        if isinstance(excinfo.value, SltError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
 
@@ -64,7 +64,7 @@ class SltFile(pytest.File):
                 self.path.write_text(runner.completed(text, failures), encoding="utf-8")
                 failures = [failure for failure in failures if failure.query is None]
             if failures:
-                raise SltFailed("\n\n".join(f"{self.path}:{each.line}: {each.text}" for each in failures))
+                raise SltError("\n\n".join(f"{self.path}:{each.line}: {each.text}" for each in failures))
 
         yield SltItem.from_parent(self, name=self.path.stem, callobj=test)
 

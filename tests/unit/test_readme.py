@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import pytest
 
-from sqlext import options
-
-README = (Path(__file__).parents[2] / "README.md").read_text()
+from tests import readme
 
 
-def test_readme_lists_every_option() -> None:
-    assert options.reference() in README
+@pytest.mark.parametrize("part", sorted(readme.PARTS))
+def test_readme_is_as_the_code_writes_it(part: str) -> None:
+    assert readme.PARTS[part]() in readme.README.read_text(), "run `python -m tests.readme`"

@@ -123,12 +123,13 @@ class FromSpark(AnalysisException):
     ("text", "expected"),
     [
         (
-            "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'ev'. SQLSTATE: 42601 (line 2, pos 13)\n\n== SQL ==\nselect * fro\n--^^^\n",
-            Problem("[PARSE_SYNTAX_ERROR] Syntax error at or near 'ev'.", 2, 14),
+            "\n[PARSE_SYNTAX_ERROR] Error at 'ev'. SQLSTATE: 42601 (line 2, pos 13)\n\n== SQL ==\nselect * fro\n--^^^\n",
+            Problem("[PARSE_SYNTAX_ERROR] Error at 'ev'.", 2, 14),
         ),
         (
             "[TABLE_OR_VIEW_NOT_FOUND] No table `t`. Verify the spelling.\nSearch path: [`a`].\nOr qualify it.\n"
-            "To tolerate the error on drop use IF EXISTS. SQLSTATE: 42P01; line 1 pos 14;\n'Project [*]\n+- 'UnresolvedRelation [t], [], false\n",
+            "To tolerate the error on drop use IF EXISTS. SQLSTATE: 42P01; "
+            "line 1 pos 14;\n'Project [*]\n+- 'UnresolvedRelation [t], [], false\n",
             Problem("[TABLE_OR_VIEW_NOT_FOUND] No table `t`. Verify the spelling.\nOr qualify it.", 1, 15),
         ),
         (

@@ -1,0 +1,64 @@
+"""The parts of the README that the code writes: `python -m tests.readme` puts them in; a test holds the README to them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+from sqlext import options, planner, statements
+from sqlext.detect import is_ours
+from sqlext.explain import explain_flow
+from sqlext.options import Given, Level, is_option_key
+from sqlext.rules import BATCHES
+from sqlext.script import split
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+
+
+def options_table() -> str:
+    return options.reference()
+
+
+def explained_examples() -> str:
+    """EXPLAIN of every flow in the examples, as Markdown."""
+    blocks = []
+    for path in sorted((ROOT / "sql_examples").glob("*.sql")):
+        for script in split(path.read_text()):
+            statement = statements.parse(script.text) if is_ours(script.text) else None
+            if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
+                query = re.sub(r"^(\s*--[^\n]*\n)+", "", script.text).strip()
+                blocks.append(f"`{path.relative_to(ROOT)}`:\n\n```sql\nEXPLAIN {query}\n```\n\n```\n{_explain(statement)}\n```\n")
+    return "\n".join(blocks)
+
+
+def _explain(statement: statements.CreateStreamingTable | statements.Insert) -> str:
+    plan = planner.plan_flow(statement.query, BATCHES)
+    own: dict[str, Given] = {}
+    if isinstance(statement, statements.CreateStreamingTable):
+        own = {key: given for key, given in statement.definition.properties.items() if is_option_key(key)}
+    given = {Level.HINT: plan.hints, Level.PROPERTY: own}
+    table = statement.name if isinstance(statement, statements.CreateStreamingTable) else statement.target
+    return "\n".join(explain_flow(plan, options.resolve(given, _seconds_or_minutes), ".".join(table)))
+
+
+def _seconds_or_minutes(text: str) -> timedelta:
+    """The examples' durations; Spark's own parser needs a JVM."""
+    number, unit = text.split()
+    return timedelta(**{{"second": "seconds", "minute": "minutes"}[unit.rstrip("s")]: int(number)})
+
+
+PARTS = {"options": options_table, "explain": explained_examples}
+
+
+def main() -> None:
+    text = README.read_text()
+    for name, write in PARTS.items():
+        part = f"<!-- {name} -->\n{write()}<!-- end of {name} -->\n"
+        text = re.sub(f"<!-- {name} -->\n(.*<!-- end of {name} -->\n)?", lambda _, part=part: part, text, flags=re.DOTALL)  # type: ignore[misc]
+    README.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,643 @@
+"""The planner: output mode, key, options, refusals and the graph of a streaming query, and what EXPLAIN says of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlglot import exp
+
+from sqlext.dialect import parse_query
+from sqlext.errors import OptionError, SqlextError, UnsupportedError
+from sqlext.explain import explain_flow
+from sqlext.functions import FUNCTIONS, PythonFunction
+from sqlext.graph import GraphBuilder
+from sqlext.options import Given, Level, resolve
+from sqlext.plan import FlowPlan, JobGraph, Key, OperatorAttributes, OutputMode, Stage
+from sqlext.planner import plan_flow, source_options_of
+from sqlext.rules import BATCHES
+from sqlext.statements import Query
+
+UPDATE, APPEND = OutputMode.UPDATE, OutputMode.APPEND
+FLUSH, BACKLOG, LAG = (
+    "execution.flush.max-interval",
+    "execution.checkpointing.interval-during-backlog",
+    "backlog.lag-threshold",
+)
+
+
+@pytest.fixture(autouse=True)
+def functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two aggregates written in Python, and no others."""
+    known = [
+        PythonFunction("middle", lambda values: values, "DOUBLE", is_aggregate=True),
+        PythonFunction("newest", lambda values: values, "DOUBLE", is_aggregate=True, is_output_idempotent=False),
+    ]
+    monkeypatch.setattr(FUNCTIONS, "_functions", {function.name: function for function in known})
+
+
+def plan(text: str) -> FlowPlan:
+    return plan_flow(Query(parse_query(text), text), BATCHES)
+
+
+def refusal(text: str) -> tuple[type[SqlextError], str, str]:
+    """Class and message of the error, and the text that its position marks."""
+    with pytest.raises(SqlextError) as caught:
+        plan(text)
+    position = caught.value.position
+    return type(caught.value), caught.value.message, text[position.start : position.stop] if position else ""
+
+
+# Output mode
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k, count(*) AS n FROM STREAM t GROUP BY k",
+        "SELECT k FROM STREAM t GROUP BY k",
+        "SELECT count(*) AS n FROM STREAM t",
+        "SELECT 1 + max(v) AS m FROM STREAM t",
+        "SELECT DISTINCT k FROM STREAM t",
+        "SELECT middle(v) AS m FROM STREAM t",
+        "SELECT 1 AS one FROM STREAM t HAVING count(*) > 1",
+        "SELECT k, count(*) AS n FROM STREAM t JOIN d USING (k) GROUP BY k",
+        "WITH c AS (SELECT * FROM STREAM t) SELECT k, count(*) AS n FROM c GROUP BY k",
+    ],
+)
+def test_an_aggregate_updates(query: str) -> None:
+    assert plan(query).output_mode is UPDATE
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM STREAM t",
+        "SELECT k, upper(v) AS v FROM STREAM t WHERE v > 1",
+        "SELECT t.k FROM STREAM t JOIN STREAM u ON t.k = u.k",
+        "SELECT k FROM STREAM t UNION ALL SELECT k FROM STREAM u",
+        "SELECT k, (SELECT max(v) FROM d) AS m FROM STREAM t",
+        "SELECT k FROM STREAM t JOIN (SELECT k, count(*) AS n FROM d GROUP BY k) c USING (k)",
+        "SELECT k FROM STREAM t WHERE v > (SELECT avg(v) FROM d)",
+        "SELECT k FROM STREAM t WHERE k IN (SELECT DISTINCT k FROM d)",
+    ],
+)
+def test_all_else_appends(query: str) -> None:
+    found = plan(query)
+    assert found.output_mode is APPEND
+    assert found.key == Key()
+    assert found.not_idempotent_because == "the query has no aggregate, so each row counts and none replaces another"
+
+
+def test_an_aggregate_is_idempotent_unless_a_function_of_it_is_registered_otherwise() -> None:
+    assert plan("SELECT k, middle(v) AS m FROM STREAM t GROUP BY k").not_idempotent_because == ""
+    assert plan("SELECT k, 1 + newest(v) AS m FROM STREAM t GROUP BY k").not_idempotent_because == (
+        "the function newest is registered as not output-idempotent"
+    )
+
+
+# Key
+
+
+@pytest.mark.parametrize(
+    ("query", "columns"),
+    [
+        ("SELECT k, count(*) AS n FROM STREAM t GROUP BY k", ("k",)),
+        ("SELECT count(*) AS n, a, b FROM STREAM t GROUP BY b, a", ("b", "a")),
+        ("SELECT K, count(*) AS n FROM STREAM t GROUP BY k", ("K",)),
+        ("SELECT k AS key, count(*) AS n FROM STREAM t GROUP BY k", ("key",)),
+        ("SELECT k AS key, count(*) AS n FROM STREAM t GROUP BY key", ("key",)),
+        ("SELECT upper(k) AS u, count(*) AS n FROM STREAM t GROUP BY u", ("u",)),
+        ("SELECT upper(k) AS u, count(*) AS n FROM STREAM t GROUP BY upper(k)", ("u",)),
+        ("SELECT upper(k) AS k, count(*) AS n FROM STREAM t GROUP BY upper(k)", ("k",)),
+        ("SELECT count(*) AS n, k, upper(j) AS u FROM STREAM t GROUP BY 2, 3", ("k", "u")),
+        ("SELECT s.k, count(*) AS n FROM STREAM t AS s GROUP BY k", ("k",)),
+        ("SELECT k, count(*) AS n FROM STREAM t AS s GROUP BY s.k", ("k",)),
+        ("SELECT S.k, count(*) AS n FROM STREAM t AS s GROUP BY s.K", ("k",)),
+        ("SELECT a.k, b.k AS k2, count(*) AS n FROM STREAM a JOIN b ON a.i = b.i GROUP BY a.k, b.k", ("k", "k2")),
+        ("SELECT `a b`, count(*) AS n FROM STREAM t GROUP BY `a b`", ("a b",)),
+        ("SELECT v.a.b, count(*) AS n FROM STREAM t GROUP BY v.a.b", ("b",)),
+        ("SELECT m['x'] AS x, count(*) AS n FROM STREAM t GROUP BY m['x']", ("x",)),
+        ("SELECT k, k AS again, count(*) AS n FROM STREAM t GROUP BY k", ("k",)),
+        ("SELECT k, count(*) AS n FROM STREAM t GROUP BY k, K, 1", ("k",)),
+        ("SELECT k, j, count(*) AS n FROM STREAM t GROUP BY ALL", ("k", "j")),
+        ("SELECT upper(k) AS u, count(*) + 1 AS n, 2 * max(v) AS m FROM STREAM t GROUP BY ALL", ("u",)),
+        ("SELECT DISTINCT k, upper(j) AS u FROM STREAM t", ("k", "u")),
+        ("SELECT k, count(*) AS n FROM STREAM t GROUP BY k HAVING n > 1", ("k",)),
+        ("SELECT k, count(*) AS n FROM STREAM t GROUP BY ALL HAVING n > 1", ("k",)),
+        ("SELECT k, count(*) AS n FROM STREAM t GROUP BY k, 'constant'", ("k",)),
+        ("SELECT 'x' AS x, count(*) AS n FROM STREAM t GROUP BY 'x'", ("x",)),
+        ("SELECT count(*) AS n FROM STREAM t GROUP BY 'constant'", ()),
+        ("SELECT count(*) AS n FROM STREAM t", ()),
+        ("SELECT count(*) AS n FROM STREAM t GROUP BY ALL", ()),
+    ],
+)
+def test_the_key_is_the_grouping_keys_under_their_names_in_the_output(query: str, columns: tuple[str, ...]) -> None:
+    assert plan(query).key == Key(columns)
+
+
+@pytest.mark.parametrize(
+    ("item", "column"),
+    [
+        ("window", "window"),
+        ("window AS w", "w"),
+        ("window.start", "start"),
+        ("window.end AS e", "e"),
+        ("window(at, '5 min') AS w", "w"),
+        ("window(at, '5 min').start AS s", "s"),
+        ("window(at, '5 min').end", "end"),
+    ],
+)
+def test_a_time_window_is_told_by_itself_its_start_or_its_end(item: str, column: str) -> None:
+    query = f"SELECT k, {item}, count(*) AS n FROM STREAM t GROUP BY k, window(at, '5 min')"
+    assert plan(query).key == Key(("k", column))
+
+
+def test_a_session_window_is_a_key_too() -> None:
+    query = "SELECT session_window.start AS s, k, count(*) AS n FROM STREAM t GROUP BY session_window(at, '5 min'), k"
+    assert plan(query).key == Key(("s", "k"))
+
+
+def test_with_a_star_the_key_is_all_but_the_aggregates() -> None:
+    found = plan("SELECT *, count(*) AS n, max(v) AS m FROM STREAM t GROUP BY ALL").key
+    assert found == Key(("n", "m"), all_but=True)
+    assert found.resolve(["k", "J", "n", "M", "__sqlext_qualifies"]) == ("k", "J")
+    assert plan("SELECT DISTINCT t.* FROM STREAM t").key.resolve(["k", "j"]) == ("k", "j")
+
+
+def test_a_key_takes_the_outputs_spelling_and_order() -> None:
+    assert Key(("A", "b")).resolve(["B", "c", "a", "__sqlext_qualifies"]) == ("B", "a")
+    assert Key().resolve(["a"]) == ()
+
+
+LEFT_OUT = (
+    "The select list leaves out the grouping key `{}`, or changes it, so rows of the target have no key. Add it to the "
+    "select list as it stands in GROUP BY."
+)
+NO_NAME = "The column `{0}` has no name of its own. Give it one: {0} AS name."
+SUBTOTALS = (
+    "{} makes rows whose key is not in the target: a subtotal's null and a null of the data look alike. Write one flow for "
+    "each grouping."
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "marked"),
+    [
+        ("SELECT count(*) AS n FROM STREAM t GROUP BY  k", LEFT_OUT.format("k"), "k"),
+        ("SELECT a, count(*) AS n FROM STREAM t GROUP BY a, b", LEFT_OUT.format("b"), "b"),
+        ("SELECT k + 1 AS k1, count(*) AS n FROM STREAM t GROUP BY k", LEFT_OUT.format("k"), "k"),
+        ("SELECT lower(k) AS k, count(*) AS n FROM STREAM t GROUP BY k", LEFT_OUT.format("k"), "k"),
+        ("SELECT b.k, count(*) AS n FROM STREAM a JOIN b ON a.i = b.i GROUP BY a.k", LEFT_OUT.format("a.k"), "a.k"),
+        ("SELECT k, count(*) AS n FROM STREAM t GROUP BY k, 7", "", ""),
+        ("SELECT k + 1, count(*) AS n FROM STREAM t GROUP BY k + 1", NO_NAME.format("k + 1"), "k + 1"),
+        ("SELECT k + 1, count(*) AS n FROM STREAM t GROUP BY 1", NO_NAME.format("k + 1"), "k + 1"),
+        ("SELECT DISTINCT k, j + 1 FROM STREAM t", NO_NAME.format("j + 1"), "j + 1"),
+        ("SELECT *, count(*) AS n FROM STREAM t GROUP BY 1", "GROUP BY 1 counts from a `*`. Name the column.", "1"),
+        ("SELECT t.*, count(*) AS n FROM STREAM t GROUP BY 1,  2", "GROUP BY 1 counts from a `*`. Name the column.", "1"),
+        ("SELECT a, count(*) AS n FROM STREAM t GROUP BY ROLLUP (a)", SUBTOTALS.format("ROLLUP"), None),
+        ("SELECT a, count(*) AS n FROM STREAM t GROUP BY a WITH ROLLUP", SUBTOTALS.format("ROLLUP"), None),
+        ("SELECT a, count(*) AS n FROM STREAM t GROUP BY a, CUBE (a)", SUBTOTALS.format("CUBE"), None),
+        ("SELECT a, count(*) AS n FROM STREAM t GROUP BY a WITH CUBE", SUBTOTALS.format("CUBE"), None),
+        ("SELECT a, count(*) AS n FROM STREAM t GROUP BY GROUPING SETS ((a), ())", SUBTOTALS.format("GROUPING SETS"), None),
+    ],
+)
+def test_without_a_key_there_is_no_flow(query: str, message: str, marked: str | None) -> None:
+    if not message:  # an ordinal past the end is Spark's to refuse
+        assert plan(query).key == Key(("k",))
+        return
+    kind, said, at = refusal(query)
+    assert (kind, said) == (UnsupportedError, message)
+    if marked is not None:
+        assert at == marked
+
+
+# Options in hints and WITH
+
+
+def test_hints_are_read_for_the_flow_and_for_a_stream() -> None:
+    query = (
+        "SELECT /*+ FLUSH_INTERVAL('2 min'), BROADCAST(d), BACKLOG_INTERVAL(O, '30 min') "
+        "BACKLOG_THRESHOLD(o, INTERVAL 5 MINUTES) */ o.k FROM STREAM orders AS o JOIN STREAM p ON o.k = p.k JOIN d USING (k)"
+    )
+    found = plan(query)
+    assert {key: value.value for key, value in found.hints.items()} == {FLUSH: "2 min"}
+    assert [{key: value.value for key, value in source.options.items()} for source in found.graph.streams] == [
+        {BACKLOG: "30 min", LAG: "INTERVAL 5 MINUTES"},
+        {},
+    ]
+    position = found.hints[FLUSH].position
+    assert position is not None
+    assert query[position.start : position.stop] == "FLUSH_INTERVAL('2 min')"
+    assert found.sql == "SELECT /*+ BROADCAST(d) */ o.k FROM STREAM orders AS o JOIN STREAM p ON o.k = p.k JOIN d USING (k)"
+
+
+def test_a_stream_without_an_alias_goes_by_its_name() -> None:
+    found = plan("SELECT /*+ BACKLOG_INTERVAL(orders, '0') */ k FROM STREAM cat.db.orders")
+    assert {alias: {k: v.value for k, v in each.items()} for alias, each in source_options_of(found).items()} == {
+        "orders": {BACKLOG: "0"}
+    }
+
+
+def test_hints_in_subqueries_count_as_well() -> None:
+    found = plan("SELECT k FROM (SELECT /*+ FLUSH_INTERVAL('1 s'), BACKLOG_THRESHOLD(t, '1 s') */ k FROM STREAM t) x")
+    assert list(found.hints) == [FLUSH]
+    assert list(found.graph.streams[0].options) == [LAG]
+
+
+def test_with_options_of_ours_are_read_and_taken_out() -> None:
+    query = (
+        "SELECT a.k FROM STREAM s WITH ('maxFilesPerTrigger' = '1', 'Backlog.Lag-Threshold' = '5 min') AS a "
+        "JOIN STREAM u WITH (execution.checkpointing.interval-during-backlog = 30 min) ON a.k = u.k"
+    )
+    found = plan(query)
+    given = source_options_of(found)
+    assert given["a"][LAG].value == "5 min"
+    assert given["u"][BACKLOG].value == "30 min"
+    position = given["a"][LAG].position
+    assert position is not None
+    assert query[position.start : position.stop] == "'Backlog.Lag-Threshold' = '5 min'"
+    assert found.sql == "SELECT a.k FROM STREAM s WITH ('maxFilesPerTrigger' = '1') AS a JOIN STREAM u ON a.k = u.k"
+
+
+def test_a_hint_wins_over_with() -> None:
+    found = plan("SELECT /*+ BACKLOG_THRESHOLD(t, '1 s') */ k FROM STREAM t WITH ('backlog.lag-threshold' = '2 s')")
+    assert found.graph.streams[0].options[LAG].value == "1 s"
+
+
+OURS = "Ours are BACKLOG_INTERVAL, BACKLOG_THRESHOLD, FLUSH_INTERVAL."
+
+
+@pytest.mark.parametrize(
+    ("hint", "message"),
+    [
+        ("FLUSH_INTERVALS('1 s')", f"There is no hint `FLUSH_INTERVALS`. Did you mean `FLUSH_INTERVAL`? {OURS}"),
+        ("backlog_treshold(t, '1 s')", f"There is no hint `BACKLOG_TRESHOLD`. Did you mean `BACKLOG_THRESHOLD`? {OURS}"),
+        ("BROADCASTS(t)", f"There is no hint `BROADCASTS`. Did you mean `BROADCAST`? {OURS}"),
+        ("unheard_of", f"There is no hint `UNHEARD_OF`. {OURS}"),
+        ("FLUSH_INTERVAL", "The hint FLUSH_INTERVAL is not well formed. Write FLUSH_INTERVAL('2 minutes')."),
+        ("FLUSH_INTERVAL('1', '2')", "The hint FLUSH_INTERVAL('1', '2') is not well formed. Write FLUSH_INTERVAL('2 minutes')."),
+        (
+            "BACKLOG_INTERVAL('1 s')",
+            "The hint BACKLOG_INTERVAL('1 s') is not well formed. Write BACKLOG_INTERVAL(alias, '2 minutes').",
+        ),
+        (
+            "BACKLOG_THRESHOLD(t, u, '1 s')",
+            "The hint BACKLOG_THRESHOLD(t, u, '1 s') is not well formed. Write BACKLOG_THRESHOLD(alias, '2 minutes').",
+        ),
+        (
+            "BACKLOG_INTERVAL(d, '1 s')",
+            "The hint BACKLOG_INTERVAL(d, '1 s') names `d`, which is not a stream of this query. Its streams are t, u.",
+        ),
+    ],
+)
+def test_a_hint_that_cannot_be_meant_is_refused(hint: str, message: str) -> None:
+    query = f"SELECT /*+ BROADCAST(d), {hint} */ k FROM STREAM t JOIN STREAM s AS u ON t.k = u.k JOIN d USING (k)"
+    assert refusal(query) == (OptionError, message, hint)
+
+
+@pytest.mark.parametrize(
+    ("hints", "name", "second"),
+    [
+        ("FLUSH_INTERVAL('1 s'), FLUSH_INTERVAL('2 s')", "FLUSH_INTERVAL", "FLUSH_INTERVAL('2 s')"),
+        ("BACKLOG_INTERVAL(t, '1 s'), backlog_interval(T, '2 s')", "BACKLOG_INTERVAL", "backlog_interval(T, '2 s')"),
+    ],
+)
+def test_a_hint_is_given_once(hints: str, name: str, second: str) -> None:
+    message = f"The hint {name} is given twice. Give it once."
+    assert refusal(f"SELECT /*+ {hints} */ k FROM STREAM t") == (OptionError, message, second)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "marked"),
+    [
+        (
+            "'backlog.lag-treshold' = '1 s'",
+            "sqlext has no option `backlog.lag-treshold`. Did you mean `backlog.lag-threshold`?",
+            "'backlog.lag-treshold' = '1 s'",
+        ),
+        (
+            "'backlog.lag-threshold' = '1 s', Backlog.lag-threshold = '2 s'",
+            "The option `backlog.lag-threshold` is given twice. Give it once.",
+            "Backlog.lag-threshold = '2 s'",
+        ),
+    ],
+)
+def test_a_with_option_that_cannot_be_meant_is_refused(options: str, message: str, marked: str) -> None:
+    assert refusal(f"SELECT k FROM STREAM t WITH ({options})") == (OptionError, message, marked)
+
+
+# Refusals
+
+ABOVE = (
+    "A flow cannot keep this up to date: {}. Keep the aggregate itself in a streaming table, and put the rest in a view over "
+    "that table."
+)
+NESTED = ABOVE.format("this aggregate feeds an outer query")
+ALL_ROWS = ABOVE.format("{} needs all rows at once")
+WINDOW = ABOVE.format("a window function needs all rows at once")
+SETS = "UNION, EXCEPT and INTERSECT of streams need all rows at once. UNION ALL is possible."
+BOUNDED = "GLOBAL WINDOW END OF STREAM needs bounded stages, which this version does not run."
+AGGREGATE = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "marked"),
+    [
+        (f"SELECT * FROM ({AGGREGATE}) x WHERE n > 1", NESTED, AGGREGATE),
+        ("SELECT a FROM (SELECT DISTINCT a FROM STREAM t) x", NESTED, "SELECT DISTINCT a FROM STREAM t"),
+        (f"WITH c AS ({AGGREGATE}) SELECT * FROM c", NESTED, AGGREGATE),
+        (f"SELECT * FROM d JOIN ({AGGREGATE}) x USING (k)", NESTED, AGGREGATE),
+        (
+            "WITH c AS (SELECT * FROM STREAM t) SELECT max(n) FROM (SELECT count(*) AS n FROM c) x",
+            NESTED,
+            "SELECT count(*) AS n FROM c",
+        ),
+        (f"{AGGREGATE} ORDER BY n", ALL_ROWS.format("ORDER BY"), "n"),
+        (f"{AGGREGATE} LIMIT 3", ALL_ROWS.format("LIMIT"), "3"),
+        ("SELECT k FROM STREAM t OFFSET 3", ALL_ROWS.format("OFFSET"), "3"),
+        ("SELECT k FROM STREAM t SORT BY k", ALL_ROWS.format("SORT BY"), "k"),
+        ("SELECT k FROM STREAM t CLUSTER BY k", ALL_ROWS.format("CLUSTER BY"), "k"),
+        ("SELECT k FROM STREAM t QUALIFY max(k) OVER () = k", ALL_ROWS.format("QUALIFY"), "max(k) OVER () = k"),
+        ("SELECT k FROM STREAM t UNION ALL SELECT k FROM d LIMIT 3", ALL_ROWS.format("LIMIT"), "3"),
+        ("SELECT 1 + sum(v) OVER (PARTITION BY k) FROM STREAM t", WINDOW, "sum(v) OVER (PARTITION BY k)"),
+        ("SELECT rank() OVER w FROM STREAM t WINDOW w AS (ORDER BY v)", WINDOW, "rank() OVER w"),
+        ("SELECT r FROM (SELECT rank() OVER (ORDER BY v) AS r FROM STREAM t) x", WINDOW, "rank() OVER (ORDER BY v)"),
+        ("SELECT k FROM STREAM t UNION SELECT k FROM STREAM u", SETS, None),
+        ("SELECT k FROM STREAM t EXCEPT SELECT k FROM d", SETS, None),
+        ("SELECT k FROM STREAM t INTERSECT SELECT k FROM d", SETS, None),
+        ("SELECT k FROM STREAM t MINUS SELECT k FROM d", SETS, None),
+        (f"{AGGREGATE} UNION ALL SELECT k, 1 FROM STREAM u", ABOVE.format("a set operation combines aggregates"), None),
+        (f"{AGGREGATE} GLOBAL WINDOW END OF STREAM", BOUNDED, None),
+        ("SELECT * FROM STREAM o JOIN (SELECT k FROM d GROUP BY k GLOBAL WINDOW END OF STREAM) c USING (k)", BOUNDED, None),
+    ],
+)
+def test_what_one_query_cannot_keep_up_to_date_is_refused(query: str, message: str, marked: str | None) -> None:
+    kind, said, at = refusal(query)
+    assert (kind, said) == (UnsupportedError, message)
+    assert at != ""
+    if marked is not None:
+        assert at == marked
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k, (SELECT max(v) FROM d) AS m FROM STREAM t",
+        "SELECT k FROM STREAM t JOIN (SELECT k FROM d ORDER BY k LIMIT 3) x USING (k)",
+        "SELECT k FROM STREAM t JOIN (SELECT k, rank() OVER (ORDER BY v) AS r FROM d) x USING (k)",
+        "SELECT k FROM STREAM t WHERE k IN (SELECT k FROM d UNION SELECT k FROM e)",
+        "SELECT k, listagg(v) WITHIN GROUP (ORDER BY v) AS l FROM STREAM t GROUP BY k",
+        "SELECT k, count(*) AS n FROM STREAM t LATERAL VIEW explode(xs) e AS x GROUP BY k",
+        "SELECT k FROM STREAM t DISTRIBUTE BY k",
+    ],
+)
+def test_static_parts_may_be_anything(query: str) -> None:
+    assert plan(query).sql == query
+
+
+# Graph
+
+
+def shape(graph: JobGraph) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(operator.kind, operator.detail, operator.inputs) for operator in graph.operators]
+
+
+def test_the_graph_has_an_operator_a_clause() -> None:
+    query = (
+        "SELECT o.k, count(*) AS n\nFROM STREAM db.orders AS o JOIN d ON o.k = d.k LEFT JOIN e USING (k)\n"
+        "WHERE  o.v > 1L\nGROUP BY o.k HAVING n > 2"
+    )
+    graph = plan(query).graph
+    having = "COALESCE((count(*)) > 2, FALSE) AS __sqlext_qualifies"
+    assert shape(graph) == [
+        ("Source", "STREAM db.orders AS o", ()),
+        ("Source", "d", ()),
+        ("Join", "JOIN d ON o.k = d.k", (0, 1)),
+        ("Source", "e", ()),
+        ("Join", "LEFT JOIN e USING (k)", (2, 3)),
+        ("Filter", "o.v > 1L", (4,)),
+        ("Aggregate", f"key: o.k; o.k, count(*) AS n, {having}", (5,)),
+    ]
+    assert [operator.id for operator in graph.operators] == list(range(7))
+    assert graph.last.kind == "Aggregate"
+    assert [(s.name, s.alias, s.is_stream) for s in graph.sources] == [
+        (("db", "orders"), "o", True),
+        (("d",), "d", False),
+        (("e",), "e", False),
+    ]
+    assert [source.alias for source in graph.streams] == ["o"]
+
+
+def test_subqueries_ctes_and_unions_are_walked() -> None:
+    graph = plan(
+        "WITH c AS (SELECT a FROM STREAM t) SELECT a FROM c WHERE a > 1 UNION ALL SELECT b FROM (SELECT b FROM STREAM u) x"
+    ).graph
+    assert shape(graph) == [
+        ("Source", "STREAM t", ()),
+        ("Project", "a", (0,)),
+        ("Filter", "a > 1", (1,)),
+        ("Project", "a", (2,)),
+        ("Source", "STREAM u", ()),
+        ("Project", "b", (4,)),
+        ("Project", "b", (5,)),
+        ("Union", "UNION", (3, 6)),
+    ]
+
+
+def test_a_table_function_is_a_source() -> None:
+    graph = plan("SELECT x FROM STREAM read_files('/x', format => 'json') AS f, explode(f.xs) AS e(x)").graph
+    assert [(s.alias, s.is_stream) for s in graph.sources] == [("f", True), ("e", False)]
+
+
+def test_aggregates_are_idempotent_and_nothing_else_is() -> None:
+    graph = plan("SELECT k, middle(v) AS m FROM STREAM t WHERE v > 1 GROUP BY k").graph
+    assert [o.kind for o in graph.operators if o.attributes == OperatorAttributes()] == ["Source", "Filter"]
+    assert graph.last.attributes == OperatorAttributes(is_output_idempotent=True)
+    assert plan("SELECT k, newest(v) AS m FROM STREAM t GROUP BY k").graph.last.attributes == OperatorAttributes()
+    assert plan("SELECT k FROM STREAM t").graph.last.attributes == OperatorAttributes()
+
+
+def test_attributes_say_what_holds() -> None:
+    assert str(OperatorAttributes()) == "no attributes"
+    assert str(OperatorAttributes(True, True)) == "is_output_idempotent, is_output_only_after_end_of_stream"
+
+
+def test_an_attribute_that_nobody_set_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG", "sqlext.plan"):
+        plan("SELECT count(*) AS n FROM STREAM t")
+    assert [record.getMessage() for record in caplog.records] == [
+        "operator 0 Source: is_output_idempotent is not set, taken as false",
+        "operator 0 Source: is_output_only_after_end_of_stream is not set, taken as false",
+    ]
+
+
+# Stages (the planner refuses bounded queries for now, so straight from the builder)
+
+
+def graph_of(text: str) -> JobGraph:
+    query = parse_query(text)
+    assert isinstance(query, exp.Query)
+    return GraphBuilder(text, {}).build(query)
+
+
+def test_without_a_full_dam_there_is_one_stage() -> None:
+    assert graph_of("SELECT k, count(*) FROM STREAM t JOIN d USING (k) GROUP BY k").stages() == (
+        Stage(1, (0, 1, 2, 3), is_blocking=False),
+    )
+
+
+def test_the_last_operator_blocks_nobody() -> None:
+    graph = graph_of("SELECT k, count(*) FROM t GROUP BY k GLOBAL WINDOW END OF STREAM")
+    assert graph.last.attributes == OperatorAttributes(True, True)
+    assert graph.stages() == (Stage(1, (0, 1), is_blocking=False),)
+
+
+def test_a_bounded_subquery_is_a_blocking_stage_of_its_own() -> None:
+    graph = graph_of(
+        "SELECT o.*, c.total FROM STREAM orders o JOIN "
+        "(SELECT user_id, count(*) total FROM history WHERE v > 1 GROUP BY user_id GLOBAL WINDOW END OF STREAM) c USING (user_id)"
+    )
+    assert [operator.kind for operator in graph.operators] == ["Source", "Source", "Filter", "Aggregate", "Join", "Project"]
+    assert graph.operators[3].attributes == OperatorAttributes(True, True)
+    assert graph.stages() == (Stage(1, (1, 2, 3), is_blocking=True), Stage(2, (0, 4, 5), is_blocking=False))
+
+
+def test_two_bounded_subqueries_are_two_blocking_stages() -> None:
+    bounded = "(SELECT k, count(*) AS n FROM {} GROUP BY k GLOBAL WINDOW END OF STREAM) {}"
+    graph = graph_of(
+        f"SELECT * FROM STREAM t JOIN {bounded.format('a', 'x')} USING (k) JOIN {bounded.format('b', 'y')} USING (k)"
+    )
+    assert [(stage.operators, stage.is_blocking) for stage in graph.stages()] == [
+        ((1, 2), True),
+        ((4, 5), True),
+        ((0, 3, 6, 7), False),
+    ]
+
+
+def test_a_full_dam_over_a_full_dam_is_chained_not_cut() -> None:
+    graph = graph_of(
+        "SELECT k, max(n) FROM (SELECT k, j, count(*) AS n FROM t GROUP BY k, j GLOBAL WINDOW END OF STREAM) x "
+        "GROUP BY k GLOBAL WINDOW END OF STREAM"
+    )
+    assert [operator.kind for operator in graph.operators] == ["Source", "Aggregate", "Aggregate"]
+    assert graph.stages() == (Stage(1, (0, 1, 2), is_blocking=False),)
+
+
+def test_a_join_in_a_bounded_query_is_a_full_dam() -> None:
+    graph = graph_of("SELECT a.k FROM a JOIN b ON a.k = b.k GLOBAL WINDOW END OF STREAM")
+    join = next(operator for operator in graph.operators if operator.kind == "Join")
+    assert join.attributes.is_output_only_after_end_of_stream
+
+
+def test_stages_cover_every_operator_once() -> None:
+    graph = graph_of(
+        "WITH c AS (SELECT k, count(*) AS n FROM a GROUP BY k GLOBAL WINDOW END OF STREAM) "
+        "SELECT * FROM STREAM t JOIN c USING (k) JOIN c AS d USING (k) WHERE t.v > 1 UNION ALL SELECT * FROM c"
+    )
+    covered = sorted(number for stage in graph.stages() for number in stage.operators)
+    assert covered == [operator.id for operator in graph.operators]
+
+
+# EXPLAIN
+
+
+def duration(text: str) -> timedelta:
+    assert text.endswith(" min")
+    return timedelta(minutes=int(text.removesuffix(" min")))
+
+
+def test_explain_of_a_buffered_aggregate() -> None:
+    found = plan(
+        "SELECT /*+ FLUSH_INTERVAL('2 min') */ k, count(*) AS n\nFROM STREAM hits AS v JOIN d USING (k)\n"
+        "WHERE v.ok GROUP BY k HAVING n > 1"
+    )
+    options = resolve({Level.HINT: found.hints, Level.SESSION: {BACKLOG: Given("30 min")}}, duration)
+    qualifies = "COALESCE((count(*)) > 1, FALSE) AS __sqlext_qualifies"
+    assert (
+        "\n".join(explain_flow(found, options, "db.top"))
+        == f"""\
+== Job graph ==
+Sink db.top [upsert by k]
++- Aggregate key: k; k, count(*) AS n, {qualifies} [is_output_idempotent]
+   +- Filter v.ok [no attributes]
+      +- Join JOIN d USING (k) [no attributes]
+         |- Source stream STREAM hits AS v [no attributes]
+         +- Source d [no attributes]
+
+== Stages ==
+1: Source, Source, Join, Filter, Aggregate (pipelined)
+
+== Buffering ==
+Buffered: Aggregate is output-idempotent and execution.flush.max-interval is 2 min (hint). One commit a flush.
+
+== Options ==
+execution.flush.max-interval = 2 min (hint)
+execution.checkpointing.interval-during-backlog = 30 min (SET)
+
+== Rules fired ==
+options / remove_hints:
+  SELECT /*+ FLUSH_INTERVAL('2 min') */ k, count(*) AS n FROM STREAM hits AS v JOIN d USING (k) WHERE v.ok GROUP BY k HAVING n > 1
+  -> SELECT k, count(*) AS n FROM STREAM hits AS v JOIN d USING (k) WHERE v.ok GROUP BY k HAVING n > 1
+retractions / having_to_column:
+  SELECT k, count(*) AS n FROM STREAM hits AS v JOIN d USING (k) WHERE v.ok GROUP BY k HAVING n > 1
+  -> SELECT k, count(*) AS n, {qualifies} FROM STREAM hits AS v JOIN d USING (k) WHERE v.ok GROUP BY k
+
+== Query for Spark ==
+SELECT k, count(*) AS n, {qualifies} FROM STREAM hits AS v JOIN d USING (k) WHERE v.ok GROUP BY k"""
+    )
+
+
+def test_explain_of_rows_that_are_appended() -> None:
+    found = plan("SELECT a,  1L AS b FROM STREAM t UNION ALL SELECT a, b FROM STREAM u")
+    assert (
+        "\n".join(explain_flow(found, resolve({}, duration), "t2"))
+        == """\
+== Job graph ==
+Sink t2 [append]
++- Union UNION [no attributes]
+   |- Project a, 1L AS b [no attributes]
+   |  +- Source stream STREAM t [no attributes]
+   +- Project a, b [no attributes]
+      +- Source stream STREAM u [no attributes]
+
+== Stages ==
+1: Source, Project, Source, Project, Union (pipelined)
+
+== Buffering ==
+Not buffered, one commit a micro-batch: the query has no aggregate, so each row counts and none replaces another.
+
+== Options ==
+all defaults
+
+== Rules fired ==
+none
+
+== Query for Spark ==
+SELECT a,  1L AS b FROM STREAM t UNION ALL SELECT a, b FROM STREAM u"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "sink"),
+    [
+        ("SELECT a, b, count(*) AS n FROM STREAM t GROUP BY a, b", "upsert by a, b"),
+        ("SELECT *, count(*) AS n FROM STREAM t GROUP BY ALL", "upsert by all columns but n"),
+        ("SELECT DISTINCT * FROM STREAM t", "upsert by all columns"),
+        ("SELECT count(*) AS n FROM STREAM t", "one row"),
+        ("SELECT * FROM STREAM t", "append"),
+    ],
+)
+def test_explain_says_how_rows_reach_the_target(query: str, sink: str) -> None:
+    assert explain_flow(plan(query), resolve({}, duration), "x")[1] == f"Sink x [{sink}]"
+
+
+def test_explain_says_that_an_aggregate_is_not_buffered_without_an_interval() -> None:
+    lines = explain_flow(plan("SELECT count(*) AS n FROM STREAM t"), resolve({}, duration), "x")
+    assert "Not buffered, one commit a micro-batch: execution.flush.max-interval is not set." in lines
+
+
+def test_explain_passes_warnings_on() -> None:
+    options = resolve({Level.SESSION: {"execution.flush.memory-buffer-only": Given("true")}}, duration)
+    lines = explain_flow(plan("SELECT count(*) AS n FROM STREAM t"), options, "x")
+    assert any(line.startswith("warning: `execution.flush.memory-buffer-only` (SET) buffers nothing") for line in lines)
