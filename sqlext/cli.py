@@ -85,6 +85,7 @@ def run(
       1  a statement failed; those after it were not run
       2  wrong usage, or Spark could not be started
       3  a flow failed, or --timeout was over
+      130  Ctrl-C before all that was done; flows are stopped, flushed, all the same
     """
     if timeout and not until_idle:
         raise click.UsageError("--timeout goes with --until-idle; without it flows run until Ctrl-C.")

@@ -200,15 +200,16 @@ def compare(stream: Sequence[Row], batch: Sequence[Row]) -> Comparison:
     for key in left.keys() & right.keys():
         for name, value in left[key].asDict().items():
             other = right[key][name]
-            is_same = math.isclose(value, other, rel_tol=_TOLERANCE) if isinstance(value, float) else value == other
-            if not is_same:
+            are_floats = isinstance(value, float) and isinstance(other, float)
+            if not (math.isclose(value, other, rel_tol=_TOLERANCE) if are_floats else value == other):
                 differences.append(f"{' '.join(key)}: {name} is {value} in the streaming table, {other} in the batch query")
     return Comparison(left, right, differences)
 
 
 def _print_comparison(printer: Printer, comparison: Comparison) -> None:
     def top(rows: Mapping[tuple[str, str], Row]) -> list[Row]:
-        return sorted(rows.values(), key=lambda row: (-row.avg_delay, row.carrier, row.airport))[:10]
+        departed = (row for row in rows.values() if row.avg_delay is not None)
+        return sorted(departed, key=lambda row: (-row.avg_delay, row.carrier, row.airport))[:10]
 
     def cells(row: Row) -> tuple[str, ...]:
         return (f"{row.carrier} {row.airport}", f"{row.departures:,}", f"{row.cancelled:,}", f"{row.avg_delay:.3f}")

@@ -12,11 +12,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sqlext import jvm
 from sqlext.detect import is_ours
-from sqlext.embedded import embedded_session, java_has_ended
+from sqlext.embedded import embedded_session, java_has_ended, log_path
 from sqlext.errors import SetupError, SqlextError, UnsupportedError, WaitTimeoutError
 from sqlext.interrupts import Interrupts
 from sqlext.output import ErrorLog, Printer, Result, fetch
@@ -71,6 +73,10 @@ def run_embedded(
         return ExitCode.USAGE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    except Exception as error:
+        logger.exception("unexpected")
+        printer.error(f"sqlext failed ({type(error).__name__}: {error}). {log_path(warehouse)} has more; please report it.")
+        return ExitCode.STATEMENT_FAILED
 
 
 class Runner:
@@ -203,6 +209,9 @@ class Runner:
             task.result()
         except WaitTimeoutError as error:
             self._printer.error(error.message)
+            return ExitCode.FLOW_FAILED
+        except (PySparkException, Py4JError, OSError):  # `_stop` says why when Java has died
+            logger.exception("waiting for the flows failed")
             return ExitCode.FLOW_FAILED
         return ExitCode.FINE
 

@@ -15,6 +15,8 @@ def function_name(node: exp.Expr) -> str:
     """A call's name in lower case, as Spark knows it; an empty string for what is no call."""
     if isinstance(node, exp.Anonymous):
         return node.name.lower()
+    if isinstance(node, exp.Any):  # `= ANY (..)` to sqlglot; by itself it is the aggregate
+        return "" if isinstance(node.parent, exp.Binary) and node.parent.expression is node else "any"
     if isinstance(node, exp.Func):
         known = [name.lower() for name in node.sql_names()]
         return next((name for name in known if name in AGGREGATES), known[0] if known else "")
@@ -23,16 +25,15 @@ def function_name(node: exp.Expr) -> str:
 
 def is_aggregate_call(node: exp.Expr) -> bool:
     """Whether a node is an aggregate function's call, and not a window function's."""
-    if not isinstance(node, exp.Func):
+    if not (name := function_name(node)):
         return False
-    name = function_name(node)
     python = FUNCTIONS.get(name)
     if not (isinstance(node, exp.AggFunc) or name in AGGREGATES or (python and python.is_aggregate)):
         return False
-    above = node.parent
+    below, above = node, node.parent
     while isinstance(above, (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)):
-        above = above.parent
-    return not isinstance(above, exp.Window)
+        below, above = above, above.parent
+    return not (isinstance(above, exp.Window) and above.this is below)
 
 
 def aggregate_calls(select: exp.Select) -> Iterator[exp.Expr]:

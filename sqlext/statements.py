@@ -339,8 +339,7 @@ class _Head:
         if self._at == start:
             return "", position
         raw = self._text[self._tokens[start].start : self._tokens[self._at - 1].stop]
-        position = Position.of(self._text, position.start, self._tokens[self._at - 1].stop)
-        return (_unquoted(raw) if "=" in ends else raw), position
+        return (_unquoted(raw) if "=" in ends else raw), Position.of(self._text, position.start, self._tokens[self._at - 1].stop)
 
     def _column_list(self) -> Name:
         self._expect("(")

@@ -297,6 +297,7 @@ class Flow:
         arrival = self._clock.now() - timedelta(seconds=started - batches[0].arrived)
         target.merge(self._flush_session, self.spec, latest, self._commit_info(first, last, rows, reason, arrival))
         with self._lock:
+            self._committed = last
             for batch in batches:
                 del self._buffered[batch.batch]
         self._buffer.drop_through(last)

@@ -1,0 +1,536 @@
+"""Flows from their making to their end: what their tables hold, what each commit says, what survives a stop and a crash."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from sqlglot import exp
+
+import sqlext
+from sqlext import jvm, registration
+from sqlext import session as sqlext_session
+from sqlext.errors import FlowError
+from sqlext.execution.flow import Flow, FlowPhase
+from sqlext.execution.host import FlowHost
+from sqlext.execution.registry import EventKind, FlowEvent, FlowRegistry
+from sqlext.jvm import HadoopPath
+from sqlext.names import quote, quote_string
+from tests.support import commits, eventually, rows
+
+DEADLINE = 90.0
+COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM {} GROUP BY k"
+BUFFERED = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')"
+
+
+class Workshop:
+    """The statements and looks inside that the tests are made of."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    def __call__(self, sql: str) -> list[Any]:
+        return self.spark.sql(sql).collect()
+
+    @property
+    def installed(self) -> Any:
+        return sqlext_session._installed[self.spark.sparkContext.applicationId]
+
+    @property
+    def host(self) -> FlowHost:
+        return sqlext_session.flow_host(self.spark)
+
+    def flow(self, name: str) -> Flow:
+        """The flow of this process."""
+        return next(flow for flow in self.host._flows.values() if flow.spec.name == name)
+
+    def shown(self, name: str) -> Any:
+        """The flow's row in SHOW FLOWS."""
+        return next(row for row in self("SHOW FLOWS") if row.name == name)
+
+    def home(self, name: str) -> Path:
+        """The flow's folder."""
+        return local(next(row.value for row in self(f"DESCRIBE FLOW {quote(name)}") if row.property == "home"))
+
+    def commits(self, table: str) -> list[dict[str, Any]]:
+        return commits(self(f"DESCRIBE DETAIL {table}")[0].location)
+
+    def batch(self, sql: str) -> list[tuple[Any, ...]]:
+        return rows(self.spark.sql(sql))
+
+    def source(self, name: str = "ev", using: str = "delta") -> None:
+        self(f"CREATE TABLE {name} (k STRING, v INT) USING {using}")
+        self(f"INSERT INTO {name} VALUES ('a', 1), ('b', 2), (NULL, 3)")
+
+    def equals_batch(self, table: str = "t", source: str = "ev") -> bool:
+        return self.batch(f"SELECT k, n, total FROM {table}") == self.batch(COUNTS.format(source))
+
+    # What happens to a process.
+
+    def freeze(self) -> FlowHost:
+        """The process hangs: its streams run, but nobody looks at the clock, so nothing is flushed for being due or idle."""
+        host = self.host
+        host._closing.set()
+        host._ticker.join()
+        return host
+
+    def take_in(self, name: str) -> None:
+        """Let a flow take what has arrived into its buffer."""
+        query = self.flow(name)._query
+        assert query is not None
+        query.processAllAvailable()
+
+    def crash(self) -> None:
+        """What a killed process leaves behind: buffers are not flushed, and the registry says that its flows run."""
+        host = self.freeze()
+        for flow in host._flows.values():
+            flow._stopping = True
+            flow._stop_query()
+            flow._flusher.close(DEADLINE)
+        host._lease.end()
+        self.installed.host = None
+
+    def take_up(self) -> list[str]:
+        return self.host.take_up()
+
+
+@pytest.fixture
+def sql(spark: SparkSession) -> Workshop:
+    return Workshop(spark)
+
+
+def local(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path))
+
+
+def are_contiguous(found: list[dict[str, Any]]) -> bool:
+    """Whether every micro-batch from 0 on is in one commit, and in order."""
+    nexts = [0, *(commit["last_batch"] + 1 for commit in found)]
+    return [commit["first_batch"] for commit in found] == nexts[:-1]
+
+
+# What the target holds, and what its commits say.
+
+
+@pytest.mark.parametrize("using", ["delta", "parquet"])
+def test_target_equals_a_batch_query_after_each_arrival(sql: Workshop, using: str) -> None:
+    sql.source(using=using)
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+
+    for more in ("", "INSERT INTO ev VALUES ('a', 10), ('c', NULL)", "INSERT INTO ev SELECT k, v + 1 FROM ev"):
+        _ = more and sql(more)
+        sql("WAIT FLOW t")
+        assert sql.equals_batch()
+
+    found = sql.commits("t")
+    assert [(c["first_batch"], c["last_batch"], c["rows"], c["reason"]) for c in found] == [
+        (0, 0, 3, "command"),
+        (1, 1, 2, "command"),
+        (2, 2, 4, "command"),
+    ]
+    assert {(c["flow"], c["epoch"]) for c in found} == {("t", 1)}
+
+
+def test_a_flush_is_one_commit_with_its_transaction(sql: Workshop) -> None:
+    sql.source()
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("INSERT INTO ev VALUES ('b', 20)")
+    one_file = "STREAM ev WITH ('maxFilesPerTrigger' = '1')"
+    sql(f"CREATE STREAMING TABLE each AS {COUNTS.format(one_file)}")
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format(one_file)}")
+    sql("WAIT FLOW each")
+    sql("WAIT FLOW t")
+
+    batches = sql("SHOW FLOWS")[0].micro_batches
+    assert batches >= 3
+    unbuffered, buffered = sql.commits("each"), sql.commits("t")
+    assert [c["reason"] for c in unbuffered] == ["micro-batch"] * batches
+    assert are_contiguous(unbuffered)
+    assert len(buffered) < batches
+    assert are_contiguous(buffered)
+    assert buffered[-1]["last_batch"] == batches - 1
+    assert sql.equals_batch("each")
+    assert sql.equals_batch("t")
+    flow_id = sql.shown("t").id
+    location = sql("DESCRIBE DETAIL t")[0].location
+    assert jvm.last_txn_version(sql.spark, location, flow_id) == batches - 1
+
+
+def test_created_tables_and_state_are_of_the_quick_kinds(sql: Workshop) -> None:
+    """Deletion vectors in the target; RocksDB with a changelog for each micro-batch under the checkpoint."""
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t COMMENT 'how many' CLUSTER BY (k) {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("WAIT FLOW t")
+
+    detail = sql("DESCRIBE DETAIL t")[0]
+    assert detail.properties["delta.enableDeletionVectors"] == "true"
+    assert "deletionVectors" in detail.tableFeatures
+    assert detail.description == "how many"
+    assert detail.clusteringColumns == ["k"]
+    state = sql.home("t") / "checkpoint" / "state"
+    assert {path.name for path in state.glob("0/0/*.changelog")} >= {"1.changelog", "2.changelog"}
+    assert not list(state.rglob("*.delta"))
+
+
+def test_flushes_at_the_interval_while_data_arrives_and_when_it_stops(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ('execution.flush.max-interval' = '4 s') AS {COUNTS.format('STREAM ev')}")
+
+    def arrives_until_flushed() -> bool:
+        sql("INSERT INTO ev VALUES ('a', 1)")
+        return any(commit["reason"] == "interval" for commit in sql.commits("t"))
+
+    eventually(arrives_until_flushed, DEADLINE, lambda: f"no flush at the interval: {sql.commits('t')}")
+
+    sql("ALTER FLOW t SET ('execution.flush.max-interval' = '20 s')")  # idle after 2 s
+    before = len(sql.commits("t"))
+    sql("INSERT INTO ev VALUES ('b', 1)")
+    eventually(lambda: len(sql.commits("t")) > before, DEADLINE)
+
+    assert sql.commits("t")[-1]["reason"] == "idle"
+    assert are_contiguous(sql.commits("t"))
+    assert sql.equals_batch()
+    assert any(tuple(row) == ("option execution.flush.max-interval", "20 s (table property)") for row in sql("DESCRIBE FLOW t"))
+
+
+def test_rows_of_a_query_without_aggregate_come_once(sql: Workshop) -> None:
+    sql.source()
+    sql("CREATE TABLE t (k STRING, v INT) USING delta")
+    sql("INSERT INTO t SELECT k, v FROM STREAM ev")
+    sql("WAIT FLOW t")
+    sql.crash()
+    sql("INSERT INTO ev VALUES ('a', 1)")
+    assert sql.take_up() == ["t"]
+    sql("WAIT FLOW t")
+
+    assert sql.batch("SELECT * FROM t") == sql.batch("SELECT * FROM ev")
+    assert [(c["reason"], c["epoch"]) for c in sql.commits("t")] == [("micro-batch", 1), ("micro-batch", 2)]
+
+
+# Stopping, starting, dropping, making again.
+
+
+def test_goes_on_after_a_stop_and_leaves_only_its_target(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql.take_in("t")
+    sql("STOP FLOW t")
+    assert [c["reason"] for c in sql.commits("t")] == ["stop"]
+    assert sql.equals_batch()
+
+    sql("INSERT INTO ev VALUES ('a', 10), ('z', NULL)")
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+    assert are_contiguous(sql.commits("t"))
+
+    home = sql.home("t")
+    assert (home / "checkpoint").is_dir()
+    sql("DROP FLOW t")
+    assert not home.exists()
+    assert sql("SHOW FLOWS") == []
+    assert sql.equals_batch()
+
+
+def test_refresh_computes_all_anew_and_if_not_exists_keeps(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    first = sql.shown("t").id
+
+    sql("CREATE STREAMING TABLE IF NOT EXISTS t AS SELECT v AS k, 1 AS n, 2 AS total FROM STREAM ev")
+    assert sql.shown("t").id == first
+    assert sql.equals_batch()
+
+    sql("UPDATE ev SET v = v * 100 WHERE k = 'a'")  # the old flow could not go on over this
+    sql(f"CREATE OR REFRESH STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    assert sql.shown("t").id != first
+    assert len(sql("SHOW FLOWS")) == 1
+    assert sql.equals_batch()
+
+
+# When something breaks.
+
+
+def test_a_failed_flow_tells_why_and_others_go_on(sql: Workshop) -> None:
+    sql.source()
+    sql.source("doomed")
+    sql(f"CREATE STREAMING TABLE without_source {BUFFERED} AS {COUNTS.format('STREAM doomed')}")
+    sql(f"CREATE STREAMING TABLE without_target {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    for name in ("without_source", "without_target", "t"):
+        sql(f"WAIT FLOW {name}")
+
+    sql("DROP TABLE doomed")
+    sql("DROP TABLE without_target")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    with pytest.raises(PySparkException, match="^Flow `without_target` has failed: "):
+        sql("WAIT FLOW without_target")
+    eventually(lambda: sql.shown("without_source").status == "FAILED", DEADLINE, lambda: str(sql.shown("without_source")))
+
+    for name in ("without_source", "without_target"):
+        shown = sql.shown(name)
+        assert shown.status == "FAILED"
+        assert shown.error
+        assert "Traceback" not in shown.error
+        assert "py4j" not in shown.error.lower()
+    assert "without_target" in sql.shown("without_target").error
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+    assert sql.shown("t").status == "RUNNING"
+    recorded = {record.spec.name: record for record in sql.host._registry.read().values()}
+    eventually(lambda: sql.host._registry.read()[recorded["without_source"].spec.id].state == "FAILED", DEADLINE)
+
+    with pytest.raises(PySparkException, match="The target spark_catalog.default.without_target of flow .* was dropped"):
+        sql("START FLOW without_target")
+
+
+def test_takes_up_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffered and not committed: flushed. Committed and not cleaned up: dropped, and not flushed again."""
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql.freeze()
+    sql.take_in("t")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql.take_in("t")
+    buffer = sql.home("t") / "buffer"
+    assert len(list(buffer.glob("batch-*"))) == 2
+    assert sql.commits("t") == []
+    sql.crash()
+
+    assert sql.take_up() == ["t"]
+    assert [(c["first_batch"], c["last_batch"], c["reason"]) for c in sql.commits("t")] == [(0, 1, "recovery")]
+    assert sql.equals_batch()
+
+    sql.freeze()
+    sql("INSERT INTO ev VALUES ('b', 20)")
+    sql.take_in("t")
+    with monkeypatch.context() as patched:
+        patched.setattr(sql.flow("t")._buffer, "drop_through", lambda batch: None)
+        sql("FLUSH FLOW t")
+    assert len(list(buffer.glob("batch-*"))) == 1
+    sql.crash()
+
+    assert sql.take_up() == ["t"]
+    assert list(buffer.glob("batch-*")) == []
+    assert [c["last_batch"] for c in sql.commits("t")] == [1, 2]
+    sql("INSERT INTO ev VALUES ('c', 30)")
+    sql("WAIT FLOW t")
+    assert are_contiguous(sql.commits("t"))
+    assert sql.equals_batch()
+
+
+def test_an_older_driver_is_fenced(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    older = sql.freeze()
+    sql.take_in("t")
+    old_flow = sql.flow("t")
+    sign_of_life = HadoopPath(sql.spark, older.home).child("hosts", older._lease.host_id)
+    sign_of_life.write_text(json.dumps({**json.loads(sign_of_life.read_text()), "at": 0}))
+
+    newer = FlowHost(sql.spark, older.home)
+    try:
+        assert newer.take_up() == ["t"]
+        assert [(c["epoch"], c["reason"]) for c in sql.commits("t")] == [(2, "recovery")]
+
+        with pytest.raises(
+            FlowError, match=r"Another driver has taken over flow `t` \(epoch 2, this one has 1\)\. It stops here\."
+        ):
+            older.flush("t")
+        assert old_flow.status()[0] is FlowPhase.FENCED
+        older._record(old_flow.spec.id, EventKind.FAILED, "what an old driver says last")
+
+        assert newer.view("t").status == "RUNNING"
+        assert newer._registry.read()[old_flow.spec.id].state == "RUNNING", "an old driver's word counts no more"
+        sql("INSERT INTO ev VALUES ('a', 10)")
+        newer.wait("t", timedelta(seconds=DEADLINE))
+        assert sql.equals_batch()
+        assert are_contiguous(sql.commits("t"))
+        assert [c["epoch"] for c in sql.commits("t")] == [2, 2]
+    finally:
+        newer.close()
+
+
+# Sessions and names.
+
+
+def test_keeps_the_session_that_made_it(sql: Workshop) -> None:
+    """The current database, Spark's settings and settings that Spark does not know, also in a process that takes it up."""
+    sql("CREATE SCHEMA away")
+    sql("USE away")
+    sql("CREATE TABLE ev (at TIMESTAMP) USING delta")
+    sql("SET spark.sql.session.timeZone = Asia/Tokyo")
+    sql("SET my.own.setting = mine")
+    sql("INSERT INTO ev VALUES (TIMESTAMP'2024-01-01 12:00:00 UTC')")
+    sql("CREATE STREAMING TABLE t AS SELECT hour(at) AS h, count(*) AS n FROM STREAM ev GROUP BY hour(at)")
+    sql("SET spark.sql.session.timeZone = UTC")
+    sql("USE default")
+    sql.crash()
+
+    assert sql.take_up() == ["t"]
+    sql("INSERT INTO away.ev VALUES (TIMESTAMP'2024-01-01 12:30:00 UTC'), (TIMESTAMP'2024-01-01 13:00:00 UTC')")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM away.t") == [(21, 2), (22, 1)]
+    assert sql.shown("t").target == "spark_catalog.away.t"
+    assert sql.flow("t").session.conf.get("my.own.setting", None) == "mine"
+
+
+def test_over_a_temporary_view_it_ends_with_its_session(sql: Workshop) -> None:
+    sql.source()
+    sql.spark.readStream.table("ev").where("v > 1").createOrReplaceTempView("large")
+    sql("CREATE TABLE t (k STRING, v INT) USING delta")
+
+    (answer,) = sql("CREATE FLOW f AS INSERT INTO t SELECT k, v FROM STREAM large")
+    assert answer[0].endswith("; it reads large and so ends with this session")
+    sql("WAIT FLOW f")
+    assert sql.batch("SELECT * FROM t") == sql.batch("SELECT * FROM ev WHERE v > 1")
+    assert sql.shown("f").note == "ends with its session: reads large"
+
+    sql.crash()
+    assert sql.take_up() == []
+    shown = sql.shown("f")
+    assert shown.status == "FAILED"
+    assert shown.error.startswith("Flow `f` reads large, which ended with the session that made it.")
+
+
+def test_names_are_quoted_and_never_pasted(sql: Workshop, tmp_path: Path) -> None:
+    sql.source()
+    flow = "../../x`; DROP TABLE ev; -- 'y' \"z\"\n%s"
+    place = tmp_path / "it's a `place` é"
+    (tmp_path / "seen").mkdir()
+    before = sorted(tmp_path.iterdir())
+    sql(f"CREATE TABLE t (`k-1` STRING, `n.o``p` BIGINT) USING delta LOCATION {quote_string(str(place))}")
+
+    sql(
+        f"CREATE FLOW {quote(flow)} AS INSERT INTO t (`n.o``p`, `k-1`) "
+        "SELECT count(*) AS `a ``b``.c`, k AS `group` FROM STREAM ev AS `e.v ``` GROUP BY `e.v ```.k"
+    )
+    sql(f"WAIT FLOW {quote(flow)}")
+    assert sql.batch("SELECT * FROM t") == [("a", 1), ("b", 1), (None, 1)]
+    assert sql.shown(flow).status == "RUNNING"
+    home = local(sql.host.home)
+    assert sql.home(flow).parent == home / "flows"
+    assert {path.name for path in home.iterdir() if not path.name.startswith(".")} == {"flows", "hosts", "registry"}
+    assert sorted(tmp_path.iterdir()) == sorted([*before, place])
+    assert commits(place)[0]["flow"] == flow
+
+    sql.crash()
+    assert sql.take_up() == [flow]
+    sql(f"STOP FLOW {quote(flow)}")
+    sql(f"DROP FLOW {quote(flow)}")
+    assert sql("SHOW FLOWS") == []
+    assert len(sql("SELECT * FROM ev")) == 3
+
+
+# The registry.
+
+
+def test_hosts_that_write_at_once_both_succeed(sql: Workshop, tmp_path: Path) -> None:
+    home = HadoopPath(sql.spark, str(tmp_path / "home"))
+    registries = [FlowRegistry(jvm.clone_session(sql.spark), home) for _ in range(2)]
+    together = threading.Barrier(2)
+    errors: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            for _ in range(3):
+                together.wait(DEADLINE)
+                registries[number].append(FlowEvent(f"flow-{number}", EventKind.STOPPED))
+        except BaseException as error:
+            errors.append(error)
+            together.abort()
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(DEADLINE)
+
+    assert errors == []
+    written = sql.spark.read.format("delta").load(home.child("registry").location).collect()
+    assert sorted(row.seq for row in written) == [1, 2, 3, 4, 5, 6]
+    assert sorted(row.flow_id for row in written) == ["flow-0"] * 3 + ["flow-1"] * 3
+    assert [each.event.flow_id for each in registries[0]._events()] == [each.event.flow_id for each in registries[1]._events()]
+
+
+def test_a_torn_record_leaves_the_others_alone(sql: Workshop) -> None:
+    sql.source()
+    sql("CREATE STREAMING TABLE t AS SELECT k, v FROM STREAM ev")
+    registry = sql.host._registry
+    registry.append(FlowEvent("torn", EventKind.RESERVED, spec='{"version": 1, "name": "to'))
+    registry.append(FlowEvent("torn", EventKind.STARTED, epoch=1))
+    registry.append(FlowEvent("later", EventKind.RESERVED, spec='{"version": 999}'))
+
+    assert [row.name for row in sql("SHOW FLOWS")] == ["t"]
+    sql.crash()
+    assert sql.take_up() == ["t"]
+
+
+# What users add.
+
+
+@pytest.fixture
+def rule() -> Iterator[Any]:
+    """A rule that leaves small values out; it leaves its own output alone."""
+
+    def only_large_values(query: exp.Query) -> exp.Query:
+        if isinstance(query, exp.Select) and not query.args.get("where"):
+            return query.where("v > 1", dialect="spark")
+        return query
+
+    sqlext.register_rule(only_large_values)
+    yield only_large_values
+    registration.remove_rule("only_large_values")
+
+
+def test_a_users_rule_shows_and_counts(sql: Workshop, rule: Any) -> None:
+    sql.source()
+    (plan,) = sql("EXPLAIN CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM ev GROUP BY k")[0]
+    fired = plan.split("== Rules fired ==\n")[1].split("\n\n")[0].splitlines()
+    assert fired == [
+        "user / only_large_values:",
+        "  SELECT k, count(*) AS n FROM STREAM ev GROUP BY k",
+        "  -> SELECT k, count(*) AS n FROM STREAM ev WHERE v > 1 GROUP BY k",
+    ]
+
+    sql("CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM ev GROUP BY k")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [("b", 1), (None, 1)]
+
+
+def test_functions_from_python(sql: Workshop) -> None:
+    sqlext.register_function("test_twice", lambda v: None if v is None else 2 * v, "INT")
+    sqlext.register_function("test_spread", lambda values: max(values) - min(values), "INT", is_aggregate=True)
+    sqlext.register_function("test_seen", len, "INT", is_aggregate=True, is_output_idempotent=False)
+    sql.source()
+    sql("INSERT INTO ev VALUES ('a', 10), ('a', NULL)")
+    twice = "SELECT k, test_spread(test_twice(v)) AS spread FROM {} GROUP BY k"
+    seen = f"CREATE STREAMING TABLE seen {BUFFERED} AS SELECT k, test_seen(v) AS n FROM STREAM ev GROUP BY k"
+
+    (plan,) = sql(f"EXPLAIN {seen}")[0]
+    assert (
+        "== Buffering ==\nNot buffered, one commit a micro-batch: the function test_seen is registered as not output-idempotent."
+        in plan
+    )
+    sql(seen)
+    sql(f"CREATE STREAMING TABLE spread {BUFFERED} AS {twice.format('STREAM ev')}")
+    sql("WAIT FLOW seen")
+    sql("WAIT FLOW spread")
+
+    assert sql.batch("SELECT * FROM seen") == [("a", 2), ("b", 1), (None, 1)]
+    assert {c["reason"] for c in sql.commits("seen")} == {"micro-batch"}
+    assert sql.batch("SELECT * FROM spread") == [("a", 18), ("b", 0), (None, 0)]
+    assert sql.batch("SELECT * FROM spread") == sql.batch(twice.format("ev"))
+    assert {c["reason"] for c in sql.commits("spread")} == {"command"}
