@@ -52,6 +52,7 @@ def relation_sql(table: Table) -> str:
     The values travel as one JSON string literal.
     """
     rows = json.dumps([{name: _json_value(row.get(name)) for name in table.columns} for row in table.rows])
+    rows = rows.replace("${", "\\u0024{")  # or Spark would put a variable's value there
     fields = ", ".join(f"{quote(name)}: {kind}" for name, kind in table.columns.items())
     schema = quote_string(f"ARRAY<STRUCT<{fields}>>")
     return f"SELECT row.* FROM (SELECT explode(from_json({quote_string(rows)}, {schema})) AS row)"  # noqa: S608  # both are quoted

@@ -53,7 +53,7 @@ def cli() -> None:
 
     \b
     Try it:
-      sqlext demo            a year of flight departures through a streaming table, in about three minutes
+      sqlext demo            a year of flight departures through a streaming table, in about two minutes
       sqlext run FILE.sql    your own statements
     """
 
@@ -109,7 +109,7 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
     """Replay the departures of 2013 from New York's airports.
 
     336,776 departures arrive as 365 daily files. A streaming table keeps delays per carrier and airport up to date, flushed every
-    20 seconds instead of at each micro-batch. At the end its content is compared with a batch query over the same files: the
+    10 seconds instead of at each micro-batch. At the end its content is compared with a batch query over the same files: the
     exit code is 0 when they are equal, 1 when they are not.
     """
     from sqlext.demo import run_demo

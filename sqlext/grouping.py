@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.dialect import position_of
+from sqlext.dialect import position_of, to_sql
 from sqlext.errors import UnsupportedError
 from sqlext.plan import QUALIFIES, Key
 from sqlext.shape import function_name, is_aggregate_call
@@ -29,7 +29,7 @@ def key_of(select: exp.Select, source: str) -> Key:
             )
     if group.args.get("all"):
         return _key_of_group_by_all(items, source)
-    columns = [_column_for(expression, items, source) for expression in group.expressions]
+    columns = [_column_for(expression.unnest(), items, source) for expression in group.expressions]
     return Key(tuple(dict.fromkeys(column for column in columns if column)))
 
 
@@ -57,7 +57,7 @@ def _column_for(expression: exp.Expr, items: list[exp.Expr], source: str) -> str
             return _name(item, source)
     if isinstance(expression, exp.Literal):
         return ""  # a constant tells no two rows apart
-    text = expression.sql("spark")
+    text = to_sql(expression, source)
     raise UnsupportedError(
         f"The select list leaves out the grouping key `{text}`, or changes it, so rows of the target have no key. Add it to "
         "the select list as it stands in GROUP BY.",
@@ -98,8 +98,8 @@ def _names_window(item: exp.Expr, expression: exp.Expr) -> bool:
 def _name(item: exp.Expr, source: str) -> str:
     name = item.alias_or_name
     if not name or not isinstance(item, (exp.Alias, exp.Column, exp.Dot)):
+        text = to_sql(item, source)
         raise UnsupportedError(
-            f"The column `{item.sql('spark')}` has no name of its own. Give it one: {item.sql('spark')} AS name.",
-            position_of(item, source),
+            f"The column `{text}` has no name of its own. Give it one: {text} AS name.", position_of(item, source)
         )
     return str(name)

@@ -17,7 +17,9 @@ from tests.support import eventually
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "sql_examples").glob("*.sql"))
 DEADLINE = 900.0
-QUICK_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"  # half the CPU time of a process as short as these
+QUICK_START = (  # half the CPU time of a process as short as these
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+)
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 

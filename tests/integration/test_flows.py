@@ -275,7 +275,7 @@ def test_a_failed_flow_tells_why_and_others_go_on(sql: Workshop) -> None:
     sql("DROP TABLE doomed")
     sql("DROP TABLE without_target")
     sql("INSERT INTO ev VALUES ('a', 10)")
-    with pytest.raises(PySparkException, match="^Flow `without_target` has failed: "):
+    with pytest.raises(PySparkException, match=r"^Flow `without_target` has failed: "):
         sql("WAIT FLOW without_target")
     eventually(lambda: sql.shown("without_source").status == "FAILED", DEADLINE, lambda: str(sql.shown("without_source")))
 
@@ -292,7 +292,7 @@ def test_a_failed_flow_tells_why_and_others_go_on(sql: Workshop) -> None:
     recorded = {record.spec.name: record for record in sql.host._registry.read().values()}
     eventually(lambda: sql.host._registry.read()[recorded["without_source"].spec.id].state == "FAILED", DEADLINE)
 
-    with pytest.raises(PySparkException, match="The target spark_catalog.default.without_target of flow .* was dropped"):
+    with pytest.raises(PySparkException, match=r"The target spark_catalog\.default\.without_target of flow .* was dropped"):
         sql("START FLOW without_target")
 
 
@@ -441,14 +441,14 @@ def test_hosts_that_write_at_once_both_succeed(sql: Workshop, tmp_path: Path) ->
     home = HadoopPath(sql.spark, str(tmp_path / "home"))
     registries = [FlowRegistry(jvm.clone_session(sql.spark), home) for _ in range(2)]
     together = threading.Barrier(2)
-    errors: list[BaseException] = []
+    errors: list[Exception] = []
 
     def write(number: int) -> None:
         try:
             for _ in range(3):
                 together.wait(DEADLINE)
                 registries[number].append(FlowEvent(f"flow-{number}", EventKind.STOPPED))
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the test tells it
             errors.append(error)
             together.abort()
 

@@ -44,6 +44,10 @@ def test_a_table_as_a_query() -> None:
     )
 
 
+def test_spark_puts_no_variable_into_a_value() -> None:
+    assert "${" not in relation_sql(Table(ONE_COLUMN, [{"a": "${env:HOME} $${x}"}]))
+
+
 def test_a_table_without_rows_keeps_its_columns() -> None:
     sql = relation_sql(Table(ONE_COLUMN, []))
     assert literals(sql) == ["[]", "ARRAY<STRUCT<`a`: STRING>>"]
