@@ -177,6 +177,8 @@ class Commands:
             return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])
         if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
             plan = planner.plan_flow(statement.query, self._batches())
+            if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
+                return PassOn(wrong)
             request, options = self._request(spark, statement, plan, "")
             lines = explain_flow(plan, options, ".".join(request.table))
             return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])

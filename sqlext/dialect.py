@@ -293,7 +293,10 @@ def parse_query(text: str) -> exp.Query:
         what = type(found[0]).__name__.upper() if found else "nothing"
         start = len(text) - len(text.lstrip())
         raise SyntaxProblem(f"A query (SELECT ..) is expected here, found {what}.", Position.of(text, start))
-    return found[0]
+    query = found[0]
+    while isinstance(query, exp.Subquery) and query.is_wrapper:  # INSERT INTO t (SELECT ..)
+        query = query.this
+    return query
 
 
 def _problem(error: ParseError, text: str) -> SyntaxProblem:
