@@ -293,8 +293,12 @@ def parse_query(text: str) -> exp.Query:
         what = type(found[0]).__name__.upper() if found else "nothing"
         start = len(text) - len(text.lstrip())
         raise SyntaxProblem(f"A query (SELECT ..) is expected here, found {what}.", Position.of(text, start))
-    query = found[0]
-    while isinstance(query, exp.Subquery) and query.is_wrapper:  # INSERT INTO t (SELECT ..)
+    return found[0]
+
+
+def without_brackets(query: exp.Query) -> exp.Query:
+    """The query inside brackets that say nothing, as in `INSERT INTO t (SELECT ..)`."""
+    while isinstance(query, exp.Subquery) and query.is_wrapper:
         query = query.this
     return query
 

@@ -388,7 +388,7 @@ class _Head:
         stop = self._tokens[-1].stop
         source = blank[:at] + text + blank[at + len(text) : token.start] + self._text[token.start : stop]
         try:
-            return Query(dialect.parse_query(source), source)
+            return Query(dialect.without_brackets(dialect.parse_query(source)), source)
         except SyntaxProblem as problem:
             raise UnreadableQuery(problem.message, problem.position, source) from None
 
