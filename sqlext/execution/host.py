@@ -328,7 +328,8 @@ class FlowHost:
         return session
 
     def _record(self, flow_id: str, kind: EventKind, detail: str = "") -> None:
-        self._registry.append(FlowEvent(flow_id, kind, host=self._lease.host_id, detail=detail))
+        epoch = self._flows[flow_id].epoch if flow_id in self._flows else 0
+        self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail))
 
     def _here(self, record: FlowRecord) -> Flow | None:
         """The flow in this process; an error when another live process runs it."""
