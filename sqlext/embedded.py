@@ -11,6 +11,7 @@ import atexit
 import fcntl
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,8 +27,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import sqlext
-from sqlext.errors import SetupError
-from sqlext.jvm import reason_of
+from sqlext.errors import SetupError, SqlextError
 from sqlext.options import CONF_PREFIX, is_option_key
 
 logger = logging.getLogger(__name__)
@@ -215,6 +215,7 @@ def _start(
     builder = sqlext.configure(builder, progress)
     conf = SparkConf(loadDefaults=False).setAll(list(builder._options.items()))  # noqa: SLF001  # the builder cannot be read otherwise
     # Java gets a session of its own: no Ctrl-C or hang-up of the terminal reaches it, it ends when its stdin does.
+    before = log_path(folder).stat().st_size
     popen = {"stdout": log, "stderr": log, "pass_fds": (lock,), "start_new_session": True}
     try:
         gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
@@ -223,18 +224,31 @@ def _start(
         for key, path in derby.items():
             gateway.jvm.java.lang.System.setProperty(key, str(path))
         session: SparkSession = builder.getOrCreate()
+    except SqlextError as error:
+        raise SetupError(error.message) from None
     except (PySparkException, Py4JError) as error:
+        has_ended = "JAVA_GATEWAY_EXITED" in str(error)
+        reason = (
+            _last_words(log_path(folder).read_bytes()[before:].decode(errors="replace")) if has_ended else _root_reason(error)
+        )
         logger.exception("Spark did not start")
-        raise SetupError(f"Spark did not start: {_reason(error, folder)}. More is in {log_path(folder)}.") from None
+        raise SetupError(f"Spark did not start: {reason.rstrip('.')}. More is in {log_path(folder)}.") from None
     return session
 
 
-def _reason(error: BaseException, folder: Path) -> str:
-    """Of a JVM that has ended only its last words are left."""
-    if "JAVA_GATEWAY_EXITED" in str(error):
-        lines = log_path(folder).read_text(errors="replace").strip().splitlines()
-        return lines[-1].strip().rstrip(".") if lines else "Java ended at once"
-    return reason_of(error).rstrip(".")
+def _last_words(log: str) -> str:
+    """Why a JVM ended before it could be asked anything: its first complaint, or the last it said."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    complaint = next((line for line in lines if re.search(r"\b(error|invalid|\w*exception)\b", line, re.IGNORECASE)), None)
+    return complaint or (lines[-1] if lines else "Java ended at once")
+
+
+def _root_reason(error: BaseException) -> str:
+    """Spark wraps what is wrong with a setting into errors about its own classes."""
+    java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    while java is not None and java.getCause() is not None:
+        java = java.getCause()
+    return str(java.getMessage() or java.toString()) if java is not None else str(error)
 
 
 def _end(spark: SparkSession, gateway: Any) -> None:

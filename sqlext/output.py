@@ -102,7 +102,9 @@ class Printer:
 
 
 class ErrorLog(logging.Handler):
-    """Prints what the host of flows logs as an error: it happens beside the statements, so none of them can raise it."""
+    """Prints what the host of flows logs as an error: it happens beside the statements, so none of them can raise it. What comes
+    with a traceback is for the log alone.
+    """
 
     def __init__(self, printer: Printer) -> None:
         super().__init__(logging.ERROR)
@@ -111,7 +113,7 @@ class ErrorLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if text != self._last:  # the host looks at each flow several times a second
+        if text != self._last and not record.exc_info:
             self._last = text
             self._printer.error(text)
 

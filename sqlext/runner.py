@@ -115,6 +115,8 @@ class Runner:
             return ExitCode.USAGE
         if taken_up := [flow.name for flow in self.statuses()]:
             self._printer.note(f"flows taken up again: {', '.join(taken_up)}")
+        elif not scripts:
+            self._printer.note("there is no flow to take up again")
         try:
             for script in scripts:
                 self._run_script(script)
@@ -207,8 +209,8 @@ class Runner:
             raise KeyboardInterrupt
         try:
             task.result()
-        except WaitTimeoutError as error:
-            self._printer.error(error.message)
+        except WaitTimeoutError:
+            self._printer.error(f"The flows are not idle after {timeout}. The next run on this warehouse goes on where they are.")
             return ExitCode.FLOW_FAILED
         except (PySparkException, Py4JError, OSError):  # `_stop` says why when Java has died
             logger.exception("waiting for the flows failed")
