@@ -17,6 +17,7 @@ from sqlext.jvm import HadoopPath
 from sqlext.names import quote
 
 BATCH_COLUMN = "__sqlext_batch"
+_ROW_COLUMN = "__sqlext_row"
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,13 @@ class DurableBuffer:
         if len(batches) == 1:
             return frame.drop(BATCH_COLUMN)
         columns = [F.col(quote(name)) for name in schema.names]
-        newest = F.max_by(F.struct(*columns), F.col(BATCH_COLUMN)).alias("row")
-        return frame.groupBy(*(F.col(quote(name)) for name in key)).agg(newest).where("row IS NOT NULL").select("row.*")
+        newest = F.max_by(F.struct(*columns), F.col(BATCH_COLUMN)).alias(_ROW_COLUMN)
+        return (
+            frame.groupBy(*(F.col(quote(name)) for name in key))
+            .agg(newest)
+            .where(F.col(_ROW_COLUMN).isNotNull())
+            .select(f"{_ROW_COLUMN}.*")
+        )
 
     def drop(self, batch: int) -> None:
         """Delete one micro-batch."""

@@ -11,6 +11,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from delta.exceptions import ConcurrentAppendException
+from delta.tables import DeltaMergeBuilder
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from sqlglot import exp
@@ -253,10 +255,10 @@ def test_refresh_computes_all_anew_and_if_not_exists_keeps(sql: Workshop) -> Non
     assert sql.equals_batch()
 
     sql("UPDATE ev SET v = v * 100 WHERE k = 'a'")  # the old flow could not go on over this
-    sql(f"CREATE OR REFRESH STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
-    sql("WAIT FLOW t")
-    assert sql.shown("t").id != first
-    assert len(sql("SHOW FLOWS")) == 1
+    sql(f"CREATE OR REFRESH STREAMING TABLE default.t {BUFFERED} AS {COUNTS.format('STREAM ev')}")  # the same table
+    (shown,) = sql("SHOW FLOWS")
+    sql(f"WAIT FLOW {shown.name}")
+    assert shown.id != first
     assert sql.equals_batch()
 
 
@@ -292,8 +294,31 @@ def test_a_failed_flow_tells_why_and_others_go_on(sql: Workshop) -> None:
     recorded = {record.spec.name: record for record in sql.host._registry.read().values()}
     eventually(lambda: sql.host._registry.read()[recorded["without_source"].spec.id].state == "FAILED", DEADLINE)
 
+    sql("STOP FLOW without_source")
+    assert sql.shown("without_source").status == "STOPPED"
     with pytest.raises(PySparkException, match=r"The target spark_catalog\.default\.without_target of flow .* was dropped"):
         sql("START FLOW without_target")
+
+
+def test_a_flush_that_meets_another_write_is_tried_again(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An UPDATE, DELETE or OPTIMIZE by a user, at the same moment, costs the flow nothing; its transaction makes it safe."""
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql.take_in("t")
+    execute, tries = DeltaMergeBuilder.execute, []
+
+    def meets_another_write(builder: DeltaMergeBuilder) -> Any:
+        tries.append(builder)
+        if len(tries) == 1:
+            raise ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] Transaction conflict detected.")
+        return execute(builder)
+
+    monkeypatch.setattr(DeltaMergeBuilder, "execute", meets_another_write)
+    sql("WAIT FLOW t")
+
+    assert len(tries) == 2
+    assert sql.equals_batch()
+    assert are_contiguous(sql.commits("t"))
 
 
 def test_takes_up_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,6 +428,21 @@ def test_over_a_temporary_view_it_ends_with_its_session(sql: Workshop) -> None:
     shown = sql.shown("f")
     assert shown.status == "FAILED"
     assert shown.error.startswith("Flow `f` reads large, which ended with the session that made it.")
+
+
+def test_says_all_that_ends_with_its_session(sql: Workshop) -> None:
+    """Also what only a subquery reads, and temporary functions."""
+    sql.source()
+    sql("CREATE TEMPORARY VIEW wanted AS SELECT 'a' AS k")
+    sql("CREATE TEMPORARY FUNCTION plus_one(x INT) RETURN x + 1")
+    sql("DECLARE VARIABLE least INT DEFAULT 1")
+    sql("CREATE STREAMING TABLE t AS SELECT k, plus_one(v) AS v FROM STREAM ev WHERE k IN (SELECT k FROM wanted) AND v >= least")
+    sql("WAIT FLOW t")
+
+    assert sql.batch("SELECT * FROM t") == [("a", 2)]
+    note = sql.shown("t").note or ""
+    assert "wanted" in note
+    assert "plus_one" in note
 
 
 def test_names_are_quoted_and_never_pasted(sql: Workshop, tmp_path: Path) -> None:
