@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -101,6 +100,22 @@ def is_temporary_view(spark: SparkSession, name: str) -> bool:
     return bool(catalog.getTempView(name).isDefined())
 
 
+def is_temporary_function(spark: SparkSession, name: str) -> bool:
+    """Whether the session has a function of that name that no catalog holds."""
+    identifier = _jvm(spark).org.apache.spark.sql.catalyst.FunctionIdentifier(name)
+    return bool(spark._jsparkSession.sessionState().catalog().isTemporaryFunction(identifier))
+
+
+def variable(spark: SparkSession, name: str) -> str | None:
+    """Type and value of a session variable, as DECLARE VARIABLE takes them; None when there is none of that name."""
+    parts = _jvm(spark).scala.jdk.javaapi.CollectionConverters.asScala([name.lower()]).toSeq()
+    found = spark._jsparkSession.sessionState().catalogManager().tempVariableManager().get(parts)
+    if not found.isDefined():
+        return None
+    value = found.get().currentValue()
+    return f"{value.dataType().sql()} DEFAULT {value.sql()}"
+
+
 def default_location(spark: SparkSession, name: tuple[str, ...]) -> str:
     """Where Spark's own catalog would put a new managed table; an empty string for a table of another catalog."""
     if name[0] != "spark_catalog":
@@ -113,25 +128,22 @@ def default_location(spark: SparkSession, name: tuple[str, ...]) -> str:
 
 def can_store(frame: DataFrame, column: str, ddl: str) -> bool:
     """Whether Spark's ANSI store assignment takes a column into a target column of type `ddl`."""
+    return bool(_cast(frame).canANSIStoreAssign(*_types(frame, column, ddl)))
+
+
+def can_hold(frame: DataFrame, column: str, ddl: str) -> bool:
+    """Whether every value of a column has a value of its own in the type `ddl`."""
+    return bool(_cast(frame).canUpCast(*_types(frame, column, ddl)))
+
+
+def _cast(frame: DataFrame) -> Any:
+    return _jvm(frame.sparkSession).org.apache.spark.sql.catalyst.expressions.Cast
+
+
+def _types(frame: DataFrame, column: str, ddl: str) -> tuple[Any, Any]:
     jvm = _jvm(frame.sparkSession)
-    from_type = frame._jdf.schema().apply(column).dataType()
     to_type = jvm.org.apache.spark.sql.types.DataType.fromDDL(f"c {ddl}").apply("c").dataType()
-    return bool(jvm.org.apache.spark.sql.catalyst.expressions.Cast.canANSIStoreAssign(from_type, to_type))
-
-
-@dataclass(frozen=True)
-class Target:
-    """A Delta table as its catalog knows it.
-
-    Attributes:
-        name: catalog, database and table.
-        table_id: Delta's own id of it; a table that was dropped and made again has another.
-        location: where it lies.
-    """
-
-    name: tuple[str, ...]
-    table_id: str
-    location: str
+    return frame._jdf.schema().apply(column).dataType(), to_type
 
 
 def last_txn_version(spark: SparkSession, location: str, app_id: str) -> int | None:

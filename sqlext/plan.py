@@ -179,6 +179,21 @@ class Firing:
 
 
 @dataclass(frozen=True)
+class References:
+    """Names without a qualifier that a query uses, in lower case: a session may give them a meaning of its own.
+
+    Attributes:
+        relations: tables and views.
+        functions: all calls.
+        columns: columns, or session variables.
+    """
+
+    relations: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class FlowPlan:
     """A streaming query, ready to run.
 
@@ -189,6 +204,7 @@ class FlowPlan:
         key: of the target, in UPDATE mode; no columns: the target holds one row.
         firings: the rules that changed the query.
         hints: flow-wide options given by hint.
+        references: names that may be the session's own.
         not_idempotent_because: why rows are appended, or a flush interval has no effect; empty when it has.
     """
 
@@ -198,6 +214,7 @@ class FlowPlan:
     key: Key = Key()
     firings: tuple[Firing, ...] = ()
     hints: Mapping[str, Given] = field(default_factory=dict)
+    references: References = References()
     not_idempotent_because: str = ""
 
 

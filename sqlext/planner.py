@@ -21,6 +21,7 @@ from sqlext.shape import (
     is_aggregation,
     is_end_of_stream,
     our_hints,
+    references_of,
     selects_of,
     streaming_selects,
 )
@@ -54,6 +55,7 @@ def plan_flow(query: Query, batches: Sequence[Batch]) -> FlowPlan:
         key=grouping.key_of(tree, query.source) if is_update and isinstance(tree, exp.Select) else Key(),
         firings=firings,
         hints=hints,
+        references=references_of(tree),
         not_idempotent_because=_why_not_idempotent(query.tree, is_update),
     )
 
@@ -142,7 +144,8 @@ def _check_supported(query: Query) -> None:
             raise _above_the_aggregate("this aggregate feeds an outer query", select, query)
     if any(is_aggregation(select) for select in selects_of(query.tree)) and not isinstance(query.tree, exp.Select):
         raise _above_the_aggregate("a set operation combines aggregates", query.tree, query)
-    if isinstance(query.tree, exp.SetOperation) and query.tree.args.get("distinct"):
+    is_set = isinstance(query.tree, (exp.Except, exp.Intersect))
+    if is_set or (isinstance(query.tree, exp.Union) and query.tree.args.get("distinct")):
         raise UnsupportedError(
             "UNION, EXCEPT and INTERSECT of streams need all rows at once. UNION ALL is possible.",
             position_of(query.tree, query.source),

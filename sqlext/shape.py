@@ -9,6 +9,7 @@ from sqlglot import exp
 from sqlext.dialect import HintCall, Stream
 from sqlext.functions import AGGREGATES, FUNCTIONS
 from sqlext.options import HINTS
+from sqlext.plan import References
 
 
 def function_name(node: exp.Expr) -> str:
@@ -88,6 +89,15 @@ def _reads_directly(select: exp.Select, ctes: set[str]) -> bool:
     from_ = select.args.get("from_")
     relations = ([from_] if from_ else []) + list(select.args.get("joins") or [])
     return any(reads_stream(relation, ctes) for relation in relations)
+
+
+def references_of(query: exp.Query) -> References:
+    """The unqualified names in a query, at any depth; CTEs are not among them."""
+    ctes = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+    relations = {table.name.lower() for table in query.find_all(exp.Table) if not table.args.get("db")} - ctes
+    functions = {function_name(call) for call in query.find_all(exp.Func)} - {""}
+    columns = {column.name.lower() for column in query.find_all(exp.Column) if not column.table}
+    return References(tuple(sorted(relations)), tuple(sorted(functions)), tuple(sorted(columns)))
 
 
 def our_hints(tree: exp.Expr) -> list[HintCall]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
-from sqlext.execution import target
+from sqlext.execution import sessions, target
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import Column, FlowSpec, key_columns
 from sqlext.jvm import HadoopPath
@@ -53,6 +53,13 @@ class FlowRequest:
 def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """Whether two qualified names are one; case does not matter."""
     return [part.lower() for part in one] == [part.lower() for part in other]
+
+
+def existing(records: Records, request: FlowRequest, table: tuple[str, ...]) -> FlowRecord | None:
+    """The flow that a statement makes again: the one of its streaming table, or the one of CREATE FLOW's name."""
+    if request.definition is not None:
+        return next((record for record in records.values() if same_name(record.spec.target, table)), None)
+    return next((record for record in records.values() if record.spec.name.lower() == request.name.lower()), None)
 
 
 def check_free(records: Records, name: str, table: tuple[str, ...], replaced: FlowRecord | None = None) -> None:
@@ -111,7 +118,6 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         has_place = any(clause[:8].upper() == "LOCATION" for clause in request.definition.clauses)
         location = "" if has_place else jvm.default_location(session, name)
         location = "" if location and HadoopPath(session, location).names() else location
-    views = (source.name[0] for source in plan.graph.sources if len(source.name) == 1)
     return FlowSpec(
         id=uuid.uuid4().hex,
         name=request.name,
@@ -128,7 +134,8 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         catalog=session.catalog.currentCatalog(),
         database=session.catalog.currentDatabase(),
         settings=dict(jvm.session_settings(session)),
-        session_bound=tuple(view for view in views if jvm.is_temporary_view(session, view)),
+        variables=sessions.variables_of(session, plan.references),
+        session_bound=sessions.bound_to(session, plan.references),
     )
 
 
@@ -142,6 +149,7 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> F
     if request.definition is None:
         table = target.describe(session, spec.target)
         columns = target.map_columns(frame, table, request.by_name, request.columns)
+        target.check_key(frame, table, [c for c in columns if c.target in key_columns(request.plan.key, columns)])
     else:
         properties = {**request.properties, FLOW_PROPERTY: spec.id}
         output = frame.drop(QUALIFIES).schema

@@ -19,15 +19,15 @@ from pyspark.sql import SparkSession
 from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
 from sqlext.errors import FlowError, NotFoundError, SqlextError
-from sqlext.execution import target
+from sqlext.execution import sessions, target
 from sqlext.execution.creation import (
     FLOW_PROPERTY,
     FlowRequest,
     check_free,
     check_query,
     check_table,
+    existing,
     reserve,
-    same_name,
     with_table,
 )
 from sqlext.execution.flow import Flow, FlowPhase, FlowProgress
@@ -49,13 +49,6 @@ from sqlext.options import Options, resolve
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
-
-_FLOW_SETTINGS = {
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.pollingDelay": "100ms",  # how often an idle source is asked; Spark's own 10 ms keep a core busy
-    "spark.databricks.delta.merge.materializeSource": "none",  # a flush's source is files that nobody changes
-}
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ class FlowHost:
                         "that made it. DROP FLOW it and make it again."
                     )
                 with self._lock:
-                    self._run(record.spec, self._new_session(record.spec))
+                    self._run(record.spec, sessions.restored_session(self._spark, record.spec))
                 taken.append(record.spec.name)
             except (SqlextError, *target.SPARK_ERRORS) as error:
                 logger.error("flow %s cannot be taken up: %s", record.spec.name, jvm.reason_of(error))
@@ -151,12 +144,12 @@ class FlowHost:
             self._sweep()
             name = target.qualified(session, request.table)
             records = self._registry.read()
-            there = next((r for r in records.values() if r.spec.name.lower() == request.name.lower()), None)
+            there = existing(records, request, name)
             if there is not None and request.if_not_exists:
                 return f"flow {there.spec.name} ({there.spec.id}) exists already, and stays as it is"
-            replaced = there if request.refresh and there is not None and same_name(there.spec.target, name) else None
+            replaced = there if request.refresh else None
             check_free(records, request.name, name, replaced)
-            own = jvm.clone_session(session)
+            own = sessions.session_for(session, request.plan.references)
             check_query(own, request.plan, records)
             check_table(own, request, name)
             reserved = reserve(own, request, name)
@@ -182,7 +175,7 @@ class FlowHost:
                 return f"flow {record.spec.name} runs already"
             if record.state is FlowState.RUNNING and flow is None and self._lease.is_alive(record.host):
                 raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
-            session = flow.session if flow is not None else self._new_session(record.spec)
+            session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
             self._run(record.spec, session)
             return f"flow {record.spec.name} ({record.spec.id}) started"
 
@@ -193,6 +186,8 @@ class FlowHost:
             flow = self._here(record)
             if flow is not None:
                 flow.stop()
+                if flow.status()[0] is not FlowPhase.STOPPED:  # it had failed: from here on the registry tells of it
+                    self._flows = {key: each for key, each in self._flows.items() if each is not flow}
             self._record(record.spec.id, EventKind.STOPPED)
             return f"flow {record.spec.name} stopped"
 
@@ -297,8 +292,7 @@ class FlowHost:
         records = self._registry.append(partial(self._started, spec))
         if (before := self._flows.get(spec.id)) is not None:
             before.stop()
-        for key, value in _FLOW_SETTINGS.items():
-            session.conf.set(key, value)
+        sessions.prepare(session)
         home = self._home.child("flows", spec.id)
         flow = Flow(spec, options or self.options_of(spec), records[spec.id].epoch, home, session, self._clock)
         try:
@@ -316,16 +310,6 @@ class FlowHost:
             raise FlowError(f"Flow `{spec.name}` runs in another process.")
         complete = spec.to_json() if record.state is FlowState.RESERVED else ""
         return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
-
-    def _new_session(self, spec: FlowSpec) -> SparkSession:
-        """A session like the one that made the flow."""
-        session = jvm.clone_session(self._spark)
-        for key, value in spec.settings.items():
-            if session.conf.isModifiable(key):
-                session.conf.set(key, value)
-        session.catalog.setCurrentCatalog(spec.catalog)
-        session.catalog.setCurrentDatabase(spec.database)
-        return session
 
     def _record(self, flow_id: str, kind: EventKind, detail: str = "") -> None:
         epoch = self._flows[flow_id].epoch if flow_id in self._flows else 0

@@ -48,6 +48,7 @@ class FlowSpec:
         not_idempotent_because: why a flush interval has no effect; empty when it has.
         given: options as given, by level and key; what SET and SparkConf said is kept, so a restart changes nothing.
         catalog, database, settings: of the session that made it.
+        variables: the session variables it names: type and value, as DECLARE VARIABLE takes them.
         session_bound: the temporary views and functions it reads; with any, it lives only as long as its host.
         graph: what EXPLAIN says of it.
     """
@@ -68,6 +69,7 @@ class FlowSpec:
     catalog: str = "spark_catalog"
     database: str = "default"
     settings: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     session_bound: tuple[str, ...] = ()
     graph: str = ""
 

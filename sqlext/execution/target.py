@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentWriteException,
+)
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
@@ -22,6 +29,15 @@ from sqlext.execution.spec import FlowSpec
 from sqlext.names import quote, quote_parts, quote_string
 from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, TableDefinition
 
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 10
+_CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentWriteException,
+)
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -185,6 +201,17 @@ def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequenc
     return columns
 
 
+def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) -> None:
+    """Raise SchemaError when a key column of the target cannot tell apart what the query's tells apart."""
+    for column in key:
+        if not jvm.can_hold(frame, column.output, column.type):
+            given = ddl_of(frame.schema[column.output].dataType)
+            raise SchemaError(
+                f"The key `{column.output}` of the query is {given}, the column `{column.target}` of {'.'.join(target.name)} is "
+                f"{column.type}: several groups would become one row. Cast it in the query, before GROUP BY."
+            )
+
+
 def in_target_columns(frame: DataFrame, spec: FlowSpec) -> DataFrame:
     """The query's output under the target's names and types, with the HAVING column last if there is one."""
     columns = [F.col(quote(c.output)).cast(c.type).alias(c.target) for c in spec.columns]
@@ -224,10 +251,22 @@ def merge(spark: SparkSession, spec: FlowSpec, rows: DataFrame, info: CommitInfo
     try:
         for key, value in settings.items():
             spark.conf.set(key, value)
-        builder.execute()
+        _again_after_conflicts(builder.execute)
     finally:
         for key in settings:
             spark.conf.unset(key)
+
+
+def _again_after_conflicts(commit: Callable[[], object]) -> None:
+    """Somebody's UPDATE, DELETE or OPTIMIZE may come in between; a repeated commit cannot count twice, as its version tells."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            commit()
+            return
+        except _CONFLICTS as error:
+            if left == 0:
+                raise
+            logger.info("a flush met another write and is tried again: %s", jvm.reason_of(error))
 
 
 def append(spec: FlowSpec, rows: DataFrame, info: CommitInfo) -> None:

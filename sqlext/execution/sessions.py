@@ -1,0 +1,64 @@
+"""The session a flow runs in: its own, like the one that made it, also after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+from sqlext.execution.spec import FlowSpec
+from sqlext.functions import FUNCTIONS
+from sqlext.names import quote
+from sqlext.plan import References
+
+_FLOW_SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.pollingDelay": "100ms",  # how often an idle source is asked; Spark's own 10 ms keep a core busy
+    "spark.databricks.delta.merge.materializeSource": "none",  # a flush's source is files that nobody changes
+}
+
+
+def session_for(session: SparkSession, references: References) -> SparkSession:
+    """A flow's own session, as `session` is now; session variables that the query names come along."""
+    own = jvm.clone_session(session)
+    _declare(own, variables_of(session, references))
+    return own
+
+
+def restored_session(spark: SparkSession, spec: FlowSpec) -> SparkSession:
+    """A session like the one that made the flow."""
+    session = jvm.clone_session(spark)
+    for key, value in spec.settings.items():
+        if session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    session.catalog.setCurrentCatalog(spec.catalog)
+    session.catalog.setCurrentDatabase(spec.database)
+    _declare(session, spec.variables)
+    return session
+
+
+def prepare(session: SparkSession) -> None:
+    """Put the settings on it that every flow runs with."""
+    for key, value in _FLOW_SETTINGS.items():
+        session.conf.set(key, value)
+
+
+def variables_of(session: SparkSession, references: References) -> dict[str, str]:
+    """The session variables among the names a query uses: type and value, as DECLARE VARIABLE takes them."""
+    found = {name: jvm.variable(session, name) for name in references.columns}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def bound_to(session: SparkSession, references: References) -> tuple[str, ...]:
+    """The temporary views and functions a query uses, which end with their session."""
+    ours = {name for function in FUNCTIONS for name in (function.name.lower(), function.over_list_name.lower())}
+    views = [name for name in references.relations if jvm.is_temporary_view(session, name)]
+    functions = [name for name in references.functions if name not in ours and jvm.is_temporary_function(session, name)]
+    return (*views, *functions)
+
+
+def _declare(session: SparkSession, variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        session.sql(f"DECLARE OR REPLACE VARIABLE {quote(name)} {value}")
