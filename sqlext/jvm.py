@@ -146,6 +146,11 @@ def _types(frame: DataFrame, column: str, ddl: str) -> tuple[Any, Any]:
     return frame._jdf.schema().apply(column).dataType(), to_type
 
 
+def release(frame: DataFrame) -> None:
+    """Free the blocks of a locally checkpointed DataFrame."""
+    frame._jdf.queryExecution().analyzed().rdd().unpersist(False)
+
+
 def last_txn_version(spark: SparkSession, location: str, app_id: str) -> int | None:
     """The `version` of the newest transaction that `app_id` committed to the Delta table at `location`."""
     snapshot = _delta_log(spark, location).update(False, _none(spark), _none(spark))

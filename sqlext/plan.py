@@ -21,10 +21,11 @@ INTERNAL_PREFIX = "__sqlext_"
 
 
 class OutputMode(StrEnum):
-    """How Spark hands over a micro-batch: changed groups, or new rows."""
+    """How Spark hands over a micro-batch: changed groups, new rows, or (to get lost ones back) all groups."""
 
     UPDATE = "update"
     APPEND = "append"
+    COMPLETE = "complete"
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,62 @@
-"""The durable buffer: each micro-batch's changed rows, under the flow's home, until a flush has taken them (FLIP-365).
+"""Buffers: each micro-batch's changed rows, until a flush has taken them (FLIP-365).
 
-A micro-batch is a folder of its own, written whole or not at all: Spark's committer puts `_SUCCESS` in last. A micro-batch
-that Spark repeats after a crash overwrites its folder.
+Durable: a folder of files for each micro-batch, under the flow's home, written whole or not at all: Spark's committer puts
+`_SUCCESS` in last, and a micro-batch that Spark repeats after a crash overwrites its folder. Memory-only: blocks on the
+executors, which die with them; `intake.py` gets their rows back from the state store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name all of Spark's documentation uses
 from pyspark.sql.types import IntegerType, StructType
 
+from sqlext import jvm
 from sqlext.jvm import HadoopPath
 from sqlext.names import quote
 
 BATCH_COLUMN = "__sqlext_batch"
 _ROW_COLUMN = "__sqlext_row"
+_LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's condition for a local checkpoint whose executor has gone
 
 
 @dataclass(frozen=True)
 class BufferedBatch:
-    """A micro-batch in the buffer.
+    """Micro-batches in the buffer: one, or several whose rows were combined.
 
     Attributes:
-        batch: its id.
-        rows: how many groups it changed; -1 when a driver before this one wrote it.
-        arrived: the clock's monotonic time, in seconds.
+        first, last: their ids.
+        rows: how many groups they changed; -1 when a driver before this one wrote it.
+        arrived: the clock's monotonic time of the oldest, in seconds.
+        held: the rows, if executors hold them.
     """
 
-    batch: int
+    first: int
+    last: int
     rows: int
     arrived: float
+    held: DataFrame | None = None
+
+
+class Buffer(Protocol):
+    """What an intake asks of a buffer."""
+
+    def write(self, frame: DataFrame, batch: int, arrived: float) -> BufferedBatch:
+        """Take a micro-batch, over what was there under its id."""
+
+    def latest_rows(
+        self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]
+    ) -> DataFrame:
+        """Of every key its row in the newest of `batches`; with no key, the one newest row."""
+
+    def drop(self, batches: Sequence[BufferedBatch]) -> None:
+        """Forget batches that are in the table, or that changed nothing."""
 
 
 class DurableBuffer:
@@ -41,16 +65,11 @@ class DurableBuffer:
     def __init__(self, home: HadoopPath) -> None:
         self._home = home
 
-    def write(self, frame: DataFrame, batch: int) -> int:
-        """Write a micro-batch over what its folder held.
-
-        Returns:
-            The number of rows.
-        """
+    def write(self, frame: DataFrame, batch: int, arrived: float) -> BufferedBatch:
         observation = Observation()
         counted = frame.withColumn(BATCH_COLUMN, F.lit(batch)).observe(observation, F.count(F.lit(1)).alias("rows"))
         counted.write.mode("overwrite").parquet(self._folder(batch).location)
-        return int(observation.get["rows"])
+        return BufferedBatch(batch, batch, int(observation.get["rows"]), arrived)
 
     def complete_batches(self) -> list[int]:
         """Ids of the micro-batches that are whole, in order."""
@@ -58,24 +77,18 @@ class DurableBuffer:
         whole = [name for name in names if self._home.child(name, "_SUCCESS").exists()]
         return sorted(int(name.removeprefix("batch-")) for name in whole)
 
-    def latest_rows(self, spark: SparkSession, batches: Sequence[int], schema: StructType, key: Sequence[str]) -> DataFrame:
-        """Of every key its row in the newest of `batches`; with no key, the one newest row."""
+    def latest_rows(
+        self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]
+    ) -> DataFrame:
         written = StructType(list(schema.fields)).add(BATCH_COLUMN, IntegerType())
-        frame = spark.read.schema(written).parquet(*(self._folder(batch).location for batch in batches))
+        frame = spark.read.schema(written).parquet(*(self._folder(batch.last).location for batch in batches))
         if len(batches) == 1:
             return frame.drop(BATCH_COLUMN)
-        columns = [F.col(quote(name)) for name in schema.names]
-        newest = F.max_by(F.struct(*columns), F.col(BATCH_COLUMN)).alias(_ROW_COLUMN)
-        return (
-            frame.groupBy(*(F.col(quote(name)) for name in key))
-            .agg(newest)
-            .where(F.col(_ROW_COLUMN).isNotNull())
-            .select(f"{_ROW_COLUMN}.*")
-        )
+        return _newest(frame, schema, key)
 
-    def drop(self, batch: int) -> None:
-        """Delete one micro-batch."""
-        self._folder(batch).delete()
+    def drop(self, batches: Sequence[BufferedBatch]) -> None:
+        for batch in batches:
+            self._folder(batch.last).delete()
 
     def drop_through(self, batch: int) -> None:
         """Delete the micro-batches up to and with `batch`."""
@@ -85,3 +98,54 @@ class DurableBuffer:
 
     def _folder(self, batch: int) -> HadoopPath:
         return self._home.child(f"batch-{batch:012d}")
+
+
+class MemoryBuffer:
+    """Blocks on executors. Any thread may call any method; no state is kept here."""
+
+    def write(self, frame: DataFrame, batch: int, arrived: float) -> BufferedBatch:
+        held, rows = _hold(frame)
+        return BufferedBatch(batch, batch, rows, arrived, held)
+
+    def latest_rows(
+        self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]
+    ) -> DataFrame:
+        frames = [batch.held.withColumn(BATCH_COLUMN, F.lit(batch.last)) for batch in batches if batch.held]
+        frame = frames[0]
+        for other in frames[1:]:
+            frame = frame.union(other)
+        return frame.drop(BATCH_COLUMN) if len(frames) == 1 else _newest(frame, schema, key)
+
+    def combine(self, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]) -> BufferedBatch:
+        """One batch of the latest rows of several; theirs stay until they are dropped."""
+        spark = next(batch.held.sparkSession for batch in batches if batch.held)
+        held, rows = _hold(self.latest_rows(spark, batches, schema, key))
+        return BufferedBatch(batches[0].first, batches[-1].last, rows, batches[0].arrived, held)
+
+    def drop(self, batches: Sequence[BufferedBatch]) -> None:
+        for batch in batches:
+            if batch.held is not None:
+                jvm.release(batch.held)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a flush failed because an executor took buffered rows with it."""
+    return isinstance(error, (PySparkException, Py4JJavaError)) and _LOST_BLOCK in str(error)
+
+
+def _hold(frame: DataFrame) -> tuple[DataFrame, int]:
+    """The rows as blocks on the executors, with no way back to the query they came from: it must not run twice."""
+    observation = Observation()
+    held = frame.observe(observation, F.count(F.lit(1)).alias("rows")).localCheckpoint(eager=True)
+    return held, int(observation.get["rows"])
+
+
+def _newest(frame: DataFrame, schema: StructType, key: Sequence[str]) -> DataFrame:
+    columns = [F.col(quote(name)) for name in schema.names]
+    newest = F.max_by(F.struct(*columns), F.col(BATCH_COLUMN)).alias(_ROW_COLUMN)
+    return (
+        frame.groupBy(*(F.col(quote(name)) for name in key))
+        .agg(newest)
+        .where(F.col(_ROW_COLUMN).isNotNull())
+        .select(f"{_ROW_COLUMN}.*")
+    )

@@ -1,32 +1,40 @@
-"""One flow in this process: a streaming query, its buffer, its flushes.
+"""One flow in this process: its streaming queries, and the flushes that bring what they buffer into tables.
 
-Three threads meet here. Statements call `start`, `stop`, `flush` and `wait`; Spark's stream thread calls `_on_batch`; the flush
-thread calls `_flush`. The host's ticker calls `tick`. One lock guards what they share.
+Three threads meet here. Statements call `start`, `stop`, `flush` and `wait`; Spark's stream threads call `_taken` and `_append`;
+the flush thread calls `_flush`. The host's ticker calls `tick`. One lock guards what they share.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, replace
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.errors import FlowError, WaitTimeoutError
-from sqlext.execution import target
-from sqlext.execution.buffer import BufferedBatch, DurableBuffer
+from sqlext.execution import commit, queries, target
+from sqlext.execution.buffer import BufferedBatch, is_lost
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
-from sqlext.execution.spec import FlowSpec
+from sqlext.execution.intake import Intake
+from sqlext.execution.spec import FlowSpec, StreamSpec
 from sqlext.jvm import HadoopPath
-from sqlext.options import CHECKPOINT_INTERVAL, FLUSH_MAX_INTERVAL, Options
-from sqlext.plan import OutputMode
+from sqlext.names import quote_parts
+from sqlext.options import (
+    CHECKPOINT_INTERVAL,
+    FLUSH_MAX_INTERVAL,
+    FLUSH_MEMORY_BUFFER_ONLY,
+    STATE_CACHE_MAX_ENTRIES,
+    Options,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +61,8 @@ class FlowProgress:
     Attributes:
         micro_batches, rows_in: of its input.
         buffered_batches, buffered_rows, oldest_arrival: waiting in the buffer.
-        flushes, rows_flushed: commits on the target, and the changed groups or new rows in them.
+        flushes, rows_flushed, batches_flushed: commits on the target, the changed groups or new rows in them, and micro-batches.
+        reasons: how many flushes were made for which reason.
         last_flush, last_reason, last_flush_seconds: of the newest commit.
         watermark: event time up to which input is complete, as Spark reports it.
     """
@@ -65,14 +74,12 @@ class FlowProgress:
     oldest_arrival: datetime | None = None
     flushes: int = 0
     rows_flushed: int = 0
+    batches_flushed: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
     last_flush: datetime | None = None
     last_reason: str = ""
     last_flush_seconds: float = 0.0
     watermark: str | None = None
-
-
-class _StopAtBoundary(Exception):  # noqa: N818  # not an error: it ends the query before a micro-batch has begun
-    pass
 
 
 class Flow:
@@ -97,29 +104,31 @@ class Flow:
         self.session = session
         self._flush_session = jvm.clone_session(session)  # a MERGE takes its transaction from its session's settings
         self._clock = clock
-        interval = None if spec.not_idempotent_because else options[FLUSH_MAX_INTERVAL]
-        self._policy = FlushPolicy(interval)
-        self._buffer = DurableBuffer(home.child("buffer"))
         self._lock = threading.Lock()
-        self._buffered: dict[int, BufferedBatch] = {}
-        self._flushing_through = -1  # the last micro-batch of the newest flush, done or not
         self._progress = FlowProgress()
         self._phase = FlowPhase.STARTING
         self._error: BaseException | None = None
         self._stopping = False
         self._quiet_since: float | None = None
-        self._last_batch_seen = -1
-        self._last_report = ""
         self._progress_read = float("-inf")
-        self._committed = -1
-        self._query: StreamingQuery | None = None
-        self._schema = StructType()
+        self._policy = self._policy_of(options)
+        self._intakes = tuple(self._intake(stream) for stream in spec.streams)
         self._flusher = Flusher(spec.name, self._flush, self._fail)
+
+    def _policy_of(self, options: Options) -> FlushPolicy:
+        return FlushPolicy(None if self.spec.not_idempotent_because else options[FLUSH_MAX_INTERVAL])
+
+    def _intake(self, stream: StreamSpec) -> Intake:
+        home = self._home.child(stream.relation) if stream.relation else self._home
+        is_memory_only = self.options[FLUSH_MEMORY_BUFFER_ONLY] and not stream.durable_because
+        entries = self.options[STATE_CACHE_MAX_ENTRIES] if is_memory_only and self._policy.max_interval is not None else None
+        name = f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}"
+        return Intake(name, stream, home, self.session, entries, self._clock, self._taken, self._append)
 
     # What statements call.
 
     def start(self) -> None:
-        """Flush what an earlier driver left in the buffer, then start the query.
+        """Bring into the target what an earlier driver left behind, then start the queries.
 
         Raises:
             SqlextError, PySparkException: it cannot start; nothing runs then.
@@ -128,24 +137,30 @@ class Flow:
             target.check_same_table(self.session, self.spec)
             self._home.make()
             self._home.child(_FENCE_FILE).write_text(str(self.epoch))
-            frame = self.session.sql(self.spec.sql)
-            self._schema = target.in_target_columns(frame, self.spec).schema
+            for intake in self._intakes:
+                intake.open(jvm.last_txn_version(self.session, self._location(intake.stream), self.spec.id))
             self._recover()
-            self._query = self._start_query(frame)
+            for intake in self._intakes:
+                intake.rewind()
+                intake.start(self.options[CHECKPOINT_INTERVAL])
         except BaseException:
+            self._stopping = True
+            self._stop_queries()
             self._flusher.close(FLUSH_TIMEOUT)
             raise
         self._set_phase(FlowPhase.RUNNING)
         logger.info("flow %s: started, epoch %d, target %s", self.spec.name, self.epoch, ".".join(self.spec.target))
 
     def stop(self) -> None:
-        """Stop the query, flush what is buffered, end the threads. A micro-batch in progress is repeated on the next start."""
+        """Stop the queries, flush what is buffered, end the threads. A micro-batch in progress is repeated on the next start."""
         self._stopping = True
-        self._stop_query()
+        self._stop_queries()
         if self._phase is FlowPhase.RUNNING and self._has_buffered():
             self._flusher.wait(self._flusher.ask(FlushReason.STOP), FLUSH_TIMEOUT)
         ended = self._flusher.close(FLUSH_TIMEOUT)
         if self._phase is FlowPhase.RUNNING:
+            for intake in self._intakes:
+                intake.note_all_flushed()
             self._set_phase(FlowPhase.STOPPED)
         if not ended:
             raise WaitTimeoutError(f"The last flush of flow `{self.spec.name}` still runs after {FLUSH_TIMEOUT:.0f} s.")
@@ -169,111 +184,107 @@ class Flow:
             FlowError: the flow has failed, or fails meanwhile.
             WaitTimeoutError: at the deadline.
         """
-        query = self._query
-        if query is not None and self._phase is FlowPhase.RUNNING:
-            waiter = threading.Thread(target=self._process_all, args=(query,), name=f"sqlext-wait-{self.spec.name}", daemon=True)
+        deadline = time.monotonic() + timeout.total_seconds()
+        for intake in self._intakes if self._phase is FlowPhase.RUNNING else ():
+            waiter = threading.Thread(target=intake.process_all, name=f"sqlext-wait-{self.spec.name}", daemon=True)
             waiter.start()
-            waiter.join(timeout.total_seconds())
+            waiter.join(max(deadline - time.monotonic(), 0))
             if waiter.is_alive():
                 raise WaitTimeoutError(
                     f"Flow `{self.spec.name}` has not caught up after {timeout.total_seconds():.0f} s. It goes on; wait longer "
                     "with WAIT FLOW .. TIMEOUT 1 hour."
                 )
-            self._read_progress(query)
+            intake.read_progress()
         self.tick()
         self._raise_if_failed()
         self.flush()
 
+    def set_options(self, spec: FlowSpec, options: Options) -> bool:
+        """Go on with other options, if that needs no new start.
+
+        Returns:
+            Whether they are in force.
+        """
+        live = {FLUSH_MAX_INTERVAL.key, STATE_CACHE_MAX_ENTRIES.key}
+        changed = {key for key in options.keys() if options.value(key) != self.options.value(key)}
+        is_interval_set = (options[FLUSH_MAX_INTERVAL] is None) == (self.options[FLUSH_MAX_INTERVAL] is None)
+        if not (changed <= live and is_interval_set):
+            return False
+        with self._lock:
+            self.spec, self.options, self._policy = spec, options, self._policy_of(options)
+        for intake in self._intakes:
+            if intake.max_entries is not None:
+                intake.max_entries = options[STATE_CACHE_MAX_ENTRIES]
+        return True
+
     def status(self) -> tuple[FlowPhase, FlowProgress, str]:
         """Its phase, its progress, and its error's message."""
+        taken = [intake.progress() for intake in self._intakes]
+        oldest = min((each.oldest_arrival for each in taken if each.oldest_arrival is not None), default=None)
+        waited = timedelta(seconds=self._clock.monotonic() - oldest) if oldest is not None else None
         with self._lock:
-            batches = [self._buffered[batch] for batch in sorted(self._buffered)]
-            waited = self._clock.monotonic() - batches[0].arrived if batches else 0.0
             progress = replace(
                 self._progress,
-                buffered_batches=len(batches),
-                buffered_rows=sum(max(batch.rows, 0) for batch in batches),
-                oldest_arrival=self._clock.now() - timedelta(seconds=waited) if batches else None,
+                micro_batches=sum(each.micro_batches for each in taken),
+                rows_in=sum(each.rows_in for each in taken),
+                buffered_batches=sum(each.buffered_batches for each in taken),
+                buffered_rows=sum(each.buffered_rows for each in taken),
+                oldest_arrival=self._clock.now() - waited if waited is not None else None,
+                watermark=min((each.watermark for each in taken if each.watermark), default=None),
             )
             return self._phase, progress, _message(self._error) if self._error else ""
+
+    @property
+    def has_lost_rows(self) -> bool:
+        """Whether it failed because an executor took buffered rows with it; a new start gets them back."""
+        return self._phase is FlowPhase.FAILED and self._error is not None and is_lost(self._error)
 
     # What the host's ticker calls.
 
     def tick(self) -> None:
-        """Look at the query, and ask for a flush when one is due."""
-        query = self._query
-        if self._phase is not FlowPhase.RUNNING or query is None or self._stopping:
+        """Look at the queries, and ask for a flush when one is due."""
+        if self._phase is not FlowPhase.RUNNING or self._stopping:
             return
-        if not query.isActive:
-            self._fail(self._error or query.exception() or FlowError("The streaming query ended by itself."))
-            return
+        for intake in self._intakes:
+            query = intake.query
+            if query is not None and not query.isActive:
+                self._fail(intake.error or query.exception() or FlowError("The streaming query ended by itself."))
+                return
         now = self._clock.monotonic()
         if now - self._progress_read >= _PROGRESS_SECONDS:
             self._progress_read = now
-            self._read_progress(query)
-        status = query.status
-        is_quiet = not status["isDataAvailable"] and not status["isTriggerActive"]
-        with self._lock:
-            self._quiet_since = (self._quiet_since or now) if is_quiet else None
-            oldest = min((batch.arrived for batch in self._buffered.values()), default=None)
-            reason = self._policy.due(now, oldest, self._quiet_since)
+            for intake in self._intakes:
+                intake.read_progress()
+        is_quiet = all(intake.is_quiet for intake in self._intakes)
+        self._quiet_since = (self._quiet_since or now) if is_quiet else None
+        reason = self._policy.due(now, self._oldest_arrival(), self._quiet_since)
         if reason is not None and not self._flusher.is_busy:
             self._flusher.ask(reason)
 
-    # Spark's stream thread.
-
-    def _start_query(self, frame: DataFrame) -> StreamingQuery:
-        writer = (
-            frame.writeStream.outputMode(self.spec.output_mode.value)
-            .queryName(f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}")
-            .option("checkpointLocation", self._home.child("checkpoint").location)
-            .foreachBatch(self._on_batch)
-        )
-        interval = self.options[CHECKPOINT_INTERVAL]
-        if interval:
-            writer = writer.trigger(processingTime=f"{interval // timedelta(milliseconds=1)} milliseconds")
-        return writer.start()
-
-    def _on_batch(self, frame: DataFrame, batch: int) -> None:
-        """Take a micro-batch. Nothing of it has run yet: plans are lazy."""
-        if self._stopping:
-            raise _StopAtBoundary
-        try:
-            rows = target.in_target_columns(frame, self.spec)
-            if self.spec.output_mode is OutputMode.APPEND:
-                self._append(rows, batch)
-            else:
-                self._take_into_buffer(rows, batch)
-        except Exception as error:
-            if not self._stopping:
-                self._error = self._error or error  # Spark would only pass on a Python traceback as text
-            raise
+    # Spark's stream threads.
 
     def _append(self, rows: DataFrame, batch: int) -> None:
-        if batch <= self._committed:
-            rows.write.format("noop").mode("overwrite").save()  # it is in the target; only Spark's state must come along
-            return
         self._check_fence()
         started = self._clock.monotonic()
-        info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, None)
-        target.append(self.spec, rows, info)
-        self._note_flush(FlushReason.MICRO_BATCH, 0, started)
+        watermark = self._intakes[0].progress().watermark
+        info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, watermark, None)
+        commit.append(self.spec.target, rows, info)
+        self._note_flush(FlushReason.MICRO_BATCH, 0, 1, started)
 
-    def _take_into_buffer(self, rows: DataFrame, batch: int) -> None:
-        count = self._buffer.write(rows, batch)
-        if count == 0 or batch <= self._committed:
-            # Without rows a micro-batch only moves the watermark; one that is in the target already, and that Spark repeats
-            # after a crash, only brings Spark's state up to date. An empty buffer commits nothing.
-            self._buffer.drop(batch)
-            return
-        with self._lock:
-            self._buffered[batch] = BufferedBatch(batch, count, self._clock.monotonic())
-            oldest = min((each.arrived for each in self._buffered.values() if each.batch > self._flushing_through), default=None)
-            is_due = self._policy.due(self._clock.monotonic(), oldest, None) is not None
-        if self._policy.max_interval is None:
+    def _taken(self, intake: Intake) -> None:
+        """A micro-batch is in a buffer: flush, when one is due; hold the stream back while the flush before it still runs."""
+        if intake.rewinding_to is not None:
+            self._wait_for_flush(self._flusher.ask(FlushReason.RECOVERY))
+        elif self._policy.max_interval is None:
             self._wait_for_flush(self._flusher.ask(FlushReason.MICRO_BATCH))
-        elif is_due and self._flusher.is_busy:  # the next flush is due and the last one still runs: hold the stream back
-            self._wait_for_flush(self._flusher.ask(FlushReason.INTERVAL))
+        else:
+            reason = self._policy.due(self._clock.monotonic(), self._oldest_arrival(is_waiting=True), None)
+            if intake.is_full:
+                reason = FlushReason.CACHE_FULL
+            if reason is not None and self._flusher.is_busy:
+                self._wait_for_flush(self._flusher.ask(reason))
+            elif reason is FlushReason.CACHE_FULL:
+                self._flusher.ask(reason)
 
     def _wait_for_flush(self, ticket: int) -> None:
         if not self._flusher.wait(ticket, FLUSH_TIMEOUT):
@@ -284,43 +295,71 @@ class Flow:
     # The flush thread.
 
     def _flush(self, reason: FlushReason) -> None:
-        with self._lock:
-            batches = [self._buffered[batch] for batch in sorted(self._buffered)]
-            self._flushing_through = max(self._buffered, default=-1)
-        if not batches:
+        taken = [(intake, batches) for intake in self._intakes if (batches := intake.take())]
+        if not taken:
             return
         self._check_fence()
         started = self._clock.monotonic()
+        oldest = min(batches[0].arrived for _, batches in taken)
+        arrival = self._clock.now() - timedelta(seconds=started - oldest)
+        before = self._version()
+        for intake, batches in taken:
+            self._merge(intake, batches, reason, arrival)
+        rows = sum(max(batch.rows, 0) for _, batches in taken for batch in batches)
+        if self.spec.above:
+            self._replace(before, rows, reason, arrival)
+        for intake, batches in taken:
+            intake.flushed(batches)
+        count = sum(batch.last - batch.first + 1 for _, batches in taken for batch in batches)
+        self._note_flush(reason, rows, count, started)
+
+    def _merge(self, intake: Intake, batches: list[BufferedBatch], reason: FlushReason, arrival: datetime) -> None:
         rows = sum(max(batch.rows, 0) for batch in batches)
-        first, last = batches[0].batch, batches[-1].batch
-        latest = self._buffer.latest_rows(self._flush_session, [b.batch for b in batches], self._schema, self.spec.key)
-        arrival = self._clock.now() - timedelta(seconds=started - batches[0].arrived)
-        target.merge(self._flush_session, self.spec, latest, self._commit_info(first, last, rows, reason, arrival))
-        with self._lock:
-            self._committed = last
-            for batch in batches:
-                del self._buffered[batch.batch]
-        self._buffer.drop_through(last)
-        self._note_flush(reason, rows, started)
+        first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
+        info = self._commit_info(first, batches[-1].last, rows, reason, intake.progress().watermark, arrival)
+        latest = intake.latest_rows(self._flush_session, batches)
+        if intake.stream.relation:
+            table = DeltaTable.forPath(self._flush_session, self._location(intake.stream))
+        else:
+            table = DeltaTable.forName(self._flush_session, quote_parts(self.spec.target))
+        commit.merge(self._flush_session, table, intake.stream, latest, info)
+        intake.committed = batches[-1].last
+
+    def _replace(self, before: int, rows: int, reason: FlushReason, arrival: datetime | None) -> None:
+        """The query above, evaluated over the maintained aggregates as they are now, becomes the target."""
+        tables = {s.relation: self._flush_session.read.format("delta").load(self._location(s)) for s in self.spec.streams}
+        above = queries.over(self._flush_session, tables, self.spec.above)
+        info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival)
+        commit.replace(self._flush_session, self.spec.target, target.in_target_columns(above, self.spec.columns), info)
 
     def _recover(self) -> None:
-        """Flush what is buffered and not committed; drop what is committed and not yet cleaned up."""
-        committed = jvm.last_txn_version(self.session, self.spec.target_location, self.spec.id)
-        if committed is not None:
-            self._committed = committed
-            self._buffer.drop_through(committed)
-        now = self._clock.monotonic()
-        self._buffered = {batch: BufferedBatch(batch, -1, now) for batch in self._buffer.complete_batches()}
-        if self._buffered:
-            logger.info("flow %s: flushing %d micro-batches left by an earlier driver", self.spec.name, len(self._buffered))
+        """Flush what is buffered and not committed; evaluate the query above if a crash came before it."""
+        if self._has_buffered():
+            logger.info("flow %s: flushing micro-batches left by an earlier driver", self.spec.name)
             self._wait_for_flush(self._flusher.ask(FlushReason.RECOVERY))
+        if self.spec.above and self._version() >= 0:
+            committed = jvm.last_txn_version(self.session, self.spec.target_location, self.spec.id)
+            if committed != self._version():
+                self._replace(-1 if committed is None else committed, -1, FlushReason.RECOVERY, None)
 
     # Shared.
 
-    def _commit_info(self, first: int, last: int, rows: int, reason: FlushReason, arrival: datetime | None) -> target.CommitInfo:
-        spec = self.spec
-        return target.CommitInfo(
-            spec.name, spec.id, self.epoch, first, last, rows, reason.value, self._progress.watermark, arrival
+    def _version(self) -> int:
+        """The target's transaction: grows with each flush of any of the queries; of one query its last micro-batch."""
+        return sum(intake.committed + 1 for intake in self._intakes) - 1
+
+    def _location(self, stream: StreamSpec) -> str:
+        return self._home.child(stream.relation, "table").location if stream.relation else self.spec.target_location
+
+    def _oldest_arrival(self, is_waiting: bool = False) -> float | None:
+        arrivals = (intake.oldest_arrival(is_waiting) for intake in self._intakes)
+        return min((arrival for arrival in arrivals if arrival is not None), default=None)
+
+    def _commit_info(
+        self, first: int, last: int, rows: int, reason: FlushReason, watermark: str | None, arrival: datetime | None
+    ) -> commit.CommitInfo:
+        return commit.CommitInfo(
+            self.spec.name, self.spec.id, self.epoch, first, last, rows, reason.value, watermark, arrival
         )
 
     def _check_fence(self) -> None:
@@ -332,45 +371,23 @@ class Flow:
                 "It stops here."
             )
 
-    def _note_flush(self, reason: FlushReason, rows: int, started: float) -> None:
+    def _note_flush(self, reason: FlushReason, rows: int, batches: int, started: float) -> None:
         seconds = self._clock.monotonic() - started
         with self._lock:
             self._progress = replace(
                 self._progress,
                 flushes=self._progress.flushes + 1,
                 rows_flushed=self._progress.rows_flushed + rows,
+                batches_flushed=self._progress.batches_flushed + batches,
+                reasons=Counter(self._progress.reasons) + Counter([reason.value]),
                 last_flush=self._clock.now(),
                 last_reason=reason.value,
                 last_flush_seconds=seconds,
             )
         logger.info("flow %s: flushed %d rows in %.1f s (%s)", self.spec.name, rows, seconds, reason.value)
 
-    def _read_progress(self, query: StreamingQuery) -> None:
-        newest: Any = query.lastProgress
-        if newest is None or newest.timestamp == self._last_report:
-            return
-        recent = query.recentProgress
-        with self._lock:
-            self._last_report = newest.timestamp
-            # an idle query reports under the number of the batch that is still to come
-            fresh = [p for p in recent if p.batchId > self._last_batch_seen and p.numInputRows]
-            self._last_batch_seen = max((p.batchId for p in fresh), default=self._last_batch_seen)
-            self._progress = replace(
-                self._progress,
-                micro_batches=self._progress.micro_batches + len({p.batchId for p in fresh}),
-                rows_in=self._progress.rows_in + sum(p.numInputRows for p in fresh),
-                watermark=newest.eventTime.get("watermark", self._progress.watermark),
-            )
-
-    def _process_all(self, query: StreamingQuery) -> None:
-        try:
-            query.processAllAvailable()
-        except Exception:  # the query failed: `wait` reports it from the query itself
-            logger.debug("flow %s: ended while it was waited for", self.spec.name, exc_info=True)
-
     def _has_buffered(self) -> bool:
-        with self._lock:
-            return bool(self._buffered)
+        return any(intake.has_buffered for intake in self._intakes)
 
     def _fail(self, error: BaseException) -> None:
         """The flow has failed: note the cause, and stop what still runs. Called on the flush thread or the ticker."""
@@ -381,15 +398,13 @@ class Flow:
             self._phase = FlowPhase.FENCED if isinstance(error, _FencedError) else FlowPhase.FAILED
             self._stopping = True
         logger.error("flow %s: %s: %s", self.spec.name, self._phase.lower(), _message(error))
-        threading.Thread(target=self._stop_query, name=f"sqlext-end-{self.spec.name}", daemon=True).start()
+        threading.Thread(target=self._stop_queries, name=f"sqlext-end-{self.spec.name}", daemon=True).start()
 
-    def _stop_query(self) -> None:
-        query = self._query
-        try:
-            if query is not None and query.isActive:
-                query.stop()
-        except target.SPARK_ERRORS as error:
-            logger.warning("flow %s: its query did not stop: %s", self.spec.name, jvm.reason_of(error))
+    def _stop_queries(self) -> None:
+        for intake in self._intakes:
+            intake.stopping = True
+        for intake in self._intakes:
+            intake.stop_query()
 
     def _raise_if_failed(self) -> None:
         if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED):

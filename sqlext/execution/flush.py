@@ -19,6 +19,7 @@ class FlushReason(StrEnum):
     """Why a flush was made; stands in its commit's metadata."""
 
     INTERVAL = "interval"
+    CACHE_FULL = "cache full"
     MICRO_BATCH = "micro-batch"
     IDLE = "idle"
     COMMAND = "command"

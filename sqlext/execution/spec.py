@@ -11,7 +11,7 @@ from sqlext.errors import FlowError
 from sqlext.options import Given, Level
 from sqlext.plan import Key, OutputMode
 
-SPEC_VERSION = 1
+SPEC_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,29 @@ class Column:
 
 
 @dataclass(frozen=True)
+class StreamSpec:
+    """One streaming query of a flow, and the table that its rows go to.
+
+    Attributes:
+        relation: what the query above calls its table; empty when that is the flow's target.
+        sql: the query for Spark, rules applied.
+        output_mode: see `OutputMode`.
+        key: columns of the table that identify a row, in UPDATE mode.
+        columns: in the table's order.
+        has_qualifies: the query carries the HAVING column.
+        durable_because: why its buffer is durable even when only memory was asked for; empty when nothing speaks against it.
+    """
+
+    relation: str
+    sql: str
+    output_mode: OutputMode
+    key: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    has_qualifies: bool = False
+    durable_because: str = ""
+
+
+@dataclass(frozen=True)
 class FlowSpec:
     """A flow.
 
@@ -40,17 +63,14 @@ class FlowSpec:
         target_location: where the target's files lie.
         target_id: Delta's id of the target table.
         statement: what the user wrote.
-        sql: the streaming query, rules applied.
-        output_mode: see `OutputMode`.
-        key: target columns that identify a row, in UPDATE mode.
-        columns: in the target's order.
-        has_qualifies: the query carries the HAVING column.
+        streams: its streaming queries: one that writes the target, or those that maintain what `above` reads.
+        above: the query over maintained aggregates whose result is the target; empty when there is none.
+        columns: of the target, in its order, when there is a query above.
         not_idempotent_because: why a flush interval has no effect; empty when it has.
         given: options as given, by level and key; what SET and SparkConf said is kept, so a restart changes nothing.
         catalog, database, settings: of the session that made it.
         variables: the session variables it names: type and value, as DECLARE VARIABLE takes them.
         session_bound: the temporary views and functions it reads; with any, it lives only as long as its host.
-        graph: what EXPLAIN says of it.
     """
 
     id: str
@@ -59,11 +79,9 @@ class FlowSpec:
     target_location: str
     target_id: str
     statement: str
-    sql: str
-    output_mode: OutputMode
-    key: tuple[str, ...]
-    columns: tuple[Column, ...]
-    has_qualifies: bool = False
+    streams: tuple[StreamSpec, ...]
+    above: str = ""
+    columns: tuple[Column, ...] = ()
     not_idempotent_because: str = ""
     given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     catalog: str = "spark_catalog"
@@ -71,7 +89,11 @@ class FlowSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     session_bound: tuple[str, ...] = ()
-    graph: str = ""
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows of the target are replaced or leave, so that no stream can read it."""
+        return bool(self.above) or self.streams[0].output_mode is OutputMode.UPDATE
 
     def levels(self) -> dict[Level, dict[str, Given]]:
         """The options as `options.resolve` takes them."""
@@ -97,13 +119,19 @@ class FlowSpec:
             version = data.pop("version")
             if version != SPEC_VERSION:
                 raise FlowError(f"A flow was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
-            data["output_mode"] = OutputMode(data["output_mode"])
+            data["streams"] = tuple(_stream(stream) for stream in data["streams"])
             data["columns"] = tuple(Column(**column) for column in data["columns"])
-            for name in ("target", "key", "session_bound"):
+            for name in ("target", "session_bound"):
                 data[name] = tuple(data[name])
             return cls(**data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FlowError(f"A flow's record in the registry cannot be read: {type(error).__name__}: {error}.") from error
+
+
+def _stream(data: Mapping[str, Any]) -> StreamSpec:
+    columns = tuple(Column(**column) for column in data["columns"])
+    mode = OutputMode(data["output_mode"])
+    return StreamSpec(**{**data, "output_mode": mode, "key": tuple(data["key"]), "columns": columns})
 
 
 def key_columns(key: Key, columns: tuple[Column, ...]) -> tuple[str, ...]:

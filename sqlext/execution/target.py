@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentWriteException,
-)
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,49 +19,7 @@ from sqlext.execution.spec import FlowSpec
 from sqlext.names import quote, quote_parts, quote_string
 from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, TableDefinition
 
-logger = logging.getLogger(__name__)
-
-_ATTEMPTS = 10
-_CONFLICTS = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentWriteException,
-)
-_TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _BAD_CHARACTERS = " ,;{}()\n\t="
-
-
-@dataclass(frozen=True)
-class CommitInfo:
-    """What a flow's commit says of itself, in Delta's userMetadata under `sqlext`.
-
-    Attributes:
-        flow, flow_id, epoch: who committed.
-        first_batch, last_batch: the micro-batches in it; the last one is the transaction's version.
-        rows: changed groups or new rows.
-        reason: why now.
-        watermark: the event time up to which input is complete, if the query has one.
-        oldest_arrival: when the oldest of the rows was buffered.
-    """
-
-    flow: str
-    flow_id: str
-    epoch: int
-    first_batch: int
-    last_batch: int
-    rows: int
-    reason: str
-    watermark: str | None = None
-    oldest_arrival: datetime | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        values = {name: value for name, value in vars(self).items() if name != "extra"} | dict(self.extra)
-        arrival = self.oldest_arrival.isoformat(timespec="milliseconds") if self.oldest_arrival else None
-        return json.dumps({"sqlext": values | {"oldest_arrival": arrival}})
 
 
 @dataclass(frozen=True)
@@ -212,10 +160,10 @@ def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) ->
             )
 
 
-def in_target_columns(frame: DataFrame, spec: FlowSpec) -> DataFrame:
+def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qualifies: bool = False) -> DataFrame:
     """The query's output under the target's names and types, with the HAVING column last if there is one."""
-    columns = [F.col(quote(c.output)).cast(c.type).alias(c.target) for c in spec.columns]
-    return frame.select(*columns, *([F.col(QUALIFIES)] if spec.has_qualifies else []))
+    listed = [F.col(quote(c.output)).cast(c.type).alias(c.target) for c in columns]
+    return frame.select(*listed, *([F.col(QUALIFIES)] if has_qualifies else []))
 
 
 def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
@@ -230,55 +178,6 @@ def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
             f"The target {text} of flow `{spec.name}` was dropped and made again, or replaced; what the flow had written is "
             "gone. DROP FLOW it and make it again."
         )
-
-
-def merge(spark: SparkSession, spec: FlowSpec, rows: DataFrame, info: CommitInfo) -> None:
-    """One commit: rows replace those of the same key; groups that no longer satisfy HAVING leave.
-
-    Args:
-        spark: a session that only this flow's flushes use; the transaction's settings are put on it.
-        rows: as `in_target_columns` gives them, one row a key.
-    """
-    same_key = " AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in spec.key) or "true"
-    values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in spec.columns}
-    qualifies = f"s.{QUALIFIES}" if spec.has_qualifies else None
-    target = DeltaTable.forName(spark, quote_parts(spec.target)).alias("t")
-    builder = target.merge(rows.alias("s"), same_key)
-    if qualifies is not None:
-        builder = builder.whenMatchedDelete(f"NOT {qualifies}")
-    builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies or "true", values)
-    settings = {_TXN_APP_ID: spec.id, _TXN_VERSION: str(info.last_batch), _USER_METADATA: info.to_json()}
-    try:
-        for key, value in settings.items():
-            spark.conf.set(key, value)
-        _again_after_conflicts(builder.execute)
-    finally:
-        for key in settings:
-            spark.conf.unset(key)
-
-
-def _again_after_conflicts(commit: Callable[[], object]) -> None:
-    """Somebody's UPDATE, DELETE or OPTIMIZE may come in between; a repeated commit cannot count twice, as its version tells."""
-    for left in reversed(range(_ATTEMPTS)):
-        try:
-            commit()
-            return
-        except _CONFLICTS as error:
-            if left == 0:
-                raise
-            logger.info("a flush met another write and is tried again: %s", jvm.reason_of(error))
-
-
-def append(spec: FlowSpec, rows: DataFrame, info: CommitInfo) -> None:
-    """One commit: rows are added, once, however often Spark repeats the micro-batch."""
-    (
-        rows.write.format("delta")
-        .mode("append")
-        .option("txnAppId", spec.id)
-        .option("txnVersion", info.last_batch)
-        .option("userMetadata", info.to_json())
-        .saveAsTable(quote_parts(spec.target))
-    )
 
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)

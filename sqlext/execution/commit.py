@@ -1,0 +1,134 @@
+"""The commits of a flow: rows merged, replaced or added in one Delta commit each, once however often they are tried."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentWriteException,
+)
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from sqlext import jvm
+from sqlext.execution.spec import StreamSpec
+from sqlext.names import quote, quote_parts
+from sqlext.plan import QUALIFIES
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 10
+_CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentWriteException,
+)
+_TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True)
+class CommitInfo:
+    """What a flow's commit says of itself, in Delta's userMetadata under `sqlext`.
+
+    Attributes:
+        flow, flow_id, epoch: who committed.
+        first_batch, last_batch: the micro-batches in it; the last one is the transaction's version.
+        rows: changed groups or new rows.
+        reason: why now.
+        watermark: the event time up to which input is complete, if the query has one.
+        oldest_arrival: when the oldest of the rows was buffered.
+    """
+
+    flow: str
+    flow_id: str
+    epoch: int
+    first_batch: int
+    last_batch: int
+    rows: int
+    reason: str
+    watermark: str | None = None
+    oldest_arrival: datetime | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        values = {name: value for name, value in vars(self).items() if name != "extra"} | dict(self.extra)
+        arrival = self.oldest_arrival.isoformat(timespec="milliseconds") if self.oldest_arrival else None
+        return json.dumps({"sqlext": values | {"oldest_arrival": arrival}})
+
+
+def merge(spark: SparkSession, table: DeltaTable, stream: StreamSpec, rows: DataFrame, info: CommitInfo) -> None:
+    """One commit: rows replace those of the same key; groups that no longer satisfy HAVING leave.
+
+    Args:
+        spark: a session that only this flow's flushes use; the transaction's settings are put on it.
+        table: where the rows go, opened in that session.
+        rows: as `target.in_target_columns` gives them, one row a key.
+    """
+    same_key = " AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in stream.key) or "true"
+    values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in stream.columns}
+    qualifies = f"s.{QUALIFIES}" if stream.has_qualifies else None
+    builder = table.alias("t").merge(rows.alias("s"), same_key)
+    if qualifies is not None:
+        builder = builder.whenMatchedDelete(f"NOT {qualifies}")
+    builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies or "true", values)
+    with _transaction(spark, info):
+        _again_after_conflicts(builder.execute)
+
+
+def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> None:
+    """One commit: the table holds these rows and no others.
+
+    Args:
+        spark: as for `merge`; `rows` must belong to it.
+    """
+    with _transaction(spark, info):
+        _again_after_conflicts(lambda: rows.write.format("delta").mode("overwrite").saveAsTable(quote_parts(name)))
+
+
+def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> None:
+    """One commit: rows are added, once, however often Spark repeats the micro-batch."""
+    (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", info.flow_id)
+        .option("txnVersion", info.last_batch)
+        .option("userMetadata", info.to_json())
+        .saveAsTable(quote_parts(name))
+    )
+
+
+@contextmanager
+def _transaction(spark: SparkSession, info: CommitInfo) -> Iterator[None]:
+    """Delta takes a transaction's identity and metadata from its session's settings; a repeated one is skipped."""
+    settings = {_TXN_APP_ID: info.flow_id, _TXN_VERSION: str(info.last_batch), _USER_METADATA: info.to_json()}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
+def _again_after_conflicts(commit: Callable[[], object]) -> None:
+    """Somebody's UPDATE, DELETE or OPTIMIZE may come in between; a repeated commit cannot count twice, as its version tells."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            commit()
+            return
+        except _CONFLICTS as error:
+            if left == 0:
+                raise
+            logger.info("a flush met another write and is tried again: %s", jvm.reason_of(error))

@@ -1,0 +1,309 @@
+"""One streaming query of a flow, and the buffer its micro-batches go into.
+
+Spark's stream thread calls `_on_batch`; the flush thread calls `take` and `flushed`; statements and the ticker call the rest.
+One lock guards what they share.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from sqlext import jvm
+from sqlext.clock import Clock
+from sqlext.errors import FlowError, WaitTimeoutError
+from sqlext.execution import target
+from sqlext.execution.buffer import BufferedBatch, DurableBuffer, MemoryBuffer
+from sqlext.execution.checkpoint import Checkpoint
+from sqlext.execution.spec import StreamSpec
+from sqlext.jvm import HadoopPath
+from sqlext.plan import OutputMode
+
+logger = logging.getLogger(__name__)
+
+_REWIND_TIMEOUT = 600.0  # seconds for the one micro-batch that brings all groups back
+_POLL_SECONDS = 0.05
+_NEVER = -1
+
+
+@dataclass(frozen=True)
+class IntakeProgress:
+    """What an intake has taken since it started here: of its input, and what waits in its buffer."""
+
+    micro_batches: int = 0
+    rows_in: int = 0
+    buffered_batches: int = 0
+    buffered_rows: int = 0
+    oldest_arrival: float | None = None
+    watermark: str | None = None
+
+
+class StopAtBoundary(Exception):  # noqa: N818  # not an error: it ends the query before a micro-batch has begun
+    pass
+
+
+class Intake:
+    """See the module's docstring.
+
+    Args:
+        name: of the query, for Spark's UI and logs.
+        stream: what it runs.
+        home: where checkpoint and buffer lie.
+        session: the flow's own.
+        max_entries: how many groups memory may buffer; None: the buffer is durable.
+        clock: measures arrivals.
+        taken: called on the stream thread when a micro-batch is in the buffer.
+        append: called on the stream thread with a micro-batch of an APPEND query that is not in the target yet.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: StreamSpec,
+        home: HadoopPath,
+        session: SparkSession,
+        max_entries: int | None,
+        clock: Clock,
+        taken: Callable[[Intake], None],
+        append: Callable[[DataFrame, int], None],
+    ) -> None:
+        self.name = name
+        self.stream = stream
+        self.max_entries = max_entries
+        self._session = session
+        self._clock = clock
+        self._taken = taken
+        self._append = append
+        self._home = home
+        self._checkpoint = Checkpoint(home)
+        self._durable = DurableBuffer(home.child("buffer"))
+        self._memory = MemoryBuffer()
+        self._lock = threading.Lock()
+        self._batches: dict[int, BufferedBatch] = {}
+        self._flushing_through = _NEVER  # the last micro-batch of the newest flush, done or not
+        self._progress = IntakeProgress()
+        self._last_batch_seen = _NEVER
+        self._last_report = ""
+        self._frame: DataFrame | None = None
+        self._query: StreamingQuery | None = None
+        self.schema = StructType()
+        self.committed = _NEVER
+        self.rewinding_to: int | None = None
+        self.stopping = False
+        self.error: Exception | None = None
+
+    # Start and stop.
+
+    def open(self, committed: int | None) -> None:
+        """Analyse the query, and find what an earlier driver left in the durable buffer.
+
+        Args:
+            committed: the last micro-batch that is in the table.
+        """
+        self._frame = self._session.sql(self.stream.sql)
+        self.schema = target.in_target_columns(self._frame, self.stream.columns, self.stream.has_qualifies).schema
+        if committed is not None:
+            self.committed = committed
+            self._durable.drop_through(committed)
+        now = self._clock.monotonic()
+        self._batches = {batch: BufferedBatch(batch, batch, -1, now) for batch in self._durable.complete_batches()}
+
+    def rewind(self) -> None:
+        """Get rows back that a memory-only buffer lost with its process or an executor.
+
+        The newest micro-batch is run once more, in complete mode: Spark hands over every group from its state store.
+
+        Raises:
+            FlowError: the query failed meanwhile.
+            WaitTimeoutError: at the deadline.
+        """
+        self.rewinding_to = self._checkpoint.rewind(self.committed)
+        if self.rewinding_to is not None:
+            logger.info("flow %s: running micro-batch %d again for all groups", self.name, self.rewinding_to)
+            self._query = self._start_query(OutputMode.COMPLETE, None)
+            deadline = time.monotonic() + _REWIND_TIMEOUT
+            while not self._checkpoint.is_committed(self.rewinding_to):
+                if not self._query.isActive:
+                    raise self.error or FlowError(jvm.reason_of(self._query.exception() or FlowError("The query ended.")))
+                if time.monotonic() > deadline:
+                    raise WaitTimeoutError(f"Flow `{self.name}` has not got its groups back after {_REWIND_TIMEOUT:.0f} s.")
+                time.sleep(_POLL_SECONDS)
+            self.stop_query()
+            self.rewinding_to = None
+        self._checkpoint.note_memory_only(self.max_entries is not None)
+
+    def start(self, interval: timedelta | None) -> None:
+        """Start the query; `interval` is the time between micro-batches, None: as data arrives."""
+        self._query = self._start_query(self.stream.output_mode, interval)
+
+    def stop_query(self) -> None:
+        """End the query. A micro-batch in progress is repeated on the next start."""
+        query = self._query
+        try:
+            if query is not None and query.isActive:
+                query.stop()
+        except target.SPARK_ERRORS as error:
+            logger.warning("flow %s: its query did not stop: %s", self.name, jvm.reason_of(error))
+
+    def note_all_flushed(self) -> None:
+        """After a clean stop: nothing up to the newest micro-batch needs to be brought back."""
+        if self.max_entries is not None and not self._batches:
+            self._checkpoint.note_flushed()
+
+    def _start_query(self, mode: OutputMode, interval: timedelta | None) -> StreamingQuery:
+        if self._frame is None:
+            raise AssertionError("open() comes first")
+        writer = (
+            self._frame.writeStream.outputMode(mode.value)
+            .queryName(self.name)
+            .option("checkpointLocation", self._checkpoint.location)
+            .foreachBatch(self._on_batch)
+        )
+        if interval:
+            writer = writer.trigger(processingTime=f"{interval // timedelta(milliseconds=1)} milliseconds")
+        return writer.start()
+
+    # Spark's stream thread.
+
+    def _on_batch(self, frame: DataFrame, batch: int) -> None:
+        """Take a micro-batch. Nothing of it has run yet: plans are lazy."""
+        if self.stopping or (self.rewinding_to is not None and batch > self.rewinding_to):
+            raise StopAtBoundary
+        try:
+            rows = target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
+            if batch <= self.committed:
+                # It is in the table already, and Spark repeats it after a crash: only Spark's state must come along.
+                rows.write.format("noop").mode("overwrite").save()
+            elif self.stream.output_mode is OutputMode.APPEND:
+                self._append(rows, batch)
+                self.committed = batch
+            else:
+                self._take_in(rows, batch)
+        except Exception as error:
+            if not self.stopping:
+                self.error = self.error or error  # Spark would only pass on a Python traceback as text
+            raise
+
+    def _take_in(self, rows: DataFrame, batch: int) -> None:
+        buffer = self._durable if self.max_entries is None else self._memory
+        taken = buffer.write(rows, batch, self._clock.monotonic())
+        if taken.rows == 0:  # it only moves the watermark; an empty buffer commits nothing
+            buffer.drop([taken])
+            return
+        with self._lock:
+            self._batches[batch] = taken
+        if self.max_entries is not None and self._waiting_rows() >= self.max_entries:
+            self._combine()
+        self._taken(self)
+
+    def _combine(self) -> None:
+        """Several batches may change the same groups; entries that count are distinct ones."""
+        with self._lock:
+            old = [batch for number, batch in sorted(self._batches.items()) if number > self._flushing_through]
+        if len(old) < 2:  # noqa: PLR2004  # one batch has each group once
+            return
+        combined = self._memory.combine(old, self.schema, self.stream.key)
+        with self._lock:
+            is_still_waiting = all(batch.last > self._flushing_through for batch in old)
+            if is_still_waiting:
+                for batch in old:
+                    del self._batches[batch.last]
+                self._batches[combined.last] = combined
+        self._memory.drop(old if is_still_waiting else [combined])
+
+    def _waiting_rows(self) -> int:
+        with self._lock:
+            return sum(batch.rows for number, batch in self._batches.items() if number > self._flushing_through)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether memory holds as many groups as it may."""
+        return self.max_entries is not None and self._waiting_rows() >= self.max_entries
+
+    # The flush thread.
+
+    def take(self) -> list[BufferedBatch]:
+        """What is in the buffer now, oldest first; it stays there until `flushed`."""
+        with self._lock:
+            batches = [self._batches[batch] for batch in sorted(self._batches)]
+            self._flushing_through = max(self._batches, default=self._flushing_through)
+            return batches
+
+    def latest_rows(self, spark: SparkSession, batches: list[BufferedBatch]) -> DataFrame:
+        """Of every group in `batches` its newest row."""
+        buffer = self._memory if batches[-1].held is not None else self._durable
+        return buffer.latest_rows(spark, batches, self.schema, self.stream.key)
+
+    def flushed(self, batches: list[BufferedBatch]) -> None:
+        """They are in the table."""
+        with self._lock:
+            self.committed = batches[-1].last
+            for batch in batches:
+                del self._batches[batch.last]
+        self._memory.drop([batch for batch in batches if batch.held is not None])
+        self._durable.drop([batch for batch in batches if batch.held is None])
+
+    # Anybody.
+
+    @property
+    def has_buffered(self) -> bool:
+        with self._lock:
+            return bool(self._batches)
+
+    def oldest_arrival(self, is_waiting: bool = False) -> float | None:
+        """When the oldest batch in the buffer arrived; with `is_waiting`, of those that no flush has taken yet."""
+        with self._lock:
+            after = self._flushing_through if is_waiting else _NEVER - 1
+            return min((batch.arrived for number, batch in self._batches.items() if number > after), default=None)
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        return self._query
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no input is available."""
+        status: Any = self._query.status if self._query is not None else {}
+        return bool(status) and not status["isDataAvailable"] and not status["isTriggerActive"]
+
+    def progress(self) -> IntakeProgress:
+        oldest = self.oldest_arrival()
+        with self._lock:
+            rows = sum(max(batch.rows, 0) for batch in self._batches.values())
+            batches = sum(batch.last - batch.first + 1 for batch in self._batches.values())
+            return replace(self._progress, buffered_batches=batches, buffered_rows=rows, oldest_arrival=oldest)
+
+    def process_all(self) -> None:
+        """Return when all that has arrived was taken in; a query that fails meanwhile tells so itself."""
+        try:
+            if self._query is not None:
+                self._query.processAllAvailable()
+        except Exception:  # Spark and Py4J raise many kinds here, all of them told by `query.exception()`
+            logger.debug("flow %s: ended while it was waited for", self.name, exc_info=True)
+
+    def read_progress(self) -> None:
+        """Ask Spark what the query has done."""
+        newest: Any = self._query.lastProgress if self._query is not None else None
+        if self._query is None or newest is None or newest.timestamp == self._last_report:
+            return
+        recent = self._query.recentProgress
+        with self._lock:
+            self._last_report = newest.timestamp
+            # an idle query reports under the number of the batch that is still to come
+            fresh = [p for p in recent if p.batchId > self._last_batch_seen and p.numInputRows]
+            self._last_batch_seen = max((p.batchId for p in fresh), default=self._last_batch_seen)
+            self._progress = replace(
+                self._progress,
+                micro_batches=self._progress.micro_batches + len({p.batchId for p in fresh}),
+                rows_in=self._progress.rows_in + sum(p.numInputRows for p in fresh),
+                watermark=newest.eventTime.get("watermark", self._progress.watermark),
+            )
