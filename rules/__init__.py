@@ -3,7 +3,7 @@
 if __name__ != "sqlext.rules":  # a second import under another name would register every rule twice
     raise ImportError(f"import sqlext.rules, not {__name__}")
 
-from sqlext.rewriter import Batch, FixedPoint, Once
+from sqlext.rewriter import Batch, FixedPoint, Once, Scope
 from sqlext.rules.count_distinct_to_set import count_distinct_to_set
 from sqlext.rules.distinct_to_group_by_all import distinct_to_group_by_all
 from sqlext.rules.expand_sum0 import expand_sum0
@@ -19,6 +19,7 @@ BATCHES: tuple[Batch, ...] = (
         "streaming aggregates",
         FixedPoint(),
         (distinct_to_group_by_all, expand_sum0, count_distinct_to_set, python_aggregate_over_list),
+        Scope.AGGREGATE,
     ),
-    Batch("retractions", Once(), (having_to_column,)),
+    Batch("retractions", Once(), (having_to_column,), Scope.AGGREGATE),
 )

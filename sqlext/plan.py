@@ -19,6 +19,9 @@ QUALIFIES = "__sqlext_qualifies"
 
 INTERNAL_PREFIX = "__sqlext_"
 
+AGGREGATE_PREFIX = "__sqlext_aggregate_"
+"""What a maintained aggregate is called in the query above it, before its number; numbers start at 1."""
+
 
 class OutputMode(StrEnum):
     """How Spark hands over a micro-batch: changed groups, new rows, or (to get lost ones back) all groups."""
@@ -195,18 +198,36 @@ class References:
 
 
 @dataclass(frozen=True)
+class MaintainedAggregate:
+    """A streaming aggregate that is kept in a table of its own, so that a query above it can be evaluated at each flush.
+
+    Attributes:
+        name: the relation's name in `FlowPlan.above`, `__sqlext_aggregate_1`, ..
+        sql: the streaming query for Spark, all rules applied.
+        key: of its rows; no columns: it holds one row.
+    """
+
+    name: str
+    sql: str
+    key: Key
+
+
+@dataclass(frozen=True)
 class FlowPlan:
     """A streaming query, ready to run.
 
     Attributes:
-        sql: the query for Spark, all rules applied.
+        sql: the query for Spark, all rules applied; empty when `above` is not.
         graph: its operators.
         output_mode: UPDATE for an aggregate (rows replace rows of the same key), APPEND for all else.
-        key: of the target, in UPDATE mode; no columns: the target holds one row.
+        key: of the target, in UPDATE mode; no columns: the target holds one row. Without meaning when `above` is not empty.
         firings: the rules that changed the query.
         hints: flow-wide options given by hint.
         references: names that may be the session's own.
         not_idempotent_because: why rows are appended, or a flush interval has no effect; empty when it has.
+        aggregates: what `above` reads, each a streaming query of its own.
+        above: the batch query over the relations of `aggregates` and over tables that makes all of the target's rows; empty
+            when `sql` makes them.
     """
 
     sql: str
@@ -217,6 +238,8 @@ class FlowPlan:
     hints: Mapping[str, Given] = field(default_factory=dict)
     references: References = References()
     not_idempotent_because: str = ""
+    aggregates: tuple[MaintainedAggregate, ...] = ()
+    above: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from sqlglot import exp
 
@@ -35,6 +36,17 @@ class FixedPoint:
     max_iterations: int = 25
 
 
+class Scope(Enum):
+    """What a batch sees.
+
+    QUERY: the whole query. AGGREGATE: what is left when streaming aggregates have been taken out of the query above them: each
+    of them, and that query, as a query of its own; the whole query when nothing is above. QUERY batches run first.
+    """
+
+    QUERY = "query"
+    AGGREGATE = "aggregate"
+
+
 @dataclass(frozen=True)
 class Batch:
     """Rules that run together, in this order."""
@@ -42,6 +54,7 @@ class Batch:
     name: str
     strategy: Once | FixedPoint
     rules: tuple[Rule, ...] = ()
+    scope: Scope = Scope.QUERY
 
 
 def rewrite(tree: exp.Query, source: str, batches: Sequence[Batch]) -> tuple[exp.Query, tuple[Firing, ...]]:

@@ -108,3 +108,26 @@ def our_hints(tree: exp.Expr) -> list[HintCall]:
 def is_end_of_stream(query: exp.Expr) -> bool:
     """Whether a query carries GLOBAL WINDOW END OF STREAM itself."""
     return bool(query.args.get("end_of_stream"))
+
+
+def with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
+    """HAVING sees the select list's aliases before the input's columns; a column of the select list does not."""
+    aliases = {item.alias.lower(): item.this for item in select.expressions if isinstance(item, exp.Alias)}
+
+    def expand(node: exp.Expr) -> exp.Expr:
+        expands = isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases
+        if not expands or in_aggregate(node) or node.find_ancestor(exp.Query):  # a subquery's columns are its own
+            return node
+        return exp.Paren(this=aliases[node.name.lower()].copy())
+
+    return condition.transform(expand)
+
+
+def in_aggregate(node: exp.Expr) -> bool:
+    """Whether a node stands among an aggregate call's arguments."""
+    above = node.parent
+    while above is not None:
+        if is_aggregate_call(above):
+            return True
+        above = above.parent
+    return False
