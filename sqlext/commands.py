@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sqlext import jvm, planner, statements
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
-from sqlext.execution import target
+from sqlext.execution import queries, target
 from sqlext.execution.creation import FlowRequest
 from sqlext.execution.host import FlowHost, FlowView
 from sqlext.explain import explain_bounded, explain_flow
@@ -21,7 +21,6 @@ from sqlext.options import (
     BACKLOG_LAG_THRESHOLD,
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
     CONF_PREFIX,
-    FLUSH_MEMORY_BUFFER_ONLY,
     HOME_KEY,
     OPTIONS,
     RUNTIME_MODE,
@@ -41,7 +40,6 @@ from sqlext.statements import Query, Statement
 
 _DEFAULT_WAIT = timedelta(hours=1)
 _NOT_YET: tuple[tuple[Option[Any], Any, str], ...] = (
-    (FLUSH_MEMORY_BUFFER_ONLY, True, "the buffer is durable"),
     (STATE_BACKEND, "delta", "aggregates keep their state in RocksDB"),
     (RUNTIME_MODE, "BATCH", "flows run in STREAMING mode"),
 )
@@ -211,14 +209,23 @@ def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan)
 
     The query as written comes first, for the places in its messages; what only our rules make sense of fails there too.
     """
-    if _is_refused(spark, plan.sql):
-        return query.source if _is_refused(spark, query.source) else plan.sql
-    return None
+    refused = next((each.sql for each in plan.queries if _is_refused(spark, each.sql)), None)
+    if refused is None and not (plan.above and _is_refused_above(spark, plan)):
+        return None
+    return query.source if _is_refused(spark, query.source) else refused
 
 
 def _is_refused(spark: SparkSession, sql: str) -> bool:
     try:
         spark.sql(sql)
+    except AnalysisException:
+        return True
+    return False
+
+
+def _is_refused_above(spark: SparkSession, plan: FlowPlan) -> bool:
+    try:
+        queries.analyse(jvm.clone_session(spark), plan)
     except AnalysisException:
         return True
     return False
@@ -347,19 +354,22 @@ def _flow_table(view: FlowView, host: FlowHost) -> Table:
             "buffered_batches": progress.buffered_batches,
             "oldest_buffered": progress.oldest_arrival,
             "rows_flushed": progress.rows_flushed,
+            "micro_batches_per_flush": f"{progress.batches_flushed / max(progress.flushes, 1):.1f}",
+            "flush_reasons": ", ".join(f"{reason} {times}" for reason, times in sorted(progress.reasons.items())),
             "last_flush_seconds": f"{progress.last_flush_seconds:.1f}",
             "watermark": progress.watermark,
         }
     rows |= {
         "epoch": view.record.epoch,
         "since": view.record.since,
-        "output_mode": spec.output_mode.value,
-        "key": ", ".join(spec.key),
+        "output_mode": spec.streams[0].output_mode.value,
+        "key": ", ".join(spec.streams[0].key) if not spec.above else None,
         "buffering": spec.not_idempotent_because or "by execution.flush.max-interval",
         "home": f"{host.home}/flows/{spec.id}",
         "statement": spec.statement,
-        "query": spec.sql,
     }
+    rows |= {f"query {stream.relation}".strip(): stream.sql for stream in spec.streams}
+    rows |= {"query above": spec.above} if spec.above else {}
     rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.options_of(spec).as_rows()}
     shown = [{"property": key, "value": None if value is None else str(value)} for key, value in rows.items()]
     return Table({"property": "STRING", "value": "STRING"}, shown)

@@ -90,6 +90,11 @@ def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
         raise UnsupportedError(f"Spark cannot run this query as a stream: {reason_of(error)}") from None
 
 
+def has_watermark(frame: DataFrame) -> bool:
+    """Whether a watermark stands anywhere in a query, also inside views."""
+    return "EventTimeWatermark" in str(frame._jdf.queryExecution().analyzed().toString())
+
+
 def clone_session(spark: SparkSession) -> SparkSession:
     """A session with the same catalog, database, settings, temporary views and functions, and a life of its own."""
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())

@@ -121,7 +121,7 @@ class Key:
     def resolve(self, output: Sequence[str]) -> tuple[str, ...]:
         """The key's columns among the query's output columns, in their spelling and order."""
         named = {column.lower() for column in self.columns}
-        return tuple(c for c in output if (c.lower() in named) != self.all_but and not c.startswith(INTERNAL_PREFIX))
+        return tuple(c for c in output if (c.lower() in named) != self.all_but and c != QUALIFIES)
 
 
 @dataclass(frozen=True)
@@ -240,6 +240,11 @@ class FlowPlan:
     not_idempotent_because: str = ""
     aggregates: tuple[MaintainedAggregate, ...] = ()
     above: str = ""
+
+    @property
+    def queries(self) -> tuple[MaintainedAggregate, ...]:
+        """The streaming queries to run; one that writes the target itself has no name."""
+        return self.aggregates if self.above else (MaintainedAggregate("", self.sql, self.key),)
 
 
 @dataclass(frozen=True)

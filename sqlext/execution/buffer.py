@@ -18,6 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812  # the name all of Spark's 
 from pyspark.sql.types import IntegerType, StructType
 
 from sqlext import jvm
+from sqlext.execution import bounds
+from sqlext.execution.bounds import Bounds
 from sqlext.jvm import HadoopPath
 from sqlext.names import quote
 
@@ -35,6 +37,7 @@ class BufferedBatch:
         rows: how many groups they changed; -1 when a driver before this one wrote it.
         arrived: the clock's monotonic time of the oldest, in seconds.
         held: the rows, if executors hold them.
+        bounds: how far their keys reach; None: not known.
     """
 
     first: int
@@ -42,12 +45,13 @@ class BufferedBatch:
     rows: int
     arrived: float
     held: DataFrame | None = None
+    bounds: Bounds | None = None
 
 
 class Buffer(Protocol):
     """What an intake asks of a buffer."""
 
-    def write(self, frame: DataFrame, batch: int, arrived: float) -> BufferedBatch:
+    def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         """Take a micro-batch, over what was there under its id."""
 
     def latest_rows(
@@ -65,11 +69,12 @@ class DurableBuffer:
     def __init__(self, home: HadoopPath) -> None:
         self._home = home
 
-    def write(self, frame: DataFrame, batch: int, arrived: float) -> BufferedBatch:
+    def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         observation = Observation()
-        counted = frame.withColumn(BATCH_COLUMN, F.lit(batch)).observe(observation, F.count(F.lit(1)).alias("rows"))
-        counted.write.mode("overwrite").parquet(self._folder(batch).location)
-        return BufferedBatch(batch, batch, int(observation.get["rows"]), arrived)
+        seen = frame.withColumn(BATCH_COLUMN, F.lit(batch)).observe(observation, *bounds.metrics(frame.schema, key))
+        seen.write.mode("overwrite").parquet(self._folder(batch).location)
+        found = bounds.observed(observation.get, frame.schema, key)
+        return BufferedBatch(batch, batch, int(observation.get[bounds.ROWS]), arrived, None, found)
 
     def complete_batches(self) -> list[int]:
         """Ids of the micro-batches that are whole, in order."""
@@ -103,9 +108,9 @@ class DurableBuffer:
 class MemoryBuffer:
     """Blocks on executors. Any thread may call any method; no state is kept here."""
 
-    def write(self, frame: DataFrame, batch: int, arrived: float) -> BufferedBatch:
-        held, rows = _hold(frame)
-        return BufferedBatch(batch, batch, rows, arrived, held)
+    def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
+        held, rows, found = _hold(frame, key)
+        return BufferedBatch(batch, batch, rows, arrived, held, found)
 
     def latest_rows(
         self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]
@@ -119,8 +124,8 @@ class MemoryBuffer:
     def combine(self, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]) -> BufferedBatch:
         """One batch of the latest rows of several; theirs stay until they are dropped."""
         spark = next(batch.held.sparkSession for batch in batches if batch.held)
-        held, rows = _hold(self.latest_rows(spark, batches, schema, key))
-        return BufferedBatch(batches[0].first, batches[-1].last, rows, batches[0].arrived, held)
+        held, rows, found = _hold(self.latest_rows(spark, batches, schema, key), key)
+        return BufferedBatch(batches[0].first, batches[-1].last, rows, batches[0].arrived, held, found)
 
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
         for batch in batches:
@@ -133,11 +138,11 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, (PySparkException, Py4JJavaError)) and _LOST_BLOCK in str(error)
 
 
-def _hold(frame: DataFrame) -> tuple[DataFrame, int]:
+def _hold(frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, Bounds]:
     """The rows as blocks on the executors, with no way back to the query they came from: it must not run twice."""
     observation = Observation()
-    held = frame.observe(observation, F.count(F.lit(1)).alias("rows")).localCheckpoint(eager=True)
-    return held, int(observation.get["rows"])
+    held = frame.observe(observation, *bounds.metrics(frame.schema, key)).localCheckpoint(eager=True)
+    return held, int(observation.get[bounds.ROWS]), bounds.observed(observation.get, frame.schema, key)
 
 
 def _newest(frame: DataFrame, schema: StructType, key: Sequence[str]) -> DataFrame:

@@ -18,8 +18,11 @@ from delta.exceptions import (
 )
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext import jvm
+from sqlext.execution import bounds
+from sqlext.execution.bounds import Bounds
 from sqlext.execution.spec import StreamSpec
 from sqlext.names import quote, quote_parts
 from sqlext.plan import QUALIFIES
@@ -33,6 +36,7 @@ _CONFLICTS = (
     ConcurrentDeleteReadException,
     ConcurrentWriteException,
 )
+_BROADCAST_ROWS = 300_000  # so many rows of a few hundred bytes are sent to every executor in well under a second
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -68,18 +72,22 @@ class CommitInfo:
         return json.dumps({"sqlext": values | {"oldest_arrival": arrival}})
 
 
-def merge(spark: SparkSession, table: DeltaTable, stream: StreamSpec, rows: DataFrame, info: CommitInfo) -> None:
+def merge(spark: SparkSession, table: DeltaTable, stream: StreamSpec, rows: DataFrame, reach: Bounds, info: CommitInfo) -> None:
     """One commit: rows replace those of the same key; groups that no longer satisfy HAVING leave.
 
     Args:
         spark: a session that only this flow's flushes use; the transaction's settings are put on it.
         table: where the rows go, opened in that session.
         rows: as `target.in_target_columns` gives them, one row a key.
+        reach: how far their keys reach, as far as that is known: only files within it are read.
     """
-    same_key = " AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in stream.key) or "true"
+    same_key = F.expr(" AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in stream.key) or "true")
+    within = bounds.condition(reach, rows.schema, "t")
+    if 0 <= info.rows <= _BROADCAST_ROWS:
+        rows = F.broadcast(rows)  # Spark knows the size of files, and not that few rows come out of them
     values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in stream.columns}
     qualifies = f"s.{QUALIFIES}" if stream.has_qualifies else None
-    builder = table.alias("t").merge(rows.alias("s"), same_key)
+    builder = table.alias("t").merge(rows.alias("s"), same_key if within is None else same_key & within)
     if qualifies is not None:
         builder = builder.whenMatchedDelete(f"NOT {qualifies}")
     builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies or "true", values)

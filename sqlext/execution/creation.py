@@ -10,15 +10,15 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
-from sqlext.execution import sessions, target
+from sqlext.execution import queries, sessions, target
 from sqlext.execution.registry import FlowRecord, Records
-from sqlext.execution.spec import Column, FlowSpec, key_columns
+from sqlext.execution.spec import Column, FlowSpec, StreamSpec, key_columns
 from sqlext.jvm import HadoopPath
-from sqlext.plan import QUALIFIES, FlowPlan, OutputMode, TableDefinition
+from sqlext.plan import QUALIFIES, FlowPlan, MaintainedAggregate, OutputMode, TableDefinition
 
 FLOW_PROPERTY = "sqlext.flow"
 """The table property that names the flow which made a streaming table."""
@@ -84,16 +84,17 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> None
     for source in plan.graph.streams:
         name = target.qualified(session, source.name)
         maker = next((record.spec for record in records.values() if same_name(record.spec.target, name)), None)
-        if maker is not None and maker.output_mode is OutputMode.UPDATE:
+        if maker is not None and maker.changes_rows:
             raise UnsupportedError(
                 f"The stream {'.'.join(name)} is kept up to date by flow `{maker.name}`, which changes rows; a stream of it "
                 "would see only appends and fail at the first change. Read its change feed: set delta.enableChangeDataFeed "
                 "on it and make a streaming view over readStream with readChangeFeed, or query the table without STREAM."
             )
-    frame = session.sql(plan.sql)
-    if not frame.isStreaming:
-        raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
-    jvm.check_streaming(frame, plan.output_mode)
+    analysed = queries.analyse(session, plan)
+    for frame in analysed.streams:
+        if not frame.isStreaming:
+            raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
+        jvm.check_streaming(frame, plan.output_mode)
 
 
 def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
@@ -125,10 +126,8 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         target_location=location,
         target_id="",
         statement=request.statement,
-        sql=plan.sql,
-        output_mode=plan.output_mode,
-        key=(),
-        columns=(),
+        streams=(),
+        above=plan.above,
         not_idempotent_because=plan.not_idempotent_because,
         given=dict(request.given),
         catalog=session.catalog.currentCatalog(),
@@ -139,29 +138,67 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
     )
 
 
-def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> FlowSpec:
-    """Make the table, or look it up, and complete the flow's record.
+def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home: HadoopPath) -> FlowSpec:
+    """Make the flow's tables, or look its target up, and complete its record.
+
+    Args:
+        home: the flow's folder; maintained aggregates lie there.
 
     Raises:
         SchemaError, NotFoundError, UnsupportedError: the table cannot take the query's rows; nothing was made then.
     """
-    frame = session.sql(spec.sql)
+    analysed = queries.analyse(session, request.plan)
     if request.definition is None:
+        _refuse_to_replace(request)
         table = target.describe(session, spec.target)
-        columns = target.map_columns(frame, table, request.by_name, request.columns)
-        target.check_key(frame, table, [c for c in columns if c.target in key_columns(request.plan.key, columns)])
+        columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
+        key = key_columns(request.plan.key, columns)
+        target.check_key(analysed.output, table, [column for column in columns if column.target in key])
     else:
         properties = {**request.properties, FLOW_PROPERTY: spec.id}
-        output = frame.drop(QUALIFIES).schema
+        output = analysed.output.drop(QUALIFIES).schema
         table = target.create(session, spec.target, output, request.definition, properties, request.refresh)
         columns = tuple(Column(column, column, kind) for column, kind in table.columns.items())
-    is_update = spec.output_mode is OutputMode.UPDATE
+    streams = tuple(
+        _stream(session, request.plan, query, frame, columns, target.home_of(home, query.name))
+        for query, frame in zip(request.plan.queries, analysed.streams, strict=True)
+    )
     return replace(
         spec,
         target=table.name,
         target_location=table.location,
         target_id=table.table_id,
-        key=key_columns(request.plan.key, columns) if is_update else (),
+        streams=streams,
+        columns=columns,
+    )
+
+
+def _stream(
+    session: SparkSession,
+    plan: FlowPlan,
+    query: MaintainedAggregate,
+    frame: DataFrame,
+    columns: tuple[Column, ...],
+    home: HadoopPath,
+) -> StreamSpec:
+    """The record of one streaming query; a maintained aggregate gets its table."""
+    if query.name:
+        columns = tuple(Column(c.name, c.name, target.ddl_of(c.dataType)) for c in frame.schema)
+        target.create_at(session, target.table_in(home), frame.schema)
+    return StreamSpec(
+        relation=query.name,
+        sql=query.sql,
+        output_mode=plan.output_mode,
+        key=key_columns(query.key, columns) if plan.output_mode is OutputMode.UPDATE else (),
         columns=columns,
         has_qualifies=QUALIFIES in frame.columns,
+        durable_because=queries.durable_because(frame, plan.output_mode),
     )
+
+
+def _refuse_to_replace(request: FlowRequest) -> None:
+    if request.plan.above:
+        raise UnsupportedError(
+            f"The result of this query replaces all rows of its table at each flush, and {'.'.join(request.table)} may hold "
+            "others. Write CREATE STREAMING TABLE .. AS instead."
+        )

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.errors import FlowError, WaitTimeoutError
-from sqlext.execution import commit, queries, target
+from sqlext.execution import bounds, commit, queries, target
 from sqlext.execution.buffer import BufferedBatch, is_lost
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
 from sqlext.execution.intake import Intake
@@ -29,10 +29,11 @@ from sqlext.execution.spec import FlowSpec, StreamSpec
 from sqlext.jvm import HadoopPath
 from sqlext.names import quote_parts
 from sqlext.options import (
+    CACHE_MAX_ENTRIES,
     CHECKPOINT_INTERVAL,
     FLUSH_MAX_INTERVAL,
     FLUSH_MEMORY_BUFFER_ONLY,
-    STATE_CACHE_MAX_ENTRIES,
+    OPTIONS,
     Options,
 )
 
@@ -119,9 +120,9 @@ class Flow:
         return FlushPolicy(None if self.spec.not_idempotent_because else options[FLUSH_MAX_INTERVAL])
 
     def _intake(self, stream: StreamSpec) -> Intake:
-        home = self._home.child(stream.relation) if stream.relation else self._home
+        home = target.home_of(self._home, stream.relation)
         is_memory_only = self.options[FLUSH_MEMORY_BUFFER_ONLY] and not stream.durable_because
-        entries = self.options[STATE_CACHE_MAX_ENTRIES] if is_memory_only and self._policy.max_interval is not None else None
+        entries = self.options[CACHE_MAX_ENTRIES] if is_memory_only and self._policy.max_interval is not None else None
         name = f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}"
         return Intake(name, stream, home, self.session, entries, self._clock, self._taken, self._append)
 
@@ -205,16 +206,15 @@ class Flow:
         Returns:
             Whether they are in force.
         """
-        live = {FLUSH_MAX_INTERVAL.key, STATE_CACHE_MAX_ENTRIES.key}
-        changed = {key for key in options.keys() if options.value(key) != self.options.value(key)}
-        is_interval_set = (options[FLUSH_MAX_INTERVAL] is None) == (self.options[FLUSH_MAX_INTERVAL] is None)
-        if not (changed <= live and is_interval_set):
+        changed = [option for option in OPTIONS.values() if options[option] != self.options[option]]
+        turns_buffering = (options[FLUSH_MAX_INTERVAL] is None) != (self.options[FLUSH_MAX_INTERVAL] is None)
+        if turns_buffering or any(option not in (FLUSH_MAX_INTERVAL, CACHE_MAX_ENTRIES) for option in changed):
             return False
         with self._lock:
             self.spec, self.options, self._policy = spec, options, self._policy_of(options)
         for intake in self._intakes:
             if intake.max_entries is not None:
-                intake.max_entries = options[STATE_CACHE_MAX_ENTRIES]
+                intake.max_entries = options[CACHE_MAX_ENTRIES]
         return True
 
     def status(self) -> tuple[FlowPhase, FlowProgress, str]:
@@ -322,7 +322,8 @@ class Flow:
             table = DeltaTable.forPath(self._flush_session, self._location(intake.stream))
         else:
             table = DeltaTable.forName(self._flush_session, quote_parts(self.spec.target))
-        commit.merge(self._flush_session, table, intake.stream, latest, info)
+        reach = bounds.union(batch.bounds for batch in batches)
+        commit.merge(self._flush_session, table, intake.stream, latest, reach, info)
         intake.committed = batches[-1].last
 
     def _replace(self, before: int, rows: int, reason: FlushReason, arrival: datetime | None) -> None:
@@ -349,7 +350,9 @@ class Flow:
         return sum(intake.committed + 1 for intake in self._intakes) - 1
 
     def _location(self, stream: StreamSpec) -> str:
-        return self._home.child(stream.relation, "table").location if stream.relation else self.spec.target_location
+        if not stream.relation:
+            return self.spec.target_location
+        return target.table_in(target.home_of(self._home, stream.relation)).location
 
     def _oldest_arrival(self, is_waiting: bool = False) -> float | None:
         arrivals = (intake.oldest_arrival(is_waiting) for intake in self._intakes)
@@ -358,9 +361,7 @@ class Flow:
     def _commit_info(
         self, first: int, last: int, rows: int, reason: FlushReason, watermark: str | None, arrival: datetime | None
     ) -> commit.CommitInfo:
-        return commit.CommitInfo(
-            self.spec.name, self.spec.id, self.epoch, first, last, rows, reason.value, watermark, arrival
-        )
+        return commit.CommitInfo(self.spec.name, self.spec.id, self.epoch, first, last, rows, reason.value, watermark, arrival)
 
     def _check_fence(self) -> None:
         """Another driver that has taken the flow has written a higher epoch."""

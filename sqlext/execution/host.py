@@ -158,7 +158,7 @@ class FlowHost:
             try:
                 if replaced is not None:
                     self._retire(replaced)
-                spec = with_table(own, reserved, request)
+                spec = with_table(own, reserved, request, self._home.child("flows", reserved.id))
                 self._run(spec, own, options)
             except BaseException:
                 self._undo(reserved)
@@ -223,14 +223,15 @@ class FlowHost:
         with self._lock:
             record = find(self._registry.read(), name)
             spec = record.spec.with_properties(properties)
-            self.options_of(spec)  # refuses what is unknown or out of range
             flow = self._here(record)
             was_running = flow is not None and flow.status()[0] is FlowPhase.RUNNING
-            if flow is not None and was_running:
+            options = self.options_of(spec)  # refuses what is unknown or out of range
+            goes_on = flow is not None and was_running and flow.set_options(spec, options)
+            if flow is not None and was_running and not goes_on:
                 flow.stop()
             self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
-            if flow is not None and was_running:
-                self._run(spec, flow.session)
+            if flow is not None and was_running and not goes_on:
+                self._run(spec, flow.session, options)
             return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
 
     def views(self) -> list[FlowView]:

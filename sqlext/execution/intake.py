@@ -195,7 +195,7 @@ class Intake:
 
     def _take_in(self, rows: DataFrame, batch: int) -> None:
         buffer = self._durable if self.max_entries is None else self._memory
-        taken = buffer.write(rows, batch, self._clock.monotonic())
+        taken = buffer.write(rows, batch, self._clock.monotonic(), self.stream.key)
         if taken.rows == 0:  # it only moves the watermark; an empty buffer commits nothing
             buffer.drop([taken])
             return
@@ -209,7 +209,7 @@ class Intake:
         """Several batches may change the same groups; entries that count are distinct ones."""
         with self._lock:
             old = [batch for number, batch in sorted(self._batches.items()) if number > self._flushing_through]
-        if len(old) < 2:  # noqa: PLR2004  # one batch has each group once
+        if len(old) < 2:  # one batch has each group once
             return
         combined = self._memory.combine(old, self.schema, self.stream.key)
         with self._lock:

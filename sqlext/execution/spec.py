@@ -120,7 +120,7 @@ class FlowSpec:
             if version != SPEC_VERSION:
                 raise FlowError(f"A flow was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
             data["streams"] = tuple(_stream(stream) for stream in data["streams"])
-            data["columns"] = tuple(Column(**column) for column in data["columns"])
+            data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
             for name in ("target", "session_bound"):
                 data[name] = tuple(data[name])
             return cls(**data)
@@ -135,6 +135,6 @@ def _stream(data: Mapping[str, Any]) -> StreamSpec:
 
 
 def key_columns(key: Key, columns: tuple[Column, ...]) -> tuple[str, ...]:
-    """The target's columns that a key of the query's output lands in."""
+    """The table's columns that a key of the query's output lands in."""
     named = set(key.resolve([column.output for column in columns]))
     return tuple(column.target for column in columns if column.output in named)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -16,6 +16,7 @@ from sqlext import jvm
 from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution.spec import Column as ColumnMapping
 from sqlext.execution.spec import FlowSpec
+from sqlext.jvm import HadoopPath
 from sqlext.names import quote, quote_parts, quote_string
 from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, TableDefinition
 
@@ -113,6 +114,22 @@ def create(
     clauses = " ".join(definition.clauses)
     spark.sql(f"{verb} {quote_parts(name)} ({columns}) USING delta {clauses} TBLPROPERTIES ({listed})")
     return describe(spark, name)
+
+
+def home_of(flow_home: HadoopPath, relation: str) -> HadoopPath:
+    """Where a streaming query of a flow keeps its checkpoint and buffer; the one that writes the target: in the flow's folder."""
+    return flow_home.child(relation) if relation else flow_home
+
+
+def table_in(home: HadoopPath) -> HadoopPath:
+    """Where a maintained aggregate's table lies."""
+    return home.child("table")
+
+
+def create_at(spark: SparkSession, location: HadoopPath, schema: StructType) -> None:
+    """Create the table of a maintained aggregate; it stands in no catalog."""
+    table = DeltaTable.create(spark).location(location.location).addColumns(schema)
+    table.property("delta.enableDeletionVectors", "true").execute()
 
 
 def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequence[str]) -> tuple[ColumnMapping, ...]:

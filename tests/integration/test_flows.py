@@ -8,116 +8,23 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from delta.exceptions import ConcurrentAppendException
 from delta.tables import DeltaMergeBuilder
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from sqlglot import exp
 
 import sqlext
 from sqlext import jvm, registration
-from sqlext import session as sqlext_session
 from sqlext.errors import FlowError
-from sqlext.execution.flow import Flow, FlowPhase
+from sqlext.execution.flow import FlowPhase
 from sqlext.execution.host import FlowHost
 from sqlext.execution.registry import EventKind, FlowEvent, FlowRegistry
 from sqlext.jvm import HadoopPath
 from sqlext.names import quote, quote_string
-from tests.support import commits, eventually, rows
-
-DEADLINE = 90.0
-COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM {} GROUP BY k"
-BUFFERED = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')"
-
-
-class Workshop:
-    """The statements and looks inside that the tests are made of."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
-
-    def __call__(self, sql: str) -> list[Any]:
-        return self.spark.sql(sql).collect()
-
-    @property
-    def installed(self) -> Any:
-        return sqlext_session._installed[self.spark.sparkContext.applicationId]
-
-    @property
-    def host(self) -> FlowHost:
-        return sqlext_session.flow_host(self.spark)
-
-    def flow(self, name: str) -> Flow:
-        """The flow of this process."""
-        return next(flow for flow in self.host._flows.values() if flow.spec.name == name)
-
-    def shown(self, name: str) -> Any:
-        """The flow's row in SHOW FLOWS."""
-        return next(row for row in self("SHOW FLOWS") if row.name == name)
-
-    def home(self, name: str) -> Path:
-        """The flow's folder."""
-        return local(next(row.value for row in self(f"DESCRIBE FLOW {quote(name)}") if row.property == "home"))
-
-    def commits(self, table: str) -> list[dict[str, Any]]:
-        return commits(self(f"DESCRIBE DETAIL {table}")[0].location)
-
-    def batch(self, sql: str) -> list[tuple[Any, ...]]:
-        return rows(self.spark.sql(sql))
-
-    def source(self, name: str = "ev", using: str = "delta") -> None:
-        self(f"CREATE TABLE {name} (k STRING, v INT) USING {using}")
-        self(f"INSERT INTO {name} VALUES ('a', 1), ('b', 2), (NULL, 3)")
-
-    def equals_batch(self, table: str = "t", source: str = "ev") -> bool:
-        return self.batch(f"SELECT k, n, total FROM {table}") == self.batch(COUNTS.format(source))
-
-    # What happens to a process.
-
-    def freeze(self) -> FlowHost:
-        """The process hangs: its streams run, but nobody looks at the clock, so nothing is flushed for being due or idle."""
-        host = self.host
-        host._closing.set()
-        host._ticker.join()
-        return host
-
-    def take_in(self, name: str) -> None:
-        """Let a flow take what has arrived into its buffer."""
-        query = self.flow(name)._query
-        assert query is not None
-        query.processAllAvailable()
-
-    def crash(self) -> None:
-        """What a killed process leaves behind: buffers are not flushed, and the registry says that its flows run."""
-        host = self.freeze()
-        for flow in host._flows.values():
-            flow._stopping = True
-            flow._stop_query()
-            flow._flusher.close(DEADLINE)
-        host._lease.end()
-        self.installed.host = None
-
-    def take_up(self) -> list[str]:
-        return self.host.take_up()
-
-
-@pytest.fixture
-def sql(spark: SparkSession) -> Workshop:
-    return Workshop(spark)
-
-
-def local(uri: str) -> Path:
-    return Path(unquote(urlsplit(uri).path))
-
-
-def are_contiguous(found: list[dict[str, Any]]) -> bool:
-    """Whether every micro-batch from 0 on is in one commit, and in order."""
-    nexts = [0, *(commit["last_batch"] + 1 for commit in found)]
-    return [commit["first_batch"] for commit in found] == nexts[:-1]
-
+from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are_contiguous, local
+from tests.support import commits, eventually
 
 # What the target holds, and what its commits say.
 
@@ -342,7 +249,7 @@ def test_takes_up_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPat
     sql("INSERT INTO ev VALUES ('b', 20)")
     sql.take_in("t")
     with monkeypatch.context() as patched:
-        patched.setattr(sql.flow("t")._buffer, "drop_through", lambda batch: None)
+        patched.setattr(sql.flow("t")._intakes[0]._durable, "drop", lambda batches: None)
         sql("FLUSH FLOW t")
     assert len(list(buffer.glob("batch-*"))) == 1
     sql.crash()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sqlext.errors import FlowError, NotFoundError
 from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowState, find, fold
-from sqlext.execution.spec import SPEC_VERSION, Column, FlowSpec, key_columns
+from sqlext.execution.spec import SPEC_VERSION, Column, FlowSpec, StreamSpec, key_columns
 from sqlext.options import Given, Level
 from sqlext.plan import Key, OutputMode
 
@@ -24,10 +24,15 @@ SPEC = FlowSpec(
     target_location="file:/data/page_views",
     target_id="0b1c",
     statement="CREATE FLOW views AS ..",
-    sql="SELECT page, count(*) AS n FROM STREAM events GROUP BY page",
-    output_mode=OutputMode.UPDATE,
-    key=("page",),
-    columns=(Column("page", "page", "STRING"), Column("n", "views", "BIGINT")),
+    streams=(
+        StreamSpec(
+            relation="",
+            sql="SELECT page, count(*) AS n FROM STREAM events GROUP BY page",
+            output_mode=OutputMode.UPDATE,
+            key=("page",),
+            columns=(Column("page", "page", "STRING"), Column("n", "views", "BIGINT")),
+        ),
+    ),
     given={"HINT": {"execution.flush.max-interval": "2 min"}},
 )
 
@@ -36,6 +41,7 @@ SPEC = FlowSpec(
 TEXTS = st.text(max_size=8)
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)
 SETTINGS = st.dictionaries(TEXTS, TEXTS, max_size=3)
+COLUMNS = st.lists(st.builds(Column, TEXTS, TEXTS, TEXTS), max_size=3).map(tuple)
 SPECS = st.builds(
     FlowSpec,
     id=TEXTS,
@@ -44,18 +50,28 @@ SPECS = st.builds(
     target_location=TEXTS,
     target_id=TEXTS,
     statement=TEXTS,
-    sql=TEXTS,
-    output_mode=st.sampled_from(OutputMode),
-    key=NAMES,
-    columns=st.lists(st.builds(Column, TEXTS, TEXTS, TEXTS), max_size=3).map(tuple),
-    has_qualifies=st.booleans(),
+    streams=st.lists(
+        st.builds(
+            StreamSpec,
+            relation=TEXTS,
+            sql=TEXTS,
+            output_mode=st.sampled_from(OutputMode),
+            key=NAMES,
+            columns=COLUMNS,
+            has_qualifies=st.booleans(),
+            durable_because=TEXTS,
+        ),
+        max_size=2,
+    ).map(tuple),
+    above=TEXTS,
+    columns=COLUMNS,
     not_idempotent_because=TEXTS,
     given=st.dictionaries(st.sampled_from([level.name for level in Level]), SETTINGS, max_size=3),
     catalog=TEXTS,
     database=TEXTS,
     settings=SETTINGS,
     session_bound=NAMES,
-    graph=TEXTS,
+    variables=SETTINGS,
 )
 
 
@@ -74,7 +90,7 @@ def test_a_spec_is_one_line_of_json_with_a_version(spec: FlowSpec) -> None:
 
 def test_what_a_spec_need_not_say_has_a_default() -> None:
     data = json.loads(SPEC.to_json())
-    for name in ("has_qualifies", "not_idempotent_because", "given", "catalog", "database", "settings", "graph"):
+    for name in ("above", "columns", "not_idempotent_because", "given", "catalog", "database", "settings", "variables"):
         del data[name]
     read = FlowSpec.from_json(json.dumps(data))
     assert (read.catalog, read.database, read.settings, read.given) == ("spark_catalog", "default", {}, {})
@@ -145,7 +161,7 @@ def test_altering_sets_properties_and_leaves_the_rest() -> None:
     ],
 )
 def test_a_key_lands_in_the_targets_columns(key: Key, expected: tuple[str, ...]) -> None:
-    columns = (*SPEC.columns, Column("__sqlext_qualifies", "", "BOOLEAN"))
+    columns = (*SPEC.streams[0].columns, Column("__sqlext_qualifies", "", "BOOLEAN"))
     assert key_columns(key, columns) == expected
 
 

@@ -1,0 +1,99 @@
+"""How far the keys of buffered rows reach, so that a flush reads only those files of a table that may hold them.
+
+The figures are observed while a micro-batch is written, so they cost no job of their own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType, DateType, DecimalType, IntegralType, StringType, StructType, TimestampType
+
+from sqlext.names import quote
+
+ROWS = "rows"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values of one key column: least and greatest, None when all are null; timestamps as microseconds since 1970."""
+
+    least: Any
+    greatest: Any
+    has_nulls: bool
+
+
+Bounds = Mapping[str, Range]
+"""The ranges of those key columns that files keep statistics of, by name."""
+
+
+def metrics(schema: StructType, key: Sequence[str]) -> list[Column]:
+    """What to observe of a micro-batch: the number of its rows, and its bounds."""
+    found = [F.count(F.lit(1)).alias(ROWS)]
+    for index, name in enumerate(_with_statistics(schema, key)):
+        value = _comparable(F.col(quote(name)), schema[name].dataType)
+        found += [F.min(value).alias(f"least{index}"), F.max(value).alias(f"greatest{index}")]
+        found += [F.count_if(value.isNull()).alias(f"nulls{index}")]
+    return found
+
+
+def observed(values: Mapping[str, Any], schema: StructType, key: Sequence[str]) -> Bounds:
+    """The bounds that `metrics` brought."""
+    return {
+        name: Range(values[f"least{index}"], values[f"greatest{index}"], bool(values[f"nulls{index}"]))
+        for index, name in enumerate(_with_statistics(schema, key))
+    }
+
+
+def union(all_bounds: Iterable[Bounds | None]) -> Bounds:
+    """Bounds of all rows; nothing when those of some are not known."""
+    found = list(all_bounds)
+    known = [bounds for bounds in found if bounds is not None]
+    if not known or len(known) != len(found):
+        return {}
+    return {name: reduce(_wider, (bounds[name] for bounds in known)) for name in known[0]}
+
+
+def condition(bounds: Bounds, schema: StructType, table: str) -> Column | None:
+    """What every row of `table` that has one of the keys satisfies; None when nothing is known."""
+    terms: list[Column] = []
+    for name, reach in bounds.items():
+        column = F.col(f"{table}.{quote(name)}")
+        parts: list[Column] = []
+        if reach.least is not None:
+            least, greatest = (_literal(value, schema[name].dataType) for value in (reach.least, reach.greatest))
+            parts.append((column >= least) & (column <= greatest))
+        if reach.has_nulls:
+            parts.append(column.isNull())
+        if parts:
+            terms.append(reduce(operator.or_, parts))
+    return reduce(operator.and_, terms) if terms else None
+
+
+def _with_statistics(schema: StructType, key: Sequence[str]) -> list[str]:
+    """Strings with a collation other than Spark's own compare in another order than statistics do."""
+    kinds = (IntegralType, DecimalType, DateType, TimestampType)
+    plain_string = StringType()
+    return [name for name in key if isinstance(schema[name].dataType, kinds) or schema[name].dataType == plain_string]
+
+
+def _comparable(column: Column, kind: DataType) -> Column:
+    return F.unix_micros(column) if isinstance(kind, TimestampType) else column
+
+
+def _literal(value: Any, kind: DataType) -> Column:
+    if isinstance(kind, TimestampType):
+        return F.timestamp_micros(F.lit(value))
+    return F.lit(value).cast(kind)
+
+
+def _wider(one: Range, other: Range) -> Range:
+    least = min((value for value in (one.least, other.least) if value is not None), default=None)
+    greatest = max((value for value in (one.greatest, other.greatest) if value is not None), default=None)
+    return Range(least, greatest, one.has_nulls or other.has_nulls)

@@ -1,0 +1,67 @@
+"""A flow's queries as Spark analyses them: the streaming ones, and the one above over what those maintain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext import jvm
+from sqlext.errors import UnsupportedError
+from sqlext.plan import FlowPlan, OutputMode
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """A plan's queries, analysed and not run.
+
+    Attributes:
+        streams: one a streaming query, in the plan's order.
+        above: over empty relations of the streams' schemas; None when there is no query above.
+    """
+
+    streams: tuple[DataFrame, ...]
+    above: DataFrame | None
+
+    @property
+    def output(self) -> DataFrame:
+        """The query that makes the target's rows."""
+        return self.streams[0] if self.above is None else self.above
+
+
+def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
+    """Analyse a plan's queries in a session that nobody else uses: it gets a view for each maintained aggregate.
+
+    Raises:
+        AnalysisException: Spark's, when it refuses one.
+    """
+    streams = tuple(session.sql(query.sql) for query in plan.queries)
+    if not plan.above:
+        return Analysed(streams, None)
+    empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
+    return Analysed(streams, over(session, empty, plan.above))
+
+
+def over(session: SparkSession, relations: Mapping[str, DataFrame], above: str) -> DataFrame:
+    """The query above, over these DataFrames of that session."""
+    for name, frame in relations.items():
+        frame.createOrReplaceTempView(name)
+    return session.sql(above)
+
+
+def durable_because(frame: DataFrame, mode: OutputMode) -> str:
+    """Why a query's buffer cannot be in memory only; empty when it can.
+
+    What memory loses comes back by running a micro-batch again in complete mode. Spark must be able to, and its state must
+    still have every group: a watermark evicts some.
+    """
+    if mode is OutputMode.APPEND:
+        return "rows are appended, not buffered"
+    if jvm.has_watermark(frame):
+        return "a watermark takes groups out of Spark's state, from which lost rows would have to come back"
+    try:
+        jvm.check_streaming(frame, OutputMode.COMPLETE)
+    except UnsupportedError as error:
+        return f"lost rows could not be brought back: {error}"
+    return ""
