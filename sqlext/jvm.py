@@ -168,6 +168,11 @@ def table_version(spark: SparkSession, location: str) -> int:
     return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).version())
 
 
+def file_count(spark: SparkSession, location: str) -> int:
+    """How many data files the newest version of the Delta table at `location` has."""
+    return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).numOfFiles())
+
+
 def delta_table_id(spark: SparkSession, location: str) -> str:
     return str(_delta_log(spark, location).update(False, _none(spark), _none(spark)).metadata().id())
 

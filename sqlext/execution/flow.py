@@ -23,6 +23,7 @@ from sqlext.clock import Clock
 from sqlext.errors import FlowError, WaitTimeoutError
 from sqlext.execution import bounds, commit, queries, target
 from sqlext.execution.buffer import BufferedBatch, is_lost
+from sqlext.execution.compaction import Compaction
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
 from sqlext.execution.intake import Intake
 from sqlext.execution.spec import FlowSpec, StreamSpec
@@ -114,6 +115,7 @@ class Flow:
         self._progress_read = float("-inf")
         self._policy = self._policy_of(options)
         self._intakes = tuple(self._intake(stream) for stream in spec.streams)
+        self._compactions = {s.relation: Compaction(spec.name, spec.id, self._location(s)) for s in spec.streams}
         self._flusher = Flusher(spec.name, self._flush, self._fail)
 
     def _policy_of(self, options: Options) -> FlushPolicy:
@@ -312,19 +314,23 @@ class Flow:
             intake.flushed(batches)
         count = sum(batch.last - batch.first + 1 for _, batches in taken for batch in batches)
         self._note_flush(reason, rows, count, started)
+        for intake, _ in taken:
+            self._compactions[intake.stream.relation].after_flush(self._flush_session, self._table(intake.stream))
 
     def _merge(self, intake: Intake, batches: list[BufferedBatch], reason: FlushReason, arrival: datetime) -> None:
         rows = sum(max(batch.rows, 0) for batch in batches)
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
         info = self._commit_info(first, batches[-1].last, rows, reason, intake.progress().watermark, arrival)
         latest = intake.latest_rows(self._flush_session, batches)
-        if intake.stream.relation:
-            table = DeltaTable.forPath(self._flush_session, self._location(intake.stream))
-        else:
-            table = DeltaTable.forName(self._flush_session, quote_parts(self.spec.target))
+        table = self._table(intake.stream)
         reach = bounds.union(batch.bounds for batch in batches)
         commit.merge(self._flush_session, table, intake.stream, latest, reach, info)
         intake.committed = batches[-1].last
+
+    def _table(self, stream: StreamSpec) -> DeltaTable:
+        if stream.relation:
+            return DeltaTable.forPath(self._flush_session, self._location(stream))
+        return DeltaTable.forName(self._flush_session, quote_parts(self.spec.target))
 
     def _replace(self, before: int, rows: int, reason: FlushReason, arrival: datetime | None) -> None:
         """The query above, evaluated over the maintained aggregates as they are now, becomes the target."""

@@ -16,6 +16,8 @@ _FLOW_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.pollingDelay": "100ms",  # how often an idle source is asked; Spark's own 10 ms keep a core busy
+    "spark.databricks.delta.optimize.minFileSize": str(16 * 1024**2),  # compaction leaves larger files alone, unless ..
+    "spark.databricks.delta.optimize.maxDeletedRowsRatio": "0.3",  # .. so much of one is deleted
     "spark.databricks.delta.merge.materializeSource": "none",  # a flush's source is files that nobody changes
 }
 

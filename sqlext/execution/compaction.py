@@ -1,0 +1,60 @@
+"""Keeps the number of a table's files bounded: each flush adds some, a compaction makes few of many.
+
+Only small files are rewritten, and those with many deleted rows (`sessions.py` says how small and how many), so the work follows
+what was flushed since the last compaction, not the table's size.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+from sqlext.execution.target import SPARK_ERRORS
+
+logger = logging.getLogger(__name__)
+
+_FLUSHES_BETWEEN_LOOKS = 8
+_SMALL_FILES = 32
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class Compaction:
+    """Watches one table. Used by one thread.
+
+    Args:
+        flow, flow_id: who compacts, for the commit's metadata.
+        location: where the table lies.
+    """
+
+    def __init__(self, flow: str, flow_id: str, location: str) -> None:
+        self._metadata = json.dumps({"sqlext-compaction": {"flow": flow, "flow_id": flow_id}})
+        self._location = location
+        self._flushes = 0
+        self._at = _SMALL_FILES
+
+    def after_flush(self, spark: SparkSession, table: DeltaTable) -> None:
+        """Compact the table when it has many more files than after the last compaction.
+
+        A compaction that fails changes nothing, and the next one tries again: a flow does not fail for it.
+        """
+        self._flushes += 1
+        if self._flushes % _FLUSHES_BETWEEN_LOOKS:
+            return
+        try:
+            before = jvm.file_count(spark, self._location)
+            if before < self._at:
+                return
+            spark.conf.set(_USER_METADATA, self._metadata)
+            try:
+                table.optimize().executeCompaction()
+            finally:
+                spark.conf.unset(_USER_METADATA)
+            after = jvm.file_count(spark, self._location)
+            self._at = 2 * after + _SMALL_FILES
+            logger.info("compacted %s: %d files are %d", self._location, before, after)
+        except SPARK_ERRORS as error:
+            logger.warning("%s could not be compacted: %s", self._location, jvm.reason_of(error))
