@@ -1,0 +1,128 @@
+"""What the benchmarks of flushes share: a session, input files that arrive, flows taken step by step, results that are saved."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import sqlext
+from sqlext import session as sqlext_session
+from sqlext.execution.flow import Flow
+
+QUERY = "SELECT k, count(*) AS n, sum(v) AS s FROM {} GROUP BY k"
+FLOW_DDL = "CREATE STREAMING TABLE {name} TBLPROPERTIES ({properties}) AS " + QUERY.format(
+    "STREAM {source} WITH ('maxFilesPerTrigger' = '1')"
+)
+BY_COMMAND = {"execution.flush.max-interval": "1 day"}  # a flush comes by FLUSH FLOW only
+MEMORY_ONLY = {"execution.flush.memory-buffer-only": "true"}
+
+
+def session(folder: Path) -> SparkSession:
+    """Two cores and 4 GB, whatever the machine has; the same for all sides."""
+    settings = {
+        "spark.driver.memory": "4g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+    builder: Any = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    made: SparkSession = sqlext.configure(builder.master("local[2]").appName("benchmark")).getOrCreate()
+    return made
+
+
+def write_rows(path: Path, keys: np.ndarray[Any, np.dtype[np.int64]], random: np.random.Generator) -> None:
+    """A Parquet file with a row for each of `keys`, and a value from 0 to 999 in it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"k": pa.array(keys, pa.int64()), "v": pa.array(random.integers(0, 1000, len(keys)), pa.int64())})
+    pq.write_table(table, path)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A streaming source whose files lie ready, and arrive when they are told to: nobody's time goes into writing them.
+
+    Attributes:
+        name: the table's.
+        folder: what has arrived.
+    """
+
+    name: str
+    folder: Path
+
+    def create(self, spark: SparkSession) -> None:
+        self.folder.mkdir(parents=True)
+        spark.sql(f"CREATE TABLE {self.name} (k BIGINT, v BIGINT) USING parquet LOCATION '{self.folder}'")
+
+    def arrive(self, *files: Path) -> None:
+        for file in files:
+            os.link(file, self.folder / file.name)
+
+
+def flow_of(spark: SparkSession, name: str) -> Flow:
+    """A flow of this process."""
+    return next(flow for flow in sqlext_session.flow_host(spark)._flows.values() if flow.spec.name == name)
+
+
+def take_in(spark: SparkSession, name: str) -> None:
+    """Let a flow take what has arrived into its buffer: WAIT FLOW without its flush."""
+    query = flow_of(spark, name)._query
+    assert query is not None
+    query.processAllAvailable()
+
+
+def table_folder(spark: SparkSession, name: str) -> Path:
+    return Path(str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0].location).removeprefix("file:"))
+
+
+def operations(folder: Path) -> list[str]:
+    """The operation of each commit of a Delta table, in order."""
+    found: list[str] = []
+    for log in sorted((folder / "_delta_log").glob("*.json")):
+        actions = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+        found.extend(action["commitInfo"]["operation"] for action in actions if "commitInfo" in action)
+    return found
+
+
+def check_equal(found: DataFrame, expected: DataFrame, side: str) -> None:
+    """Raise AssertionError when two tables do not hold the same rows, each as often."""
+    for label, more, less in (("too many", found, expected), ("missing", expected, found)):
+        wrong = more.exceptAll(less.select(more.columns)).head(3)
+        assert not wrong, f"{side}: rows {label}, such as {wrong}"
+
+
+def in_folder(folder: Path, action: Callable[[SparkSession], dict[str, Any]]) -> dict[str, Any]:
+    """What `action` finds with a session over an empty folder, which is removed again."""
+    spark = session(folder)
+    try:
+        return action(spark)
+    finally:
+        sqlext.disable(spark)
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def save(result: dict[str, Any], chart: alt.LayerChart | alt.FacetChart | alt.HConcatChart, path: Path) -> None:
+    """Print a result, and save it as JSON, with its plot as SVG beside it."""
+    result = {**result, "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"}
+    text = json.dumps(result, indent=2)
+    print(text)
+    path.write_text(text + "\n", encoding="utf-8")
+    chart.save(path.with_suffix(".svg"))
