@@ -81,6 +81,11 @@ class BufferOutput:
         return len(self._records)
 
     @property
+    def records(self) -> tuple[Record, ...]:
+        """What is held, the key that came first first."""
+        return tuple(self._records.values())
+
+    @property
     def oldest_mark(self) -> float | None:
         """When the oldest marker that is held was made; None without markers."""
         return min((marker.marked_at for marker in self._markers.values()), default=None)

@@ -62,14 +62,13 @@ class CommitInfo:
     last_batch: int
     rows: int
     reason: str
-    watermark: str | None = None
+    watermark: datetime | None = None
     oldest_arrival: datetime | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         values = {name: value for name, value in vars(self).items() if name != "extra"} | dict(self.extra)
-        arrival = self.oldest_arrival.isoformat(timespec="milliseconds") if self.oldest_arrival else None
-        return json.dumps({"sqlext": values | {"oldest_arrival": arrival}})
+        return json.dumps({"sqlext": values}, default=lambda time: time.isoformat("T", "milliseconds"))
 
 
 def merge(spark: SparkSession, table: DeltaTable, stream: StreamSpec, rows: DataFrame, reach: Bounds, info: CommitInfo) -> None:

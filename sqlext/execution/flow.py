@@ -22,10 +22,10 @@ from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.errors import FlowError, WaitTimeoutError
 from sqlext.execution import bounds, commit, queries, target
-from sqlext.execution.buffer import BufferedBatch, is_lost
+from sqlext.execution.buffer import is_lost
 from sqlext.execution.compaction import Compaction
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
-from sqlext.execution.intake import Intake
+from sqlext.execution.intake import Intake, Taken
 from sqlext.execution.spec import FlowSpec, StreamSpec
 from sqlext.jvm import HadoopPath
 from sqlext.names import quote_parts
@@ -268,8 +268,7 @@ class Flow:
     def _append(self, rows: DataFrame, batch: int) -> None:
         self._check_fence()
         started = self._clock.monotonic()
-        watermark = self._intakes[0].progress().watermark
-        info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, watermark, None)
+        info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, self._intakes[0].watermark, None)
         commit.append(self.spec.target, rows, info)
         self._note_flush(FlushReason.MICRO_BATCH, 0, 1, started)
 
@@ -297,34 +296,34 @@ class Flow:
     # The flush thread.
 
     def _flush(self, reason: FlushReason) -> None:
-        taken = [(intake, batches) for intake in self._intakes if (batches := intake.take())]
-        if not taken:
+        found = [(intake, intake.take()) for intake in self._intakes]
+        full = [(intake, taken) for intake, taken in found if taken.batches]
+        if not full:
             return
         self._check_fence()
         started = self._clock.monotonic()
-        oldest = min(batches[0].arrived for _, batches in taken)
-        arrival = self._clock.now() - timedelta(seconds=started - oldest)
+        arrival = self._clock.now() - timedelta(seconds=started - min(taken.arrived for _, taken in full))
         before = self._version()
-        for intake, batches in taken:
-            self._merge(intake, batches, reason, arrival)
-        rows = sum(max(batch.rows, 0) for _, batches in taken for batch in batches)
+        for intake, taken in full:
+            self._merge(intake, taken, reason, arrival)
+        batches = [batch for _, taken in full for batch in taken.batches]
+        rows = sum(max(batch.rows, 0) for batch in batches)
         if self.spec.above:
             self._replace(before, rows, reason, arrival)
-        for intake, batches in taken:
-            intake.flushed(batches)
-        count = sum(batch.last - batch.first + 1 for _, batches in taken for batch in batches)
-        self._note_flush(reason, rows, count, started)
-        for intake, _ in taken:
+        for intake, taken in full:
+            intake.flushed(taken.batches)
+        self._note_flush(reason, rows, sum(batch.last - batch.first + 1 for batch in batches), started)
+        for intake, _ in full:
             self._compactions[intake.stream.relation].after_flush(self._flush_session, self._table(intake.stream))
 
-    def _merge(self, intake: Intake, batches: list[BufferedBatch], reason: FlushReason, arrival: datetime) -> None:
+    def _merge(self, intake: Intake, taken: Taken, reason: FlushReason, arrival: datetime) -> None:
+        batches = taken.batches
         rows = sum(max(batch.rows, 0) for batch in batches)
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
-        info = self._commit_info(first, batches[-1].last, rows, reason, intake.progress().watermark, arrival)
+        info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
         latest = intake.latest_rows(self._flush_session, batches)
-        table = self._table(intake.stream)
         reach = bounds.union(batch.bounds for batch in batches)
-        commit.merge(self._flush_session, table, intake.stream, latest, reach, info)
+        commit.merge(self._flush_session, self._table(intake.stream), intake.stream, latest, reach, info)
         intake.committed = batches[-1].last
 
     def _table(self, stream: StreamSpec) -> DeltaTable:
@@ -365,9 +364,10 @@ class Flow:
         return min((arrival for arrival in arrivals if arrival is not None), default=None)
 
     def _commit_info(
-        self, first: int, last: int, rows: int, reason: FlushReason, watermark: str | None, arrival: datetime | None
+        self, first: int, last: int, rows: int, reason: FlushReason, watermark: float | None, arrival: datetime | None
     ) -> commit.CommitInfo:
-        return commit.CommitInfo(self.spec.name, self.spec.id, self.epoch, first, last, rows, reason.value, watermark, arrival)
+        until = datetime.fromtimestamp(watermark, UTC) if watermark is not None else None
+        return commit.CommitInfo(self.spec.name, self.spec.id, self.epoch, first, last, rows, reason.value, until, arrival)
 
     def _check_fence(self) -> None:
         """Another driver that has taken the flow has written a higher epoch."""

@@ -1,7 +1,8 @@
 """One streaming query of a flow, and the buffer its micro-batches go into.
 
 Spark's stream thread calls `_on_batch`; the flush thread calls `take` and `flushed`; statements and the ticker call the rest.
-One lock guards what they share.
+`_lock` guards what they share and is held for moments only; `_moving` is held by whoever takes batches out of the buffer, and so
+makes a flush wait for a combination.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +24,7 @@ from sqlext.clock import Clock
 from sqlext.errors import FlowError, WaitTimeoutError
 from sqlext.execution import target
 from sqlext.execution.buffer import BufferedBatch, DurableBuffer, MemoryBuffer
+from sqlext.execution.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
 from sqlext.execution.checkpoint import Checkpoint
 from sqlext.execution.spec import StreamSpec
 from sqlext.jvm import HadoopPath
@@ -45,6 +47,21 @@ class IntakeProgress:
     buffered_rows: int = 0
     oldest_arrival: float | None = None
     watermark: str | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a flush takes out of a buffer.
+
+    Attributes:
+        batches: oldest first.
+        watermark: the latest that came with them, in seconds since 1970.
+        arrived: the clock's monotonic time of the oldest, in seconds.
+    """
+
+    batches: tuple[BufferedBatch, ...]
+    watermark: float | None
+    arrived: float
 
 
 class StopAtBoundary(Exception):  # noqa: N818  # not an error: it ends the query before a micro-batch has begun
@@ -88,8 +105,11 @@ class Intake:
         self._durable = DurableBuffer(home.child("buffer"))
         self._memory = MemoryBuffer()
         self._lock = threading.Lock()
-        self._batches: dict[int, BufferedBatch] = {}
-        self._flushing_through = _NEVER  # the last micro-batch of the newest flush, done or not
+        self._moving = threading.Lock()
+        self._emitted: list[Element] = []
+        self._output = BufferOutput(self._emitted.append)  # of micro-batches: row by row it happens in Spark
+        self._in_flight: tuple[BufferedBatch, ...] = ()
+        self._in_hand: tuple[BufferedBatch, ...] = ()
         self._progress = IntakeProgress()
         self._last_batch_seen = _NEVER
         self._last_report = ""
@@ -115,7 +135,8 @@ class Intake:
             self.committed = committed
             self._durable.drop_through(committed)
         now = self._clock.monotonic()
-        self._batches = {batch: BufferedBatch(batch, batch, -1, now) for batch in self._durable.complete_batches()}
+        for batch in self._durable.complete_batches():
+            self._hold(BufferedBatch(batch, batch, -1, now))
 
     def rewind(self) -> None:
         """Get rows back that a memory-only buffer lost with its process or an executor.
@@ -156,7 +177,7 @@ class Intake:
 
     def note_all_flushed(self) -> None:
         """After a clean stop: nothing up to the newest micro-batch needs to be brought back."""
-        if self.max_entries is not None and not self._batches:
+        if self.max_entries is not None and not self.has_buffered:
             self._checkpoint.note_flushed()
 
     def _start_query(self, mode: OutputMode, interval: timedelta | None) -> StreamingQuery:
@@ -200,70 +221,92 @@ class Intake:
             buffer.drop([taken])
             return
         with self._lock:
-            self._batches[batch] = taken
-        if self.max_entries is not None and self._waiting_rows() >= self.max_entries:
+            self._hold(taken)
+        if self.is_full:
             self._combine()
         self._taken(self)
 
+    def _hold(self, batch: BufferedBatch) -> None:
+        self._output.collect(Record(batch.last, batch))
+        self._output.emit_latency_marker(LatencyMarker(self.name, batch.arrived))
+        if self._progress.watermark is not None:
+            self._output.emit_watermark(Watermark(_seconds(self._progress.watermark)))
+
     def _combine(self) -> None:
         """Several batches may change the same groups; entries that count are distinct ones."""
-        with self._lock:
-            old = [batch for number, batch in sorted(self._batches.items()) if number > self._flushing_through]
-        if len(old) < 2:  # one batch has each group once
-            return
-        combined = self._memory.combine(old, self.schema, self.stream.key)
-        with self._lock:
-            is_still_waiting = all(batch.last > self._flushing_through for batch in old)
-            if is_still_waiting:
-                for batch in old:
-                    del self._batches[batch.last]
-                self._batches[combined.last] = combined
-        self._memory.drop(old if is_still_waiting else [combined])
-
-    def _waiting_rows(self) -> int:
-        with self._lock:
-            return sum(batch.rows for number, batch in self._batches.items() if number > self._flushing_through)
+        with self._moving:
+            with self._lock:
+                old = self._in_hand = self._emit().batches
+            is_worth_it = len(old) > 1  # one batch has each group once
+            kept = (self._memory.combine(old, self.schema, self.stream.key),) if is_worth_it else old
+            with self._lock:
+                for batch in kept:
+                    self._hold(batch)
+                self._in_hand = ()
+            if is_worth_it:
+                self._memory.drop(old)
 
     @property
     def is_full(self) -> bool:
         """Whether memory holds as many groups as it may."""
-        return self.max_entries is not None and self._waiting_rows() >= self.max_entries
+        with self._lock:
+            return self.max_entries is not None and self._waiting_rows() >= self.max_entries
+
+    def _waiting_rows(self) -> int:
+        return sum(record.value.rows for record in self._output.records)
 
     # The flush thread.
 
-    def take(self) -> list[BufferedBatch]:
-        """What is in the buffer now, oldest first; it stays there until `flushed`."""
-        with self._lock:
-            batches = [self._batches[batch] for batch in sorted(self._batches)]
-            self._flushing_through = max(self._batches, default=self._flushing_through)
-            return batches
+    def take(self) -> Taken:
+        """What is in the buffer now, oldest first; it counts as buffered until `flushed`."""
+        with self._moving, self._lock:
+            taken = self._emit()
+            self._in_flight = taken.batches
+            return taken
 
-    def latest_rows(self, spark: SparkSession, batches: list[BufferedBatch]) -> DataFrame:
+    def _emit(self) -> Taken:
+        self._output.flush()
+        batches = tuple(element.value for element in self._emitted if isinstance(element, Record))
+        watermarks = [element.timestamp for element in self._emitted if isinstance(element, Watermark)]
+        arrivals = [element.marked_at for element in self._emitted if isinstance(element, LatencyMarker)]
+        self._emitted.clear()
+        return Taken(batches, max(watermarks, default=None), min(arrivals, default=0.0))
+
+    def latest_rows(self, spark: SparkSession, batches: Sequence[BufferedBatch]) -> DataFrame:
         """Of every group in `batches` its newest row."""
         buffer = self._memory if batches[-1].held is not None else self._durable
         return buffer.latest_rows(spark, batches, self.schema, self.stream.key)
 
-    def flushed(self, batches: list[BufferedBatch]) -> None:
+    def flushed(self, batches: Sequence[BufferedBatch]) -> None:
         """They are in the table."""
         with self._lock:
             self.committed = batches[-1].last
-            for batch in batches:
-                del self._batches[batch.last]
+            self._in_flight = ()
         self._memory.drop([batch for batch in batches if batch.held is not None])
         self._durable.drop([batch for batch in batches if batch.held is None])
 
     # Anybody.
 
+    def _buffered(self) -> list[BufferedBatch]:
+        return [*self._in_flight, *self._in_hand, *(record.value for record in self._output.records)]
+
     @property
     def has_buffered(self) -> bool:
         with self._lock:
-            return bool(self._batches)
+            return bool(self._buffered())
 
     def oldest_arrival(self, is_waiting: bool = False) -> float | None:
         """When the oldest batch in the buffer arrived; with `is_waiting`, of those that no flush has taken yet."""
         with self._lock:
-            after = self._flushing_through if is_waiting else _NEVER - 1
-            return min((batch.arrived for number, batch in self._batches.items() if number > after), default=None)
+            if is_waiting:
+                return self._output.oldest_mark
+            return min((batch.arrived for batch in self._buffered()), default=None)
+
+    @property
+    def watermark(self) -> float | None:
+        """The newest that Spark has reported, in seconds since 1970."""
+        with self._lock:
+            return _seconds(self._progress.watermark) if self._progress.watermark else None
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -276,11 +319,14 @@ class Intake:
         return bool(status) and not status["isDataAvailable"] and not status["isTriggerActive"]
 
     def progress(self) -> IntakeProgress:
-        oldest = self.oldest_arrival()
         with self._lock:
-            rows = sum(max(batch.rows, 0) for batch in self._batches.values())
-            batches = sum(batch.last - batch.first + 1 for batch in self._batches.values())
-            return replace(self._progress, buffered_batches=batches, buffered_rows=rows, oldest_arrival=oldest)
+            buffered = self._buffered()
+            return replace(
+                self._progress,
+                buffered_batches=sum(batch.last - batch.first + 1 for batch in buffered),
+                buffered_rows=sum(max(batch.rows, 0) for batch in buffered),
+                oldest_arrival=min((batch.arrived for batch in buffered), default=None),
+            )
 
     def process_all(self) -> None:
         """Return when all that has arrived was taken in; a query that fails meanwhile tells so itself."""
@@ -307,3 +353,8 @@ class Intake:
                 rows_in=self._progress.rows_in + sum(p.numInputRows for p in fresh),
                 watermark=newest.eventTime.get("watermark", self._progress.watermark),
             )
+
+
+def _seconds(timestamp: str) -> float:
+    """A watermark as Spark's progress writes it, in seconds since 1970."""
+    return datetime.fromisoformat(timestamp).timestamp()

@@ -83,9 +83,9 @@ def flow_of(spark: SparkSession, name: str) -> Flow:
 
 def take_in(spark: SparkSession, name: str) -> None:
     """Let a flow take what has arrived into its buffer: WAIT FLOW without its flush."""
-    query = flow_of(spark, name)._query
-    assert query is not None
-    query.processAllAvailable()
+    for intake in flow_of(spark, name)._intakes:
+        assert intake.query is not None
+        intake.query.processAllAvailable()
 
 
 def table_folder(spark: SparkSession, name: str) -> Path:
