@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sqlext.options import FLUSH_MAX_INTERVAL, Options
-from sqlext.plan import Firing, FlowPlan, JobGraph, Operator, OutputMode
+from sqlext.plan import Firing, FlowPlan, JobGraph, Key, Operator, OutputMode
 
 
 def explain_flow(plan: FlowPlan, options: Options, target: str) -> list[str]:
@@ -28,7 +28,7 @@ def explain_flow(plan: FlowPlan, options: Options, target: str) -> list[str]:
         *_rules(plan.firings),
         "",
         "== Query for Spark ==",
-        plan.sql,
+        *_queries(plan),
     ]
 
 
@@ -49,11 +49,26 @@ def explain_bounded(graph: JobGraph, firings: tuple[Firing, ...]) -> list[str]:
 
 
 def _sink(plan: FlowPlan) -> str:
-    if plan.output_mode is OutputMode.APPEND:
-        return "append"
-    if plan.key.all_but:
-        return f"upsert by all columns but {', '.join(plan.key.columns)}" if plan.key.columns else "upsert by all columns"
-    return f"upsert by {', '.join(plan.key.columns)}" if plan.key.columns else "one row"
+    if plan.above:
+        return "replaced at each flush"
+    return "append" if plan.output_mode is OutputMode.APPEND else _upsert(plan.key)
+
+
+def _upsert(key: Key) -> str:
+    if key.all_but:
+        return f"upsert by all columns but {', '.join(key.columns)}" if key.columns else "upsert by all columns"
+    return f"upsert by {', '.join(key.columns)}" if key.columns else "one row"
+
+
+def _queries(plan: FlowPlan) -> Iterator[str]:
+    if not plan.above:
+        yield plan.sql
+        return
+    for aggregate in plan.aggregates:
+        yield f"{aggregate.name} [{_upsert(aggregate.key)}]:"
+        yield aggregate.sql
+    yield "above, replacing the target's rows:"
+    yield plan.above
 
 
 def _tree(graph: JobGraph, operator: Operator, indent: str, is_last: bool) -> Iterator[str]:
@@ -72,6 +87,8 @@ def _stages(graph: JobGraph) -> Iterator[str]:
 
 def _buffering(plan: FlowPlan, options: Options) -> str:
     interval = options[FLUSH_MAX_INTERVAL]
+    if plan.above:
+        return _buffering_above(plan, options)
     if plan.not_idempotent_because:
         return f"Not buffered, one commit a micro-batch: {plan.not_idempotent_because}."
     if interval is None:
@@ -79,6 +96,21 @@ def _buffering(plan: FlowPlan, options: Options) -> str:
     return (
         f"Buffered: {plan.graph.last.kind} is output-idempotent and {FLUSH_MAX_INTERVAL.key} is "
         f"{options.raw(FLUSH_MAX_INTERVAL)} ({options.level(FLUSH_MAX_INTERVAL).value}). One commit a flush."
+    )
+
+
+def _buffering_above(plan: FlowPlan, options: Options) -> str:
+    names = " and ".join(aggregate.name for aggregate in plan.aggregates)
+    verb, tables = ("is", "the maintained aggregate") if len(plan.aggregates) == 1 else ("are", "the maintained aggregates")
+    if options[FLUSH_MAX_INTERVAL] is None:
+        return (
+            f"Not buffered, one commit a micro-batch: {FLUSH_MAX_INTERVAL.key} is not set. The rest is evaluated at every "
+            f"micro-batch, over {tables}."
+        )
+    return (
+        f"Buffered: {names} {verb} output-idempotent and {FLUSH_MAX_INTERVAL.key} is {options.raw(FLUSH_MAX_INTERVAL)} "
+        f"({options.level(FLUSH_MAX_INTERVAL).value}). The rest is evaluated at each flush, over {tables}: one commit there, and "
+        "one on the target."
     )
 
 

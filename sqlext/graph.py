@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -10,7 +11,7 @@ from sqlext.dialect import Stream, to_sql
 from sqlext.functions import FUNCTIONS
 from sqlext.options import Given
 from sqlext.plan import JobGraph, Operator, OperatorAttributes, OperatorAttributesBuilder, Source
-from sqlext.shape import aggregate_calls, function_name, is_aggregation, is_end_of_stream
+from sqlext.shape import aggregate_calls, function_name, is_aggregation, is_end_of_stream, window_calls
 
 
 class GraphBuilder:
@@ -21,9 +22,27 @@ class GraphBuilder:
         self._options = source_options
         self._operators: list[Operator] = []
         self._ctes: dict[str, exp.Query] = {}
+        self._maintained: dict[str, int] = {}
+        """Operators of maintained aggregates by their relations' names; with any, what is built is above them."""
 
     def build(self, query: exp.Query) -> JobGraph:
         self._query(query)
+        return JobGraph(tuple(self._operators))
+
+    def build_above(self, outer: exp.Query, aggregates: Mapping[str, exp.Query]) -> JobGraph:
+        """The graph of `aggregates`, each under its relation's name, and of the query above them.
+
+        Above a maintained aggregate no operator is a full dam, since it is evaluated at each flush; and each is idempotent,
+        since the next evaluation replaces its rows.
+        """
+        maintained = {}
+        for name, aggregate in aggregates.items():
+            self._ctes = {}
+            last = self._query(aggregate)
+            self._operators[last] = replace(self._operators[last], detail=f"{name}, {self._operators[last].detail}")
+            maintained[name] = last
+        self._ctes, self._maintained = {}, maintained
+        self._query(outer)
         return JobGraph(tuple(self._operators))
 
     def _query(self, query: exp.Expr) -> int:
@@ -45,14 +64,28 @@ class GraphBuilder:
         for join in select.args.get("joins") or ():
             at = self._add("Join", self._sql(join).strip(), (at, self._relation(join.this)), is_dam=is_end_of_stream(select))
         if where := select.args.get("where"):
-            at = self._add("Filter", self._sql(where.this), (at,))
+            at = self._add("Filter", self._sql(where.this), (at, *self._read_by(where)))
         if is_aggregation(select) or is_end_of_stream(select):
             at = self._aggregate(select, at)
             if having := select.args.get("having"):
-                at = self._add("Filter", self._sql(having.this), (at,))
+                at = self._add("Filter", self._sql(having.this), (at, *self._read_by(having)))
         else:
-            at = self._add("Project", ", ".join(self._sql(item) for item in select.expressions), (at,))
+            for window in dict.fromkeys(self._sql(window) for window in window_calls(select)):
+                at = self._add("Window", window, (at,))
+            inputs = tuple(number for item in select.expressions for number in self._read_by(item))
+            at = self._add("Project", ", ".join(self._sql(item) for item in select.expressions), (at, *inputs))
         return self._modifiers(select, at)
+
+    def _read_by(self, clause: exp.Expr) -> list[int]:
+        """The subqueries of a clause that read a maintained aggregate; those over tables are only text."""
+        found = clause.walk(prune=lambda node: isinstance(node, exp.Query)) if self._maintained else ()
+        return [self._query(node) for node in found if isinstance(node, exp.Query) and self._is_maintained(node)]
+
+    def _is_maintained(self, query: exp.Query) -> bool:
+        names = {table.name.lower() for table in query.find_all(exp.Table)}
+        return not names.isdisjoint(self._maintained) or any(
+            cte is not query and self._is_maintained(cte) for name, cte in self._ctes.items() if name in names
+        )
 
     def _aggregate(self, select: exp.Select, at: int) -> int:
         group = select.args.get("group")
@@ -69,11 +102,13 @@ class GraphBuilder:
         return self._add("Aggregate", detail, (at,), is_idempotent, is_end_of_stream(select))
 
     def _modifiers(self, query: exp.Expr, at: int) -> int:
+        if qualify := query.args.get("qualify"):
+            at = self._add("Filter", self._sql(qualify.this), (at,))
         if any(query.args.get(clause) for clause in ("order", "sort")):
             clause = query.args.get("order") or query.args.get("sort")
             at = self._add("Sort", self._sql(clause).strip() if clause else "", (at,), is_dam=True)
-        if query.args.get("limit"):
-            at = self._add("Limit", self._sql(query.args["limit"]).strip(), (at,))
+        if limits := [self._sql(query.args[clause]).strip() for clause in ("limit", "offset") if query.args.get(clause)]:
+            at = self._add("Limit", " ".join(limits), (at,))
         return at
 
     def _relation(self, relation: exp.Expr) -> int:
@@ -82,6 +117,8 @@ class GraphBuilder:
             source = Source(_parts(relation.this), alias, True, self._options.get(alias.lower(), {}))
             return self._add("Source", self._sql(relation), (), source=source)
         if isinstance(relation, exp.Table):
+            if not relation.db and relation.name in self._maintained:
+                return self._maintained[relation.name]
             cte = self._ctes.get(relation.name.lower()) if not relation.db else None
             if cte is not None:
                 return self._query(cte)
@@ -101,6 +138,8 @@ class GraphBuilder:
         source: Source | None = None,
     ) -> int:
         number = len(self._operators)
+        if self._maintained and kind != "Source":
+            is_idempotent, is_dam = True, False
         builder = OperatorAttributesBuilder(f"{number} {kind}")
         if is_idempotent is not None:
             builder.set_output_idempotent(is_idempotent)

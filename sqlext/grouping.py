@@ -1,6 +1,9 @@
-"""Which columns of an aggregate's output are its key: the ones a flush finds a row of the target by."""
+"""How a streaming aggregate groups: its grouping expressions, and the output columns by which a flush finds a row."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 from sqlglot import exp
 
@@ -9,71 +12,156 @@ from sqlext.errors import UnsupportedError
 from sqlext.plan import QUALIFIES, Key
 from sqlext.shape import function_name, is_aggregate_call
 
+_SUBTOTALS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
-def key_of(select: exp.Select, source: str) -> Key:
-    """The key of a streaming aggregate's output.
+
+def key_of(select: exp.Select, source: str) -> Key | None:
+    """The key of a streaming aggregate's output, or None: its select list leaves out a grouping key or changes it.
 
     Raises:
-        UnsupportedError: a grouping key is not in the select list, is changed there, or has no name.
+        UnsupportedError: a grouping key has no name, or is an ordinal that counts from a `*`.
     """
     group = select.args.get("group")
     items = [item for item in select.expressions if item.alias_or_name != QUALIFIES]
     if group is None:
         return Key()
-    for clause in ("rollup", "cube", "grouping_sets"):
-        if group.args.get(clause) or any(item.key == clause.replace("_", "") for item in group.expressions):
-            raise UnsupportedError(
-                f"{clause.replace('_', ' ').upper()} makes rows whose key is not in the target: a subtotal's null and a null "
-                "of the data look alike. Write one flow for each grouping.",
-                position_of(group, source),
-            )
+    if has_subtotals(group):  # a subtotal's null and a null of the data look alike
+        return None
     if group.args.get("all"):
         return _key_of_group_by_all(items, source)
     columns = [_column_for(expression.unnest(), items, source) for expression in group.expressions]
-    return Key(tuple(dict.fromkeys(column for column in columns if column)))
+    told = [column for column in columns if column is not None]
+    return Key(tuple(dict.fromkeys(column for column in told if column))) if len(told) == len(columns) else None
+
+
+def has_subtotals(group: exp.Expr) -> bool:
+    """Whether a GROUP BY has ROLLUP, CUBE or GROUPING SETS."""
+    clauses = ("rollup", "cube", "grouping_sets")
+    return any(group.args.get(each) for each in clauses) or any(isinstance(e, _SUBTOTALS) for e in group.expressions)
+
+
+def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
+    """The GROUP BY of a select with ALL, ordinals and aliases resolved; of SELECT DISTINCT, all columns.
+
+    Returns:
+        A copy, or None when all rows are one group.
+
+    Raises:
+        UnsupportedError: an ordinal names no column, or `*` stands where columns must be named.
+    """
+    group: exp.Group | None = select.args.get("group")
+    items = select.expressions
+    if group is None and not select.args.get("distinct"):
+        return None
+    if group is None or group.args.get("all"):
+        keys = [item for item in items if not _is_value(item)]
+        for item in keys:
+            if item.is_star:
+                raise UnsupportedError(
+                    "The keys of this aggregate stand behind a `*`, and a query above it needs their names. Name the columns.",
+                    position_of(item, source) or position_of(select, source),
+                )
+        return exp.Group(expressions=[_not_an_ordinal(unaliased(item).copy()) for item in keys]) if keys else None
+    group = group.copy()
+    for leaf in list(grouping_leaves(group)):
+        leaf.replace(_resolved(leaf.unnest(), items, source).copy())
+    return group
+
+
+def grouping_leaves(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The grouping expressions of a GROUP BY, also those inside ROLLUP, CUBE and GROUPING SETS, in their order."""
+    parts = [*node.expressions, *(part for arg in ("rollup", "cube", "grouping_sets") for part in node.args.get(arg) or ())]
+    for part in parts:
+        is_list = not isinstance(node, exp.Group) and isinstance(part, exp.Tuple)
+        if isinstance(part, _SUBTOTALS) or is_list:
+            yield from grouping_leaves(part)
+        else:
+            yield part
+
+
+def _resolved(expression: exp.Expr, items: list[exp.Expr], source: str) -> exp.Expr:
+    """What one grouping expression stands for."""
+    if isinstance(expression, exp.Literal) and expression.is_int:
+        index = int(expression.name) - 1
+        _refuse_star_before(index, expression, items, source)
+        if not 0 <= index < len(items) or _is_value(items[index]):
+            raise UnsupportedError(
+                f"GROUP BY {index + 1} names no column of the select list that can be grouped by.",
+                position_of(expression, source),
+            )
+        return _not_an_ordinal(unaliased(items[index]))
+    if any(same(unaliased(item), expression) for item in items):
+        return expression
+    return next((unaliased(item) for item in items if _is_alias_of(item, expression)), expression)
+
+
+def _not_an_ordinal(expression: exp.Expr) -> exp.Expr:
+    """A number among the columns; in GROUP BY, a bare one would be an ordinal."""
+    is_number = isinstance(expression, exp.Literal) and expression.is_int
+    return exp.cast(expression.copy(), "INT") if is_number else expression
+
+
+def _is_value(item: exp.Expr) -> bool:
+    """Whether GROUP BY ALL leaves an item of the select list out."""
+    return any(is_aggregate_call(node) or isinstance(node, exp.Window) for node in item.walk())
 
 
 def _key_of_group_by_all(items: list[exp.Expr], source: str) -> Key:
-    values = [item for item in items if any(is_aggregate_call(node) for node in item.walk())]
+    values = [item for item in items if _is_value(item)]
     keys = [item for item in items if not any(item is value for value in values)]
     if any(item.find(exp.Star) for item in keys):
         return Key(tuple(_name(item, source) for item in values), all_but=True)
     return Key(tuple(_name(item, source) for item in keys))
 
 
-def _column_for(expression: exp.Expr, items: list[exp.Expr], source: str) -> str:
-    """The output column that carries one grouping expression."""
+def _column_for(expression: exp.Expr, items: list[exp.Expr], source: str) -> str | None:
+    """The output column that carries one grouping expression; empty for a constant, None when there is no such column."""
     if isinstance(expression, exp.Literal) and expression.is_int:
         index = int(expression.name) - 1
-        if any(item.is_star for item in items[: index + 1]):
-            raise UnsupportedError(f"GROUP BY {index + 1} counts from a `*`. Name the column.", position_of(expression, source))
+        _refuse_star_before(index, expression, items, source)
         if 0 <= index < len(items):
             return _name(items[index], source)
     for item in items:
-        if _same(_unaliased(item), expression):
+        if same(unaliased(item), expression):
             return _name(item, source)
     for item in items:
-        if _is_alias_of(item, expression) or _names_window(item, expression):
+        if _is_alias_of(item, expression) or names_window(unaliased(item), expression):
             return _name(item, source)
-    if isinstance(expression, exp.Literal):
-        return ""  # a constant tells no two rows apart
-    text = to_sql(expression, source)
-    raise UnsupportedError(
-        f"The select list leaves out the grouping key `{text}`, or changes it, so rows of the target have no key. Add it to "
-        "the select list as it stands in GROUP BY.",
-        position_of(expression, source),
-    )
+    return "" if isinstance(expression, exp.Literal) else None  # a constant tells no two rows apart
 
 
-def _unaliased(item: exp.Expr) -> exp.Expr:
+def _refuse_star_before(index: int, expression: exp.Expr, items: list[exp.Expr], source: str) -> None:
+    if any(item.is_star for item in items[: index + 1]):
+        raise UnsupportedError(f"GROUP BY {index + 1} counts from a `*`. Name the column.", position_of(expression, source))
+
+
+def unaliased(item: exp.Expr) -> exp.Expr:
+    """What an item of a select list computes."""
     return item.this if isinstance(item, exp.Alias) else item
 
 
-def _same(item: exp.Expr, expression: exp.Expr) -> bool:
-    if isinstance(item, exp.Column) and isinstance(expression, exp.Column):
-        same_table = not item.table or not expression.table or item.table.lower() == expression.table.lower()
-        return same_table and item.name.lower() == expression.name.lower()
-    return item == expression
+def same(one: exp.Expr, other: exp.Expr) -> bool:
+    """Whether two expressions of one select mean the same; case, brackets and a qualifier that one lacks do not matter."""
+    one, other = one.unnest(), other.unnest()
+    if isinstance(one, exp.Column) and isinstance(other, exp.Column):
+        left, right = ([part.name.lower() for part in column.parts] for column in (one, other))
+        shorter = min(len(left), len(right))
+        return left[-shorter:] == right[-shorter:]
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, exp.Literal):
+        return one == other
+    return all(_same_argument(one.args.get(arg), other.args.get(arg)) for arg in {**one.args, **other.args} if arg != "quoted")
+
+
+def _same_argument(one: Any, other: Any) -> bool:
+    if isinstance(one, exp.Expr) and isinstance(other, exp.Expr):
+        return same(one, other)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(_same_argument(*pair) for pair in zip(one, other, strict=True))
+    if isinstance(one, str) and isinstance(other, str):
+        return one.lower() == other.lower()
+    return bool(one == other or (not one and not other))
 
 
 def _is_alias_of(item: exp.Expr, expression: exp.Expr) -> bool:
@@ -81,18 +169,18 @@ def _is_alias_of(item: exp.Expr, expression: exp.Expr) -> bool:
     if not (isinstance(item, exp.Alias) and isinstance(expression, exp.Column) and not expression.table):
         return False
     name = expression.name.lower()
-    return item.alias.lower() == name and all(column.name.lower() != name for column in item.this.find_all(exp.Column))
+    is_named = item.alias.lower() == name and all(column.name.lower() != name for column in item.this.find_all(exp.Column))
+    return is_named and not _is_value(item)
 
 
-def _names_window(item: exp.Expr, expression: exp.Expr) -> bool:
-    """`window`, `window.start` or `window.end` tells windows of one length apart."""
-    if function_name(expression) not in ("window", "session_window"):
-        return False
-    found = _unaliased(item)
+def names_window(found: exp.Expr, expression: exp.Expr) -> bool:
+    """Whether `window`, `window.start` or `window.end` tells the windows of a grouping expression apart."""
     name = function_name(expression)
+    if name not in ("window", "session_window"):
+        return False
     if isinstance(found, exp.Column) and (found.name.lower() == name or found.table.lower() == name):
         return found.name.lower() in (name, "start", "end")
-    return isinstance(found, exp.Dot) and found.this == expression
+    return isinstance(found, exp.Dot) and same(found.this, expression)
 
 
 def _name(item: exp.Expr, source: str) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from sqlext import grouping
-from sqlext.dialect import HintCall, Stream, position_of, to_sql
+from sqlext.above import Split, split
+from sqlext.dialect import HintCall, Stream, position_of, to_sql, without_brackets
 from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions import FUNCTIONS
 from sqlext.graph import GraphBuilder
 from sqlext.options import HINTS, Given, is_option_key
 from sqlext.options import option as option_of
-from sqlext.plan import Firing, FlowPlan, JobGraph, Key, OutputMode
-from sqlext.rewriter import Batch, rewrite
+from sqlext.plan import Firing, FlowPlan, JobGraph, Key, MaintainedAggregate, OutputMode, References
+from sqlext.rewriter import Batch, Scope, rewrite
 from sqlext.shape import (
     function_name,
     is_aggregate_call,
@@ -23,9 +25,10 @@ from sqlext.shape import (
     our_hints,
     references_of,
     selects_of,
-    streaming_selects,
 )
 from sqlext.statements import Query
+
+_NO_AGGREGATE = "the query has no aggregate, so each row counts and none replaces another"
 
 SPARK_HINTS = frozenset(
     """
@@ -44,19 +47,60 @@ def plan_flow(query: Query, batches: Sequence[Batch]) -> FlowPlan:
         RuleError: a rule failed.
     """
     hints, source_options = read_options(query)
-    tree, firings = rewrite(query.tree, query.source, batches)
-    _check_supported(query)
-    is_update = any(is_aggregation(select) for select in selects_of(tree))
-    graph = GraphBuilder(query.source, source_options).build(tree)
+    tree, firings = rewrite(query.tree, query.source, [batch for batch in batches if batch.scope is Scope.QUERY])
+    _refuse_end_of_stream(query)
+    of_aggregates = [batch for batch in batches if batch.scope is Scope.AGGREGATE]
+    builder = GraphBuilder(query.source, source_options)
+    parts = split(tree, query.source)
+    plan = (
+        _plan_one_query(query, tree, of_aggregates, builder)
+        if parts is None
+        else _plan_above(query, tree, parts, of_aggregates, builder)
+    )
+    return replace(plan, hints=hints, firings=(*firings, *plan.firings))
+
+
+def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:
+    """The query's rows are the target's."""
+    tree, firings = rewrite(tree, query.source, batches)
+    top = without_brackets(tree)
+    key = grouping.key_of(top, query.source) if isinstance(top, exp.Select) and is_aggregation(top) else None
     return FlowPlan(
         sql=to_sql(tree, query.source).strip(),
-        graph=graph,
-        output_mode=OutputMode.UPDATE if is_update else OutputMode.APPEND,
-        key=grouping.key_of(tree, query.source) if is_update and isinstance(tree, exp.Select) else Key(),
+        graph=builder.build(tree),
+        output_mode=OutputMode.APPEND if key is None else OutputMode.UPDATE,
+        key=key or Key(),
         firings=firings,
-        hints=hints,
         references=references_of(tree),
-        not_idempotent_because=_why_not_idempotent(query.tree, is_update),
+        not_idempotent_because=_NO_AGGREGATE if key is None else _why_not_idempotent(query.tree)[0],
+    )
+
+
+def _plan_above(query: Query, tree: exp.Query, parts: Split, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:
+    """Each aggregate is a streaming query of its own, and the rest a batch query over their rows."""
+    firings: list[Firing] = []
+    inner: dict[str, exp.Query] = {}
+    for aggregate in parts.aggregates:
+        reason, call = _why_not_idempotent(aggregate.select)
+        if call is not None:
+            raise UnsupportedError(
+                f"Nothing can be evaluated above this aggregate: {reason}. Keep it in a streaming table of its own, and read "
+                "that in a view.",
+                position_of(call, query.source),
+            )
+        inner[aggregate.name], fired = rewrite(aggregate.select, query.source, batches)
+        firings += fired
+    outer, fired = rewrite(parts.outer, query.source, batches)
+    return FlowPlan(
+        sql="",
+        graph=builder.build_above(outer, inner),
+        output_mode=OutputMode.UPDATE,
+        firings=(*firings, *fired),
+        references=_all_references([tree, *inner.values()]),
+        aggregates=tuple(
+            MaintainedAggregate(each.name, to_sql(inner[each.name], query.source).strip(), each.key) for each in parts.aggregates
+        ),
+        above=to_sql(outer, query.source).strip(),
     )
 
 
@@ -130,60 +174,32 @@ def _with_options(stream: Stream, query: Query) -> dict[str, Given]:
     return found
 
 
-def _check_supported(query: Query) -> None:
-    """What sits above a streaming aggregate, and clauses that need all rows at once, cannot be kept by one query."""
-    for select in query.tree.find_all(exp.Query):
-        if is_end_of_stream(select):
+def _refuse_end_of_stream(query: Query) -> None:
+    for each in query.tree.find_all(exp.Query):
+        if is_end_of_stream(each):
             raise UnsupportedError(
                 "GLOBAL WINDOW END OF STREAM needs bounded stages, which this version does not run.",
-                position_of(select, query.source),
+                position_of(each, query.source),
             )
-    top = [id(select) for select in selects_of(query.tree)]
-    for select in streaming_selects(query.tree):
-        if id(select) not in top and is_aggregation(select):
-            raise _above_the_aggregate("this aggregate feeds an outer query", select, query)
-    if any(is_aggregation(select) for select in selects_of(query.tree)) and not isinstance(query.tree, exp.Select):
-        raise _above_the_aggregate("a set operation combines aggregates", query.tree, query)
-    is_set = isinstance(query.tree, (exp.Except, exp.Intersect))
-    if is_set or (isinstance(query.tree, exp.Union) and query.tree.args.get("distinct")):
-        raise UnsupportedError(
-            "UNION, EXCEPT and INTERSECT of streams need all rows at once. UNION ALL is possible.",
-            position_of(query.tree, query.source),
-        )
-    for clause, name in (
-        ("order", "ORDER BY"),
-        ("limit", "LIMIT"),
-        ("offset", "OFFSET"),
-        ("sort", "SORT BY"),
-        ("cluster", "CLUSTER BY"),
-        ("qualify", "QUALIFY"),
-    ):
-        node = query.tree.args.get(clause)
-        if node is not None:
-            raise _above_the_aggregate(f"{name} needs all rows at once", node, query)
-    for select in streaming_selects(query.tree):
-        window = next((w for item in select.expressions for w in item.find_all(exp.Window)), None)
-        if window is not None:
-            raise _above_the_aggregate("a window function needs all rows at once", window, query)
 
 
-def _above_the_aggregate(what: str, node: exp.Expr, query: Query) -> UnsupportedError:
-    return UnsupportedError(
-        f"A flow cannot keep this up to date: {what}. Keep the aggregate itself in a streaming table, and put the rest in a "
-        "view over that table.",
-        position_of(node, query.source) or position_of(query.tree, query.source),
-    )
-
-
-def _why_not_idempotent(tree: exp.Query, is_update: bool) -> str:
-    if not is_update:
-        return "the query has no aggregate, so each row counts and none replaces another"
+def _why_not_idempotent(tree: exp.Query) -> tuple[str, exp.Expr | None]:
+    """The aggregate call of which an older row counts beside a newer one: what is said of it, and where it stands."""
     for select in selects_of(tree):
         for call in select.find_all(exp.Func):
             python = FUNCTIONS.get(function_name(call))
             if is_aggregate_call(call) and python is not None and not python.is_output_idempotent:
-                return f"the function {python.name} is registered as not output-idempotent"
-    return ""
+                return f"the function {python.name} is registered as not output-idempotent", call
+    return "", None
+
+
+def _all_references(trees: Sequence[exp.Query]) -> References:
+    found = [references_of(tree) for tree in trees]
+
+    def names(kind: Callable[[References], tuple[str, ...]]) -> tuple[str, ...]:
+        return tuple(sorted({name for each in found for name in kind(each)}))
+
+    return References(names(lambda r: r.relations), names(lambda r: r.functions), names(lambda r: r.columns))
 
 
 def source_options_of(plan: FlowPlan) -> Mapping[str, Mapping[str, Given]]:

@@ -46,6 +46,14 @@ def aggregate_calls(select: exp.Select) -> Iterator[exp.Expr]:
                 yield node
 
 
+def window_calls(select: exp.Select) -> Iterator[exp.Window]:
+    """The window functions in a select's own list."""
+    for item in select.expressions:
+        for node in item.walk(prune=lambda node: isinstance(node, exp.Query)):
+            if isinstance(node, exp.Window):
+                yield node
+
+
 def is_aggregation(select: exp.Select) -> bool:
     """Whether a select makes groups: GROUP BY, DISTINCT, or aggregate functions."""
     return bool(select.args.get("group") or select.args.get("distinct")) or any(True for _ in aggregate_calls(select))
@@ -89,6 +97,22 @@ def _reads_directly(select: exp.Select, ctes: set[str]) -> bool:
     from_ = select.args.get("from_")
     relations = ([from_] if from_ else []) + list(select.args.get("joins") or [])
     return any(reads_stream(relation, ctes) for relation in relations)
+
+
+def relations_of(select: exp.Select) -> list[exp.Expr]:
+    """What stands in FROM, JOIN and LATERAL VIEW."""
+    from_ = select.args.get("from_")
+    joined = [join.this for join in select.args.get("joins") or ()]
+    return [*([from_.this] if from_ else []), *joined, *(select.args.get("laterals") or ())]
+
+
+def relation_names(select: exp.Select) -> frozenset[str]:
+    """What a select can call its relations, in lower case."""
+    names = {
+        relation.alias or relation.this.name if isinstance(relation, Stream) else relation.alias_or_name
+        for relation in relations_of(select)
+    }
+    return frozenset(name.lower() for name in names if name)
 
 
 def references_of(query: exp.Query) -> References:

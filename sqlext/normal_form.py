@@ -1,0 +1,242 @@
+"""A streaming aggregate in normal form: an inner query that Spark keeps by key, and an outer one over its rows.
+
+The inner query has one column for each grouping expression and each aggregate call; all else is the outer's.
+
+    SELECT upper(k) AS u, count(*) AS n FROM STREAM t WHERE v > 0 GROUP BY upper(k) HAVING n > 1 ORDER BY n LIMIT 3
+    -> SELECT upper(k) AS __sqlext_k1, count(*) AS __sqlext_a1 FROM STREAM t WHERE v > 0 GROUP BY upper(k)
+    -> SELECT __sqlext_k1 AS u, __sqlext_a1 AS n FROM __sqlext_aggregate_1 WHERE __sqlext_a1 > 1 ORDER BY n LIMIT 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from sqlext.dialect import position_of, to_sql
+from sqlext.errors import UnsupportedError
+from sqlext.grouping import grouping_leaves, has_subtotals, names_window, resolved_group, same
+from sqlext.plan import INTERNAL_PREFIX, Key
+from sqlext.shape import is_aggregate_call, is_aggregation, relation_names, window_calls, with_aliases_expanded
+
+GROUPING = f"{INTERNAL_PREFIX}grouping"
+"""The column that tells subtotals of ROLLUP, CUBE and GROUPING SETS apart."""
+
+ABOVE_CLAUSES = ("distinct", "qualify", "windows", "sort", "cluster", "distribute", "order", "limit", "offset")
+"""What a select evaluates over its groups, besides its list and HAVING."""
+
+_BELOW_CLAUSES = ("with_", "hint", "joins", "laterals", "pivots", "sample", "where", "group", "having")
+_AROUND_A_CALL = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
+
+
+class NormalForm:
+    """Takes one select apart.
+
+    Args:
+        select: aggregates rows of a stream; `put_above` makes the outer query of it, in place.
+        source: the statement's text.
+
+    Attributes:
+        inner: the query for Spark, without CTEs.
+        key: of its rows.
+
+    Raises:
+        UnsupportedError: the keys' names are hidden by `*`, or one grouping set stands twice.
+    """
+
+    def __init__(self, select: exp.Select, source: str) -> None:
+        self._select = select
+        self._source = source
+        self._relations = relation_names(select)
+        self._group = resolved_group(select, source)
+        self._keys: list[exp.Expr] = []
+        self._calls: list[exp.Expr] = []
+        self._correlated: list[exp.Column] = []
+        self._has_subtotals = self._group is not None and has_subtotals(self._group)
+        for leaf in grouping_leaves(self._group) if self._group else ():
+            if not isinstance(leaf, exp.Literal) and not any(same(leaf, key) for key in self._keys):
+                self._keys.append(leaf)
+        if self._has_subtotals and self._group is not None:
+            self._refuse_doubles(self._group)
+        below = select.copy()
+        self._rewrite_outer()
+        self.inner = self._make_inner(below)
+        names = [f"{INTERNAL_PREFIX}k{number}" for number in range(1, len(self._keys) + 1)]
+        self.key = Key((*names, GROUPING) if self._has_subtotals else tuple(names))
+
+    def put_above(self, name: str) -> None:
+        """Let the outer query read the relation `name`."""
+        for column in self._correlated:
+            column.set("table", exp.to_identifier(name))
+        self._select.set("from_", exp.From(this=exp.to_table(name)))
+
+    def _make_inner(self, inner: exp.Select) -> exp.Select:
+        for clause in (*ABOVE_CLAUSES, "with_", "having"):
+            inner.set(clause, None)
+        items = [exp.alias_(key.copy(), f"{INTERNAL_PREFIX}k{number}") for number, key in enumerate(self._keys, 1)]
+        if self._has_subtotals:
+            items.append(exp.alias_(exp.Anonymous(this="grouping_id", expressions=[]), GROUPING))
+        if not items and not self._calls:  # a group that is asked for nothing but its being there
+            self._calls.append(exp.Count(this=exp.Star(), big_int=True))
+        items += [exp.alias_(call.copy(), f"{INTERNAL_PREFIX}a{number}") for number, call in enumerate(self._calls, 1)]
+        inner.set("expressions", items)
+        inner.set("group", self._group)
+        return inner
+
+    def _rewrite_outer(self) -> None:
+        select = self._select
+        if (having := select.args.get("having")) is not None:
+            condition = exp.Where(this=with_aliases_expanded(having.this.copy(), select))
+        if select.args.get("group") is None and not any(is_aggregate_call(node) for node in select.walk()):
+            select.set("distinct", None)  # the groups are what is distinct
+        for index in range(len(select.expressions)):
+            self._rewrite_item(index)
+        outputs = frozenset(item.alias_or_name.lower() for item in select.expressions if item.alias_or_name)
+        for clause in ABOVE_CLAUSES:
+            value = select.args.get(clause)
+            for node in value if isinstance(value, list) else [value] if isinstance(value, exp.Expr) else []:
+                self._replace_below(node, outputs if clause in ("order", "sort", "cluster", "distribute") else frozenset())
+        for clause in _BELOW_CLAUSES:
+            select.set(clause, None)
+        if having is not None:
+            self._replace_below(condition, frozenset())
+            for bracket in list(condition.find_all(exp.Paren)):
+                if isinstance(bracket.this, exp.Column) and bracket.this.name.startswith(INTERNAL_PREFIX):
+                    bracket.replace(bracket.this)
+            select.set("where", condition)
+
+    def _rewrite_item(self, index: int) -> None:
+        item = self._select.expressions[index]
+        if item.is_star:
+            raise UnsupportedError(
+                "A `*` hides which columns this aggregate groups by. Name the columns.",
+                position_of(item, self._source) or position_of(self._select, self._source),
+            )
+        before, text = item.copy(), to_sql(item, self._source)
+        self._replace_below(item, frozenset())
+        item = self._select.expressions[index]
+        if item != before and not isinstance(item, exp.Alias):
+            alias = before.this.copy() if isinstance(before, exp.Column) else before.alias_or_name if _is_dot(before) else text
+            item.replace(
+                exp.alias_(item.copy(), alias, quoted=None if not isinstance(alias, str) or alias.isidentifier() else True)
+            )
+
+    def _replace_below(self, root: exp.Expr, outputs: frozenset[str]) -> None:
+        """Put the inner query's columns in place of what they carry; unqualified `outputs` are the outer's own."""
+        found = [(node, column) for node in self._outermost(root, outputs) if (column := self._column_for(node))]
+        for node, column in found:
+            node.replace(column)
+
+    def _outermost(self, root: exp.Expr, outputs: frozenset[str]) -> Iterator[exp.Expr]:
+        def is_known(node: exp.Expr) -> bool:
+            is_output = isinstance(node, exp.Column) and not node.table and node.name.lower() in outputs
+            return is_output or isinstance(node, exp.Query) or _is_call(node) or self._key_column(node) is not None
+
+        for node in root.walk(prune=is_known):
+            if isinstance(node, exp.Query):
+                self._replace_correlated(node)
+            elif is_known(node) and not (isinstance(node, exp.Column) and not node.table and node.name.lower() in outputs):
+                yield node
+
+    def _column_for(self, node: exp.Expr) -> exp.Expr | None:
+        if not _is_call(node):
+            return self._key_column(node)
+        number = next((at for at, call in enumerate(self._calls, 1) if same(call, node)), None)
+        if number is None:
+            self._calls.append(node.copy())
+            number = len(self._calls)
+        return exp.column(f"{INTERNAL_PREFIX}a{number}")
+
+    def _key_column(self, node: exp.Expr) -> exp.Expr | None:
+        """The column that carries a grouping expression, or a field of it."""
+        for number, key in enumerate(self._keys, 1):
+            name = f"{INTERNAL_PREFIX}k{number}"
+            if same(node, key):
+                return exp.column(name)
+            if isinstance(node, exp.Column) and names_window(node, key):
+                return exp.column(node.this.copy(), table=name) if node.table else exp.column(name)
+        if isinstance(node, exp.Column) and len(node.parts) > 1 and node.parts[0].name.lower() not in self._relations:
+            return self._field_of_key(node)
+        return None
+
+    def _field_of_key(self, node: exp.Column) -> exp.Expr | None:
+        for number, key in enumerate(self._keys, 1):
+            if isinstance(key, exp.Column) and key.name.lower() == node.parts[0].name.lower():
+                fields = [part.copy() for part in node.parts[1:]]
+                return exp.Dot.build([exp.column(f"{INTERNAL_PREFIX}k{number}"), *fields])
+        return None
+
+    def _replace_correlated(self, query: exp.Query) -> None:
+        """A subquery that names a key of the select around it, by a qualified column."""
+        own = {name for select in query.find_all(exp.Select) for name in relation_names(select)}
+        for column in list(query.find_all(exp.Column)):
+            if column.table.lower() in self._relations - own and (found := self._key_column(column)) is not None:
+                column.replace(found)
+                if isinstance(found, exp.Column):
+                    self._correlated.append(found)
+
+    def _refuse_doubles(self, group: exp.Group) -> None:
+        sets = _grouping_sets(group, self._keys)
+        if len(sets) != len(set(sets)):
+            raise UnsupportedError(
+                "One grouping set stands twice here, so two rows would have one key. Write each of them once.",
+                position_of(group, self._source) or position_of(self._select, self._source),
+            )
+
+
+def is_above(select: exp.Select) -> bool:
+    """Whether a streaming aggregate has clauses that must be evaluated over its groups; HAVING alone is none."""
+    clauses = [clause for clause in ABOVE_CLAUSES if select.args.get(clause)]
+    if clauses and set(clauses) <= {"distribute"}:
+        return False
+    if clauses == ["distinct"] and not select.args.get("group"):
+        without = select.copy()
+        without.set("distinct", None)
+        return is_aggregation(without)
+    return bool(clauses) or any(True for _ in window_calls(select))
+
+
+def _is_call(node: exp.Expr) -> bool:
+    """Whether a node is an aggregate call, FILTER and WITHIN GROUP included."""
+    while isinstance(node, _AROUND_A_CALL):
+        node = node.this
+    return is_aggregate_call(node)
+
+
+def _is_dot(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Dot) and bool(node.alias_or_name)
+
+
+def _grouping_sets(group: exp.Group, keys: list[exp.Expr]) -> list[frozenset[int]]:
+    """All grouping sets of a GROUP BY, as numbers of its keys."""
+
+    def numbers(node: exp.Expr) -> frozenset[int]:
+        leaves = node.expressions if isinstance(node, exp.Tuple) else [node]
+        return frozenset(at for leaf in leaves for at, key in enumerate(keys) if same(leaf, key))
+
+    def of_list(kind: type[exp.Expr], parts: list[exp.Expr]) -> list[frozenset[int]]:
+        if kind is exp.GroupingSets:
+            nested = (exp.Rollup, exp.Cube, exp.GroupingSets)
+            return [
+                s
+                for part in parts
+                for s in (of_list(type(part), part.expressions) if isinstance(part, nested) else [numbers(part)])
+            ]
+        steps = [numbers(part) for part in parts]
+        if kind is exp.Rollup:
+            return [frozenset().union(*steps[:length]) for length in range(len(steps) + 1)]
+        chosen: list[frozenset[int]] = [frozenset()]
+        for step in steps:
+            chosen += [each | step for each in chosen]
+        return chosen
+
+    for arg, kind in (("rollup", exp.Rollup), ("cube", exp.Cube), ("grouping_sets", exp.GroupingSets)):
+        if written := group.args.get(arg):
+            parts = [part for node in written for part in node.expressions]
+            return of_list(kind, parts or group.expressions)
+    sets: list[frozenset[int]] = [frozenset()]
+    for part in group.expressions:
+        is_nested = isinstance(part, (exp.Rollup, exp.Cube, exp.GroupingSets))
+        factor = of_list(type(part), part.expressions) if is_nested else [numbers(part)]
+        sets = [one | other for one in sets for other in factor]
+    return sets
