@@ -117,7 +117,8 @@ class _Splitter:
             rows = self.query(relation.this, scope, enclosing)
         elif isinstance(relation, exp.Query):
             rows = self.query(relation, scope, enclosing)
-        pivot = next((each for each in relation.args.get("pivots") or () if not each.args.get("unpivot")), None)
+        table = relation.this if isinstance(relation, Stream) else relation
+        pivot = next((each for each in table.args.get("pivots") or () if not each.args.get("unpivot")), None)
         if pivot is not None and rows is _Rows.STREAM:
             raise UnsupportedError(
                 "PIVOT is an aggregate that a stream cannot run. Write one aggregate with FILTER for each column: "
@@ -188,7 +189,8 @@ class _Splitter:
         form = NormalForm(select, self._source)
         inner = form.inner
         if needed := list(_needed_ctes(inner, scope)):
-            inner.set("with_", exp.With(expressions=[cte.copy() for cte in needed]))
+            is_recursive = any(cte.parent.args.get("recursive") for cte in needed if cte.parent)
+            inner.set("with_", exp.With(expressions=[cte.copy() for cte in needed], recursive=is_recursive))
         known = next((each for each in self.aggregates if each.select == inner), None)
         if known is None:
             known = InnerAggregate(f"{AGGREGATE_PREFIX}{len(self.aggregates) + 1}", inner, form.key)

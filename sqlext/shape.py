@@ -106,12 +106,19 @@ def relations_of(select: exp.Select) -> list[exp.Expr]:
     return [*([from_.this] if from_ else []), *joined, *(select.args.get("laterals") or ())]
 
 
+def _named_relations(relation: exp.Expr) -> Iterator[exp.Expr]:
+    """A relation, or those inside brackets: FROM (a JOIN b)."""
+    if isinstance(relation, exp.Subquery) and not isinstance(relation.this, exp.Query):
+        yield from _named_relations(relation.this)
+    yield relation
+    for join in relation.args.get("joins") or ():
+        yield from _named_relations(join.this)
+
+
 def relation_names(select: exp.Select) -> frozenset[str]:
     """What a select can call its relations, in lower case."""
-    names = {
-        relation.alias or relation.this.name if isinstance(relation, Stream) else relation.alias_or_name
-        for relation in relations_of(select)
-    }
+    named = [each for relation in relations_of(select) for each in _named_relations(relation)]
+    names = [each.alias or each.this.name if isinstance(each, Stream) else each.alias_or_name for each in named]
     return frozenset(name.lower() for name in names if name)
 
 

@@ -1,0 +1,153 @@
+"""What cannot be kept up to date, or is not buffered: each query has its reason, with its place or in EXPLAIN."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sqlext.dialect import parse_query
+from sqlext.errors import SqlextError, UnsupportedError
+from sqlext.explain import explain_flow
+from sqlext.functions import FUNCTIONS, PythonFunction
+from sqlext.options import Given, Level, resolve
+from sqlext.plan import FlowPlan
+from sqlext.planner import plan_flow
+from sqlext.rules import BATCHES
+from sqlext.statements import Query
+
+
+@pytest.fixture(autouse=True)
+def functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One aggregate written in Python of which only all values count, and no other."""
+    newest = PythonFunction("newest", lambda values: values, "DOUBLE", is_aggregate=True, is_output_idempotent=False)
+    monkeypatch.setattr(FUNCTIONS, "_functions", {"newest": newest})
+
+
+def plan(text: str) -> FlowPlan:
+    return plan_flow(Query(parse_query(text), text), BATCHES)
+
+
+def all_rows(what: str) -> str:
+    return (
+        f"The rows of this stream are appended as they arrive, and {what} needs all rows at once: it is for reading. Use it in "
+        "the queries that read the table, or in a view over it; above an aggregate with GROUP BY it can stand here."
+    )
+
+
+def beside(stream: str) -> str:
+    return (
+        f"`{stream}` gives single rows beside an aggregate over a stream, and only the aggregate is kept. Aggregate these rows "
+        "as well, read them without STREAM, or put the aggregate into a streaming table of its own and read that as a table."
+    )
+
+
+def depends(column: str) -> str:
+    return (
+        f"This streaming aggregate depends on the query around it by `{column}`, so it cannot be kept on its own. Group it by "
+        "that column in a subquery, and join the two."
+    )
+
+
+WINDOW = all_rows("a window function")
+SETS = (
+    "UNION, EXCEPT and INTERSECT of streams need all rows at once. UNION ALL is possible. So is a set operation of aggregates: "
+    "give each side a GROUP BY."
+)
+BOUNDED = "GLOBAL WINDOW END OF STREAM needs bounded stages, which this version does not run."
+HIDDEN = "A `*` hides which columns this aggregate groups by. Name the columns."
+BEHIND = "The keys of this aggregate stand behind a `*`, and a query above it needs their names. Name the columns."
+ORDINAL = "GROUP BY {} names no column of the select list that can be grouped by."
+TWICE = "One grouping set stands twice here, so two rows would have one key. Write each of them once."
+NOT_IDEMPOTENT = (
+    "Nothing can be evaluated above this aggregate: the function newest is registered as not output-idempotent. Keep it in a "
+    "streaming table of its own, and read that in a view."
+)
+PIVOT = (
+    "PIVOT is an aggregate that a stream cannot run. Write one aggregate with FILTER for each column: sum(v) FILTER (WHERE "
+    "k = 'a') AS a, with GROUP BY."
+)
+AGGREGATE = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "marked"),
+    [
+        # no aggregate: rows are appended
+        ("SELECT k FROM STREAM t ORDER BY  k", all_rows("ORDER BY"), "k"),
+        ("SELECT k FROM STREAM t LIMIT 3", all_rows("LIMIT"), "3"),
+        ("SELECT k FROM STREAM t OFFSET 3", all_rows("OFFSET"), "3"),
+        ("SELECT k FROM STREAM t SORT BY k", all_rows("SORT BY"), "k"),
+        ("SELECT k FROM STREAM t CLUSTER BY k", all_rows("CLUSTER BY"), "k"),
+        ("SELECT k FROM STREAM t QUALIFY max(k) OVER () = k", all_rows("QUALIFY"), "max(k) OVER () = k"),
+        ("SELECT k FROM STREAM t UNION ALL SELECT k FROM STREAM u LIMIT 3", all_rows("LIMIT"), "3"),
+        ("SELECT 1 + sum(v) OVER (PARTITION BY k) FROM STREAM t", WINDOW, "sum(v) OVER (PARTITION BY k)"),
+        ("SELECT rank() OVER w FROM STREAM t WINDOW w AS (ORDER BY v)", WINDOW, "rank() OVER w"),
+        ("SELECT r FROM (SELECT rank() OVER (ORDER BY v) AS r FROM STREAM t) x", WINDOW, "rank() OVER (ORDER BY v)"),
+        ("WITH c AS (SELECT k FROM STREAM t LIMIT 5) SELECT k, count(*) AS n FROM c GROUP BY k", all_rows("LIMIT"), "5"),
+        ("SELECT k FROM STREAM t UNION SELECT k FROM STREAM u", SETS, None),
+        ("SELECT k FROM STREAM t EXCEPT SELECT k FROM d", SETS, None),
+        ("SELECT k FROM STREAM t INTERSECT SELECT k FROM d", SETS, None),
+        ("SELECT k FROM STREAM t MINUS SELECT k FROM d", SETS, None),
+        ("SELECT count(*) AS n FROM (SELECT k FROM STREAM t UNION SELECT k FROM d) x", SETS, None),
+        ("SELECT * FROM STREAM t PIVOT (sum(v) FOR k IN ('a', 'b'))", PIVOT, None),
+        # rows of a stream beside an aggregate
+        (f"{AGGREGATE} UNION ALL SELECT k, 1 FROM STREAM u", beside("STREAM u"), "STREAM u"),
+        (f"SELECT x.k FROM STREAM  u JOIN ({AGGREGATE}) x ON u.k = x.k", beside("STREAM u"), "STREAM  u"),
+        ("SELECT k FROM STREAM t WHERE v IN (SELECT max(v) FROM STREAM u)", beside("STREAM t"), "STREAM t"),
+        ("SELECT k, (SELECT count(*) FROM STREAM u) AS n FROM STREAM t", beside("STREAM t"), "STREAM t"),
+        (f"{AGGREGATE} HAVING k IN (SELECT k FROM STREAM u)", beside("STREAM u"), "STREAM u"),
+        (f"SELECT * FROM ({AGGREGATE}) x WHERE EXISTS (SELECT 1 FROM STREAM u)", beside("STREAM u"), "STREAM u"),
+        (
+            "WITH s AS (SELECT * FROM STREAM t), c AS (SELECT max(v) AS m FROM s) SELECT * FROM s JOIN c ON v = m",
+            beside("s"),
+            "s",
+        ),
+        # correlated
+        ("SELECT * FROM d WHERE x > (SELECT count(*) FROM STREAM t WHERE t.k = d.k)", depends("d.k"), "d.k"),
+        ("SELECT * FROM d AS e, LATERAL (SELECT max(v) AS m FROM STREAM t WHERE t.k = e.k) x", depends("e.k"), "e.k"),
+        # keys
+        ("SELECT * FROM (SELECT *, count(*) AS n FROM STREAM t GROUP BY ALL) x", BEHIND, "*"),
+        ("SELECT DISTINCT * FROM STREAM t LIMIT 3", BEHIND, None),
+        ("SELECT t.*, count(*) AS n FROM STREAM t GROUP BY k, v LIMIT 1", HIDDEN, None),
+        ("SELECT k, count(*) AS n FROM STREAM t GROUP BY 3 LIMIT 1", ORDINAL.format(3), "3"),
+        ("SELECT k, count(*) AS n FROM STREAM t GROUP BY 2 LIMIT 1", ORDINAL.format(2), "2"),
+        ("SELECT a, count(*) AS n FROM STREAM t GROUP BY a, ROLLUP (a)", TWICE, None),
+        # others
+        ("SELECT k, newest(v) AS n FROM STREAM t GROUP BY k ORDER BY n", NOT_IDEMPOTENT, "newest(v)"),
+        (f"{AGGREGATE} GLOBAL WINDOW END OF STREAM", BOUNDED, None),
+        ("SELECT * FROM STREAM o JOIN (SELECT k FROM d GROUP BY k GLOBAL WINDOW END OF STREAM) c USING (k)", BOUNDED, None),
+    ],
+)
+def test_what_cannot_be_kept_up_to_date_is_refused_with_its_place(query: str, message: str, marked: str | None) -> None:
+    with pytest.raises(SqlextError) as caught:
+        plan(query)
+    assert (type(caught.value), caught.value.message) == (UnsupportedError, message)
+    position = caught.value.position
+    assert position is not None
+    assert marked in (None, query[position.start : position.stop])
+
+
+APPENDED = "Not buffered, one commit a micro-batch: the query has no aggregate, so each row counts and none replaces another."
+REGISTERED = "Not buffered, one commit a micro-batch: the function newest is registered as not output-idempotent."
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT * FROM STREAM t", APPENDED),
+        ("SELECT k, upper(v) AS v FROM STREAM t WHERE v > 1", APPENDED),
+        ("SELECT t.k FROM STREAM t JOIN STREAM u ON t.k = u.k", APPENDED),
+        ("SELECT k FROM STREAM t UNION ALL SELECT k FROM STREAM u", APPENDED),
+        ("SELECT k, n FROM STREAM t UNION ALL SELECT k, count(*) AS n FROM d GROUP BY k", APPENDED),
+        ("SELECT k FROM STREAM t JOIN (SELECT k, count(*) AS n FROM d GROUP BY k) c USING (k)", APPENDED),
+        ("SELECT k FROM STREAM t WHERE k IN (SELECT k FROM d ORDER BY k LIMIT 3)", APPENDED),
+        ("WITH c AS (SELECT * FROM STREAM t) SELECT k FROM c", APPENDED),
+        ("SELECT k FROM STREAM t LATERAL VIEW explode(xs) e AS x", APPENDED),
+        ("SELECT k, newest(v) AS n FROM STREAM t GROUP BY k", REGISTERED),
+        ("SELECT k, 1 + newest(v) AS n FROM STREAM t GROUP BY k HAVING n > 1", REGISTERED),
+    ],
+)
+def test_explain_says_why_rows_are_not_buffered(query: str, reason: str) -> None:
+    options = resolve({Level.HINT: {"execution.flush.max-interval": Given("2 min")}}, lambda _: timedelta(minutes=2))
+    assert reason in explain_flow(plan(query), options, "x")
