@@ -178,7 +178,9 @@ class Commands:
             if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
                 return PassOn(wrong)
             request, options = self._request(spark, statement, plan, "")
-            lines = explain_flow(plan, options, ".".join(request.table))
+            frames = queries.analyse(jvm.clone_session(spark), plan).streams
+            durable = next(filter(None, (queries.durable_because(frame, plan.output_mode) for frame in frames)), "")
+            lines = explain_flow(plan, options, ".".join(request.table), durable)
             return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])
         answer = self._answer(spark, statement, "")
         name = answer.name if isinstance(answer, Deferred) else type(statement).__name__

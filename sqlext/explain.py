@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlext.options import FLUSH_MAX_INTERVAL, Options
+from sqlext.options import CACHE_MAX_ENTRIES, FLUSH_MAX_INTERVAL, FLUSH_MEMORY_BUFFER_ONLY, Options
 from sqlext.plan import Firing, FlowPlan, JobGraph, Key, Operator, OutputMode
 
 
-def explain_flow(plan: FlowPlan, options: Options, target: str) -> list[str]:
-    """The lines that EXPLAIN shows for a flow."""
+def explain_flow(plan: FlowPlan, options: Options, target: str, durable_because: str = "") -> list[str]:
+    """The lines that EXPLAIN shows for a flow.
+
+    Args:
+        durable_because: why the buffer cannot be in memory only.
+    """
     return [
         "== Job graph ==",
         f"Sink {target} [{_sink(plan)}]",
@@ -20,6 +24,7 @@ def explain_flow(plan: FlowPlan, options: Options, target: str) -> list[str]:
         "",
         "== Buffering ==",
         _buffering(plan, options),
+        *_memory(plan, options, durable_because),
         "",
         "== Options ==",
         *_options(options),
@@ -97,6 +102,16 @@ def _buffering(plan: FlowPlan, options: Options) -> str:
         f"Buffered: {plan.graph.last.kind} is output-idempotent and {FLUSH_MAX_INTERVAL.key} is "
         f"{options.raw(FLUSH_MAX_INTERVAL)} ({options.level(FLUSH_MAX_INTERVAL).value}). One commit a flush."
     )
+
+
+def _memory(plan: FlowPlan, options: Options, durable_because: str) -> Iterator[str]:
+    is_buffered = not plan.not_idempotent_because and options[FLUSH_MAX_INTERVAL] is not None
+    if not (is_buffered and options[FLUSH_MEMORY_BUFFER_ONLY]):
+        return
+    if durable_because:
+        yield f"The buffer is durable all the same: {durable_because}."
+    else:
+        yield f"The buffer is in memory only, and full at {options[CACHE_MAX_ENTRIES]} groups."
 
 
 def _buffering_above(plan: FlowPlan, options: Options) -> str:

@@ -358,9 +358,23 @@ class FlowHost:
 
     def _report_failure(self, flow: Flow) -> None:
         phase, _, error = flow.status()
-        if phase is FlowPhase.FAILED and flow.spec.id not in self._reported:
-            self._reported.add(flow.spec.id)
+        if phase is not FlowPhase.FAILED or flow.spec.id in self._reported:
+            return
+        self._reported.add(flow.spec.id)
+        if flow.has_lost_rows:
+            threading.Thread(target=self._start_again, args=(flow,), name=f"sqlext-end-{flow.spec.name}", daemon=True).start()
+        else:
             self._record(flow.spec.id, EventKind.FAILED, error)
+
+    def _start_again(self, flow: Flow) -> None:
+        """An executor took buffered rows with it: a new start brings them back. On a thread of its own: it takes seconds."""
+        logger.warning("flow %s: an executor was lost with buffered rows; starting again to get them back", flow.spec.name)
+        try:
+            with self._lock:
+                if self._flows.get(flow.spec.id) is flow and not self._closing.is_set():
+                    self._run(flow.spec, flow.session, flow.options)
+        except (SqlextError, *target.SPARK_ERRORS) as error:
+            logger.error("flow %s could not be started again: %s", flow.spec.name, jvm.reason_of(error))
 
     def _guarded(self, action: Callable[[], None], flow: Flow) -> None:
         """One flow's trouble must not end the ticker of all."""

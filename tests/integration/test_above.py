@@ -1,0 +1,85 @@
+"""Queries above a streaming aggregate: evaluated at each flush over the maintained aggregates, in that flush's commits."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.integration.workshop import BUFFERED, Workshop
+
+QUERIES = {
+    "top": "SELECT k, count(*) AS n FROM {ev} GROUP BY k ORDER BY n DESC, k NULLS LAST LIMIT 2",
+    "without_key": "SELECT upper(k) || '!' AS name, count(*) + 1 AS n FROM {ev} GROUP BY k HAVING count(*) > 1",
+    "joined": (
+        "SELECT d.name, t.total FROM (SELECT k, sum(v) AS total FROM {ev} GROUP BY k) AS t JOIN dim AS d ON d.k = t.k "
+        "WHERE t.total > 1"
+    ),
+    "again": "WITH c AS (SELECT k, count(*) AS n FROM {ev} GROUP BY k) SELECT n, count(*) AS groups FROM c GROUP BY n",
+    "ranked": "SELECT k, sum(v) AS s, rank() OVER (ORDER BY sum(v) DESC NULLS LAST) AS r FROM {ev} GROUP BY k",
+    "rolled": "SELECT k, v % 2 AS odd, count(DISTINCT v) AS n FROM {ev} GROUP BY ROLLUP (k, v % 2)",
+}
+UNION = "SELECT 'all' AS what, count(*) AS n FROM {ev} UNION ALL SELECT k, count(*) FROM {ev} WHERE v > 1 GROUP BY k"
+
+
+def source(sql: Workshop) -> None:
+    sql.source()
+    sql("CREATE TABLE dim (k STRING, name STRING) USING delta")
+    sql("INSERT INTO dim VALUES ('a', 'first'), ('b', 'second')")
+
+
+def arrive(sql: Workshop, name: str, more: int) -> None:
+    sql(f"INSERT INTO ev VALUES ('a', {more}), ('new', 5), (NULL, {more})")
+    sql.take_in(name)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_target_equals_a_batch_query_after_each_flush(sql: Workshop, name: str) -> None:
+    source(sql)
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {QUERIES[name].format(ev='STREAM ev')}")
+    for more in range(2):
+        arrive(sql, "t", more)
+        sql("WAIT FLOW t")
+        assert sql.batch("SELECT * FROM t") == sql.batch(QUERIES[name].format(ev="ev"))
+    assert [column for column in sql.spark.table("t").columns if column.startswith("__")] == []
+    assert len(sql.commits("t")) == len({commit["last_batch"] for commit in sql.commits("t")})
+
+
+def test_a_union_of_aggregates_runs_each_and_survives_a_crash(sql: Workshop) -> None:
+    source(sql)
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {UNION.format(ev='STREAM ev')}")
+    sql.freeze()
+    arrive(sql, "t", 1)
+    sql("FLUSH FLOW t")
+    arrive(sql, "t", 2)
+    sql.crash()
+
+    assert sql.take_up() == ["t"]
+    assert sql.batch("SELECT * FROM t") == sql.batch(UNION.format(ev="ev"))
+    arrive(sql, "t", 3)
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(UNION.format(ev="ev"))
+
+
+def test_a_crash_between_the_two_commits_is_made_up_for(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    source(sql)
+    query = QUERIES["top"]
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {query.format(ev='STREAM ev')}")
+    sql.freeze()
+    arrive(sql, "t", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("sqlext.execution.flow.commit.replace", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(PySparkException, match="killed"):
+            sql("FLUSH FLOW t")
+    assert sql.commits("t") == []
+    sql.crash()
+
+    assert sql.take_up() == ["t"]
+    assert [commit["reason"] for commit in sql.commits("t")] == ["recovery"]
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format(ev="ev"))
+
+
+def test_an_existing_table_is_not_replaced(sql: Workshop) -> None:
+    source(sql)
+    sql("CREATE TABLE kept (k STRING, n BIGINT) USING delta")
+    with pytest.raises(PySparkException, match="Write CREATE STREAMING TABLE"):
+        sql(f"INSERT INTO kept {QUERIES['top'].format(ev='STREAM ev')}")
