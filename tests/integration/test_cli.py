@@ -76,6 +76,7 @@ EXPECTED = {
     "distinct_visitors.sql": [["blog", "1", "1", "1"], ["docs", "4", "2", "2"], ["home", "3", "2", "2"]],
     "having.sql": [["cocoa", "12", "3"], ["coffee", "7", "2"], ["tea", "15", "2"]],
     "insert_into.sql": [["east", "12.00", "1"], ["north", "24.25", "2"], ["south", "16.00", "2"], ["west", "99.90", "1"]],
+    "most_viewed_page.sql": [["blog", "4"]],
     "operations.sql": [["3"]],
     "page_views.sql": [["blog", "4", "45.0", "90.0"], ["home", "3", "5.5", "12.0"], ["docs", "2", "150.8", "240.0"]],
     "windows.sql": [

@@ -89,7 +89,15 @@ def test_no_row_waits_longer_than_the_interval(now: float, age: float) -> None:
 
 
 def test_reasons_are_the_words_of_the_commit() -> None:
-    assert [reason.value for reason in FlushReason] == ["interval", "micro-batch", "idle", "command", "stop", "recovery"]
+    assert [reason.value for reason in FlushReason] == [
+        "interval",
+        "cache full",
+        "micro-batch",
+        "idle",
+        "command",
+        "stop",
+        "recovery",
+    ]
 
 
 # Who
