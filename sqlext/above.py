@@ -254,7 +254,8 @@ def _needed_ctes(query: exp.Query, scope: _Scope) -> list[exp.CTE]:
     while reading:
         for table in reading.pop().find_all(exp.Table):
             name = table.name.lower()
-            if not table.db and name in scope and name not in needed:
+            is_cte = not table.db and name in scope and not isinstance(table.parent, Stream)
+            if is_cte and name not in needed:
                 needed.add(name)
                 reading.append(scope[name].node)
     return [cte.node for name, cte in scope.items() if name in needed]
