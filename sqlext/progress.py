@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from sqlext.execution.flow import FlowPhase, FlowProgress
+from sqlext.execution.status import FlowPhase, FlowProgress
 from sqlext.output import Printer
 
 _STYLES = {

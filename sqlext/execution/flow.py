@@ -10,10 +10,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +25,7 @@ from sqlext.execution.compaction import Compaction
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
 from sqlext.execution.intake import Intake, Taken
 from sqlext.execution.spec import FlowSpec, StreamSpec
+from sqlext.execution.status import FlowPhase, FlowProgress
 from sqlext.jvm import HadoopPath
 from sqlext.names import quote_parts
 from sqlext.options import (
@@ -44,44 +43,6 @@ FLUSH_TIMEOUT = 600.0
 """Seconds a statement or a full buffer waits for one flush."""
 _FENCE_FILE = "epoch"
 _PROGRESS_SECONDS = 0.5  # how often Spark's progress is read; it is a large JSON
-
-
-class FlowPhase(StrEnum):
-    """Where a flow of this process is in its life."""
-
-    STARTING = "STARTING"
-    RUNNING = "RUNNING"
-    STOPPED = "STOPPED"
-    FAILED = "FAILED"
-    FENCED = "FENCED"
-
-
-@dataclass(frozen=True)
-class FlowProgress:
-    """What a flow has done since it started here.
-
-    Attributes:
-        micro_batches, rows_in: of its input.
-        buffered_batches, buffered_rows, oldest_arrival: waiting in the buffer.
-        flushes, rows_flushed, batches_flushed: commits on the target, the changed groups or new rows in them, and micro-batches.
-        reasons: how many flushes were made for which reason.
-        last_flush, last_reason, last_flush_seconds: of the newest commit.
-        watermark: event time up to which input is complete, as Spark reports it.
-    """
-
-    micro_batches: int = 0
-    rows_in: int = 0
-    buffered_batches: int = 0
-    buffered_rows: int = 0
-    oldest_arrival: datetime | None = None
-    flushes: int = 0
-    rows_flushed: int = 0
-    batches_flushed: int = 0
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    last_flush: datetime | None = None
-    last_reason: str = ""
-    last_flush_seconds: float = 0.0
-    watermark: str | None = None
 
 
 class Flow:

@@ -30,7 +30,7 @@ from sqlext.execution.creation import (
     reserve,
     with_table,
 )
-from sqlext.execution.flow import Flow, FlowPhase, FlowProgress
+from sqlext.execution.flow import Flow
 from sqlext.execution.lease import Lease
 from sqlext.execution.registry import (
     EventKind,
@@ -42,6 +42,7 @@ from sqlext.execution.registry import (
     find,
 )
 from sqlext.execution.spec import FlowSpec
+from sqlext.execution.status import FlowPhase, FlowProgress
 from sqlext.jvm import HadoopPath
 from sqlext.names import quote_parts
 from sqlext.options import Options, resolve

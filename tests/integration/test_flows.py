@@ -18,9 +18,9 @@ from sqlglot import exp
 import sqlext
 from sqlext import jvm, registration
 from sqlext.errors import FlowError
-from sqlext.execution.flow import FlowPhase
 from sqlext.execution.host import FlowHost
 from sqlext.execution.registry import EventKind, FlowEvent, FlowRegistry
+from sqlext.execution.status import FlowPhase
 from sqlext.jvm import HadoopPath
 from sqlext.names import quote, quote_string
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are_contiguous, local

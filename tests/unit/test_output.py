@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from sqlext.execution.flow import FlowPhase, FlowProgress
+from sqlext.execution.status import FlowPhase, FlowProgress
 from sqlext.output import Printer, Result, aligned
 from sqlext.progress import FlowStatus, LineDisplay, LiveDisplay, line_of, print_summary
 
