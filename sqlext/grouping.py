@@ -19,7 +19,7 @@ def key_of(select: exp.Select, source: str) -> Key | None:
     """The key of a streaming aggregate's output, or None: its select list leaves out a grouping key or changes it.
 
     Raises:
-        UnsupportedError: a grouping key has no name, or is an ordinal that counts from a `*`.
+        UnsupportedError: a grouping key has no name, has two meanings, or is an ordinal that counts from a `*`.
     """
     group = select.args.get("group")
     items = [item for item in select.expressions if item.alias_or_name != QUALIFIES]
@@ -29,7 +29,8 @@ def key_of(select: exp.Select, source: str) -> Key | None:
         return None
     if group.args.get("all"):
         return _key_of_group_by_all(items, source)
-    columns = [_column_for(expression.unnest(), items, source) for expression in group.expressions]
+    expressions = [expression.unnest() for expression in group.expressions]
+    columns = [_column_for(expression, expressions, items, source) for expression in expressions]
     told = [column for column in columns if column is not None]
     return Key(tuple(dict.fromkeys(column for column in told if column))) if len(told) == len(columns) else None
 
@@ -47,7 +48,7 @@ def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
         A copy, or None when all rows are one group.
 
     Raises:
-        UnsupportedError: an ordinal names no column, or `*` stands where columns must be named.
+        UnsupportedError: an ordinal names no column, a name has two meanings, or `*` stands where columns must be named.
     """
     group: exp.Group | None = select.args.get("group")
     items = select.expressions
@@ -63,8 +64,10 @@ def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
                 )
         return exp.Group(expressions=[_not_an_ordinal(unaliased(item).copy()) for item in keys]) if keys else None
     group = group.copy()
-    for leaf in list(grouping_leaves(group)):
-        leaf.replace(_resolved(leaf.unnest(), items, source).copy())
+    leaves = list(grouping_leaves(group))
+    keys = [leaf.unnest() for leaf in leaves]
+    for leaf, meant in [(leaf, _resolved(key, keys, items, source)) for leaf, key in zip(leaves, keys, strict=True)]:
+        leaf.replace(meant.copy())
     return group
 
 
@@ -79,8 +82,8 @@ def grouping_leaves(node: exp.Expr) -> Iterator[exp.Expr]:
             yield part
 
 
-def _resolved(expression: exp.Expr, items: list[exp.Expr], source: str) -> exp.Expr:
-    """What one grouping expression stands for."""
+def _resolved(expression: exp.Expr, keys: list[exp.Expr], items: list[exp.Expr], source: str) -> exp.Expr:
+    """What one of the grouping expressions `keys` stands for."""
     if isinstance(expression, exp.Literal) and expression.is_int:
         index = int(expression.name) - 1
         _refuse_star_before(index, expression, items, source)
@@ -92,7 +95,8 @@ def _resolved(expression: exp.Expr, items: list[exp.Expr], source: str) -> exp.E
         return _not_an_ordinal(unaliased(items[index]))
     if any(same(unaliased(item), expression) for item in items):
         return expression
-    return next((unaliased(item) for item in items if _is_alias_of(item, expression)), expression)
+    item = _item_with_alias(expression, keys, items, source)
+    return expression if item is None else unaliased(item)
 
 
 def _not_an_ordinal(expression: exp.Expr) -> exp.Expr:
@@ -114,7 +118,7 @@ def _key_of_group_by_all(items: list[exp.Expr], source: str) -> Key:
     return Key(tuple(_name(item, source) for item in keys))
 
 
-def _column_for(expression: exp.Expr, items: list[exp.Expr], source: str) -> str | None:
+def _column_for(expression: exp.Expr, keys: list[exp.Expr], items: list[exp.Expr], source: str) -> str | None:
     """The output column that carries one grouping expression; empty for a constant, None when there is no such column."""
     if isinstance(expression, exp.Literal) and expression.is_int:
         index = int(expression.name) - 1
@@ -124,8 +128,10 @@ def _column_for(expression: exp.Expr, items: list[exp.Expr], source: str) -> str
     for item in items:
         if same(unaliased(item), expression):
             return _name(item, source)
+    if (aliased := _item_with_alias(expression, keys, items, source)) is not None:
+        return _name(aliased, source)
     for item in items:
-        if _is_alias_of(item, expression) or names_window(unaliased(item), expression):
+        if names_window(unaliased(item), expression):
             return _name(item, source)
     return "" if isinstance(expression, exp.Literal) else None  # a constant tells no two rows apart
 
@@ -171,6 +177,31 @@ def _is_alias_of(item: exp.Expr, expression: exp.Expr) -> bool:
     name = expression.name.lower()
     is_named = item.alias.lower() == name and all(column.name.lower() != name for column in item.this.find_all(exp.Column))
     return is_named and not _is_value(item)
+
+
+def _item_with_alias(expression: exp.Expr, keys: list[exp.Expr], items: list[exp.Expr], source: str) -> exp.Expr | None:
+    """The item of the select list whose alias GROUP BY names.
+
+    Spark takes a column of the input first, and we do not know the input. Mostly the item could not stand beside such a
+    column, since it is neither grouped by nor aggregated; where it could, both meanings are possible.
+    """
+    item = next((item for item in items if _is_alias_of(item, expression)), None)
+    if item is None:
+        return None
+    positions = {str(at): unaliased(each) for at, each in enumerate(items, 1)}
+    others = [positions.get(key.name, key) if isinstance(key, exp.Literal) else key for key in keys if key is not expression]
+
+    def is_key(node: exp.Expr) -> bool:
+        return any(same(node, key) for key in others)
+
+    if not any(isinstance(node, exp.Column) and not is_key(node) for node in item.this.walk(prune=is_key)):
+        name, text = expression.name, to_sql(item.this, source)
+        raise UnsupportedError(
+            f"GROUP BY {name} may mean a column of the input or `{text} AS {name}`. Give the alias another name, or write the "
+            "column with its table's name.",
+            position_of(expression, source),
+        )
+    return item
 
 
 def names_window(found: exp.Expr, expression: exp.Expr) -> bool:

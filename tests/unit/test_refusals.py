@@ -58,6 +58,10 @@ BOUNDED = "GLOBAL WINDOW END OF STREAM needs bounded stages, which this version 
 HIDDEN = "A `*` hides which columns this aggregate groups by. Name the columns."
 BEHIND = "The keys of this aggregate stand behind a `*`, and a query above it needs their names. Name the columns."
 ORDINAL = "GROUP BY {} names no column of the select list that can be grouped by."
+MEANINGS = (
+    "GROUP BY k may mean a column of the input or `{} AS k`. Give the alias another name, or write the column with its table's "
+    "name."
+)
 TWICE = "One grouping set stands twice here, so two rows would have one key. Write each of them once."
 NOT_IDEMPOTENT = (
     "Nothing can be evaluated above this aggregate: the function newest is registered as not output-idempotent. Keep it in a "
@@ -113,6 +117,8 @@ AGGREGATE = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
         ("SELECT k, count(*) AS n FROM STREAM t GROUP BY 3 LIMIT 1", ORDINAL.format(3), "3"),
         ("SELECT k, count(*) AS n FROM STREAM t GROUP BY 2 LIMIT 1", ORDINAL.format(2), "2"),
         ("SELECT a, count(*) AS n FROM STREAM t GROUP BY a, ROLLUP (a)", TWICE, None),
+        ("SELECT v AS k, count(*) AS n FROM STREAM t GROUP BY v, k", MEANINGS.format("v"), "k"),
+        ("SELECT 'x' AS k, count(*) AS n FROM STREAM t GROUP BY k LIMIT 1", MEANINGS.format("'x'"), "k"),
         # others
         ("SELECT k, newest(v) AS n FROM STREAM t GROUP BY k ORDER BY n", NOT_IDEMPOTENT, "newest(v)"),
         (f"{AGGREGATE} GLOBAL WINDOW END OF STREAM", BOUNDED, None),
