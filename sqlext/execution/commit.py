@@ -17,7 +17,7 @@ from delta.exceptions import (
     ConcurrentWriteException,
 )
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext import jvm
@@ -104,16 +104,23 @@ def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: C
         _again_after_conflicts(lambda: rows.write.format("delta").mode("overwrite").saveAsTable(quote_parts(name)))
 
 
-def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> None:
-    """One commit: rows are added, once, however often Spark repeats the micro-batch."""
+def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
+    """One commit: rows are added, once, however often Spark repeats the micro-batch.
+
+    Returns:
+        How many rows the micro-batch had.
+    """
+    observation = Observation()
     (
-        rows.write.format("delta")
+        rows.observe(observation, F.count(F.lit(1)).alias("rows"))
+        .write.format("delta")
         .mode("append")
         .option("txnAppId", info.flow_id)
         .option("txnVersion", info.last_batch)
         .option("userMetadata", info.to_json())
         .saveAsTable(quote_parts(name))
     )
+    return int(observation.get["rows"])
 
 
 @contextmanager

@@ -230,8 +230,8 @@ class Flow:
         self._check_fence()
         started = self._clock.monotonic()
         info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, self._intakes[0].watermark, None)
-        commit.append(self.spec.target, rows, info)
-        self._note_flush(FlushReason.MICRO_BATCH, 0, 1, started)
+        count = commit.append(self.spec.target, rows, info)
+        self._note_flush(FlushReason.MICRO_BATCH, count, 1, started)
 
     def _taken(self, intake: Intake) -> None:
         """A micro-batch is in a buffer: flush, when one is due; hold the stream back while the flush before it still runs."""
