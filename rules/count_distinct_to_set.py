@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.shape import streaming_selects
+from sqlext.shape import streaming_aggregates, with_filter
 
 
 def count_distinct_to_set(query: exp.Query) -> exp.Query:
@@ -13,20 +13,15 @@ def count_distinct_to_set(query: exp.Query) -> exp.Query:
     SELECT k, count(DISTINCT v) AS n FROM STREAM t GROUP BY k
     -> SELECT k, CAST(SIZE(COLLECT_SET(v)) AS BIGINT) AS n FROM STREAM t GROUP BY k
     """
-    for select in streaming_selects(query):
-        for call in list(select.find_all(exp.Count)):
-            if isinstance(call.this, exp.Distinct) and call.parent_select is select:
-                _replace(call, call.this.expressions)
+    for call in streaming_aggregates(query):
+        if isinstance(call, exp.Count) and isinstance(call.this, exp.Distinct):
+            _replace(call, call.this.expressions)
     return query
 
 
 def _replace(call: exp.Count, columns: list[exp.Expr]) -> None:
     members = columns[0].copy() if len(columns) == 1 else _complete_rows(columns)
-    collected: exp.Expr = exp.func("COLLECT_SET", members, dialect="spark")
-    whole: exp.Expr = call
-    if isinstance(call.parent, exp.Filter):
-        whole = call.parent
-        collected = exp.Filter(this=collected, expression=whole.expression.copy())
+    whole, collected = with_filter(call, exp.Anonymous(this="COLLECT_SET", expressions=[members]))
     whole.replace(exp.cast(exp.Anonymous(this="SIZE", expressions=[collected]), "BIGINT"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from sqlext.errors import SchemaError
+from sqlext.rewriter import RefusalError
 from sqlext.shape import function_name
 
 
@@ -17,7 +18,7 @@ def expand_sum0(query: exp.Query) -> exp.Query:
     for call in list(query.find_all(exp.Anonymous)):
         if function_name(call) == "sum0":
             if len(call.expressions) != 1:
-                raise SchemaError(f"sum0 takes one argument, not {len(call.expressions)}.")
+                raise RefusalError(SchemaError(f"sum0 takes one argument, not {len(call.expressions)}."), call)
             whole: exp.Expr = call
             while isinstance(whole.parent, (exp.Filter, exp.Window)):
                 whole = whole.parent

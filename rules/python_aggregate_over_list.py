@@ -6,7 +6,8 @@ from sqlglot import exp
 
 from sqlext.errors import SchemaError
 from sqlext.functions import FUNCTIONS
-from sqlext.shape import streaming_selects
+from sqlext.rewriter import RefusalError
+from sqlext.shape import function_name, streaming_aggregates, with_filter
 
 
 def python_aggregate_over_list(query: exp.Query) -> exp.Query:
@@ -15,17 +16,14 @@ def python_aggregate_over_list(query: exp.Query) -> exp.Query:
     SELECT k, geometric_mean(v) AS g FROM STREAM t GROUP BY k
     -> SELECT k, __sqlext_geometric_mean_of_list(COLLECT_LIST(v)) AS g FROM STREAM t GROUP BY k
     """
-    for select in streaming_selects(query):
-        for call in list(select.find_all(exp.Anonymous)):
-            function = FUNCTIONS.get(call.name)
-            if function is None or not function.is_aggregate or call.parent_select is not select:
-                continue
-            if len(call.expressions) != 1:
-                raise SchemaError(f"The aggregate {function.name} takes one argument, not {len(call.expressions)}.")
-            collected: exp.Expr = exp.Anonymous(this="COLLECT_LIST", expressions=[call.expressions[0].copy()])
-            whole: exp.Expr = call
-            if isinstance(call.parent, exp.Filter):
-                whole = call.parent
-                collected = exp.Filter(this=collected, expression=whole.expression.copy())
-            whole.replace(exp.Anonymous(this=function.over_list_name, expressions=[collected]))
+    for call in streaming_aggregates(query):
+        function = FUNCTIONS.get(function_name(call))
+        if function is None or not isinstance(call, exp.Anonymous):
+            continue
+        if len(call.expressions) != 1:
+            message = f"The aggregate {function.name} takes one argument, not {len(call.expressions)}."
+            raise RefusalError(SchemaError(message), call)
+        values = exp.Anonymous(this="COLLECT_LIST", expressions=[call.expressions[0].copy()])
+        whole, collected = with_filter(call, values)
+        whole.replace(exp.Anonymous(this=function.over_list_name, expressions=[collected]))
     return query

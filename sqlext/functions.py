@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +26,15 @@ AGGREGATES = frozenset(
     tuple_sketch_agg_double tuple_sketch_agg_integer tuple_union_agg_double tuple_union_agg_integer var_pop var_samp
     variance
     """.split()
-) | {"sum0"}  # FLIP-365's: sum, but 0 of nothing
+) | {"sum0", "collect"}  # FLIP-365's: sum, but 0 of nothing; the multiset of a group's values
+
+AGGREGATES_OF_SETS = frozenset(
+    "avg bit_xor kurtosis mean skewness std stddev stddev_pop stddev_samp sum try_avg try_sum var_pop var_samp variance".split()
+)
+"""Those that Spark can run over the members of a set (`rules/aggregate_distinct_to_set.py`): of one number each."""
+
+AGGREGATE_SET = "__sqlext_aggregate_set"
+"""`__sqlext_aggregate_set('sum', array)`: one of them, over an array; `jvm.py` makes its expression."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,35 @@ class PythonFunction:
     def over_list_name(self) -> str:
         """The scalar function that takes an aggregate's values as an array; streams use it (see `rules/`)."""
         return f"__sqlext_{self.name}_of_list"
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """FLIP-365's reduce: an associative function of two values, over all values of a group; null of none.
+
+    Attributes:
+        combine: makes one value of two; of the same type as they are.
+
+    Raises:
+        SchemaError: it cannot be called with two arguments, or can be with fewer.
+    """
+
+    combine: Callable[[Any, Any], Any]
+
+    def __post_init__(self) -> None:
+        try:
+            signature = inspect.signature(self.combine)
+        except ValueError:  # some functions of C do not say what they take
+            return
+        parameters = signature.parameters.values()
+        places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if len(places) != 2 or needed != places:
+            name = getattr(self.combine, "__name__", repr(self.combine))
+            raise SchemaError(f"A reduce function takes two values and makes one of them; {name}{signature} does not.")
+
+    def __call__(self, values: list[Any]) -> Any:
+        return functools.reduce(self.combine, values) if values else None
 
 
 class FunctionRegistry:

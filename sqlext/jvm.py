@@ -271,3 +271,82 @@ def session_settings(spark: SparkSession) -> Iterator[tuple[str, str]]:
         entry = entries.next()
         if application.get(entry.getKey()) != entry.getValue() and not secret.search(entry.getKey()):
             yield str(entry.getKey()), str(entry.getValue())
+
+
+def aggregate_set(jvm: Any, name: str, members: Any) -> Any:
+    """The expression that runs one of Spark's own aggregate functions over the members of an array.
+
+    A function such as sum says, as expressions, what its buffer starts with, how a value changes it, and what comes out of it.
+    Those become the parts of `aggregate(array, start, merge, finish)`, so types, nulls and overflows are Spark's own.
+
+    Args:
+        name: of `functions.AGGREGATES_OF_SETS`.
+        members: an analyzed expression, an array without nulls.
+
+    Returns:
+        A Catalyst expression. When the function does not take the members, it is one that Spark's analysis refuses.
+    """
+    catalyst = jvm.org.apache.spark.sql.catalyst
+    expressions = catalyst.expressions
+
+    def seq(items: list[Any]) -> Any:
+        return jvm.scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()
+
+    def items_of(scala_seq: Any) -> list[Any]:
+        return list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(scala_seq))
+
+    def type_of(ddl: str) -> Any:
+        return jvm.org.apache.spark.sql.types.DataType.fromDDL(f"x {ddl}").apply("x").dataType()
+
+    def variable(kind: Any) -> Any:
+        unset = jvm.java.util.concurrent.atomic.AtomicReference()
+        return expressions.NamedLambdaVariable("x", kind, True, expressions.NamedExpression.newExprId(), unset)
+
+    def function_of(argument: Any) -> Any:
+        identifier = catalyst.FunctionIdentifier(name)
+        return catalyst.analysis.FunctionRegistry.builtin().lookupFunction(identifier, seq([argument]))
+
+    def struct(fields: list[Any]) -> Any:
+        text = type_of("STRING")
+        named = [part for at, each in enumerate(fields) for part in (expressions.Literal.create(f"b{at}", text), each)]
+        return expressions.CreateNamedStruct(seq(named))
+
+    def alias(child: Any, identity: Any) -> Any:
+        none = jvm.scala.Option.apply(None)
+        return expressions.Alias(child, "x", identity, seq([]), none, seq([]))
+
+    value = variable(members.dataType().elementType())
+    function = function_of(value)
+    if not function.checkInputDataTypes().isSuccess():  # sum(STRING), stddev(DECIMAL): Spark casts, and then finds duplicates
+        cast = catalyst.analysis.AnsiTypeCoercion.implicitCast(value, type_of("DOUBLE"))
+        to_double = value
+        value = variable(type_of("DOUBLE"))
+        function = function_of(value)
+        if cast.isEmpty() or not function.checkInputDataTypes().isSuccess():
+            return function_of(expressions.GetArrayItem(members, expressions.Literal.create(0, type_of("INT")), True))
+        doubles = expressions.ArrayTransform(members, expressions.LambdaFunction(cast.get(), seq([to_double]), False))
+        members = expressions.ArrayDistinct(doubles)
+    start = struct(items_of(function.initialValues()))
+    buffer = variable(start.dataType().asNullable())
+    none = jvm.scala.Option.apply(None)
+    fields = seq(
+        [
+            alias(expressions.GetStructField(buffer, at, none), attribute.exprId())
+            for at, attribute in enumerate(items_of(function.aggBufferAttributes()))
+        ]
+    )
+
+    def over_buffer(parts: list[Any]) -> list[Any]:
+        """The buffer's attributes replaced by the fields of the lambda's variable."""
+        named = seq([alias(part, expressions.NamedExpression.newExprId()) for part in parts])
+        replaced = catalyst.optimizer.CollapseProject.buildCleanedProjectList(named, fields)
+        return [each.child() for each in items_of(replaced)]
+
+    merge = struct(over_buffer(items_of(function.updateExpressions())))
+    (finish,) = over_buffer([function.evaluateExpression()])
+    return expressions.ArrayAggregate(
+        members,
+        start,
+        expressions.LambdaFunction(merge, seq([buffer, value]), False),
+        expressions.LambdaFunction(finish, seq([buffer]), False),
+    )

@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from sqlext.answers import Answer, Deferred, Table, relation_sql
 from sqlext.detect import is_ours
 from sqlext.errors import Position, SqlextError
-from sqlext.jvm import reason_of
+from sqlext.functions import AGGREGATE_SET
+from sqlext.jvm import aggregate_set, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +48,27 @@ def inject_function(context: SparkContext, extensions: Any, name: str, function:
     Args:
         function: as `pyspark.sql.functions.udf` or `pandas_udf` make it.
     """
+    _inject(context, extensions, name, _FunctionBuilder(function._unwrapped._judf.builder))
+
+
+def inject_aggregate_set(session: SparkSession) -> None:
+    """Give a session, and every one made from now on, the function that runs an aggregate over a set."""
+    jvm: Any = session.sparkContext._jvm
+
+    def build(arguments: Any) -> Any:
+        return aggregate_set(jvm, arguments.apply(0).value().toString(), arguments.apply(1))
+
+    builder = _FunctionBuilder(build)
+    java_session = session._jsparkSession
+    java_session.sessionState().functionRegistry().createOrReplaceTempFunction(AGGREGATE_SET, builder, "python_udf")
+    _inject(session.sparkContext, java_session.extensions(), AGGREGATE_SET, builder)
+
+
+def _inject(context: SparkContext, extensions: Any, name: str, builder: _FunctionBuilder) -> None:
     jvm: Any = context._jvm
     identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
     info = jvm.org.apache.spark.sql.catalyst.expressions.ExpressionInfo("sqlext", name)
-    extensions.injectFunction(jvm.scala.Tuple3(identifier, info, _FunctionBuilder(function._unwrapped._judf)))
+    extensions.injectFunction(jvm.scala.Tuple3(identifier, info, builder))
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -207,11 +225,11 @@ class _Command(_JavaObject):
 class _FunctionBuilder(_JavaObject):
     """Makes the expression of one call of a function."""
 
-    def __init__(self, java_function: Any) -> None:
-        self._java_function = java_function
+    def __init__(self, build: Callable[[Any], Any]) -> None:
+        self._build = build
 
     def apply(self, arguments: Any) -> Any:
-        return self._java_function.builder(arguments)
+        return self._build(arguments)
 
     class Java:
         implements = ["scala.Function1"]  # noqa: RUF012

@@ -1,6 +1,7 @@
 """Runs named batches of rewrite rules over a query, Catalyst style, and notes every rule that changed it.
 
-A rule is a function that takes a query's tree, may change it, and returns it; its name is the function's name.
+A rule is a function that takes a query's tree, may change it, and returns it; its name is the function's name. A query that
+it cannot take it refuses with a `RefusalError`.
 Source: Spark's `RuleExecutor`.
 """
 
@@ -13,13 +14,27 @@ from enum import Enum
 
 from sqlglot import exp
 
-from sqlext.dialect import to_sql
+from sqlext.dialect import position_of, to_sql
 from sqlext.errors import RuleError, SqlextError
 from sqlext.plan import Firing
 
 logger = logging.getLogger(__name__)
 
 Rule = Callable[[exp.Query], exp.Query]
+
+
+class RefusalError(Exception):
+    """A rule's no. A rule sees a tree and not its text, so the rewriter gives the error its position.
+
+    Args:
+        error: what the user gets.
+        node: the part of the query that it is about.
+    """
+
+    def __init__(self, error: SqlextError, node: exp.Expr) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.node = node
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,7 @@ def rewrite(tree: exp.Query, source: str, batches: Sequence[Batch]) -> tuple[exp
 
     Raises:
         RuleError: a rule failed, or a batch did not converge; the message names the rule.
+        SqlextError: a rule refused the query.
     """
     firings: list[Firing] = []
     for batch in batches:
@@ -82,7 +98,7 @@ def _run(batch: Batch, tree: exp.Query, source: str, firings: list[Firing]) -> e
     for _ in range(batch.strategy.max_iterations):
         fired = []
         for rule in batch.rules:
-            after = _apply(rule, tree, batch.name)
+            after = _apply(rule, tree, source, batch.name)
             if after != tree:
                 fired.append(rule.__name__)
                 firings.append(Firing(batch.name, rule.__name__, to_sql(tree, source), to_sql(after, source)))
@@ -98,9 +114,11 @@ def _run(batch: Batch, tree: exp.Query, source: str, firings: list[Firing]) -> e
     return tree
 
 
-def _apply(rule: Rule, tree: exp.Query, batch: str) -> exp.Query:
+def _apply(rule: Rule, tree: exp.Query, source: str, batch: str) -> exp.Query:
     try:
         after = rule(tree.copy())
+    except RefusalError as refusal:
+        raise type(refusal.error)(refusal.error.message, position_of(refusal.node, source)) from None
     except SqlextError:
         raise
     except Exception as error:  # a user's rule may raise anything; the message names the rule

@@ -21,7 +21,7 @@ from sqlext import jars, parser
 from sqlext.commands import Commands
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.host import FlowHost
-from sqlext.functions import FUNCTIONS, PythonFunction
+from sqlext.functions import FUNCTIONS, PythonFunction, Reduction
 from sqlext.jvm import HadoopPath, clone_session
 from sqlext.options import CONF_PREFIX, HOME_KEY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
@@ -135,6 +135,7 @@ def enable(spark: SparkSession) -> SparkSession:
     installed = _Installed(session)
     holder.append(installed)
     _installed[context.applicationId] = installed
+    parser.inject_aggregate_set(session)
     for function in (*SHIPPED_FUNCTIONS, *FUNCTIONS):
         installed.add_function(function)
     atexit.register(disable, session)
@@ -200,6 +201,28 @@ def register_function(
     FUNCTIONS.add(registered)
     for installed in _installed.values():
         installed.add_function(registered)
+
+
+def register_reduce_function(
+    name: str, combine: Callable[[Any, Any], Any], returns: str, *, is_output_idempotent: bool = True
+) -> None:
+    """Make an associative Python function of two values a SQL aggregate, in every session from now on (FLIP-365's reduce).
+
+    sqlext.register_reduce_function("longest", lambda a, b: a if len(a) >= len(b) else b, "STRING")
+
+    Args:
+        name: as SQL calls it.
+        combine: makes one value of two; it never sees a null, and a group without values is null. The order of the values says
+            nothing, so it must be commutative too where that matters.
+        returns: the type of the values and of the result, as DDL.
+        is_output_idempotent: as for `register_function`.
+
+    Raises:
+        SchemaError: `combine` does not take exactly two arguments.
+        NameTakenError: the name is Spark's, or another function's.
+    """
+    reduction = Reduction(combine)
+    register_function(name, reduction, returns, is_aggregate=True, is_output_idempotent=is_output_idempotent)
 
 
 def _check_conf(spark: SparkSession) -> None:

@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlext.dialect import HintCall, Stream
 from sqlext.functions import AGGREGATES, FUNCTIONS
 from sqlext.options import HINTS
-from sqlext.plan import References
+from sqlext.plan import INTERNAL_PREFIX, References
 
 
 def function_name(node: exp.Expr) -> str:
@@ -122,12 +122,40 @@ def relation_names(select: exp.Select) -> frozenset[str]:
     return frozenset(name.lower() for name in names if name)
 
 
+def streaming_aggregates(query: exp.Query) -> list[exp.Expr]:
+    """The aggregate calls, at any depth, of the selects whose rows come from a stream; inner calls after outer ones."""
+    return [
+        call
+        for select in streaming_selects(query)
+        for call in select.find_all(exp.Func)
+        if is_aggregate_call(call) and call.parent_select is select
+    ]
+
+
+def argument_of(call: exp.Expr) -> exp.Expr:
+    """A call's first argument, whichever way sqlglot keeps it; the call itself when it has none."""
+    if isinstance(call, exp.Anonymous):
+        return call.expressions[0] if call.expressions else call
+    return call.this if isinstance(call.this, exp.Expr) else call
+
+
+def with_filter(call: exp.Expr, collected: exp.Expr) -> tuple[exp.Expr, exp.Expr]:
+    """What a rule replaces when it puts a scalar function over an aggregate, and the aggregate with the call's FILTER.
+
+    A scalar function takes no FILTER, so `f(v) FILTER (WHERE c)` is replaced as a whole, by `g(collected FILTER (WHERE c))`.
+    """
+    if isinstance(call.parent, exp.Filter):
+        return call.parent, exp.Filter(this=collected, expression=call.parent.expression.copy())
+    return call, collected
+
+
 def references_of(query: exp.Query) -> References:
-    """The unqualified names in a query, at any depth; CTEs are not among them."""
+    """The unqualified names in a query, at any depth; CTEs and the functions that only rules call are not among them."""
     ctes = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
     relations = {table.name.lower() for table in query.find_all(exp.Table) if not table.args.get("db")} - ctes
     functions = {function_name(call) for call in query.find_all(exp.Func)} - {""}
     columns = {column.name.lower() for column in query.find_all(exp.Column) if not column.table}
+    functions = {name for name in functions if not name.startswith(INTERNAL_PREFIX)}  # every session has those
     return References(tuple(sorted(relations)), tuple(sorted(functions)), tuple(sorted(columns)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlglot import exp
 
 from sqlext.dialect import parse_query
 from sqlext.errors import NameTakenError, SchemaError
-from sqlext.functions import AGGREGATES, FunctionRegistry, PythonFunction
+from sqlext.functions import AGGREGATES, AGGREGATES_OF_SETS, FunctionRegistry, PythonFunction, Reduction
 from sqlext.shape import aggregate_calls, function_name, is_aggregate_call, is_aggregation
 
 
@@ -86,6 +87,9 @@ def test_over_a_window_it_is_none(name: str) -> None:
         "any(x > 1)",
         "every(x)",
         "sum0(x)",
+        "collect(x)",
+        "collect(DISTINCT x)",
+        "last_value(x ORDER BY y DESC)",
     ],
 )
 def test_an_aggregate_in_its_own_way_of_writing_is_one(call: str) -> None:
@@ -211,7 +215,7 @@ def test_another_function_of_that_name_is_refused(other: PythonFunction) -> None
     assert list(registry) == [python("m")]
 
 
-@pytest.mark.parametrize("name", ["count", "MAX", "sum0"])
+@pytest.mark.parametrize("name", ["count", "MAX", "sum0", "collect"])
 def test_the_name_of_an_aggregate_of_sparks_is_taken(name: str) -> None:
     with pytest.raises(NameTakenError):
         FunctionRegistry().add(python(name))
@@ -225,3 +229,43 @@ def test_what_is_no_identifier_cannot_name_a_function(name: str) -> None:
 
 def test_an_aggregate_over_a_stream_has_a_second_name() -> None:
     assert python("m").over_list_name == "__sqlext_m_of_list"
+
+
+# Reduce functions
+
+
+def longest(a: str, b: str) -> str:
+    return a if len(a) >= len(b) else b
+
+
+def test_a_reduction_makes_one_of_all_values_and_nothing_of_none() -> None:
+    assert Reduction(longest)(["a", "ccc", "bb"]) == "ccc"
+    assert Reduction(longest)(["a"]) == "a"
+    assert Reduction(longest)([]) is None
+    assert Reduction(operator.add)([1, 2, 3]) == 6
+
+
+def test_the_same_reduction_may_be_registered_again() -> None:
+    registry = FunctionRegistry()
+    registry.add(python("m", Reduction(longest)))
+    registry.add(python("m", Reduction(longest)))
+    with pytest.raises(NameTakenError):
+        registry.add(python("m", Reduction(operator.add)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [len, lambda: 1, lambda a: a, lambda a, b, c: a, lambda a, b=1: a, lambda *values: values, lambda a, b, *, c: a],
+)
+def test_a_reduce_function_takes_exactly_two_arguments(function: Callable[..., Any]) -> None:
+    with pytest.raises(SchemaError, match=r"^A reduce function takes two values and makes one of them; .* does not\.$"):
+        Reduction(function)
+
+
+@pytest.mark.parametrize("function", [max, min])
+def test_a_function_that_does_not_say_what_it_takes_is_taken(function: Callable[..., Any]) -> None:
+    assert Reduction(function)([2, 2]) == 2
+
+
+def test_what_runs_over_sets_are_aggregates_of_sparks() -> None:
+    assert AGGREGATES_OF_SETS < AGGREGATES

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sqlext.dialect import parse_query, to_sql
-from sqlext.errors import SchemaError
+from sqlext.errors import SchemaError, SqlextError, UnsupportedError
 from sqlext.functions import FUNCTIONS, PythonFunction
 from sqlext.rewriter import Batch, Once, Rule, rewrite
 from sqlext.rules import BATCHES
@@ -110,21 +110,34 @@ def test_the_example_in_a_rules_docstring_holds(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "query", "message"),
+    ("rule", "call", "kind", "message"),
     [
-        ("expand_sum0", "SELECT sum0() FROM STREAM t", "sum0 takes one argument, not 0."),
-        ("expand_sum0", "SELECT sum0(a, b) FROM STREAM t", "sum0 takes one argument, not 2."),
+        ("expand_sum0", "sum0()", SchemaError, "sum0 takes one argument, not 0."),
+        ("expand_sum0", "sum0(a, b)", SchemaError, "sum0 takes one argument, not 2."),
+        ("expand_collect", "collect()", SchemaError, "collect takes one argument, not 0."),
+        ("expand_collect", "collect(a, b)", SchemaError, "collect takes one argument, not 2."),
         (
             "python_aggregate_over_list",
-            "SELECT geometric_mean(a, b) FROM STREAM t",
+            "geometric_mean(a, b)",
+            SchemaError,
             "The aggregate geometric_mean takes one argument, not 2.",
+        ),
+        (
+            "ordered_value_to_min_max_by",
+            "last_value(a ORDER BY b, c DESC)",
+            UnsupportedError,
+            "last_value sorts by columns of both directions. Give all of them ASC, or all DESC.",
         ),
     ],
 )
-def test_a_call_with_the_wrong_number_of_arguments_is_refused(rule: str, query: str, message: str) -> None:
-    with pytest.raises(SchemaError) as caught:
-        run(RULES[rule], query)
+def test_a_call_that_a_rule_cannot_take_is_refused_where_it_stands(
+    rule: str, call: str, kind: type[SqlextError], message: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        run(RULES[rule], f"SELECT 1 AS x,\n  {call} AS y FROM STREAM t")
     assert caught.value.message == message
+    assert caught.value.position is not None
+    assert (caught.value.position.line, caught.value.position.column) == (2, 3)
 
 
 @pytest.mark.parametrize("text", ["SELECT 1;\n", "SELECT 1;\nSELECT 2;\nSELECT 3", "SELECT 1;\n\n-- title\n\nSELECT 2\n"])

@@ -1,0 +1,23 @@
+"""FLIP-365's `collect`, the multiset of a group's values: Spark's lists hold each value as often as it came."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from sqlext.errors import SchemaError
+from sqlext.rewriter import RefusalError
+from sqlext.shape import function_name
+
+
+def expand_collect(query: exp.Query) -> exp.Query:
+    """Write collect with Spark's function; nulls are left out, the order says nothing.
+
+    SELECT k, collect(v) AS vs FROM STREAM t GROUP BY k
+    -> SELECT k, COLLECT_LIST(v) AS vs FROM STREAM t GROUP BY k
+    """
+    for call in list(query.find_all(exp.Anonymous)):
+        if function_name(call) == "collect":
+            if len(call.expressions) != 1:
+                raise RefusalError(SchemaError(f"collect takes one argument, not {len(call.expressions)}."), call)
+            call.set("this", "COLLECT_LIST")
+    return query

@@ -1,0 +1,50 @@
+"""listagg(DISTINCT ..) over a stream: Spark keeps the set, which is sorted and joined."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from sqlext.shape import streaming_aggregates, with_filter
+
+
+def listagg_distinct_to_set(query: exp.Query) -> exp.Query:
+    """Join the sorted members of a set; null of nothing. Without WITHIN GROUP any order is right, so it is ascending.
+
+    SELECT listagg(DISTINCT v, ',') AS l FROM STREAM t
+    -> SELECT CASE WHEN SIZE(COLLECT_SET(v)) > 0 THEN ARRAY_JOIN(SORT_ARRAY(COLLECT_SET(v)), ',') END AS l FROM STREAM t
+    """
+    for call in streaming_aggregates(query):
+        if isinstance(call, exp.GroupConcat) and (found := _members_and_direction(call)) is not None:
+            whole, collected = with_filter(call, exp.Anonymous(this="COLLECT_SET", expressions=[found[0].copy()]))
+            ordered = _call("SORT_ARRAY", collected, *([exp.false()] if found[1] else []))
+            joined = _call("ARRAY_JOIN", ordered, _delimiter(call))
+            some = exp.GT(this=_call("SIZE", collected.copy()), expression=exp.Literal.number(0))
+            whole.replace(exp.Case(ifs=[exp.If(this=some, true=joined)]))
+    return query
+
+
+def _members_and_direction(call: exp.GroupConcat) -> tuple[exp.Expr, bool] | None:
+    """The distinct expression, and whether it is sorted descending; None for what this rule leaves to Spark."""
+    order = call.this if isinstance(call.this, exp.Order) else None
+    distinct = order.this if order else call.this
+    if not isinstance(distinct, exp.Distinct) or len(distinct.expressions) != 1:
+        return None
+    member = distinct.expressions[0]
+    if order is None:
+        return member, False
+    by = order.expressions
+    if len(by) != 1 or by[0].this != member:  # Spark refuses to sort distinct values by another expression
+        return None
+    return member, bool(by[0].args.get("desc"))
+
+
+def _delimiter(call: exp.GroupConcat) -> exp.Expr:
+    """As listagg has it: nothing when there is none, or a null."""
+    given = call.args.get("separator")
+    if given is None or isinstance(given, exp.Null):
+        return exp.Literal.string("")
+    return given.copy() if given.is_string else exp.Coalesce(this=given.copy(), expressions=[exp.Literal.string("")])
+
+
+def _call(name: str, *arguments: exp.Expr) -> exp.Anonymous:
+    return exp.Anonymous(this=name, expressions=list(arguments))

@@ -1,0 +1,62 @@
+"""first_value(v ORDER BY ts) and last_value(v ORDER BY ts) over a stream: Spark's own go by arrival."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from sqlext.errors import UnsupportedError
+from sqlext.rewriter import RefusalError
+from sqlext.shape import function_name, streaming_aggregates
+
+_FIRST = ("first", "first_value")
+_LAST = ("last", "last_value")
+
+
+def ordered_value_to_min_max_by(query: exp.Query) -> exp.Query:
+    """Take the value of the row that comes first, or last, in the given order.
+
+    The order is put into a struct: min_by and max_by pass over a row whose order is null, and a struct never is. Its fields
+    compare as ORDER BY does, nulls lowest.
+
+    SELECT k, last_value(v ORDER BY ts) AS v FROM STREAM t GROUP BY k
+    -> SELECT k, MAX_BY(v, STRUCT(ts)) AS v FROM STREAM t GROUP BY k
+    """
+    for call in streaming_aggregates(query):
+        order = call.this
+        if function_name(call) in (*_FIRST, *_LAST) and isinstance(order, exp.Order):
+            _replace(call, order)
+    return query
+
+
+def _replace(call: exp.Expr, order: exp.Order) -> None:
+    descends = {bool(by.args.get("desc")) for by in order.expressions}
+    if len(descends) > 1:
+        message = f"{function_name(call)} sorts by columns of both directions. Give all of them ASC, or all DESC."
+        raise RefusalError(UnsupportedError(message), call)
+    is_lowest = (function_name(call) in _FIRST) != descends.pop()
+    key = exp.Anonymous(this="STRUCT", expressions=[part for by in order.expressions for part in _key(by)])
+    found: exp.Expr = exp.Anonymous(this="MIN_BY" if is_lowest else "MAX_BY", expressions=[order.this.copy(), key])
+    whole, conditions = call, []
+    if isinstance(whole.parent, exp.Filter):
+        whole = whole.parent
+        conditions.append(whole.expression.this.copy())
+    if isinstance(whole.parent, (exp.IgnoreNulls, exp.RespectNulls)):
+        whole = whole.parent
+        if isinstance(whole, exp.IgnoreNulls):
+            conditions.append(exp.Not(this=_is_null(order.this)))
+    if conditions:
+        found = exp.Filter(this=found, expression=exp.Where(this=exp.and_(*conditions)))
+    whole.replace(found)
+
+
+def _key(by: exp.Ordered) -> list[exp.Expr]:
+    """What sorts like one column of ORDER BY; where nulls do not go where Spark puts them by itself, they are told apart."""
+    column = by.this.copy()
+    if bool(by.args.get("nulls_first")) != bool(by.args.get("desc")):
+        return [column]
+    return [_is_null(column), column]
+
+
+def _is_null(value: exp.Expr) -> exp.Expr:
+    whole = value.copy() if isinstance(value, exp.Column) else exp.Paren(this=value.copy())
+    return exp.Is(this=whole, expression=exp.Null())

@@ -1,0 +1,28 @@
+"""max(DISTINCT ..) and the like over a stream: Spark's streaming refuses DISTINCT also where it changes nothing."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from sqlext.shape import argument_of, function_name, streaming_aggregates
+
+_SAME_OF_DUPLICATES = frozenset(
+    """
+    any any_value approx_count_distinct bit_and bit_or bool_and bool_or every first first_value last last_value max min some
+    """.split()
+)
+
+
+def remove_idle_distinct(query: exp.Query) -> exp.Query:
+    """Leave DISTINCT out where a value counts the same however often it comes.
+
+    SELECT k, max(DISTINCT v) AS m FROM STREAM t GROUP BY k
+    -> SELECT k, MAX(v) AS m FROM STREAM t GROUP BY k
+    """
+    for call in streaming_aggregates(query):
+        if function_name(call) in _SAME_OF_DUPLICATES:
+            argument = argument_of(call)
+            distinct = argument.this if isinstance(argument, exp.Order) else argument
+            if isinstance(distinct, exp.Distinct) and len(distinct.expressions) == 1:
+                distinct.replace(distinct.expressions[0].copy())
+    return query
