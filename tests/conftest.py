@@ -22,12 +22,19 @@ _DEADLINE = 30.0
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--complete", action="store_true", help="write the rows that come back into the .slt files")
     parser.addoption("--kills", type=int, default=5, help="how often a fault test kills its process")
+    parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")
 
 
 @pytest.fixture
 def kills(pytestconfig: pytest.Config) -> int:
     """How often a fault test kills its process."""
     return int(pytestconfig.getoption("--kills"))
+
+
+@pytest.fixture
+def soak_seconds(pytestconfig: pytest.Config) -> float:
+    """How long a soak test lasts."""
+    return float(pytestconfig.getoption("--soak"))
 
 
 @pytest.fixture(scope="session")
