@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sqlext import jvm, planner, statements
+from sqlext import grammar, jvm, planner, statements
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
@@ -66,7 +66,7 @@ class Commands:
             spark_parse: Spark's own parser; when a query is wrong, its message is the one users know.
         """
         try:
-            statement = statements.parse(text)
+            statement = grammar.parse(text)
         except UnreadableQuery as problem:
             spark_parse(problem.query)  # where Spark does not read it either, its own error is the one users know
             raise

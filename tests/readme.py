@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from sqlext import options, planner, statements
+from sqlext import grammar, options, planner, statements
 from sqlext.detect import is_ours
 from sqlext.explain import explain_flow
 from sqlext.options import Given, Level, is_option_key
@@ -26,7 +26,7 @@ def explained_examples() -> str:
     blocks = []
     for path in sorted((ROOT / "sql_examples").glob("*.sql")):
         for script in split(path.read_text()):
-            statement = statements.parse(script.text) if is_ours(script.text) else None
+            statement = grammar.parse(script.text) if is_ours(script.text) else None
             if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
                 query = re.sub(r"^(\s*--[^\n]*\n)+", "", script.text).strip()
                 blocks.append(f"`{path.relative_to(ROOT)}`:\n\n```sql\nEXPLAIN {query}\n```\n\n```\n{_explain(statement)}\n```\n")

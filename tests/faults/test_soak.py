@@ -121,7 +121,7 @@ class Measured:
 
     def _progress(self) -> list[Any]:
         """Of micro-batches; an idle query reports under the number of the one to come."""
-        query = self._flow._query
+        query = self._flow._intakes[0].query
         assert query is not None
         return [progress for progress in query.recentProgress if progress.numInputRows]
 

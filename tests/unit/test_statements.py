@@ -8,6 +8,7 @@ import pytest
 from sqlglot import exp
 
 from sqlext.errors import Position, SqlextError, SyntaxProblem, UnreadableQuery, UnsupportedError
+from sqlext.grammar import parse
 from sqlext.options import Given
 from sqlext.plan import TableDefinition
 from sqlext.statements import (
@@ -24,7 +25,6 @@ from sqlext.statements import (
     Select,
     SetOption,
     ShowFlows,
-    parse,
 )
 
 T = TypeVar("T")
