@@ -22,13 +22,15 @@ def ordered_value_to_min_max_by(query: exp.Query) -> exp.Query:
     -> SELECT k, MAX_BY(v, STRUCT(ts)) AS v FROM STREAM t GROUP BY k
     """
     for call in streaming_aggregates(query):
-        order = call.this
-        if function_name(call) in (*_FIRST, *_LAST) and isinstance(order, exp.Order):
-            _replace(call, order)
+        if function_name(call) in (*_FIRST, *_LAST):
+            nulls = call.this if isinstance(call.this, (exp.IgnoreNulls, exp.RespectNulls)) else None
+            order = nulls.this if nulls else call.this
+            if isinstance(order, exp.Order):
+                _replace(call, order, ignore_nulls=isinstance(nulls, exp.IgnoreNulls))
     return query
 
 
-def _replace(call: exp.Expr, order: exp.Order) -> None:
+def _replace(call: exp.Expr, order: exp.Order, ignore_nulls: bool) -> None:
     descends = {bool(by.args.get("desc")) for by in order.expressions}
     if len(descends) > 1:
         message = f"{function_name(call)} sorts by columns of both directions. Give all of them ASC, or all DESC."
@@ -36,14 +38,15 @@ def _replace(call: exp.Expr, order: exp.Order) -> None:
     is_lowest = (function_name(call) in _FIRST) != descends.pop()
     key = exp.Anonymous(this="STRUCT", expressions=[part for by in order.expressions for part in _key(by)])
     found: exp.Expr = exp.Anonymous(this="MIN_BY" if is_lowest else "MAX_BY", expressions=[order.this.copy(), key])
-    whole, conditions = call, []
-    if isinstance(whole.parent, exp.Filter):
+    whole: exp.Expr = call
+    conditions: list[exp.Expr] = []
+    while isinstance(whole.parent, (exp.Filter, exp.IgnoreNulls, exp.RespectNulls)):
         whole = whole.parent
-        conditions.append(whole.expression.this.copy())
-    if isinstance(whole.parent, (exp.IgnoreNulls, exp.RespectNulls)):
-        whole = whole.parent
-        if isinstance(whole, exp.IgnoreNulls):
-            conditions.append(exp.Not(this=_is_null(order.this)))
+        if isinstance(whole, exp.Filter):
+            conditions.append(whole.expression.this.copy())
+        ignore_nulls = ignore_nulls or isinstance(whole, exp.IgnoreNulls)
+    if ignore_nulls:
+        conditions.append(exp.Not(this=_is_null(order.this)))
     if conditions:
         found = exp.Filter(this=found, expression=exp.Where(this=exp.and_(*conditions)))
     whole.replace(found)
