@@ -100,6 +100,17 @@ class World:
         marks = [*self.warehouse.glob("_sqlext/flows/*/checkpoint/offsets/*"), *self.buffered()]
         return any(mark.stat().st_mtime > started for mark in marks if mark.exists())
 
+    def state_written_since(self, started: float) -> bool:
+        """Whether the state store of `totals` has new files."""
+        for flow in self._flow_of_totals():
+            for file in self.warehouse.glob(f"_sqlext/flows/{flow}/checkpoint/state/0/*/*"):
+                try:
+                    if file.stat().st_mtime > started:
+                        return True
+                except FileNotFoundError:  # Spark has just renamed it
+                    continue
+        return False
+
     def buffered(self) -> list[Path]:
         return list(self.warehouse.glob("_sqlext/flows/*/buffer/batch-*"))
 
@@ -213,10 +224,10 @@ def after_a_commit(world: World) -> Iterator[bool]:
 
 
 def in_a_rewind(world: World) -> Iterator[bool]:
-    """The newest micro-batch no longer counts as ended, and has not run again."""
-    before = world.newest("commits")
+    """The newest micro-batch no longer counts as ended; or it had not ended, and now brings Spark's state up to date again."""
+    before, started = world.newest("commits"), time.time()
     while True:
-        yield world.newest("commits") < before
+        yield world.newest("commits") < before or world.state_written_since(started)
 
 
 def in_the_merge_of_a_rewind(world: World) -> Iterator[bool]:
