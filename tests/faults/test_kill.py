@@ -266,8 +266,10 @@ def test_kill_and_restart(tmp_path: Path, spark: SparkSession, kills: int, mode:
     for _ in range(kills):
         moment = next_moment(moments, world)
         process = world.start()
-        wait_for(moment, world, process)
-        world.kill(process)
+        try:
+            wait_for(moment, world, process)
+        finally:
+            world.kill(process)
         world.killed[moment.__name__] += 1
         if mode is Mode.MEMORY_ONLY:
             assert world.buffered() == []
