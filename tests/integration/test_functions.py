@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -95,7 +96,8 @@ def test_a_reduce_function_over_a_stream_and_over_a_batch_query(spark: SparkSess
 
 
 def test_a_reduce_function_is_refused_when_it_does_not_take_two_values_or_its_name_is_taken() -> None:
+    of_one: Callable[..., Any] = len
     with pytest.raises(SchemaError, match=r"^A reduce function takes two values and makes one of them; len\(obj, /\)"):
-        sqlext.register_reduce_function("test_broken", cast(Any, len), "INT")
+        sqlext.register_reduce_function("test_broken", of_one, "INT")
     with pytest.raises(NameTakenError):
         sqlext.register_reduce_function("collect", longest, "STRING")

@@ -717,3 +717,9 @@ def test_explain_says_that_without_an_interval_what_is_above_is_evaluated_at_eve
         "micro-batch, over the maintained aggregates."
     ) in lines
     assert "__sqlext_aggregate_2 [one row]:" in lines
+
+
+def test_functions_that_only_rules_call_are_no_references() -> None:
+    query = "SELECT sum(DISTINCT v) AS s, shout(max(v)) AS m FROM STREAM t"
+    assert [name for name in plan(query).references.functions if name.startswith("__sqlext_")] == []
+    assert "shout" in plan(query).references.functions
