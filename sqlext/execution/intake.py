@@ -153,7 +153,8 @@ class Intake:
             self._query = self._start_query(OutputMode.COMPLETE, None)
             deadline = time.monotonic() + _REWIND_TIMEOUT
             while not self._checkpoint.is_committed(self.rewinding_to):
-                if not self._query.isActive:
+                has_ended = not self._query.isActive  # before the next look: it ends itself right after the commit
+                if has_ended and not self._checkpoint.is_committed(self.rewinding_to):
                     raise self.error or FlowError(jvm.reason_of(self._query.exception() or FlowError("The query ended.")))
                 if time.monotonic() > deadline:
                     raise WaitTimeoutError(f"Flow `{self.name}` has not got its groups back after {_REWIND_TIMEOUT:.0f} s.")
