@@ -114,12 +114,13 @@ def line_of(flow: FlowStatus) -> str:
         f"{flow.name} {flow.phase}",
         f"rows in {p.rows_in:,}",
         f"micro-batches {p.micro_batches:,}",
-        f"buffered {p.buffered_rows:,}",
+        f"buffered {p.buffered_rows:,}" + (f" since {_time(p.oldest_arrival)}" if p.oldest_arrival else ""),
         f"flushes {p.flushes:,}",
         f"rows flushed {p.rows_flushed:,}",
     ]
     if p.last_flush is not None:
         parts.append(f"last flush {_time(p.last_flush)} ({p.last_reason})")
+        parts.append(f"{p.batches_flushed / max(p.flushes, 1):.1f} micro-batches a flush")
     if flow.error:
         parts.append(f"error: {' '.join(flow.error.split())}")
     return ", ".join(parts)
@@ -144,17 +145,22 @@ def _table(flows: Iterable[FlowStatus]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     table.add_column("flow", no_wrap=True)
     table.add_column("status")
-    for name in ("rows in", "micro-batches", "buffered", "flushes", "rows flushed"):
+    for name in ("rows in", "micro-batches", "buffered", "since", "flushes", "a flush", "rows flushed"):
         table.add_column(name, justify="right")
     table.add_column("last flush")
     for flow in flows:
         p = flow.progress
-        numbers = (p.rows_in, p.micro_batches, p.buffered_rows, p.flushes, p.rows_flushed)
+        since = _time(p.oldest_arrival) if p.oldest_arrival else ""
+        a_flush = f"{p.batches_flushed / p.flushes:.1f}" if p.flushes else ""
         last = f"{_time(p.last_flush)} {p.last_reason} {p.last_flush_seconds:.1f} s" if p.last_flush else ""
         table.add_row(
             flow.name,
             Text(flow.phase, _STYLES[flow.phase]),
-            *(f"{number:,}" for number in numbers),
+            *(f"{number:,}" for number in (p.rows_in, p.micro_batches, p.buffered_rows)),
+            since,
+            f"{p.flushes:,}",
+            a_flush,
+            f"{p.rows_flushed:,}",
             Text(" ".join(flow.error.split()), "red", overflow="ellipsis", no_wrap=True) if flow.error else last,
         )
     return table
