@@ -90,7 +90,7 @@ class Commands:
                 return self._flow_command(spark, statement)
             case statements.AlterFlow(name=name, settings=settings):
                 values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
-                _resolve(spark, {Level.PROPERTY: settings})
+                _refuse_what_is_not_here_yet(_resolve(spark, {Level.PROPERTY: settings}))
                 return Deferred("ALTER FLOW", lambda: [self._host().alter(".".join(name), values)])
             case statements.SetOption():
                 return _check_setting(spark, statement)
@@ -364,8 +364,8 @@ def _flow_table(view: FlowView, host: FlowHost) -> Table:
     rows |= {
         "epoch": view.record.epoch,
         "since": view.record.since,
-        "output_mode": spec.streams[0].output_mode.value,
-        "key": ", ".join(spec.streams[0].key) if not spec.above else None,
+        "output_mode": next((stream.output_mode.value for stream in spec.streams), None),
+        "key": None if spec.above else ", ".join(key for stream in spec.streams for key in stream.key),
         "buffering": spec.not_idempotent_because or "by execution.flush.max-interval",
         "home": f"{host.home}/flows/{spec.id}",
         "statement": spec.statement,

@@ -22,7 +22,8 @@ ROWS = "rows"
 
 @dataclass(frozen=True)
 class Range:
-    """The values of one key column: least and greatest, None when all are null; timestamps as microseconds since 1970."""
+    """The values of one key column: least and greatest, None when all are null; dates as days, timestamps as microseconds
+    since 1970."""
 
     least: Any
     greatest: Any
@@ -84,12 +85,16 @@ def _with_statistics(schema: StructType, key: Sequence[str]) -> list[str]:
 
 
 def _comparable(column: Column, kind: DataType) -> Column:
-    return F.unix_micros(column) if isinstance(kind, TimestampType) else column
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(column)
+    return F.unix_date(column) if isinstance(kind, DateType) else column  # Python has no dates outside 1 to 9999
 
 
 def _literal(value: Any, kind: DataType) -> Column:
     if isinstance(kind, TimestampType):
         return F.timestamp_micros(F.lit(value))
+    if isinstance(kind, DateType):
+        return F.date_from_unix_date(F.lit(value))
     return F.lit(value).cast(kind)
 
 

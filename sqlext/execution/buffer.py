@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name all of Spark's 
 from pyspark.sql.types import IntegerType, StructType
 
 from sqlext import jvm
+from sqlext.errors import FlowError
 from sqlext.execution import bounds
 from sqlext.execution.bounds import Bounds
 from sqlext.jvm import HadoopPath
@@ -72,7 +73,11 @@ class DurableBuffer:
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         observation = Observation()
         seen = frame.withColumn(BATCH_COLUMN, F.lit(batch)).observe(observation, *bounds.metrics(frame.schema, key))
-        seen.write.mode("overwrite").parquet(self._folder(batch).location)
+        # without the mark that a cluster may have turned off, a whole micro-batch could not be told from a torn one
+        writer = seen.write.mode("overwrite").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
+        writer.parquet(self._folder(batch).location)
+        if not self._folder(batch).child("_SUCCESS").exists():
+            raise FlowError(f"The commit protocol in use leaves no _SUCCESS in {self._folder(batch).location}; a flow needs it.")
         found = bounds.observed(observation.get, frame.schema, key)
         return BufferedBatch(batch, batch, int(observation.get[bounds.ROWS]), arrived, None, found)
 

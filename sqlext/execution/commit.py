@@ -15,10 +15,13 @@ from delta.exceptions import (
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
     ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
 )
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType, VariantType
 
 from sqlext import jvm
 from sqlext.execution import bounds
@@ -35,8 +38,12 @@ _CONFLICTS = (
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
     ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
 )
-_BROADCAST_ROWS = 300_000  # so many rows of a few hundred bytes are sent to every executor in well under a second
+_BROADCAST_ROWS = 300_000  # so many rows of numbers and a short key are sent to every executor in well under a second
+_BROADCAST_WIDE_ROWS = 5_000  # of rows with lists, texts and the like
+_WIDE = (ArrayType, BinaryType, MapType, StringType, StructType, VariantType)
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -71,7 +78,15 @@ class CommitInfo:
         return json.dumps({"sqlext": values}, default=lambda time: time.isoformat("T", "milliseconds"))
 
 
-def merge(spark: SparkSession, table: DeltaTable, stream: StreamSpec, rows: DataFrame, reach: Bounds, info: CommitInfo) -> None:
+def merge(
+    spark: SparkSession,
+    table: DeltaTable,
+    stream: StreamSpec,
+    rows: DataFrame,
+    reach: Bounds,
+    info: CommitInfo,
+    check: Callable[[], None],
+) -> None:
     """One commit: rows replace those of the same key; groups that no longer satisfy HAVING leave.
 
     Args:
@@ -79,10 +94,11 @@ def merge(spark: SparkSession, table: DeltaTable, stream: StreamSpec, rows: Data
         table: where the rows go, opened in that session.
         rows: as `target.in_target_columns` gives them, one row a key.
         reach: how far their keys reach, as far as that is known: only files within it are read.
+        check: called before each try; raises when this driver must not commit any more.
     """
     same_key = F.expr(" AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in stream.key) or "true")
     within = bounds.condition(reach, rows.schema, "t")
-    if 0 <= info.rows <= _BROADCAST_ROWS:
+    if 0 <= info.rows <= _broadcast_limit(stream, rows.schema):
         rows = F.broadcast(rows)  # Spark knows the size of files, and not that few rows come out of them
     values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in stream.columns}
     qualifies = f"s.{QUALIFIES}" if stream.has_qualifies else None
@@ -91,17 +107,24 @@ def merge(spark: SparkSession, table: DeltaTable, stream: StreamSpec, rows: Data
         builder = builder.whenMatchedDelete(f"NOT {qualifies}")
     builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies or "true", values)
     with _transaction(spark, info):
-        _again_after_conflicts(builder.execute)
+        _again_after_conflicts(builder.execute, check)
 
 
-def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> None:
+def _broadcast_limit(stream: StreamSpec, schema: StructType) -> int:
+    wide = [c for c in schema if isinstance(c.dataType, _WIDE)]
+    is_short = all(isinstance(c.dataType, StringType) and c.name in stream.key for c in wide)
+    return _BROADCAST_ROWS if is_short else _BROADCAST_WIDE_ROWS
+
+
+def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: CommitInfo, check: Callable[[], None]) -> None:
     """One commit: the table holds these rows and no others.
 
     Args:
-        spark: as for `merge`; `rows` must belong to it.
+        spark, check: as for `merge`; `rows` must belong to that session.
     """
+    writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "static")
     with _transaction(spark, info):
-        _again_after_conflicts(lambda: rows.write.format("delta").mode("overwrite").saveAsTable(quote_parts(name)))
+        _again_after_conflicts(lambda: writer.saveAsTable(quote_parts(name)), check)
 
 
 def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
@@ -136,9 +159,10 @@ def _transaction(spark: SparkSession, info: CommitInfo) -> Iterator[None]:
             spark.conf.unset(key)
 
 
-def _again_after_conflicts(commit: Callable[[], object]) -> None:
+def _again_after_conflicts(commit: Callable[[], object], check: Callable[[], None]) -> None:
     """Somebody's UPDATE, DELETE or OPTIMIZE may come in between; a repeated commit cannot count twice, as its version tells."""
     for left in reversed(range(_ATTEMPTS)):
+        check()  # what came in between may be another driver of this flow
         try:
             commit()
             return

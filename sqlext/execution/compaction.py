@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -28,15 +29,17 @@ class Compaction:
     Args:
         flow, flow_id: who compacts, for the commit's metadata.
         location: where the table lies.
+        is_hidden: nobody else knows the table, so its old files are deleted here, after Delta's own retention time.
     """
 
-    def __init__(self, flow: str, flow_id: str, location: str) -> None:
+    def __init__(self, flow: str, flow_id: str, location: str, is_hidden: bool) -> None:
+        self._is_hidden = is_hidden
         self._metadata = json.dumps({"sqlext-compaction": {"flow": flow, "flow_id": flow_id}})
         self._location = location
         self._flushes = 0
         self._at = _SMALL_FILES
 
-    def after_flush(self, spark: SparkSession, table: DeltaTable) -> None:
+    def after_flush(self, spark: SparkSession, open_table: Callable[[], DeltaTable]) -> None:
         """Compact the table when it has many more files than after the last compaction.
 
         A compaction that fails changes nothing, and the next one tries again: a flow does not fail for it.
@@ -46,13 +49,16 @@ class Compaction:
             return
         try:
             before = jvm.file_count(spark, self._location)
-            if before < self._at:
-                return
+            table = open_table()
+            if before < self._at or table.detail().select("clusteringColumns").first()[0]:  # type: ignore[index]  # one row
+                return  # OPTIMIZE of a clustered table sorts it anew: its owner says when
             spark.conf.set(_USER_METADATA, self._metadata)
             try:
                 table.optimize().executeCompaction()
             finally:
                 spark.conf.unset(_USER_METADATA)
+            if self._is_hidden:
+                table.vacuum()
             after = jvm.file_count(spark, self._location)
             self._at = 2 * after + _SMALL_FILES
             logger.info("compacted %s: %d files are %d", self._location, before, after)

@@ -18,6 +18,7 @@ from sqlext.execution import queries, sessions, target
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import Column, FlowSpec, StreamSpec, key_columns
 from sqlext.jvm import HadoopPath
+from sqlext.names import quote_parts
 from sqlext.plan import QUALIFIES, FlowPlan, MaintainedAggregate, OutputMode, TableDefinition
 
 FLOW_PROPERTY = "sqlext.flow"
@@ -98,8 +99,16 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> None
 
 
 def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
-    """Raise NameTakenError when a streaming table's table is there, unless it is to be refreshed and a flow made it."""
-    if request.definition is None or not target.exists(session, name):
+    """Before anything is touched, see whether a streaming table's table can be made.
+
+    Raises:
+        NameTakenError: it is there, unless it is to be refreshed and a flow made it.
+        SchemaError: it cannot have the query's columns.
+    """
+    if request.definition is None:
+        return
+    target.check_names(queries.analyse(session, request.plan).output.drop(QUALIFIES).columns)
+    if not target.exists(session, name):
         return
     if not (request.refresh and FLOW_PROPERTY in target.describe(session, name).properties):
         raise NameTakenError(
@@ -128,6 +137,8 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         statement=request.statement,
         streams=(),
         above=plan.above,
+        owns_target=request.definition is not None,
+        replaces_table=request.definition is not None and target.exists(session, name),
         not_idempotent_because=plan.not_idempotent_because,
         given=dict(request.given),
         catalog=session.catalog.currentCatalog(),
@@ -154,6 +165,8 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
         columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
         key = key_columns(request.plan.key, columns)
         target.check_key(analysed.output, table, [column for column in columns if column.target in key])
+        if request.plan.output_mode is OutputMode.UPDATE and not key:
+            _refuse_rows_of_others(session, request, spec.target)
     else:
         properties = {**request.properties, FLOW_PROPERTY: spec.id}
         output = analysed.output.drop(QUALIFIES).schema
@@ -194,6 +207,15 @@ def _stream(
         has_qualifies=QUALIFIES in frame.columns,
         durable_because=queries.durable_because(frame, plan.output_mode),
     )
+
+
+def _refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
+    """An aggregate without GROUP BY keeps one row, which has no key to tell it from others."""
+    if session.table(quote_parts(name)).take(1):
+        raise UnsupportedError(
+            f"This aggregate has no GROUP BY, so it keeps one row, and {'.'.join(request.table)} holds others already. Give "
+            "it an empty table, or write CREATE STREAMING TABLE .. AS."
+        )
 
 
 def _refuse_to_replace(request: FlowRequest) -> None:

@@ -10,17 +10,20 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.clock import Clock
-from sqlext.errors import FlowError, WaitTimeoutError
+from sqlext.errors import FlowError, NotFoundError, WaitTimeoutError
 from sqlext.execution import bounds, commit, queries, target
-from sqlext.execution.buffer import is_lost
+from sqlext.execution.buffer import BufferedBatch, is_lost
 from sqlext.execution.compaction import Compaction
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
 from sqlext.execution.intake import Intake, Taken
@@ -42,6 +45,7 @@ logger = logging.getLogger(__name__)
 FLUSH_TIMEOUT = 600.0
 """Seconds a statement or a full buffer waits for one flush."""
 _FENCE_FILE = "epoch"
+_FENCE_LOOKS, _FENCE_SECONDS = 20, 0.05
 _PROGRESS_SECONDS = 0.5  # how often Spark's progress is read; it is a large JSON
 
 
@@ -76,8 +80,12 @@ class Flow:
         self._progress_read = float("-inf")
         self._policy = self._policy_of(options)
         self._intakes = tuple(self._intake(stream) for stream in spec.streams)
-        self._compactions = {s.relation: Compaction(spec.name, spec.id, self._location(s)) for s in spec.streams}
-        self._flusher = Flusher(spec.name, self._flush, self._fail)
+        self._compactions = {
+            s.relation: Compaction(spec.name, spec.id, self._location(s), bool(s.relation))
+            for s in spec.streams
+            if s.relation or spec.owns_target  # the files of somebody else's table are not ours to rewrite
+        }
+        self._flusher = Flusher(spec.name, self._flush, self._fail, self._compact)
 
     def _policy_of(self, options: Options) -> FlushPolicy:
         return FlushPolicy(None if self.spec.not_idempotent_because else options[FLUSH_MAX_INTERVAL])
@@ -87,7 +95,7 @@ class Flow:
         is_memory_only = self.options[FLUSH_MEMORY_BUFFER_ONLY] and not stream.durable_because
         entries = self.options[CACHE_MAX_ENTRIES] if is_memory_only and self._policy.max_interval is not None else None
         name = f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}"
-        return Intake(name, stream, home, self.session, entries, self._clock, self._taken, self._append)
+        return Intake(name, stream, home, self.session, entries, self._clock, self._check_fence, self._taken, self._append)
 
     # What statements call.
 
@@ -100,7 +108,7 @@ class Flow:
         try:
             target.check_same_table(self.session, self.spec)
             self._home.make()
-            self._home.child(_FENCE_FILE).write_text(str(self.epoch))
+            self._raise_fence()
             for intake in self._intakes:
                 intake.open(jvm.last_txn_version(self.session, self._location(intake.stream), self.spec.id))
             self._recover()
@@ -112,11 +120,20 @@ class Flow:
             self._stop_queries()
             self._flusher.close(FLUSH_TIMEOUT)
             raise
-        self._set_phase(FlowPhase.RUNNING)
+        with self._lock:
+            if self._phase is FlowPhase.STARTING:
+                self._phase = FlowPhase.RUNNING
+        self._raise_if_failed()  # a first flush may have failed before the last query had started
         logger.info("flow %s: started, epoch %d, target %s", self.spec.name, self.epoch, ".".join(self.spec.target))
 
     def stop(self) -> None:
-        """Stop the queries, flush what is buffered, end the threads. A micro-batch in progress is repeated on the next start."""
+        """Stop the queries, flush what is buffered, end the threads. A micro-batch in progress is repeated on the next start.
+
+        Raises:
+            FlowError: the last flush failed; what it could not bring into the table comes with the next start.
+            WaitTimeoutError: it takes longer than `FLUSH_TIMEOUT`.
+        """
+        was_running = self._phase is FlowPhase.RUNNING
         self._stopping = True
         self._stop_queries()
         if self._phase is FlowPhase.RUNNING and self._has_buffered():
@@ -128,7 +145,15 @@ class Flow:
             self._set_phase(FlowPhase.STOPPED)
         if not ended:
             raise WaitTimeoutError(f"The last flush of flow `{self.spec.name}` still runs after {FLUSH_TIMEOUT:.0f} s.")
+        if was_running:
+            self._raise_if_failed()
         logger.info("flow %s: %s", self.spec.name, self._phase.lower())
+
+    def forgive(self) -> None:
+        """STOP FLOW of a flow that has failed: its error has been seen."""
+        with self._lock:
+            if self._phase is FlowPhase.FAILED:
+                self._phase, self._error = FlowPhase.STOPPED, None
 
     def flush(self) -> None:
         """Flush what is buffered now, and wait for it.
@@ -227,7 +252,7 @@ class Flow:
     # Spark's stream threads.
 
     def _append(self, rows: DataFrame, batch: int) -> None:
-        self._check_fence()
+        target.check_identity(self.session, self.spec)
         started = self._clock.monotonic()
         info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, self._intakes[0].watermark, None)
         count = commit.append(self.spec.target, rows, info)
@@ -262,29 +287,34 @@ class Flow:
         if not full:
             return
         self._check_fence()
+        target.check_identity(self._flush_session, self.spec)
         started = self._clock.monotonic()
         arrival = self._clock.now() - timedelta(seconds=started - min(taken.arrived for _, taken in full))
         before = self._version()
         for intake, taken in full:
             self._merge(intake, taken, reason, arrival)
         batches = [batch for _, taken in full for batch in taken.batches]
-        rows = sum(max(batch.rows, 0) for batch in batches)
+        rows = _rows_of(batches)
         if self.spec.above:
             self._replace(before, rows, reason, arrival)
         for intake, taken in full:
             intake.flushed(taken.batches)
-        self._note_flush(reason, rows, sum(batch.last - batch.first + 1 for batch in batches), started)
-        for intake, _ in full:
-            self._compactions[intake.stream.relation].after_flush(self._flush_session, self._table(intake.stream))
+        self._note_flush(reason, max(rows, 0), sum(batch.last - batch.first + 1 for batch in batches), started)
+
+    def _compact(self) -> None:
+        for stream in self.spec.streams:
+            if (compaction := self._compactions.get(stream.relation)) is not None and not self._stopping:
+                compaction.after_flush(self._flush_session, partial(self._table, stream))
 
     def _merge(self, intake: Intake, taken: Taken, reason: FlushReason, arrival: datetime) -> None:
         batches = taken.batches
-        rows = sum(max(batch.rows, 0) for batch in batches)
+        rows = _rows_of(batches)
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
         latest = intake.latest_rows(self._flush_session, batches)
         reach = bounds.union(batch.bounds for batch in batches)
-        commit.merge(self._flush_session, self._table(intake.stream), intake.stream, latest, reach, info)
+        table = self._table(intake.stream)
+        commit.merge(self._flush_session, table, intake.stream, latest, reach, info, self._check_fence)
         intake.committed = batches[-1].last
 
     def _table(self, stream: StreamSpec) -> DeltaTable:
@@ -297,7 +327,8 @@ class Flow:
         tables = {s.relation: self._flush_session.read.format("delta").load(self._location(s)) for s in self.spec.streams}
         above = queries.over(self._flush_session, tables, self.spec.above)
         info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival)
-        commit.replace(self._flush_session, self.spec.target, target.in_target_columns(above, self.spec.columns), info)
+        rows_above = target.in_target_columns(above, self.spec.columns)
+        commit.replace(self._flush_session, self.spec.target, rows_above, info, self._check_fence)
 
     def _recover(self) -> None:
         """Flush what is buffered and not committed; evaluate the query above if a crash came before it."""
@@ -330,12 +361,28 @@ class Flow:
         until = datetime.fromtimestamp(watermark, UTC) if watermark is not None else None
         return commit.CommitInfo(self.spec.name, self.spec.id, self.epoch, first, last, rows, reason.value, until, arrival)
 
+    def _raise_fence(self) -> None:
+        """From here on a driver with a lower epoch stops at its next micro-batch or commit."""
+        fence = self._home.child(_FENCE_FILE)
+        if fence.exists():
+            self._check_epoch(lambda current: current <= self.epoch)
+        fence.write_text(str(self.epoch))
+
     def _check_fence(self) -> None:
         """Another driver that has taken the flow has written a higher epoch."""
-        current = int(self._home.child(_FENCE_FILE).read_text())
-        if current != self.epoch:
+        self._check_epoch(lambda current: current == self.epoch)
+
+    def _check_epoch(self, is_right: Callable[[int], bool]) -> None:
+        text = ""
+        for _ in range(_FENCE_LOOKS):  # the other driver may be writing it just now
+            with suppress(NotFoundError):
+                text = self._home.child(_FENCE_FILE).read_text()
+            if text.isdigit():
+                break
+            time.sleep(_FENCE_SECONDS)
+        if not text.isdigit() or not is_right(int(text)):
             raise _FencedError(
-                f"Another driver has taken over flow `{self.spec.name}` (epoch {current}, this one has {self.epoch}). "
+                f"Another driver has taken over flow `{self.spec.name}` (epoch {text or 'unknown'}, this one has {self.epoch}). "
                 "It stops here."
             )
 
@@ -381,6 +428,12 @@ class Flow:
     def _set_phase(self, phase: FlowPhase) -> None:
         with self._lock:
             self._phase = phase
+
+
+def _rows_of(batches: Iterable[BufferedBatch]) -> int:
+    """Changed groups in all; -1 when some were counted by a driver before this one."""
+    counts = [batch.rows for batch in batches]
+    return sum(counts) if min(counts, default=0) >= 0 else -1
 
 
 class _FencedError(FlowError):

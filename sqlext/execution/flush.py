@@ -67,10 +67,18 @@ class Flusher:
         name: the flow's, for the thread's.
         flush: does it; called on the flush thread only.
         failed: told once, on the flush thread, when a flush fails.
+        afterwards: called when nobody waits for the flush any more; must not raise.
     """
 
-    def __init__(self, name: str, flush: Callable[[FlushReason], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        flush: Callable[[FlushReason], None],
+        failed: Callable[[Exception], None],
+        afterwards: Callable[[], None],
+    ) -> None:
         self._flush = flush
+        self._afterwards = afterwards
         self._failed = failed
         self._condition = threading.Condition()
         self._wish: FlushReason | None = None
@@ -133,3 +141,4 @@ class Flusher:
             with self._condition:
                 self._done = ticket
                 self._condition.notify_all()
+            self._afterwards()

@@ -81,7 +81,8 @@ class FlowHost:
         self._lock = threading.RLock()
         self._flows: Mapping[str, Flow] = {}
         self._reported: set[str] = set()
-        self._closing = threading.Event()
+        self._closing = threading.Event()  # flows are no longer looked at
+        self._closed = threading.Event()  # and this host gives no more sign of life
         self._ticker = threading.Thread(target=self._tick_until_closed, name="sqlext-flows", daemon=True)
         self._ticker.start()
 
@@ -119,16 +120,18 @@ class FlowHost:
     def close(self) -> None:
         """Stop all flows of this process, flushed; the registry keeps them as running, for the next host."""
         self._closing.set()
-        if threading.current_thread() is not self._ticker:
-            self._ticker.join(timeout=60)
         with self._lock:
             for flow in self._flows.values():
                 try:
                     flow.stop()
                 except (SqlextError, *target.SPARK_ERRORS) as error:
                     logger.error("flow %s did not stop cleanly: %s", flow.spec.name, jvm.reason_of(error))
-            if self._flows:  # they stay in sight: `local_views` tells what the last flushes did
-                self._lease.end()
+            # they stay in sight: `local_views` tells what the last flushes did
+        self._closed.set()
+        if threading.current_thread() is not self._ticker:
+            self._ticker.join(timeout=60)
+        if self._flows:
+            self._lease.end()
 
     # What statements do.
 
@@ -187,8 +190,7 @@ class FlowHost:
             flow = self._here(record)
             if flow is not None:
                 flow.stop()
-                if flow.status()[0] is not FlowPhase.STOPPED:  # it had failed: from here on the registry tells of it
-                    self._flows = {key: each for key, each in self._flows.items() if each is not flow}
+                flow.forgive()
             self._record(record.spec.id, EventKind.STOPPED)
             return f"flow {record.spec.name} stopped"
 
@@ -213,9 +215,7 @@ class FlowHost:
                 if if_exists:
                     return f"there is no flow {name}"
                 raise
-            flow = self._here(record)
-            if flow is not None:
-                flow.stop()
+            self._end(self._here(record))
             self._forget(record.spec)
             return f"flow {record.spec.name} dropped; its target {'.'.join(record.spec.target)} stays"
 
@@ -268,7 +268,7 @@ class FlowHost:
         try:
             if target.exists(self._spark, spec.target):
                 table = target.describe(self._spark, spec.target)
-                if table.properties.get(FLOW_PROPERTY) == spec.id:
+                if table.properties.get(FLOW_PROPERTY) == spec.id and not spec.replaces_table:
                     self._spark.sql(f"DROP TABLE {quote_parts(spec.target)}")
             elif spec.target_location:
                 HadoopPath(self._spark, spec.target_location).delete()  # files of a table that never got into the catalog
@@ -277,10 +277,16 @@ class FlowHost:
             logger.error("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
 
     def _retire(self, record: FlowRecord) -> None:
-        flow = self._here(record)
-        if flow is not None:
-            flow.stop()
+        self._end(self._here(record))
         self._forget(record.spec)
+
+    def _end(self, flow: Flow | None) -> None:
+        """Stop a flow whose rows nobody wants any more, or that starts anew and finds them; its last flush may fail."""
+        try:
+            if flow is not None:
+                flow.stop()
+        except (SqlextError, *target.SPARK_ERRORS) as error:
+            logger.warning("flow %s did not stop cleanly: %s", flow.spec.name if flow else "", jvm.reason_of(error))
 
     def _forget(self, spec: FlowSpec) -> None:
         self._flows = {key: flow for key, flow in self._flows.items() if key != spec.id}
@@ -292,15 +298,14 @@ class FlowHost:
     def _run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
-        if (before := self._flows.get(spec.id)) is not None:
-            before.stop()
+        self._end(self._flows.get(spec.id))
         sessions.prepare(session)
         home = self._home.child("flows", spec.id)
         flow = Flow(spec, options or self.options_of(spec), records[spec.id].epoch, home, session, self._clock)
         try:
             flow.start()
         except BaseException as error:
-            self._record(spec.id, EventKind.FAILED, detail=jvm.reason_of(error))
+            self._record(spec.id, EventKind.FAILED, jvm.reason_of(error), flow.epoch)
             raise
         self._flows = {**self._flows, spec.id: flow}
         self._reported.discard(spec.id)
@@ -313,16 +318,17 @@ class FlowHost:
         complete = spec.to_json() if record.state is FlowState.RESERVED else ""
         return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
 
-    def _record(self, flow_id: str, kind: EventKind, detail: str = "") -> None:
-        epoch = self._flows[flow_id].epoch if flow_id in self._flows else 0
+    def _record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None) -> None:
+        if epoch is None:
+            epoch = self._flows[flow_id].epoch if flow_id in self._flows else 0
         self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail))
 
     def _here(self, record: FlowRecord) -> Flow | None:
         """The flow in this process; an error when another live process runs it."""
-        flow = self._flows.get(record.spec.id)
-        if flow is None and record.state is FlowState.RUNNING and self._lease.is_alive(record.host):
+        is_elsewhere = record.state is FlowState.RUNNING and record.host != self._lease.host_id
+        if is_elsewhere and self._lease.is_alive(record.host):
             raise FlowError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
-        return flow
+        return self._flows.get(record.spec.id)
 
     def _running(self, name: str) -> Flow:
         record = find(self._registry.read(), name)
@@ -347,15 +353,15 @@ class FlowHost:
     # The ticker.
 
     def _tick_until_closed(self) -> None:
-        while not self._closing.wait(TICK_SECONDS):
+        while not self._closed.wait(TICK_SECONDS):
             if self._spark.sparkContext._jsc is None:  # noqa: SLF001  # Spark was stopped under us; there is no public way to ask
                 return
-            flows = list(self._flows.values())
+            flows = [] if self._closing.is_set() else list(self._flows.values())
             for flow in flows:
                 self._guarded(flow.tick, flow)
                 self._guarded(partial(self._report_failure, flow), flow)
-            if flows:
-                self._guarded(self._lease.beat, flows[0])
+            if self._lease.has_begun:  # also while the first flow is still being made, or the last flushes run
+                self._guarded(self._lease.beat)
 
     def _report_failure(self, flow: Flow) -> None:
         phase, _, error = flow.status()
@@ -377,10 +383,10 @@ class FlowHost:
         except (SqlextError, *target.SPARK_ERRORS) as error:
             logger.error("flow %s could not be started again: %s", flow.spec.name, jvm.reason_of(error))
 
-    def _guarded(self, action: Callable[[], None], flow: Flow) -> None:
+    def _guarded(self, action: Callable[[], None], flow: Flow | None = None) -> None:
         """One flow's trouble must not end the ticker of all."""
         try:
             action()
         except Exception:
             if not self._closing.is_set():
-                logger.exception("flow %s: the ticker failed on it", flow.spec.name)
+                logger.exception("%s: the ticker failed", f"flow {flow.spec.name}" if flow else "sign of life")

@@ -78,6 +78,7 @@ class Intake:
         session: the flow's own.
         max_entries: how many groups memory may buffer; None: the buffer is durable.
         clock: measures arrivals.
+        check: called on the stream thread before each micro-batch; raises when another driver has the flow.
         taken: called on the stream thread when a micro-batch is in the buffer.
         append: called on the stream thread with a micro-batch of an APPEND query that is not in the target yet.
     """
@@ -90,6 +91,7 @@ class Intake:
         session: SparkSession,
         max_entries: int | None,
         clock: Clock,
+        check: Callable[[], None],
         taken: Callable[[Intake], None],
         append: Callable[[DataFrame, int], None],
     ) -> None:
@@ -98,6 +100,7 @@ class Intake:
         self.max_entries = max_entries
         self._session = session
         self._clock = clock
+        self._check = check
         self._taken = taken
         self._append = append
         self._home = home
@@ -201,6 +204,7 @@ class Intake:
         if self.stopping or (self.rewinding_to is not None and batch > self.rewinding_to):
             raise StopAtBoundary
         try:
+            self._check()
             rows = target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
             if batch <= self.committed:
                 # It is in the table already, and Spark repeats it after a crash: only Spark's state must come along.

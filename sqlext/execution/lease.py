@@ -27,6 +27,11 @@ class Lease:
         self.host_id = uuid.uuid4().hex
         self._beaten = float("-inf")
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether this process has ever given a sign."""
+        return self._beaten > float("-inf")
+
     def beat(self) -> None:
         """Write the file, if it is time."""
         if time.monotonic() - self._beaten < BEAT_SECONDS:

@@ -114,7 +114,7 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         record = records.get(event.flow_id)
         if record is None:
             continue
-        if event.kind is EventKind.FAILED and 0 < event.epoch < record.epoch:
+        if event.kind in (EventKind.FAILED, EventKind.STOPPED) and 0 < event.epoch < record.epoch:
             continue  # a driver that another has replaced says so; the flow goes on elsewhere
         if event.kind is EventKind.DROPPED:
             del records[event.flow_id]

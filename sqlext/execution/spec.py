@@ -65,6 +65,8 @@ class FlowSpec:
         statement: what the user wrote.
         streams: its streaming queries: one that writes the target, or those that maintain what `above` reads.
         above: the query over maintained aggregates whose result is the target; empty when there is none.
+        owns_target: whether the flow made its target.
+        replaces_table: whether there was a table of that name when the flow was made; it is not ours to drop.
         columns: of the target, in its order, when there is a query above.
         not_idempotent_because: why a flush interval has no effect; empty when it has.
         given: options as given, by level and key; what SET and SparkConf said is kept, so a restart changes nothing.
@@ -81,6 +83,8 @@ class FlowSpec:
     statement: str
     streams: tuple[StreamSpec, ...]
     above: str = ""
+    owns_target: bool = False
+    replaces_table: bool = False
     columns: tuple[Column, ...] = ()
     not_idempotent_because: str = ""
     given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -93,16 +97,20 @@ class FlowSpec:
     @property
     def changes_rows(self) -> bool:
         """Whether rows of the target are replaced or leave, so that no stream can read it."""
-        return bool(self.above) or self.streams[0].output_mode is OutputMode.UPDATE
+        return bool(self.above) or any(stream.output_mode is OutputMode.UPDATE for stream in self.streams)
 
     def levels(self) -> dict[Level, dict[str, Given]]:
         """The options as `options.resolve` takes them."""
         return {Level[level]: {k: Given(v) for k, v in values.items()} for level, values in self.given.items()}
 
     def with_properties(self, properties: Mapping[str, str]) -> FlowSpec:
-        """The flow after ALTER FLOW .. SET."""
+        """The flow after ALTER FLOW .. SET, which wins over what its hints and WITH clauses said of the same options."""
         level = Level.PROPERTY.name
-        return replace(self, given={**self.given, level: {**self.given.get(level, {}), **properties}})
+        kept = {
+            name: values if name == level else {key: value for key, value in values.items() if key not in properties}
+            for name, values in self.given.items()
+        }
+        return replace(self, given={**kept, level: {**kept.get(level, {}), **properties}})
 
     def to_json(self) -> str:
         return json.dumps({"version": SPEC_VERSION, **asdict(self)}, sort_keys=True)

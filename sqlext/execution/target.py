@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.catalog import Column as CatalogColumn
 from pyspark.sql.types import DataType, StructField, StructType
 
 from sqlext import jvm
@@ -104,9 +105,7 @@ def create(
     Raises:
         SchemaError: Delta cannot store a column under its name.
     """
-    for column in schema.fields:
-        if any(character in column.name for character in _BAD_CHARACTERS):
-            raise SchemaError(f"The column `{column.name}` cannot be stored under that name. Give it one: {column.name} AS name.")
+    check_names(schema.names)
     columns = ", ".join(f"{quote(c.name)} {ddl_of(c.dataType)}" for c in schema.fields)
     all_properties = {"delta.enableDeletionVectors": "true", **properties}
     listed = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
@@ -114,6 +113,13 @@ def create(
     clauses = " ".join(definition.clauses)
     spark.sql(f"{verb} {quote_parts(name)} ({columns}) USING delta {clauses} TBLPROPERTIES ({listed})")
     return describe(spark, name)
+
+
+def check_names(columns: Sequence[str]) -> None:
+    """Raise SchemaError when Delta cannot store a column under its name."""
+    for column in columns:
+        if any(character in column for character in _BAD_CHARACTERS):
+            raise SchemaError(f"The column `{column}` cannot be stored under that name. Give it one: {column} AS name.")
 
 
 def home_of(flow_home: HadoopPath, relation: str) -> HadoopPath:
@@ -166,9 +172,21 @@ def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequenc
     return columns
 
 
+def spark_columns(spark: SparkSession, name: Sequence[str]) -> list[CatalogColumn]:
+    """A table's columns as declared: CHAR and VARCHAR are not STRING here."""
+    return spark.catalog.listColumns(quote_parts(name))
+
+
 def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) -> None:
     """Raise SchemaError when a key column of the target cannot tell apart what the query's tells apart."""
+    kinds = {column.name: column.dataType for column in spark_columns(frame.sparkSession, target.name)}
     for column in key:
+        kind = kinds[column.target]
+        if kind.startswith("char(") or "collate" in kind.lower():
+            raise SchemaError(
+                f"The key column `{column.target}` of {'.'.join(target.name)} is {kind}, which calls texts equal that differ, "
+                "so several groups would become one row. Use STRING."
+            )
         if not jvm.can_hold(frame, column.output, column.type):
             given = ddl_of(frame.schema[column.output].dataType)
             raise SchemaError(
@@ -190,7 +208,18 @@ def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
         raise NotFoundError(
             f"The target {text} of flow `{spec.name}` was dropped. DROP FLOW it, or make the table again with it."
         )
+    if describe(spark, spec.target).location != spec.target_location:
+        raise NotFoundError(
+            f"The target {text} of flow `{spec.name}` is now another table, or lies elsewhere: not in {spec.target_location}. "
+            "DROP FLOW it and make it again."
+        )
+    check_identity(spark, spec)
+
+
+def check_identity(spark: SparkSession, spec: FlowSpec) -> None:
+    """Raise NotFoundError when other files lie where the target's lay; asks the storage, not the catalog."""
     if jvm.delta_table_id(spark, spec.target_location) != spec.target_id:
+        text = ".".join(spec.target)
         raise NotFoundError(
             f"The target {text} of flow `{spec.name}` was dropped and made again, or replaced; what the flow had written is "
             "gone. DROP FLOW it and make it again."

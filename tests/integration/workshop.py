@@ -67,6 +67,7 @@ class Workshop:
         """The process hangs: its streams run, but nobody looks at the clock, so nothing is flushed for being due or idle."""
         host = self.host
         host._closing.set()
+        host._closed.set()
         host._ticker.join()
         return host
 

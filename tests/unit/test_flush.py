@@ -107,6 +107,7 @@ class Table:
     """A flush that the test holds back, and lets go on or fail."""
 
     def __init__(self) -> None:
+        self.swept = 0
         self.begun: list[FlushReason] = []
         self.done: list[FlushReason] = []
         self.failures: list[Exception] = []
@@ -129,6 +130,9 @@ class Table:
             self.done.append(reason)
         finally:
             self._at_work.release()
+
+    def afterwards(self) -> None:
+        self.swept += 1
 
     def failed(self, error: Exception) -> None:
         self.failures.append(error)
@@ -154,7 +158,7 @@ def table() -> Table:
 
 @pytest.fixture
 def flusher(table: Table) -> Iterator[Flusher]:
-    flusher = Flusher("views", table.flush, table.failed)
+    flusher = Flusher("views", table.flush, table.failed, table.afterwards)
     yield flusher
     table.let_end(100)
     assert flusher.close(DEADLINE)
@@ -284,14 +288,14 @@ def test_who_waits_is_told_of_a_failure_at_once(flusher: Flusher, table: Table) 
 
 
 def test_close_ends_an_idle_flusher(table: Table) -> None:
-    flusher = Flusher("views", table.flush, table.failed)
+    flusher = Flusher("views", table.flush, table.failed, table.afterwards)
     assert flusher.close(DEADLINE)
     assert table.begun == []
     assert flusher.close(DEADLINE)
 
 
 def test_close_waits_for_the_flush_in_flight(table: Table) -> None:
-    flusher = Flusher("views", table.flush, table.failed)
+    flusher = Flusher("views", table.flush, table.failed, table.afterwards)
     ticket = flusher.ask(FlushReason.STOP)
     table.wait_until_it_begins()
     assert not flusher.close(SOON)
@@ -304,7 +308,7 @@ def test_close_waits_for_the_flush_in_flight(table: Table) -> None:
 
 
 def test_what_was_asked_for_before_close_is_still_flushed(table: Table) -> None:
-    flusher = Flusher("views", table.flush, table.failed)
+    flusher = Flusher("views", table.flush, table.failed, table.afterwards)
     flusher.ask(FlushReason.INTERVAL)
     table.wait_until_it_begins()
     flusher.ask(FlushReason.STOP)
@@ -315,7 +319,7 @@ def test_what_was_asked_for_before_close_is_still_flushed(table: Table) -> None:
 
 
 def test_who_waits_for_a_closed_flusher_does_not_hang(table: Table) -> None:
-    flusher = Flusher("views", table.flush, table.failed)
+    flusher = Flusher("views", table.flush, table.failed, table.afterwards)
     assert flusher.close(DEADLINE)
     assert flusher.wait(flusher.ask(FlushReason.COMMAND), DEADLINE)
     assert table.begun == []
@@ -329,7 +333,7 @@ def test_a_flusher_may_close_itself(table: Table) -> None:
         table.failed(error)
 
     table.error = OSError("disk full")
-    itself = Flusher("views", table.flush, close)
+    itself = Flusher("views", table.flush, close, table.afterwards)
     itself.ask(FlushReason.INTERVAL)
     table.let_end()
     table.wait_until_it_failed()

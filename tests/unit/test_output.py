@@ -94,7 +94,9 @@ def test_the_last_flush_and_an_error_are_in_the_line() -> None:
     moment = datetime(2024, 5, 1, 12, 30, 5, tzinfo=UTC)
     progress = replace(FLOW.progress, flushes=2, rows_flushed=60, last_flush=moment, last_reason="interval")
     failed = FlowStatus("pages", FlowPhase.FAILED, progress, "the disk\nis full")
-    assert line_of(failed).endswith(f"last flush {moment.astimezone():%H:%M:%S} (interval), 0.0 micro-batches a flush, error: the disk is full")
+    assert line_of(failed).endswith(
+        f"last flush {moment.astimezone():%H:%M:%S} (interval), 0.0 micro-batches a flush, error: the disk is full"
+    )
 
 
 @pytest.mark.parametrize("is_live", [False, True])
