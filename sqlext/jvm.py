@@ -234,12 +234,17 @@ class HadoopPath:
         self._fs.delete(self._path, True)
 
     def write_text(self, text: str) -> None:
-        """Write a small file, over what was there."""
-        stream = self._fs.create(self._path, True)
+        """Write a small file over what was there, whole or not at all, as Spark does with its checkpoints' files."""
+        checkpointing = _jvm(self._spark).org.apache.spark.sql.execution.streaming.checkpointing
+        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
+        self._fs.mkdirs(self._path.getParent())
+        stream = checkpointing.CheckpointFileManager.create(self._path, conf).createAtomic(self._path, True)
         try:
             stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.close()
 
     def read_text(self) -> str:
         """Read a small file.

@@ -43,6 +43,10 @@ _CONFLICTS = (
 )
 _BROADCAST_ROWS = 300_000  # so many rows of numbers and a short key are sent to every executor in well under a second
 _BROADCAST_WIDE_ROWS = 5_000  # of rows with lists, texts and the like
+_FEW_ROWS = {  # what adaptive execution would find out in a job of its own for each stage
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
 _WIDE = (ArrayType, BinaryType, MapType, StringType, StructType, VariantType)
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -98,16 +102,22 @@ def merge(
     """
     same_key = F.expr(" AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in stream.key) or "true")
     within = bounds.condition(reach, rows.schema, "t")
-    if 0 <= info.rows <= _broadcast_limit(stream, rows.schema):
-        rows = F.broadcast(rows)  # Spark knows the size of files, and not that few rows come out of them
+    is_small = 0 <= info.rows <= _broadcast_limit(stream, rows.schema)
+    if is_small:
+        rows = rows.localCheckpoint(eager=True)  # a MERGE looks at its source twice
+    source = F.broadcast(rows) if is_small else rows
     values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in stream.columns}
     qualifies = f"s.{QUALIFIES}" if stream.has_qualifies else None
-    builder = table.alias("t").merge(rows.alias("s"), same_key if within is None else same_key & within)
+    builder = table.alias("t").merge(source.alias("s"), same_key if within is None else same_key & within)
     if qualifies is not None:
         builder = builder.whenMatchedDelete(f"NOT {qualifies}")
     builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies or "true", values)
-    with _transaction(spark, info):
-        _again_after_conflicts(builder.execute, check)
+    try:
+        with _settings(spark, _transaction(info) | (_FEW_ROWS if is_small else {})):
+            _again_after_conflicts(builder.execute, check)
+    finally:
+        if is_small:
+            jvm.release(rows)
 
 
 def _broadcast_limit(stream: StreamSpec, schema: StructType) -> int:
@@ -123,7 +133,7 @@ def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: C
         spark, check: as for `merge`; `rows` must belong to that session.
     """
     writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "static")
-    with _transaction(spark, info):
+    with _settings(spark, _transaction(info)):
         _again_after_conflicts(lambda: writer.saveAsTable(quote_parts(name)), check)
 
 
@@ -146,17 +156,25 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
     return int(observation.get["rows"])
 
 
-@contextmanager
-def _transaction(spark: SparkSession, info: CommitInfo) -> Iterator[None]:
+def _transaction(info: CommitInfo) -> dict[str, str]:
     """Delta takes a transaction's identity and metadata from its session's settings; a repeated one is skipped."""
-    settings = {_TXN_APP_ID: info.flow_id, _TXN_VERSION: str(info.last_batch), _USER_METADATA: info.to_json()}
+    return {_TXN_APP_ID: info.flow_id, _TXN_VERSION: str(info.last_batch), _USER_METADATA: info.to_json()}
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Put settings on a session, and afterwards what was there before."""
+    before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():
             spark.conf.set(key, value)
         yield
     finally:
-        for key in settings:
-            spark.conf.unset(key)
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
 
 
 def _again_after_conflicts(commit: Callable[[], object], check: Callable[[], None]) -> None:

@@ -10,8 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,10 +20,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.clock import Clock
-from sqlext.errors import FlowError, NotFoundError, WaitTimeoutError
+from sqlext.errors import FlowError, WaitTimeoutError
 from sqlext.execution import bounds, commit, queries, target
 from sqlext.execution.buffer import BufferedBatch, is_lost
 from sqlext.execution.compaction import Compaction
+from sqlext.execution.fence import Fence, FencedError
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
 from sqlext.execution.intake import Intake, Taken
 from sqlext.execution.spec import FlowSpec, StreamSpec
@@ -44,8 +44,6 @@ logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT = 600.0
 """Seconds a statement or a full buffer waits for one flush."""
-_FENCE_FILE = "epoch"
-_FENCE_LOOKS, _FENCE_SECONDS = 20, 0.05
 _PROGRESS_SECONDS = 0.5  # how often Spark's progress is read; it is a large JSON
 
 
@@ -71,6 +69,7 @@ class Flow:
         self.session = session
         self._flush_session = jvm.clone_session(session)  # a MERGE takes its transaction from its session's settings
         self._clock = clock
+        self._fence = Fence(home, spec.name, epoch)
         self._lock = threading.Lock()
         self._progress = FlowProgress()
         self._phase = FlowPhase.STARTING
@@ -95,7 +94,7 @@ class Flow:
         is_memory_only = self.options[FLUSH_MEMORY_BUFFER_ONLY] and not stream.durable_because
         entries = self.options[CACHE_MAX_ENTRIES] if is_memory_only and self._policy.max_interval is not None else None
         name = f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}"
-        return Intake(name, stream, home, self.session, entries, self._clock, self._check_fence, self._taken, self._append)
+        return Intake(name, stream, home, self.session, entries, self._clock, self._fence.check, self._taken, self._append)
 
     # What statements call.
 
@@ -107,8 +106,7 @@ class Flow:
         """
         try:
             target.check_same_table(self.session, self.spec)
-            self._home.make()
-            self._raise_fence()
+            self._fence.take()
             for intake in self._intakes:
                 intake.open(jvm.last_txn_version(self.session, self._location(intake.stream), self.spec.id))
             self._recover()
@@ -286,7 +284,7 @@ class Flow:
         full = [(intake, taken) for intake, taken in found if taken.batches]
         if not full:
             return
-        self._check_fence()
+        self._fence.check()
         target.check_identity(self._flush_session, self.spec)
         started = self._clock.monotonic()
         arrival = self._clock.now() - timedelta(seconds=started - min(taken.arrived for _, taken in full))
@@ -314,7 +312,7 @@ class Flow:
         latest = intake.latest_rows(self._flush_session, batches)
         reach = bounds.union(batch.bounds for batch in batches)
         table = self._table(intake.stream)
-        commit.merge(self._flush_session, table, intake.stream, latest, reach, info, self._check_fence)
+        commit.merge(self._flush_session, table, intake.stream, latest, reach, info, self._fence.check)
         intake.committed = batches[-1].last
 
     def _table(self, stream: StreamSpec) -> DeltaTable:
@@ -328,7 +326,7 @@ class Flow:
         above = queries.over(self._flush_session, tables, self.spec.above)
         info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival)
         rows_above = target.in_target_columns(above, self.spec.columns)
-        commit.replace(self._flush_session, self.spec.target, rows_above, info, self._check_fence)
+        commit.replace(self._flush_session, self.spec.target, rows_above, info, self._fence.check)
 
     def _recover(self) -> None:
         """Flush what is buffered and not committed; evaluate the query above if a crash came before it."""
@@ -361,31 +359,6 @@ class Flow:
         until = datetime.fromtimestamp(watermark, UTC) if watermark is not None else None
         return commit.CommitInfo(self.spec.name, self.spec.id, self.epoch, first, last, rows, reason.value, until, arrival)
 
-    def _raise_fence(self) -> None:
-        """From here on a driver with a lower epoch stops at its next micro-batch or commit."""
-        fence = self._home.child(_FENCE_FILE)
-        if fence.exists():
-            self._check_epoch(lambda current: current <= self.epoch)
-        fence.write_text(str(self.epoch))
-
-    def _check_fence(self) -> None:
-        """Another driver that has taken the flow has written a higher epoch."""
-        self._check_epoch(lambda current: current == self.epoch)
-
-    def _check_epoch(self, is_right: Callable[[int], bool]) -> None:
-        text = ""
-        for _ in range(_FENCE_LOOKS):  # the other driver may be writing it just now
-            with suppress(NotFoundError):
-                text = self._home.child(_FENCE_FILE).read_text()
-            if text.isdigit():
-                break
-            time.sleep(_FENCE_SECONDS)
-        if not text.isdigit() or not is_right(int(text)):
-            raise _FencedError(
-                f"Another driver has taken over flow `{self.spec.name}` (epoch {text or 'unknown'}, this one has {self.epoch}). "
-                "It stops here."
-            )
-
     def _note_flush(self, reason: FlushReason, rows: int, batches: int, started: float) -> None:
         seconds = self._clock.monotonic() - started
         with self._lock:
@@ -410,7 +383,7 @@ class Flow:
             if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED):
                 return
             self._error = error
-            self._phase = FlowPhase.FENCED if isinstance(error, _FencedError) else FlowPhase.FAILED
+            self._phase = FlowPhase.FENCED if isinstance(error, FencedError) else FlowPhase.FAILED
             self._stopping = True
         logger.error("flow %s: %s: %s", self.spec.name, self._phase.lower(), _message(error))
         threading.Thread(target=self._stop_queries, name=f"sqlext-end-{self.spec.name}", daemon=True).start()
@@ -434,10 +407,6 @@ def _rows_of(batches: Iterable[BufferedBatch]) -> int:
     """Changed groups in all; -1 when some were counted by a driver before this one."""
     counts = [batch.rows for batch in batches]
     return sum(counts) if min(counts, default=0) >= 0 else -1
-
-
-class _FencedError(FlowError):
-    """Another driver runs the flow now."""
 
 
 def _message(error: BaseException) -> str:
