@@ -168,6 +168,11 @@ def table_version(spark: SparkSession, location: str) -> int:
     return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).version())
 
 
+def table_bytes(spark: SparkSession, location: str) -> int:
+    """How large the data files of the newest version of the Delta table at `location` are."""
+    return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).sizeInBytes())
+
+
 def file_count(spark: SparkSession, location: str) -> int:
     """How many data files the newest version of the Delta table at `location` has."""
     return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).numOfFiles())

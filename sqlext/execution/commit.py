@@ -47,6 +47,10 @@ _FEW_ROWS = {  # what adaptive execution would find out in a job of its own for 
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
+_SMALL_TABLE_BYTES = 16 * 1024**2
+_SMALL_TABLE = {
+    "spark.databricks.delta.merge.deletionVectors.persistent": "false"
+}  # rewriting its files is less than marking rows
 _WIDE = (ArrayType, BinaryType, MapType, StringType, StructType, VariantType)
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -90,6 +94,7 @@ def merge(
     reach: Bounds,
     info: CommitInfo,
     check: Callable[[], None],
+    table_bytes: int,
 ) -> None:
     """One commit: rows replace those of the same key; groups that no longer satisfy HAVING leave.
 
@@ -99,6 +104,7 @@ def merge(
         rows: as `target.in_target_columns` gives them, one row a key.
         reach: how far their keys reach, as far as that is known: only files within it are read.
         check: called before each try; raises when this driver must not commit any more.
+        table_bytes: the size of the table's files.
     """
     same_key = F.expr(" AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in stream.key) or "true")
     within = bounds.condition(reach, rows.schema, "t")
@@ -113,7 +119,8 @@ def merge(
         builder = builder.whenMatchedDelete(f"NOT {qualifies}")
     builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies or "true", values)
     try:
-        with _settings(spark, _transaction(info) | (_FEW_ROWS if is_small else {})):
+        settings = (_FEW_ROWS if is_small else {}) | (_SMALL_TABLE if table_bytes <= _SMALL_TABLE_BYTES else {})
+        with _settings(spark, _transaction(info) | settings):
             _again_after_conflicts(builder.execute, check)
     finally:
         if is_small:

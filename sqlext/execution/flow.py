@@ -312,7 +312,8 @@ class Flow:
         latest = intake.latest_rows(self._flush_session, batches)
         reach = bounds.union(batch.bounds for batch in batches)
         table = self._table(intake.stream)
-        commit.merge(self._flush_session, table, intake.stream, latest, reach, info, self._fence.check)
+        size = jvm.table_bytes(self._flush_session, self._location(intake.stream))
+        commit.merge(self._flush_session, table, intake.stream, latest, reach, info, self._fence.check, size)
         intake.committed = batches[-1].last
 
     def _table(self, stream: StreamSpec) -> DeltaTable:
