@@ -43,14 +43,14 @@ _CONFLICTS = (
 )
 _BROADCAST_ROWS = 300_000  # so many rows of numbers and a short key are sent to every executor in well under a second
 _BROADCAST_WIDE_ROWS = 5_000  # of rows with lists, texts and the like
-_FEW_ROWS = {  # what adaptive execution would find out in a job of its own for each stage
+_FEW_ROWS = {  # adaptive execution would find that out, with a job of its own for each stage
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
 _SMALL_TABLE_BYTES = 16 * 1024**2
-_SMALL_TABLE = {
-    "spark.databricks.delta.merge.deletionVectors.persistent": "false"
-}  # rewriting its files is less than marking rows
+_SMALL_TABLE = {  # rewriting its files is less work than marking rows in them
+    "spark.databricks.delta.merge.deletionVectors.persistent": "false",
+}
 _WIDE = (ArrayType, BinaryType, MapType, StringType, StructType, VariantType)
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"

@@ -41,6 +41,7 @@ SELECT k, v FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}');
 """
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # no process here lives long enough for more
 START_DEADLINE = 120.0
+FINISH_DEADLINE = 900.0  # the flow that appends takes every file that came meanwhile
 MOMENT_DEADLINE = 60.0
 
 
@@ -337,7 +338,7 @@ def wait_for(moment: Moment, world: World, process: subprocess.Popen[bytes]) -> 
 def finish(world: World) -> None:
     process = world.start("--until-idle")
     try:
-        assert process.wait(timeout=300) == 0, world.output()
+        assert process.wait(timeout=FINISH_DEADLINE) == 0, world.output()
     finally:
         if process.poll() is None:
             world.kill(process)

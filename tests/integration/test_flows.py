@@ -277,10 +277,12 @@ def test_an_older_driver_is_fenced(sql: Workshop) -> None:
         assert newer.take_up() == ["t"]
         assert [(c["epoch"], c["reason"]) for c in sql.commits("t")] == [(2, "recovery")]
 
+        with pytest.raises(FlowError, match=r"Flow `t` runs in another process\. Send the statement there\."):
+            older.stop("t")
         with pytest.raises(
             FlowError, match=r"Another driver has taken over flow `t` \(epoch 2, this one has 1\)\. It stops here\."
         ):
-            older.flush("t")
+            old_flow.flush()
         assert old_flow.status()[0] is FlowPhase.FENCED
         older._record(old_flow.spec.id, EventKind.FAILED, "what an old driver says last")
 
