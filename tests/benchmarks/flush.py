@@ -7,8 +7,9 @@ python -m tests.benchmarks.flush --batches 4 --rows 5000 --every 2 --result /tmp
 Sides: `merge`, what one writes by hand: foreachBatch and a MERGE for each micro-batch. `durable`: a flow flushed every 10
 micro-batches. `memory`: the same with execution.flush.memory-buffer-only.
 
-All sides get the same files, ten at a time, and the next ten when those are done: taken in, and in a flow flushed. A flow that is
-left alone takes micro-batches while it flushes, so this measures the least it gains.
+All sides get the same files, ten at a time, and the next ten when those are taken in. A flow then flushes beside the stream, as
+it does when left alone; with --one-by-one it takes nothing in meanwhile, which measures the least it gains. The clock stops when
+all is in the table.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--keys", type=int, default=20_000, help="keys they are drawn from")
     parser.add_argument("--every", type=int, default=10, help="micro-batches between two flushes")
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES), help="which to run, in this order")
+    parser.add_argument("--one-by-one", action="store_true", help="no flush runs beside the stream")
     parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp())
@@ -67,13 +70,14 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
     for file in files:
         write_rows(file, random.integers(0, given.keys, given.rows), random)
     for name in given.sides:  # each side's code is compiled before it is measured; sides share most of it
-        measure(spark, folder, f"warm_up_{name}", name, files[:2], 1)
-    sides = {name: measure(spark, folder, name, name, files, given.every) for name in given.sides}
+        measure(spark, folder, f"warm_up_{name}", name, files[:2], 1, given.one_by_one)
+    sides = {name: measure(spark, folder, name, name, files, given.every, given.one_by_one) for name in given.sides}
     result: dict[str, Any] = {
         "batches": given.batches,
         "rows_a_batch": given.rows,
         "keys": given.keys,
         "every": given.every,
+        "one_by_one": given.one_by_one,
         "sides": sides,
     }
     if {"merge", "durable"} <= sides.keys():
@@ -86,26 +90,37 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
     return result
 
 
-def measure(spark: SparkSession, folder: Path, table: str, side: str, files: list[Path], every: int) -> dict[str, Any]:
+def measure(
+    spark: SparkSession, folder: Path, table: str, side: str, files: list[Path], every: int, one_by_one: bool
+) -> dict[str, Any]:
     """Run one side over an empty table, and check what it holds.
 
     Returns:
         Its seconds in all; the commits; the seconds at which each round was in the table; and of a flow the files in its
-        buffer's folder before each flush.
+        buffer's folder before each flush was asked for.
     """
     source = Source(f"events_{table}", folder / f"events_{table}")
     source.create(spark)
     properties = SIDES[side]
     began = time.perf_counter()
     if properties is None:
-        finish_round, end = by_hand(spark, folder, table, source.name)
+        take_round, flush, end = by_hand(spark, folder, table, source.name)
     else:
-        finish_round, end = by_flow(spark, table, source.name, properties)
-    rounds, buffered = [], []
-    for first in range(0, len(files), every):
-        source.arrive(*files[first : first + every])
-        buffered.append(finish_round())
-        rounds.append(round(time.perf_counter() - began, 2))
+        take_round, flush, end = by_flow(spark, table, source.name, properties)
+
+    def flushed() -> float:
+        flush()
+        return round(time.perf_counter() - began, 2)
+
+    buffered, flushes = [], []
+    with ThreadPoolExecutor(1) as beside:
+        for first in range(0, len(files), every):
+            source.arrive(*files[first : first + every])
+            buffered.append(take_round())
+            flushes.append(beside.submit(flushed))
+            if one_by_one:
+                flushes[-1].result()
+        rounds = [each.result() for each in flushes]
     seconds = time.perf_counter() - began
     end()
     check_equal(spark.table(table), spark.sql(QUERY.format(source.name)), table)
@@ -116,8 +131,8 @@ def measure(spark: SparkSession, folder: Path, table: str, side: str, files: lis
     return {"seconds": round(seconds, 2), "commits": commits, "rounds": rounds, "buffer_files": buffered}
 
 
-Steps = tuple[Callable[[], int], Callable[[], None]]
-"""Finish a round, which tells how many files the buffer had; end the query."""
+Steps = tuple[Callable[[], int], Callable[[], object], Callable[[], object]]
+"""Take a round in, which tells how many files the buffer has; bring it into the table; end the query."""
 
 
 def by_hand(spark: SparkSession, folder: Path, table: str, source: str) -> Steps:
@@ -138,11 +153,11 @@ def by_hand(spark: SparkSession, folder: Path, table: str, source: str) -> Steps
     writer = frame.writeStream.outputMode("update").foreachBatch(upsert)
     query = writer.option("checkpointLocation", str(folder / f"checkpoint_{table}")).start()
 
-    def finish_round() -> int:
+    def take_round() -> int:
         query.processAllAvailable()
         return 0
 
-    return finish_round, query.stop
+    return take_round, lambda: None, query.stop
 
 
 def by_flow(spark: SparkSession, table: str, source: str, properties: dict[str, str]) -> Steps:
@@ -150,16 +165,11 @@ def by_flow(spark: SparkSession, table: str, source: str, properties: dict[str, 
     spark.sql(FLOW_DDL.format(name=table, properties=listed, source=source))
     buffer = Path(flow_of(spark, table)._home.child("buffer").location.removeprefix("file:"))
 
-    def finish_round() -> int:
+    def take_round() -> int:
         take_in(spark, table)
-        files = sum(1 for path in buffer.rglob("*") if path.is_file())
-        spark.sql(f"FLUSH FLOW {table}")
-        return files
+        return sum(1 for path in buffer.rglob("*") if path.is_file())
 
-    def end() -> None:
-        spark.sql(f"STOP FLOW {table}")
-
-    return finish_round, end
+    return take_round, lambda: spark.sql(f"FLUSH FLOW {table}"), lambda: spark.sql(f"STOP FLOW {table}")
 
 
 def chart(result: dict[str, Any]) -> alt.HConcatChart:
