@@ -12,7 +12,8 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql.classic.column import Column
 
 from sqlext.errors import NotFoundError, SetupError, UnsupportedError
 from sqlext.plan import OutputMode
@@ -189,6 +190,20 @@ def _delta_log(spark: SparkSession, location: str) -> Any:
 
 def _none(spark: SparkSession) -> Any:
     return _jvm(spark).scala.Option.apply(None)
+
+
+def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column]], str]:
+    """What `df.groupBy(..)` was made of.
+
+    Returns:
+        `df`; each grouping expression, with its text; and `GroupBy`, or `Rollup`, `Cube`, `Pivot` and the like.
+    """
+    jvm = _jvm(grouped.session)
+    column_of = jvm.org.apache.spark.sql.classic.ExpressionUtils.column
+    expressions = jvm.scala.jdk.javaapi.CollectionConverters.asJava(grouped._jgd.groupingExprs())
+    columns = [(each.sql().replace("`", ""), Column(column_of(each))) for each in expressions]
+    kind = re.search(r"type: (\w+)", str(grouped._jgd.toString()).rpartition("], ")[2])
+    return grouped._df, columns, kind.group(1) if kind else ""
 
 
 def _jvm(spark: SparkSession) -> Any:

@@ -1,0 +1,92 @@
+"""Keyed windows: batches sorted by key, cut where the key changes, one key at a time (FLIP-380 over FLIP-140's sorted input).
+
+Two keys are one exactly when Spark's GROUP BY says so: null is null, NaN is NaN, and -0.0 is 0.0. Runs in Python workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class KeyRun:
+    """The rows of one key, which stand beside each other.
+
+    Args:
+        keys: the key columns of its first row.
+    """
+
+    def __init__(self, keys: list[pa.Array]) -> None:
+        self._keys = keys
+
+    def values(self) -> list[Any]:
+        """The key, for messages."""
+        return [column[0].as_py() for column in self._keys]
+
+
+def key_runs(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[tuple[KeyRun, Iterator[pa.RecordBatch]]]:
+    """Cut sorted batches into the runs of their keys.
+
+    Args:
+        batches: sorted by their last `key_count` columns; these are taken off.
+
+    Yields:
+        A run and its batches. What is left of them is skipped when the next run is asked for; only one batch is in memory.
+    """
+    for run, pieces in itertools.groupby(_pieces(batches, key_count), key=itemgetter(0)):
+        yield run, map(itemgetter(1), pieces)
+
+
+def _pieces(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[tuple[KeyRun, pa.RecordBatch]]:
+    run: KeyRun | None = None
+    last: list[pa.Array] = []
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        keys = batch.columns[-key_count:]
+        values = batch.select(range(batch.num_columns - key_count))
+        first = [column.slice(0, 1) for column in keys]
+        if run is None or _starts_of_runs([pa.concat_arrays(pair) for pair in zip(last, first, strict=True)]):
+            run = KeyRun(first)
+        last = [column.slice(batch.num_rows - 1) for column in keys]
+        begin = 0
+        for stop in _starts_of_runs(keys):
+            yield run, values.slice(begin, stop - begin)
+            run, begin = KeyRun([column.slice(stop, 1) for column in keys]), stop
+        yield run, values.slice(begin)
+
+
+def _starts_of_runs(keys: list[pa.Array]) -> list[int]:
+    """Indices of the rows, but for row 0, whose key is not that of the row before."""
+    changes = _changes(keys[0])
+    for column in keys[1:]:
+        changes = pc.or_(changes, _changes(column))
+    return [index + 1 for index in pc.indices_nonzero(changes).to_pylist()]
+
+
+def _changes(column: pa.Array) -> pa.BooleanArray:
+    """For each row but the first, whether its value is not that of the row before."""
+    before, after = column.slice(0, len(column) - 1), column.slice(1)
+    if pa.types.is_nested(column.type) or pa.types.is_null(column.type):  # Arrow does not compare these
+        pairs = zip(before.to_pylist(), after.to_pylist(), strict=True)
+        return pa.array([not _are_same(one, other) for one, other in pairs], pa.bool_())
+    equal = pc.equal(before, after)
+    if pa.types.is_floating(column.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(before), pc.is_nan(after)))
+    both_null = pc.and_(before.is_null(), after.is_null())
+    return pc.invert(pc.or_(pc.fill_null(equal, False), both_null))
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (one != one and other != other)  # NaN
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(_are_same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    return bool(one == other)

@@ -1,0 +1,280 @@
+"""What runs in Python workers for full-partition processing: windows in, a user's function over each, batches out.
+
+Batches come and go one by one, so memory does not grow with the partition: Spark writes them to the worker while the worker
+reads, and neither runs far ahead of the other.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import Row, StructType
+
+from sqlext.errors import PartitionFunctionError
+from sqlext.execution.key_runs import KeyRun, key_runs
+from sqlext.partition_functions import AggregateFunction
+
+_ROWS_IN_A_BATCH = 1000
+"""So many rows that a function gives wait for each other; more would be little faster, and rows may be long."""
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class MapWindow:
+    """map_partition: what the function gives of the window."""
+
+    function: Callable[[Iterator[Any]], Iterable[Any]]
+
+    def __call__(self, records: Iterator[Any]) -> Iterable[Any]:
+        return self.function(records)
+
+
+@dataclass(frozen=True)
+class AggregateWindow:
+    """aggregate: one result, also of an empty window."""
+
+    function: AggregateFunction
+
+    def __call__(self, records: Iterator[Any]) -> Iterable[Any]:
+        accumulator, add = self.function.create_accumulator(), self.function.add
+        for record in records:
+            accumulator = add(accumulator, record)
+        yield self.function.get_result(accumulator)
+
+
+@dataclass(frozen=True)
+class ReduceWindow:
+    """reduce: one row of all; an empty window gives none.
+
+    Attributes:
+        function: what it gives is made a Row again before it is called with it.
+        names: of the columns.
+    """
+
+    function: Callable[[Row, Row], Any]
+    names: tuple[str, ...]
+
+    def __call__(self, records: Iterator[Any]) -> Iterable[Any]:
+        row_of = Row(*self.names)
+        reduced = next(records, None)
+        if reduced is None:
+            return
+        for record in records:
+            result = self.function(reduced, record)
+            reduced = result if isinstance(result, Row) else row_of(*as_tuple(result, self.names))
+        yield reduced
+
+
+@dataclass(frozen=True)
+class SelectKey:
+    """sort_partition: each batch with the keys of its rows as a column behind those of `schema`, before what else it has.
+
+    Attributes:
+        selector: makes a key of a row; or an array of keys of a batch, when `reads_batches`.
+        schema: of the records.
+        key: the key's column, as a schema of its own.
+    """
+
+    selector: Callable[[Any], Any]
+    reads_batches: bool
+    schema: StructType
+    key: StructType
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        count = len(self.schema)
+        for batch in batches:
+            records = pa.RecordBatch.from_arrays(batch.columns[:count], names=self.schema.names)
+            keys = self._of_batch(records) if self.reads_batches else self._of_rows(_rows(records, self.schema))
+            names = [*batch.schema.names[:count], *self.key.names, *batch.schema.names[count:]]
+            yield pa.RecordBatch.from_arrays([*batch.columns[:count], keys, *batch.columns[count:]], names=names)
+
+    def _of_batch(self, batch: pa.RecordBatch) -> pa.Array:
+        keys = self.selector(batch)
+        if isinstance(keys, pa.ChunkedArray):
+            keys = keys.combine_chunks()
+        (declared,) = _arrow_schema(self.key).types
+        if not isinstance(keys, pa.Array) or not _are_alike(keys.type, declared):
+            found = keys.type if isinstance(keys, pa.Array) else type(keys).__name__
+            raise TypeError(f"the keys of a batch are a pyarrow.Array of {declared}, as key_type says; this is {found}")
+        return keys
+
+    def _of_rows(self, rows: list[Row]) -> pa.Array:
+        keys = [(self.selector(row),) for row in rows]
+        try:
+            return to_batch(keys, self.key).column(0)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            kind = self.key.fields[0].dataType.simpleString().upper()
+            raise TypeError(f"a key does not fit the type {kind}: {error}") from None
+
+
+@dataclass(frozen=True)
+class PartitionTask:
+    """One partition, read window by window.
+
+    Attributes:
+        operator: for messages; so is `name`, the user's function's.
+        process: makes the results of one window from its records.
+        reads_batches: whether a record is a `pyarrow.RecordBatch`; else it is a `pyspark.sql.Row`.
+        schema: of the records, without key columns; batches may come under other names, which Spark can tell apart.
+        returns: of what comes out.
+        keys: names of the key columns, which stand last; None where the whole partition is one window.
+    """
+
+    operator: str
+    name: str
+    process: Callable[[Iterator[Any]], Iterable[Any]]
+    reads_batches: bool
+    schema: StructType
+    returns: StructType
+    keys: tuple[str, ...] | None = None
+
+    def run(self, batches: Batches) -> Batches:
+        """What comes out of the partition; Spark calls it.
+
+        Raises:
+            PartitionFunctionError: the function failed, or what it gives is not as declared.
+        """
+        rows: list[tuple[Any, ...]] = []
+        checked: pa.Schema | None = None
+        for item in self._results(batches):
+            if isinstance(item, pa.RecordBatch):
+                if item.schema is not checked:
+                    self._check(item.schema)
+                    checked = item.schema
+                yield from self._batches(rows)
+                rows = []
+                yield item
+                continue
+            try:
+                rows.append(as_tuple(item, self.returns.names))
+            except TypeError as error:
+                raise self._problem(f"gives {error}") from None
+            if len(rows) == _ROWS_IN_A_BATCH:
+                yield from self._batches(rows)
+                rows = []
+        yield from self._batches(rows)
+
+    def _results(self, batches: Batches) -> Iterator[Any]:
+        for run, records in self._windows(batches):
+            try:
+                yield from self._of_window(records)
+            except PartitionFunctionError:
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever the user's function raises
+                raise self._failure(error, run) from None
+
+    def _of_window(self, records: Iterator[Any]) -> Iterator[Any]:
+        results = self.process(records)
+        try:
+            iterator = iter(results)
+        except TypeError:
+            raise self._problem(f"gives {results!r}, which is no iterable of rows or batches; yield them") from None
+        return iterator
+
+    def _windows(self, batches: Batches) -> Iterator[tuple[KeyRun | None, Iterator[Any]]]:
+        if self.keys is None:
+            yield None, self._records(batches)
+            return
+        for run, pieces in key_runs(batches, len(self.keys)):
+            yield run, self._records(pieces)
+
+    def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+        names = self.schema.names
+        for batch in batches:
+            if not self.reads_batches:
+                yield from _rows(batch, self.schema)
+            else:
+                yield batch if batch.schema.names == names else pa.RecordBatch.from_arrays(batch.columns, names=names)
+
+    def _batches(self, rows: list[tuple[Any, ...]]) -> Batches:
+        if rows:
+            try:
+                yield to_batch(rows, self.returns)
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise self._problem(self._which_column(rows, error)) from None
+
+    def _which_column(self, rows: list[tuple[Any, ...]], error: Exception) -> str:
+        for index, field in enumerate(self.returns.fields):
+            try:
+                to_batch([(row[index],) for row in rows], StructType([field]))
+            except (pa.ArrowException, TypeError, ValueError) as cause:
+                return f"gives values that do not fit its column `{field.name} {field.dataType.simpleString().upper()}`: {cause}"
+        return f"gives rows that do not fit `{self.returns.simpleString()}`: {error}"
+
+    def _check(self, schema: pa.Schema) -> None:
+        expected = _arrow_schema(self.returns)
+        if schema.names != expected.names:
+            raise self._problem(f"gives batches with the columns {schema.names}; declared are {expected.names}")
+        for found, declared in zip(schema, expected, strict=True):
+            if not _are_alike(found.type, declared.type):
+                raise self._problem(f"gives `{found.name}` as Arrow's {found.type}; declared is {declared.type}")
+
+    def _failure(self, error: Exception, run: KeyRun | None) -> PartitionFunctionError:
+        """The user's own traceback: what stands above the function's first frame is ours and Spark's."""
+        frames = traceback.extract_tb(error.__traceback__)
+        while frames and frames[0].filename == __file__:
+            del frames[0]
+        key = ""
+        if run is not None and self.keys is not None:
+            key = " at " + ", ".join(f"{name} = {value!r}" for name, value in zip(self.keys, run.values(), strict=True))
+        text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)]).rstrip()
+        return PartitionFunctionError(f"{self._subject()} failed{key}:\n{text}")
+
+    def _problem(self, text: str) -> PartitionFunctionError:
+        return PartitionFunctionError(f"{self._subject()} {text}.")
+
+    def _subject(self) -> str:
+        context = TaskContext.get()
+        place = "" if context is None else f" in partition {context.partitionId()}"
+        return f"{self.operator}: the function `{self.name}`{place}"
+
+
+def to_batch(rows: list[tuple[Any, ...]], schema: StructType) -> pa.RecordBatch:
+    """Rows as one batch, each value as Spark converts it."""
+    return LocalDataToArrowConversion.convert(rows, schema, False).combine_chunks().to_batches()[0]
+
+
+def as_tuple(item: Any, names: Iterable[str]) -> tuple[Any, ...]:
+    """A row as a tuple: of a Row, tuple or list by place, of a dict by name; any other value is that of a single column.
+
+    Raises:
+        TypeError: it has other columns than `names`.
+    """
+    expected = list(names)
+    if isinstance(item, dict):
+        if set(item) != set(expected):
+            raise TypeError(f"a row with the columns {sorted(map(str, item))}; declared are {expected}")
+        return tuple(item[name] for name in expected)
+    values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    if len(values) != len(expected):
+        raise TypeError(f"{item!r}, of {len(values)} columns; declared are {expected}")
+    return values
+
+
+def _rows(batch: pa.RecordBatch, schema: StructType) -> list[Row]:
+    return ArrowTableToRowsConversion.convert(pa.Table.from_batches([batch]), schema)
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _are_alike(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether Spark reads both as one type: time zones and the width of offsets say nothing to it, inside nested types too."""
+    if found == declared:
+        return True
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(declared):
+        return found.unit == declared.unit and (found.tz is None) == (declared.tz is None)
+    if found.num_fields and found.num_fields == declared.num_fields and type(found) is type(declared):
+        pairs = [(found.field(i), declared.field(i)) for i in range(found.num_fields)]
+        return all(_are_alike(one.type, other.type) for one, other in pairs)
+    narrow = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    return bool(narrow.get(found, found) == declared)
