@@ -17,7 +17,7 @@ def python_aggregate_over_list(query: exp.Query) -> exp.Query:
     -> SELECT k, __sqlext_geometric_mean_of_list(COLLECT_LIST(v)) AS g FROM STREAM t GROUP BY k
     """
     for call in streaming_aggregates(query):
-        function = FUNCTIONS.get(function_name(call))
+        function = FUNCTIONS.find(function_name(call))
         if function is None or not isinstance(call, exp.Anonymous):
             continue
         if len(call.expressions) != 1:

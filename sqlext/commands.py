@@ -9,14 +9,16 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sqlext import grammar, jvm, planner, statements
+from sqlext import bounded_sql, grammar, jvm, partition_sql, planner, statements
 from sqlext.answers import Answer, Deferred, PassOn, Table
+from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
 from sqlext.execution.creation import FlowRequest
 from sqlext.execution.host import FlowHost, FlowView
-from sqlext.explain import explain_bounded, explain_flow
+from sqlext.explain import explain_flow
 from sqlext.names import quote
+from sqlext.option_levels import resolve_levels, session_levels
 from sqlext.options import (
     BACKLOG_LAG_THRESHOLD,
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
@@ -24,13 +26,13 @@ from sqlext.options import (
     HOME_KEY,
     OPTIONS,
     RUNTIME_MODE,
+    SORTED_SHUFFLES,
     STATE_BACKEND,
     Given,
     Level,
     Option,
     Options,
     is_option_key,
-    resolve,
 )
 from sqlext.options import option as option_of
 from sqlext.options import parse as parse_option
@@ -39,9 +41,10 @@ from sqlext.rewriter import Batch
 from sqlext.statements import Query, Statement
 
 _DEFAULT_WAIT = timedelta(hours=1)
-_NOT_YET: tuple[tuple[Option[Any], Any, str], ...] = (
-    (STATE_BACKEND, "delta", "aggregates keep their state in RocksDB"),
-    (RUNTIME_MODE, "BATCH", "flows run in STREAMING mode"),
+_NOT_YET: tuple[tuple[Option[Any], Any, str], ...] = ((STATE_BACKEND, "delta", "aggregates keep their state in RocksDB"),)
+_TABLE_AS = (
+    "CREATE TABLE .. AS ends, a stream does not. To keep the table up to date, write CREATE STREAMING TABLE .. AS; to read what "
+    "is there now and end, put GLOBAL WINDOW END OF STREAM after GROUP BY."
 )
 
 
@@ -57,7 +60,7 @@ class Commands:
         self._host = host
         self._batches = batches
 
-    def answer(self, spark: SparkSession, text: str, spark_parse: Callable[[str], Any]) -> Answer:
+    def answer(self, spark: SparkSession, text: str, spark_parse: SparkParse) -> Answer:
         """Answer one of our statements.
 
         Args:
@@ -70,58 +73,68 @@ class Commands:
         except UnreadableQuery as problem:
             spark_parse(problem.query)  # where Spark does not read it either, its own error is the one users know
             raise
-        return self._answer(spark, statement, text)
+        if isinstance(statement, statements.PartitionQuery):
+            return partition_sql.answer(spark, statement, spark_parse)
+        return self._answer(spark, statement, text, spark_parse)
 
-    def _answer(self, spark: SparkSession, statement: Statement, text: str) -> Answer:
+    def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
+        if (job := _as_job(spark, statement)) is not None:
+            return bounded_sql.answer(spark, job, self._batches(), spark_parse)
         match statement:
             case statements.CreateStreamingTable() | statements.Insert():
                 return self._create(spark, statement, text)
-            case statements.CreateTableAs(query=query, position=position):
-                self._refuse_table_as(query, position)
+            case statements.CreateTableAs(position=position):
+                raise UnsupportedError(_TABLE_AS, position)
             case statements.Select(query=query, position=position):
                 self._refuse_select(query, position)
             case statements.Explain(statement=explained):
-                return self._explain(spark, explained)
+                return self._explain(spark, explained, spark_parse)
             case statements.ShowFlows():
                 return _flows_table(self._host().views())
+            case statements.ShowPartitionFunctions():
+                return partition_sql.functions_table()
             case statements.DescribeFlow(name=name):
                 return _flow_table(self._host().view(".".join(name)), self._host())
             case statements.FlowCommand():
                 return self._flow_command(spark, statement)
             case statements.AlterFlow(name=name, settings=settings):
                 values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
-                _refuse_what_is_not_here_yet(_resolve(spark, {Level.PROPERTY: settings}))
+                _refuse_what_is_not_here_yet(resolve_levels(spark, {Level.PROPERTY: settings}))
                 return Deferred("ALTER FLOW", lambda: [self._host().alter(".".join(name), values)])
             case statements.SetOption():
                 return _check_setting(spark, statement)
             case statements.JobCommand(verb=verb):
-                raise UnsupportedError(f"{verb}: this version runs no bounded jobs yet.")
+                raise UnsupportedError(
+                    f"{verb}: this version keeps no record of jobs; INSERT and CREATE TABLE .. AS tell theirs in their answer."
+                )
         raise AssertionError(f"no answer for {statement!r}")
 
     # Flows.
 
     def _create(self, spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert, text: str) -> Answer:
-        plan = planner.plan_flow(statement.query, self._batches())
+        own = _own_options(spark, statement)
+        plan = self._plan(spark, statement, own)
         if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
             return PassOn(wrong)
-        request, options = self._request(spark, statement, plan, text)
+        request, options = self._request(spark, statement, plan, own, text)
         return Deferred("CREATE FLOW", lambda: [self._host().create(spark, request, options)])
+
+    def _plan(
+        self, spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert, own: Mapping[str, Given]
+    ) -> FlowPlan:
+        options = resolve_levels(spark, {Level.PROPERTY: own, **session_levels(spark)})
+        return planner.plan_flow(statement.query, self._batches(), options[SORTED_SHUFFLES])
 
     def _request(
         self,
         spark: SparkSession,
         statement: statements.CreateStreamingTable | statements.Insert,
         plan: FlowPlan,
+        own: Mapping[str, Given],
         text: str,
     ) -> tuple[FlowRequest, Options]:
-        properties: Mapping[str, Given] = {}
-        if isinstance(statement, statements.CreateStreamingTable):
-            properties = statement.definition.properties
-            own = {option_of(k, given.position).key: given for k, given in properties.items() if is_option_key(k)}
-        else:
-            own = {k: Given(v) for k, v in _table_properties(spark, statement.target).items() if is_option_key(k)}
-        given = {Level.HINT: plan.hints, Level.WITH: _with_level(plan), Level.PROPERTY: own, **_session_levels(spark)}
-        options = _resolve(spark, given)
+        given = {Level.HINT: plan.hints, Level.WITH: _with_level(plan), Level.PROPERTY: own, **session_levels(spark)}
+        options = resolve_levels(spark, given)
         _refuse_what_is_not_here_yet(options)
         recorded = {level.name: {key: value.value for key, value in values.items()} for level, values in given.items() if values}
         if isinstance(statement, statements.CreateStreamingTable):
@@ -132,7 +145,7 @@ class Commands:
                 statement=text,
                 given=recorded,
                 definition=statement.definition,
-                properties={key: value.value for key, value in properties.items()},
+                properties={key: value.value for key, value in statement.definition.properties.items()},
                 refresh=statement.refresh,
                 if_not_exists=statement.if_not_exists,
             )
@@ -169,31 +182,22 @@ class Commands:
         }
         return Deferred(f"{command.verb} FLOW", lambda: [actions[command.verb]()])
 
-    def _explain(self, spark: SparkSession, statement: Statement) -> Answer:
-        if isinstance(statement, statements.Writing) and planner.is_bounded(statement.query):
-            lines = explain_bounded(*planner.plan_bounded(statement.query, self._batches()))
-            return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])
+    def _explain(self, spark: SparkSession, statement: Statement, spark_parse: SparkParse) -> Answer:
+        if (job := _as_job(spark, statement)) is not None:
+            return bounded_sql.explain(spark, job, self._batches(), spark_parse)
         if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
-            plan = planner.plan_flow(statement.query, self._batches())
+            own = _own_options(spark, statement)
+            plan = self._plan(spark, statement, own)
             if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
                 return PassOn(wrong)
-            request, options = self._request(spark, statement, plan, "")
+            request, options = self._request(spark, statement, plan, own, "")
             frames = queries.analyse(jvm.clone_session(spark), plan).streams
             durable = next(filter(None, (queries.durable_because(frame, plan.output_mode) for frame in frames)), "")
             lines = explain_flow(plan, options, ".".join(request.table), durable)
             return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])
-        answer = self._answer(spark, statement, "")
+        answer = self._answer(spark, statement, "", spark_parse)
         name = answer.name if isinstance(answer, Deferred) else type(statement).__name__
         return Table({"plan": "STRING"}, [{"plan": f"sqlext command {name}"}])
-
-    def _refuse_table_as(self, query: Query, position: Position | None) -> None:
-        if query.tree.args.get("end_of_stream"):
-            planner.plan_flow(query, self._batches())  # says what this version cannot do
-        raise UnsupportedError(
-            "CREATE TABLE .. AS ends, a stream does not. To keep the table up to date, write CREATE STREAMING TABLE .. AS; to "
-            "read what is there now and end, put GLOBAL WINDOW END OF STREAM after GROUP BY.",
-            position,
-        )
 
     def _refuse_select(self, query: Query, position: Position | None) -> None:
         hints, _ = planner.read_options(query)
@@ -206,15 +210,30 @@ class Commands:
         )
 
 
+def _as_job(spark: SparkSession, statement: Statement) -> statements.BoundedStatement | None:
+    """A statement that ends: by END OF STREAM, or since its flow is to run in BATCH mode; None for all others."""
+    if isinstance(statement, statements.BoundedStatement):
+        return statement
+    if not isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
+        return None
+    given = {Level.PROPERTY: _own_options(spark, statement), **session_levels(spark)}
+    return bounded_sql.job_of(statement) if resolve_levels(spark, given)[RUNTIME_MODE] == "BATCH" else None
+
+
 def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan) -> str | None:
     """A form of the query that Spark cannot analyse, if it cannot: Spark then says so itself, with its own type and place.
 
     The query as written comes first, for the places in its messages; what only our rules make sense of fails there too.
     """
-    refused = next((each.sql for each in plan.queries if _is_refused(spark, each.sql)), None)
-    if refused is None and not (plan.above and _is_refused_above(spark, plan)):
-        return None
-    return query.source if _is_refused(spark, query.source) else refused
+    own = jvm.clone_session(spark) if plan.above or plan.stages else spark  # it gets views
+    try:
+        queries.analyse(own, plan)
+    except AnalysisException:
+        stages = [stage.sql for stage in plan.stages if not stage.after]
+        alone = stages if plan.stages else [each.sql for each in plan.queries]  # all else reads what only `own` knows
+        texts = [bounded_sql.without_clauses(query.source), *alone]
+        return next((text for text in texts if _is_refused(own, text)), None)
+    return None
 
 
 def _is_refused(spark: SparkSession, sql: str) -> bool:
@@ -225,34 +244,7 @@ def _is_refused(spark: SparkSession, sql: str) -> bool:
     return False
 
 
-def _is_refused_above(spark: SparkSession, plan: FlowPlan) -> bool:
-    try:
-        queries.analyse(jvm.clone_session(spark), plan)
-    except AnalysisException:
-        return True
-    return False
-
-
 # Options.
-
-
-def _resolve(spark: SparkSession, given: Mapping[Level, Mapping[str, Given]]) -> Options:
-    return resolve(given, lambda text: jvm.parse_duration(spark, text))
-
-
-def _session_levels(spark: SparkSession) -> dict[Level, dict[str, Given]]:
-    """What SET and SparkConf say of our options."""
-    conf = spark.sparkContext.getConf()
-    of_session = {key: Given(str(value)) for key in OPTIONS if (value := spark.conf.get(key, None)) is not None}
-    of_conf: dict[str, Given] = {}
-    for key in OPTIONS:
-        name = CONF_PREFIX + key
-        value = spark.conf.get(name, None)
-        if value is not None and conf.get(name) == value:
-            of_conf[key] = Given(str(value))
-        elif value is not None and key not in of_session:
-            of_session[key] = Given(str(value))
-    return {Level.SESSION: of_session, Level.CONF: of_conf}
 
 
 def _with_level(plan: FlowPlan) -> dict[str, Given]:
@@ -268,6 +260,14 @@ def _with_level(plan: FlowPlan) -> dict[str, Given]:
                     given.position,
                 )
     return merged
+
+
+def _own_options(spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert) -> dict[str, Given]:
+    """Our options among the table's properties."""
+    if isinstance(statement, statements.CreateStreamingTable):
+        properties = statement.definition.properties.items()
+        return {option_of(key, given.position).key: given for key, given in properties if is_option_key(key)}
+    return {key: Given(value) for key, value in _table_properties(spark, statement.target).items() if is_option_key(key)}
 
 
 def _table_properties(spark: SparkSession, name: tuple[str, ...]) -> Mapping[str, str]:
@@ -372,6 +372,8 @@ def _flow_table(view: FlowView, host: FlowHost) -> Table:
     }
     rows |= {f"query {stream.relation}".strip(): stream.sql for stream in spec.streams}
     rows |= {"query above": spec.above} if spec.above else {}
+    for status, stage in zip(host.stages(view), spec.stages, strict=True):
+        rows |= {f"stage {stage.name}": status, f"query {stage.name}": stage.sql}
     rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.options_of(spec).as_rows()}
     shown = [{"property": key, "value": None if value is None else str(value)} for key, value in rows.items()]
     return Table({"property": "STRING", "value": "STRING"}, shown)

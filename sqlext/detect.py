@@ -11,9 +11,11 @@ import re
 from dataclasses import dataclass
 
 from sqlext.options import HINTS, HOME_KEY, is_option_key
+from sqlext.partition_functions import OPERATORS
 
 _OUR_WORDS = re.compile(
     r"\b(?:stream(?:ing)?|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|sqlext"
+    rf"|{'|'.join(OPERATORS)}"
     r"|\w*(?:flush|backlog)\w*)\b",
     re.IGNORECASE,
 )
@@ -95,6 +97,19 @@ def is_ours(text: str) -> bool:
 
 def is_ours_by_tokens(found: list[Token]) -> bool:
     """The same for a statement that is cut into tokens already."""
+    return is_flow_statement(found) or (_calls_a_partition_operator(found) and found[0].upper != "BEGIN")
+
+
+def _calls_a_partition_operator(found: list[Token]) -> bool:
+    """`map_partition(TABLE ..` and its like, with a table argument behind it: the names alone may be a user's own function."""
+    return any(
+        name.upper.lower() in OPERATORS and bracket.text == "(" and table.upper == "TABLE"
+        for name, bracket, table in zip(found, found[1:], found[2:], strict=False)
+    )
+
+
+def is_flow_statement(found: list[Token]) -> bool:
+    """Whether a statement is ours, apart from calls of partition operators."""
     while found and found[-1].text == ";":
         found = found[:-1]
     words = [token.upper for token in found]
@@ -102,12 +117,12 @@ def is_ours_by_tokens(found: list[Token]) -> bool:
         return _is_our_setting(found)
     if words[:1] == ["EXPLAIN"]:
         skip = 2 if words[1:2] and words[1] in ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL") else 1
-        return is_ours_by_tokens(found[skip:])
+        return is_flow_statement(found[skip:])
     if words[:1] == ["BEGIN"]:  # a script is Spark's, and so is all that stands in it
         return False
     return (
         _is_our_command(words, found)
-        or _has_end_of_stream(words)
+        or end_of_stream_at(found) is not None
         or _has_our_hint(found)
         or (_writes(words) and any(is_stream_relation(found, i) for i in range(len(found))))
     )
@@ -118,6 +133,7 @@ _COMMANDS = (
     ("CREATE", "OR", "REFRESH", "STREAMING", "TABLE"),
     ("CREATE", "FLOW"),
     ("SHOW", "FLOWS"),
+    ("SHOW", "PARTITION", "FUNCTIONS"),
     ("SHOW", "JOBS"),
     ("SHOW", "JOB", "EVENTS"),
     ("DESCRIBE", "FLOW"),
@@ -150,9 +166,11 @@ def setting_key(found: list[Token]) -> str:
     return "".join(key)
 
 
-def _has_end_of_stream(words: list[str]) -> bool:
+def end_of_stream_at(found: list[Token]) -> int | None:
+    """The index of the first token of GLOBAL WINDOW END OF STREAM, if it stands anywhere."""
     clause = ["GLOBAL", "WINDOW", "END", "OF", "STREAM"]
-    return any(words[i : i + 5] == clause for i, word in enumerate(words) if word == "GLOBAL")
+    places = (at for at, token in enumerate(found) if token.upper == "GLOBAL")
+    return next((at for at in places if [token.upper for token in found[at : at + 5]] == clause), None)
 
 
 def _has_our_hint(found: list[Token]) -> bool:
@@ -208,6 +226,8 @@ def _names_a_relation(found: list[Token], index: int) -> bool:
     for at in range(index - 1, -1, -1):
         token, before = found[at], found[max(at - 1, 0)]
         depth += (token.text == ")") - (token.text == "(")
+        if token.text == "(" and depth < 0 and before.upper == "TABLE":
+            return True  # a table function's argument
         if token.text == "(" and depth < 0 and before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
             return False  # an argument list, or IN (..)
         if token.upper in ("FROM", "JOIN") and depth <= 0:

@@ -29,10 +29,11 @@ _END_OF_STREAM = ("GLOBAL", "WINDOW", "END", "OF", "STREAM")
 class Stream(exp.Expression):
     """`STREAM t [WITH (key = value, ..)] [WATERMARK expr DELAY OF interval] [AS alias]`.
 
-    Args: `this` the table, `options` a list of `StreamOption`, `watermark` a `Verbatim`, `alias` a TableAlias.
+    Args: `this` the table, `options` a list of `StreamOption`, `watermark` a `Verbatim`, `alias` a TableAlias, `is_bounded`
+    whether what it holds now is read, and no more: Spark then reads it as a table.
     """
 
-    arg_types = {"this": True, "options": False, "watermark": False, "alias": False}  # noqa: RUF012  # sqlglot's own form
+    arg_types = {"this": True, "options": False, "watermark": False, "alias": False, "is_bounded": False}  # noqa: RUF012  # sqlglot's own form
 
 
 class StreamOption(exp.Expression):
@@ -51,6 +52,15 @@ class Verbatim(exp.Expression):
     """Text that nothing looks into."""
 
     arg_types = {"this": True}  # noqa: RUF012
+
+
+class TableArgument(exp.Expression):
+    """`TABLE(query)` among a table function's arguments.
+
+    Args: `this` the query or table, `clauses` a `Verbatim` of PARTITION BY and ORDER BY.
+    """
+
+    arg_types = {"this": True, "clauses": False}  # noqa: RUF012
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,7 @@ class _Parser(DatabricksParser):
     _parse_equality = _spanned("_parse_equality")
     _parse_bitwise = _spanned("_parse_bitwise")
     _parse_unary = _spanned("_parse_unary")
-    _parse_lambda = _spanned("_parse_lambda")
+    _parse_any_lambda = _spanned("_parse_lambda")
     _parse_ordered = _spanned("_parse_ordered")
     _parse_any_table = _spanned("_parse_table")
 
@@ -99,6 +109,28 @@ class _Parser(DatabricksParser):
         if self._curr.token_type == TokenType.STREAM and self._stands_before_a_name():
             return self._parse_stream_relation()
         return self._parse_any_table(*args, **kwargs)  # type: ignore[no-any-return]  # sqlglot's methods are untyped here
+
+    def _parse_lambda(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
+        is_table = self._curr is not None and self._curr.token_type == TokenType.TABLE
+        if is_table and self._next and self._next.token_type == TokenType.L_PAREN:
+            return self._parse_table_argument()
+        return self._parse_any_lambda(*args, **kwargs)  # type: ignore[no-any-return]  # sqlglot's methods are untyped here
+
+    def _parse_table_argument(self) -> TableArgument:
+        """`TABLE(t)` or `TABLE(query)`, with PARTITION BY and ORDER BY, up to the next argument."""
+        first = self._curr
+        self._advance()
+        self._match_l_paren()
+        table = self._parse_select() or self._parse_table_parts()
+        self._match_r_paren()
+        clauses, depth = self._curr, 0
+        while self._curr and (depth or self._curr.token_type not in (TokenType.COMMA, TokenType.R_PAREN)):
+            depth += (self._curr.token_type == TokenType.L_PAREN) - (self._curr.token_type == TokenType.R_PAREN)
+            self._advance()
+        text = self.sql[clauses.start : self._prev.end + 1] if clauses and self._prev.end >= clauses.start else ""
+        argument = TableArgument(this=table, clauses=Verbatim(this=text) if text else None)
+        _note(argument, first.start, self._prev.end + 1)
+        return argument
 
     def _stands_before_a_name(self) -> bool:
         following = self._next
@@ -237,18 +269,24 @@ class _Generator(DatabricksGenerator):
     def render_stream(self, stream: Stream) -> str:
         options = stream.args.get("options")
         parts = [
-            f"STREAM {self.sql(stream, 'this')}",
+            "" if stream.args.get("is_bounded") else "STREAM",
+            self.sql(stream, "this"),
             f"WITH ({', '.join(self.sql(option) for option in options)})" if options else "",
             self.sql(stream, "watermark"),
             f"AS {alias}" if (alias := self.sql(stream, "alias")) else "",
         ]
         return " ".join(part for part in parts if part)
 
+    def render_table_argument(self, argument: TableArgument) -> str:
+        clauses = self.sql(argument, "clauses")
+        return f"TABLE({self.sql(argument, 'this')})" + (f" {clauses}" if clauses else "")
+
 
 _OUR_NODES: dict[type, Callable[[_Generator, Any], str]] = {
     Stream: _Generator.render_stream,
     StreamOption: lambda _, option: option.args["source"],
     HintCall: lambda _, hint: hint.args["source"],
+    TableArgument: _Generator.render_table_argument,
     Verbatim: lambda _, text: text.this,
 }
 

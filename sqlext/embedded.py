@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -261,7 +262,19 @@ def _end(spark: SparkSession, gateway: Any) -> None:
     except (PySparkException, Py4JError, OSError):
         logger.exception("Spark did not stop cleanly")
     with suppress(Exception):
+        _wake_callback_threads(gateway)
         gateway.shutdown()
     with suppress(Exception):
         gateway.proc.stdin.close()
         gateway.proc.wait(timeout=_JVM_ENDS_WITHIN)
+
+
+def _wake_callback_threads(gateway: Any) -> None:
+    """End the reads of the threads that wait for Java's calls.
+
+    Py4J closes a connection's stream first and its socket then. Closing a stream that a thread still reads from waits for that
+    thread, and so for ever when Java keeps the connection open.
+    """
+    for connection in list(gateway.get_callback_server().connections):
+        with suppress(OSError):
+            connection.socket.shutdown(socket.SHUT_RDWR)

@@ -103,6 +103,10 @@ class PartitionFunctionError(SqlextError, RuntimeError):
     """A function over a partition failed, or gives what it does not declare; carries the function's own traceback."""
 
 
+class KeyedFunctionError(SqlextError, RuntimeError):
+    """A keyed function failed, gives what it does not declare, or uses state without a key; carries its own traceback."""
+
+
 class WaitTimeoutError(SqlextError, TimeoutError):
     """A wait reached its deadline."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sqlext.options import CACHE_MAX_ENTRIES, FLUSH_MAX_INTERVAL, FLUSH_MEMORY_BUFFER_ONLY, Options
-from sqlext.plan import Firing, FlowPlan, JobGraph, Key, Operator, OutputMode
+from sqlext.plan import BoundedPlan, Firing, FlowPlan, JobGraph, Key, Operator, OutputMode
 
 
 def explain_flow(plan: FlowPlan, options: Options, target: str, durable_because: str = "") -> list[str]:
@@ -37,19 +37,26 @@ def explain_flow(plan: FlowPlan, options: Options, target: str, durable_because:
     ]
 
 
-def explain_bounded(graph: JobGraph, firings: tuple[Firing, ...]) -> list[str]:
-    """The lines that EXPLAIN shows for a query with GLOBAL WINDOW END OF STREAM."""
+def explain_bounded(plan: BoundedPlan, target: str) -> list[str]:
+    """The lines that EXPLAIN shows for a query with GLOBAL WINDOW END OF STREAM, before Spark's own.
+
+    Args:
+        target: the table that the rows go into; empty for a query.
+    """
     return [
         "== Job graph ==",
-        *_tree(graph, graph.last, "", True),
+        *([f"Sink {target}"] if target else []),
+        *_tree(plan.graph, plan.graph.last, "", True),
         "",
         "== Stages ==",
-        *_stages(graph),
+        *_stages(plan.graph),
         "",
         "== Rules fired ==",
-        *_rules(firings),
+        *_rules(plan.firings),
         "",
-        "This version explains bounded stages, and does not run them.",
+        "== Query for Spark ==",
+        plan.sql,
+        "",
     ]
 
 

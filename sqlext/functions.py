@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sqlext.errors import NameTakenError, SchemaError
+from sqlext.named_functions import NamedFunctions
 
 # Spark 4.2's functions of the group `agg_funcs`; a test holds this list against Spark's own registry.
 AGGREGATES = frozenset(
@@ -90,15 +90,11 @@ class Reduction:
         return functools.reduce(self.combine, values) if values else None
 
 
-class FunctionRegistry:
-    """The functions registered from Python in this process.
-
-    The lock guards the dict; any thread may call any method.
-    """
+class SqlFunctions(NamedFunctions[PythonFunction]):
+    """Those that SQL calls as functions of its own."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._functions: dict[str, PythonFunction] = {}
+        super().__init__("function")
 
     def add(self, function: PythonFunction) -> None:
         """Add a function; the same one may be added again.
@@ -110,19 +106,9 @@ class FunctionRegistry:
         name = function.name.lower()
         if not name.isidentifier():
             raise SchemaError(f"`{function.name}` cannot name a SQL function: letters, digits and _ only.")
-        with self._lock:
-            there = self._functions.get(name)
-            if name in AGGREGATES or (there is not None and there != function):
-                raise NameTakenError(f"There is a function `{function.name}` already. Register yours under another name.")
-            self._functions[name] = function
-
-    def get(self, name: str) -> PythonFunction | None:
-        with self._lock:
-            return self._functions.get(name.lower())
-
-    def __iter__(self) -> Iterator[PythonFunction]:
-        with self._lock:
-            return iter(list(self._functions.values()))
+        if name in AGGREGATES:
+            raise NameTakenError(f"There is a function `{function.name}` already. Register yours under another name.")
+        super().add(function)
 
 
-FUNCTIONS = FunctionRegistry()
+FUNCTIONS = SqlFunctions()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from sqlext import dialect
-from sqlext.detect import Token, setting_key, tokens
+from sqlext import bounded, dialect
+from sqlext.cursor import Cursor, unquoted
+from sqlext.detect import end_of_stream_at, is_flow_statement, setting_key, tokens
 from sqlext.errors import Position, SyntaxProblem, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.options import Given
+from sqlext.partition_calls import partition_calls, partition_query, spark_form
 from sqlext.plan import TableDefinition
 from sqlext.statements import (
     AlterFlow,
+    BoundedStatement,
     CreateStreamingTable,
     CreateTableAs,
     DescribeFlow,
@@ -23,6 +24,7 @@ from sqlext.statements import (
     Select,
     SetOption,
     ShowFlows,
+    ShowPartitionFunctions,
     Statement,
 )
 
@@ -33,18 +35,17 @@ def parse(text: str) -> Statement:
     Raises:
         SyntaxProblem: with the place and what was expected there.
     """
-    return _Head(text, tokens(text)).statement()
+    found = tokens(text)
+    if calls := partition_calls(found):
+        if not is_flow_statement(found):
+            return partition_query(text, found, calls)
+        text = spark_form(text, found, calls)
+        found = tokens(text)
+    return _Head(text, found).statement()
 
 
-class _Head:
-    """A cursor over the tokens of one statement."""
-
-    def __init__(self, text: str, found: list[Token]) -> None:
-        self._text = text
-        while found and found[-1].text == ";":
-            found.pop()
-        self._tokens = found
-        self._at = 0
+class _Head(Cursor):
+    """Reads one statement."""
 
     # The grammar, top down.
 
@@ -54,6 +55,8 @@ class _Head:
             for mode in ("FORMATTED", "COST", "CODEGEN", "LOGICAL"):
                 self._take(mode)
             return Explain(self.statement(), extended)
+        if (bounded := self._bounded()) is not None:
+            return bounded
         word = self._word()
         if word == "CREATE" or word == "REPLACE":
             return self._create()
@@ -67,6 +70,82 @@ class _Head:
         if self._take("SET"):
             return self._set()
         return self._command()
+
+    def _bounded(self) -> BoundedStatement | None:
+        """A statement of Spark's with GLOBAL WINDOW END OF STREAM in its query; None for all else, and for flows."""
+        clause = end_of_stream_at(self._tokens)
+        if clause is None or (self._word() == "CREATE" and self._word_after("CREATE", "OR", "REFRESH") in ("STREAMING", "FLOW")):
+            return None
+        start = self._at
+        first, verb = self._tokens[start], self._word()
+        at = self._query_of_statement(verb)
+        if at is None or at > clause:
+            token = self._tokens[clause]
+            raise UnsupportedError(
+                f"GLOBAL WINDOW END OF STREAM has no meaning in this {verb}. It stands in a query: SELECT, INSERT .. SELECT, "
+                "CREATE TABLE .. AS, CREATE VIEW .. AS.",
+                Position.of(self._text, token.start, token.stop),
+            )
+        insert = self._insert_after_with(at)
+        head_at = start if insert is None else insert
+        prelude = (0, "") if insert is None else (first.start, self._text[first.start : self._tokens[insert].start])
+        head = self._text[self._tokens[head_at].start : self._tokens[at].start].strip()
+        self._at = at
+        query = self._query(prelude)
+        self._at = head_at
+        if not bounded.is_bounded(query):
+            self._at = start
+            return None
+        return BoundedStatement(head, self._target() if head else (), query)
+
+    def _target(self) -> Name:
+        """The table that INSERT or CREATE TABLE .. AS fills; none for a view or a directory."""
+        while self._take("INSERT") or self._take("CREATE") or self._take("OR") or self._take("REPLACE") or self._take("EXTERNAL"):
+            pass
+        if not (self._take("INTO") or self._take("OVERWRITE") or self._word() == "TABLE"):
+            return ()
+        self._take("TABLE")
+        self._take("IF", "NOT", "EXISTS")
+        return () if self._word() in ("LOCAL", "DIRECTORY") else self._name()
+
+    def _query_of_statement(self, verb: str) -> int | None:
+        """The index of the token that a statement's query begins with."""
+        if verb in ("SELECT", "FROM", "(", "VALUES", "TABLE"):
+            return self._at
+        if verb == "WITH":
+            insert = self._insert_after_with(len(self._tokens))
+            return self._at if insert is None else self._first_of_query(insert)
+        if verb == "INSERT":
+            return self._first_of_query(self._at)
+        if verb in ("CREATE", "REPLACE"):
+            words = (self._tokens[at].upper for at in range(self._at, len(self._tokens)))
+            place = next((at for at, word in enumerate(words, self._at) if word == "AS" and self._begins_query(at + 1)), None)
+            return None if place is None else place + 1
+        return None
+
+    def _insert_after_with(self, stop: int) -> int | None:
+        """INSERT INTO or OVERWRITE behind a WITH clause; a column may have that name too."""
+        if self._word() != "WITH":
+            return None
+        words = [token.upper for token in self._tokens] + [""]
+        return next(
+            (at for at in range(self._at, stop) if words[at] == "INSERT" and words[at + 1] in ("INTO", "OVERWRITE")), None
+        )
+
+    def _first_of_query(self, start: int) -> int | None:
+        return next((at for at in range(start + 1, len(self._tokens)) if self._begins_query(at)), None)
+
+    def _begins_query(self, at: int) -> bool:
+        words = [token.upper or token.text for token in self._tokens[at : at + 4]]
+        while words[:1] == ["("]:
+            words = words[1:]
+        return words[:1] in (["SELECT"], ["WITH"], ["FROM"])
+
+    def _word_after(self, *skipped: str) -> str:
+        ahead = 0
+        while self._word(ahead) in skipped:
+            ahead += 1
+        return self._word(ahead)
 
     def _create(self) -> Statement:
         position = self._position()
@@ -163,6 +242,8 @@ class _Head:
     def _show(self) -> Statement:
         if self._take("FLOWS"):
             return self._end(ShowFlows())
+        if self._take("PARTITION", "FUNCTIONS"):
+            return self._end(ShowPartitionFunctions())
         if self._take("JOBS"):
             return self._end(JobCommand("SHOW JOBS"))
         self._expect("JOB")
@@ -180,7 +261,7 @@ class _Head:
             return SetOption(key, None, position)
         token = self._peek()
         value = self._text[token.start : self._tokens[-1].stop] if token else ""
-        return SetOption(key, _unquoted(value), position)
+        return SetOption(key, unquoted(value), position)
 
     def _command(self) -> Statement:
         verbs = ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER", "RESUME", "CANCEL")
@@ -197,84 +278,6 @@ class _Head:
             return self._end(AlterFlow(name, self._properties()))
         timeout = self._timeout() if verb == "WAIT" and self._take("TIMEOUT") else None
         return self._end(FlowCommand(verb, name, exists, timeout))
-
-    # Pieces.
-
-    def _timeout(self) -> Given:
-        token = self._peek()
-        if token is None:
-            raise self._problem("Expected a duration, such as 5 minutes")
-        position = self._position()
-        self._at = len(self._tokens)
-        return Given(_unquoted(self._text[token.start : self._tokens[-1].stop]), position)
-
-    def _properties(self) -> dict[str, Given]:
-        """`('key' = 'value', a.b-c = 2, ..)`"""
-        self._expect("(")
-        found: dict[str, Given] = {}
-        while True:
-            key, position = self._property_text(("=", ",", ")"))
-            self._take("=")
-            value, value_position = self._property_text((",", ")"))
-            if not key or not value:
-                raise self._problem("Expected 'key' = 'value'")
-            if key in found:
-                raise SyntaxProblem(f"The property `{key}` is given twice.", position)
-            found[key] = Given(_unquoted(value), value_position)
-            if not self._take(","):
-                break
-        self._expect(")")
-        return found
-
-    def _property_text(self, ends: tuple[str, ...]) -> tuple[str, Position]:
-        position = self._position()
-        start = self._at
-        while (token := self._peek()) and token.text not in ends:
-            gap = self._at > start and token.start != self._tokens[self._at - 1].stop
-            if gap and "=" in ends:
-                break
-            self._at += 1
-        if self._at == start:
-            return "", position
-        raw = self._text[self._tokens[start].start : self._tokens[self._at - 1].stop]
-        return (_unquoted(raw) if "=" in ends else raw), Position.of(self._text, position.start, self._tokens[self._at - 1].stop)
-
-    def _column_list(self) -> Name:
-        self._expect("(")
-        columns = [self._identifier()]
-        while self._take(","):
-            columns.append(self._identifier())
-        self._expect(")")
-        return tuple(columns)
-
-    def _name(self) -> Name:
-        parts = [self._identifier()]
-        while self._take("."):
-            parts.append(self._identifier())
-        return tuple(parts)
-
-    def _identifier(self) -> str:
-        token = self._peek()
-        if token is None or token.kind not in ("word", "quoted"):
-            raise self._problem("Expected a name")
-        self._at += 1
-        return _unquoted(token.text)
-
-    def _string(self) -> str:
-        token = self._peek()
-        if token is None or token.kind != "text":
-            raise self._problem("Expected a string")
-        self._at += 1
-        return _unquoted(token.text)
-
-    def _brackets(self) -> None:
-        self._expect("(")
-        depth = 1
-        while depth:
-            if self._peek() is None:
-                raise self._problem("Expected )")
-            depth += (self._word() == "(") - (self._word() == ")")
-            self._at += 1
 
     def _query(self, prelude: tuple[int, str] = (0, "")) -> Query:
         """The rest of the statement, read by the dialect; `prelude` is a WITH clause that stands before INSERT."""
@@ -294,55 +297,3 @@ class _Head:
         if self._peek() is not None:
             raise self._problem("Expected the end of the statement")
         return statement
-
-    # The cursor.
-
-    def _peek(self, ahead: int = 0) -> Token | None:
-        index = self._at + ahead
-        return self._tokens[index] if index < len(self._tokens) else None
-
-    def _word(self, ahead: int = 0) -> str:
-        token = self._peek(ahead)
-        return "" if token is None else token.upper or token.text
-
-    def _take(self, *words: str) -> bool:
-        if all(self._word(i) == word for i, word in enumerate(words)):
-            self._at += len(words)
-            return True
-        return False
-
-    def _expect(self, word: str) -> None:
-        if not self._take(word):
-            raise self._problem(f"Expected {word}")
-
-    def _position(self) -> Position:
-        token = self._peek()
-        if token is None:
-            return Position.of(self._text, len(self._text.rstrip()))
-        return Position.of(self._text, token.start, token.stop)
-
-    def _problem(self, message: str, hint: str = "") -> SyntaxProblem:
-        token = self._peek()
-        found = f"found `{token.text}`" if token else "the statement ends here"
-        return SyntaxProblem(f"{message}; {found}.{hint}", self._position())
-
-
-def _unquoted(text: str) -> str:
-    """A string literal's or quoted identifier's content; any other text as it is."""
-    if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"`":
-        return text
-    body, mark = text[1:-1], text[0]
-    if mark == "`":
-        return body.replace("``", "`")
-    return "".join(_unescaped(body.replace(mark * 2, mark)))
-
-
-def _unescaped(body: str) -> Iterator[str]:
-    escapes = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b"}
-    characters = iter(body)
-    for character in characters:
-        if character == "\\":
-            escaped = next(characters, "")
-            yield escapes.get(escaped, escaped)
-        else:
-            yield character

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlext.dialect import Stream, to_sql
+from sqlext.dialect import Stream, TableArgument, to_sql
 from sqlext.functions import FUNCTIONS
 from sqlext.options import Given
 from sqlext.plan import JobGraph, Operator, OperatorAttributes, OperatorAttributesBuilder, Source
@@ -24,6 +24,13 @@ class GraphBuilder:
         self._ctes: dict[str, exp.Query] = {}
         self._maintained: dict[str, int] = {}
         """Operators of maintained aggregates by their relations' names; with any, what is built is above them."""
+        self._stages: dict[str, int] = {}
+        """Last operators of bounded stages by their relations' names."""
+
+    def add_stage(self, name: str, query: exp.Query) -> None:
+        """Add the operators of a bounded stage, which later queries read under its name."""
+        self._stages[name] = self._query(query)
+        self._ctes = {}
 
     def build(self, query: exp.Query) -> JobGraph:
         self._query(query)
@@ -77,14 +84,18 @@ class GraphBuilder:
         return self._modifiers(select, at)
 
     def _read_by(self, clause: exp.Expr) -> list[int]:
-        """The subqueries of a clause that read a maintained aggregate; those over tables are only text."""
-        found = clause.walk(prune=lambda node: isinstance(node, exp.Query)) if self._maintained else ()
-        return [self._query(node) for node in found if isinstance(node, exp.Query) and self._is_maintained(node)]
+        """The subqueries of a clause that read a stage or a maintained aggregate; those over tables are only text."""
+        found = clause.walk(prune=lambda node: isinstance(node, exp.Query)) if self._built else ()
+        return [self._query(node) for node in found if isinstance(node, exp.Query) and self._reads_built(node)]
 
-    def _is_maintained(self, query: exp.Query) -> bool:
+    @property
+    def _built(self) -> dict[str, int]:
+        return self._stages | self._maintained
+
+    def _reads_built(self, query: exp.Query) -> bool:
         names = {table.name.lower() for table in query.find_all(exp.Table)}
-        return not names.isdisjoint(self._maintained) or any(
-            cte is not query and self._is_maintained(cte) for name, cte in self._ctes.items() if name in names
+        return not names.isdisjoint(self._built) or any(
+            cte is not query and self._reads_built(cte) for name, cte in self._ctes.items() if name in names
         )
 
     def _aggregate(self, select: exp.Select, at: int) -> int:
@@ -114,11 +125,15 @@ class GraphBuilder:
     def _relation(self, relation: exp.Expr) -> int:
         if isinstance(relation, Stream):
             alias = relation.alias or relation.this.name
-            source = Source(_parts(relation.this), alias, True, self._options.get(alias.lower(), {}))
+            is_stream = not relation.args.get("is_bounded")
+            options = self._options.get(alias.lower(), {}) if is_stream else {}
+            source = Source(_parts(relation.this), alias, is_stream, options)
             return self._add("Source", self._sql(relation), (), source=source)
         if isinstance(relation, exp.Table):
-            if not relation.db and relation.name in self._maintained:
-                return self._maintained[relation.name]
+            if not relation.db and relation.name in self._built:
+                return self._built[relation.name]
+            if arguments := [each for each in relation.this.find_all(TableArgument) if each.parent is relation.this]:
+                return self._called(relation, [each.this for each in arguments])
             cte = self._ctes.get(relation.name.lower()) if not relation.db else None
             if cte is not None:
                 return self._query(cte)
@@ -127,6 +142,13 @@ class GraphBuilder:
         if isinstance(relation, exp.Query):
             return self._query(relation)
         return self._add("Source", self._sql(relation), ())
+
+    def _called(self, call: exp.Table, tables: Sequence[exp.Expr]) -> int:
+        """A call of a table function over tables: a full dam, unless a stream goes through it."""
+        is_endless = any(not stream.args.get("is_bounded") for stream in call.find_all(Stream))
+        inputs = tuple(self._query(table) if isinstance(table, exp.Query) else self._relation(table) for table in tables)
+        name = call.this.name
+        return self._add("".join(word.title() for word in name.split("_")), self._sql(call), inputs, is_dam=not is_endless)
 
     def _add(
         self,

@@ -6,21 +6,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.classic.column import Column
 
-from sqlext.errors import NotFoundError, SetupError, UnsupportedError
+from sqlext.errors import UnsupportedError
 from sqlext.plan import OutputMode
 
 _SECRET = "(?i)secret|password|token|access[.]?key"  # noqa: S105  # the default of spark.redaction.regex
 _EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;")  # what follows is no sentence
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
+_ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition around what went wrong in a task that writes files
 _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
 
@@ -28,7 +31,10 @@ def reason_of(error: BaseException) -> str:
     """What an error from the JVM says, without its condition's name, SQLSTATE, plan, SQL excerpt and stack."""
     text = str(error)
     if isinstance(error, Py4JJavaError):
-        text = str(error.java_exception.getMessage() or error.java_exception.getClass().getName())
+        java = error.java_exception
+        text = str(java.getMessage() or java.getClass().getName())
+        if text.startswith(_ONLY_SAYS_WHERE) and java.getCause() is not None:
+            text = str(java.getCause().getMessage() or text)
     lines = [line.strip() for line in _EXCERPT.split(text)[0].splitlines() if line.strip()]
     return _DECORATION.sub("", " ".join(lines[:4])).strip() or type(error).__name__
 
@@ -40,7 +46,7 @@ def parse_duration(spark: SparkSession, text: str) -> timedelta:
         ValueError: none of them takes it, or it has months, which have no fixed length.
     """
     word = text.strip()
-    jvm = _jvm(spark)
+    jvm = java_of(spark)
     if word == "0":
         return timedelta()
     if word[:1] in ("P", "p"):
@@ -81,7 +87,7 @@ def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
     Raises:
         UnsupportedError: with Spark's reason.
     """
-    jvm = _jvm(frame.sparkSession)
+    jvm = java_of(frame.sparkSession)
     plan = frame._jdf.queryExecution().analyzed()
     java_mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode.name.capitalize())()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
@@ -93,12 +99,59 @@ def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
 
 def has_watermark(frame: DataFrame) -> bool:
     """Whether a watermark stands anywhere in a query, also inside views."""
-    return "EventTimeWatermark" in str(frame._jdf.queryExecution().analyzed().toString())
+    return plan_has_watermark(frame._jdf.queryExecution().analyzed())
+
+
+def plan_has_watermark(plan: Any) -> bool:
+    """The same of a plan of Catalyst's."""
+    return "EventTimeWatermark" in str(plan.toString())
+
+
+def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
+    """A DataFrame of a logical plan, such as a parser gives."""
+    return DataFrame(java_of(spark).org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+
+
+def can_be_analysed(spark: SparkSession, plan: Any) -> bool:
+    """Whether Spark can make sense of a parsed statement; a command is not run."""
+    skip = java_of(spark).org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    try:
+        spark._jsparkSession.sessionState().executePlan(plan, skip).assertAnalyzed()
+    except (AnalysisException, Py4JJavaError):
+        return False
+    return True
+
+
+def java_list(spark: SparkSession, seq: Any) -> list[Any]:
+    """The items of a Scala Seq."""
+    return list(java_of(spark).scala.jdk.javaapi.CollectionConverters.asJava(seq))
+
+
+def scala_seq(spark: SparkSession, items: list[Any]) -> Any:
+    """A Scala Seq of Java objects."""
+    return java_of(spark).scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()
 
 
 def clone_session(spark: SparkSession) -> SparkSession:
     """A session with the same catalog, database, settings, temporary views and functions, and a life of its own."""
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+@contextmanager
+def outside_of_any_query(spark: SparkSession) -> Iterator[None]:
+    """Start threads of Java's that belong to no statement.
+
+    A thread takes over the local properties of the one that starts it, the id of the SQL execution among them. Jobs of a stream
+    that a statement started would be that statement's for ever: cancelled with it, and kept by Spark's scheduler (its
+    `activeQueryToJobs`) after it has ended.
+    """
+    context, properties = spark.sparkContext._jsc.sc(), spark.sparkContext._jvm.java.util.Properties  # type: ignore[union-attr]
+    before = context.getLocalProperties()
+    context.setLocalProperties(properties())
+    try:
+        yield
+    finally:
+        context.setLocalProperties(before)
 
 
 def is_temporary_view(spark: SparkSession, name: str) -> bool:
@@ -108,13 +161,13 @@ def is_temporary_view(spark: SparkSession, name: str) -> bool:
 
 def is_temporary_function(spark: SparkSession, name: str) -> bool:
     """Whether the session has a function of that name that no catalog holds."""
-    identifier = _jvm(spark).org.apache.spark.sql.catalyst.FunctionIdentifier(name)
+    identifier = java_of(spark).org.apache.spark.sql.catalyst.FunctionIdentifier(name)
     return bool(spark._jsparkSession.sessionState().catalog().isTemporaryFunction(identifier))
 
 
 def variable(spark: SparkSession, name: str) -> str | None:
     """Type and value of a session variable, as DECLARE VARIABLE takes them; None when there is none of that name."""
-    parts = _jvm(spark).scala.jdk.javaapi.CollectionConverters.asScala([name.lower()]).toSeq()
+    parts = java_of(spark).scala.jdk.javaapi.CollectionConverters.asScala([name.lower()]).toSeq()
     found = spark._jsparkSession.sessionState().catalogManager().tempVariableManager().get(parts)
     if not found.isDefined():
         return None
@@ -126,8 +179,8 @@ def default_location(spark: SparkSession, name: tuple[str, ...]) -> str:
     """Where Spark's own catalog would put a new managed table; an empty string for a table of another catalog."""
     if name[0] != "spark_catalog":
         return ""
-    identifier = _jvm(spark).org.apache.spark.sql.catalyst.TableIdentifier
-    some = _jvm(spark).scala.Option.apply
+    identifier = java_of(spark).org.apache.spark.sql.catalyst.TableIdentifier
+    some = java_of(spark).scala.Option.apply
     catalog = spark._jsparkSession.sessionState().catalog()
     return str(catalog.defaultTablePath(identifier(name[2], some(name[1]))).toString())
 
@@ -143,11 +196,11 @@ def can_hold(frame: DataFrame, column: str, ddl: str) -> bool:
 
 
 def _cast(frame: DataFrame) -> Any:
-    return _jvm(frame.sparkSession).org.apache.spark.sql.catalyst.expressions.Cast
+    return java_of(frame.sparkSession).org.apache.spark.sql.catalyst.expressions.Cast
 
 
 def _types(frame: DataFrame, column: str, ddl: str) -> tuple[Any, Any]:
-    jvm = _jvm(frame.sparkSession)
+    jvm = java_of(frame.sparkSession)
     to_type = jvm.org.apache.spark.sql.types.DataType.fromDDL(f"c {ddl}").apply("c").dataType()
     return frame._jdf.schema().apply(column).dataType(), to_type
 
@@ -169,14 +222,19 @@ def table_version(spark: SparkSession, location: str) -> int:
     return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).version())
 
 
-def table_bytes(spark: SparkSession, location: str) -> int:
-    """How large the data files of the newest version of the Delta table at `location` are."""
-    return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).sizeInBytes())
+def delta_table(spark: SparkSession, name: str) -> tuple[str, str, dict[str, str]]:
+    """Where a Delta table lies, its id, and its properties; DESCRIBE DETAIL tells them too, but runs a Spark job.
 
+    Args:
+        name: as SQL writes it.
 
-def file_count(spark: SparkSession, location: str) -> int:
-    """How many data files the newest version of the Delta table at `location` has."""
-    return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).numOfFiles())
+    Raises:
+        AnalysisException: it is no Delta table.
+    """
+    log = DeltaTable.forName(spark, name)._jdt.deltaLog()
+    metadata = log.update(False, _none(spark), _none(spark)).metadata()
+    properties = java_of(spark).scala.jdk.javaapi.CollectionConverters.asJava(metadata.configuration())
+    return str(log.dataPath().toString()), str(metadata.id()), {str(key): str(properties[key]) for key in properties}
 
 
 def delta_table_id(spark: SparkSession, location: str) -> str:
@@ -184,12 +242,12 @@ def delta_table_id(spark: SparkSession, location: str) -> str:
 
 
 def _delta_log(spark: SparkSession, location: str) -> Any:
-    jvm = _jvm(spark)
+    jvm = java_of(spark)
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
 
 
 def _none(spark: SparkSession) -> Any:
-    return _jvm(spark).scala.Option.apply(None)
+    return java_of(spark).scala.Option.apply(None)
 
 
 def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column]], str]:
@@ -198,7 +256,7 @@ def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column
     Returns:
         `df`; each grouping expression, with its text; and `GroupBy`, or `Rollup`, `Cube`, `Pivot` and the like.
     """
-    jvm = _jvm(grouped.session)
+    jvm = java_of(grouped.session)
     column_of = jvm.org.apache.spark.sql.classic.ExpressionUtils.column
     expressions = jvm.scala.jdk.javaapi.CollectionConverters.asJava(grouped._jgd.groupingExprs())
     columns = [(each.sql().replace("`", ""), Column(column_of(each))) for each in expressions]
@@ -206,81 +264,9 @@ def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column
     return grouped._df, columns, kind.group(1) if kind else ""
 
 
-def _jvm(spark: SparkSession) -> Any:
+def java_of(spark: SparkSession) -> Any:
+    """Py4J's view of the JVM, through which all classes are reached."""
     return spark.sparkContext._jvm
-
-
-class HadoopPath:
-    """A folder on any file system that Hadoop knows.
-
-    Args:
-        spark: whose Hadoop configuration opens it.
-        location: a path or URI; taken as it is, never as a glob or SQL.
-    """
-
-    def __init__(self, spark: SparkSession, location: str) -> None:
-        self._spark = spark
-        self._path = _jvm(spark).org.apache.hadoop.fs.Path(location)
-        self._fs = self._path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        self.location = str(self._fs.makeQualified(self._path).toString())
-
-    def child(self, *names: str) -> HadoopPath:
-        return HadoopPath(self._spark, "/".join((self.location, *names)))
-
-    def exists(self) -> bool:
-        return bool(self._fs.exists(self._path))
-
-    def make(self) -> None:
-        """Create the folder and those above it.
-
-        Raises:
-            SetupError: it cannot be created or is no folder.
-        """
-        try:
-            made = self._fs.mkdirs(self._path)
-        except (Py4JJavaError, CapturedException) as error:
-            raise SetupError(f"The folder {self.location} cannot be created: {reason_of(error)}.") from None
-        if not made:
-            raise SetupError(f"The folder {self.location} cannot be created.")
-
-    def names(self) -> list[str]:
-        """Names of what lies in the folder; nothing when it does not exist."""
-        if not self.exists():
-            return []
-        return [str(status.getPath().getName()) for status in self._fs.listStatus(self._path)]
-
-    def delete(self) -> None:
-        """Delete the folder and all in it; one that is not there is fine."""
-        self._fs.delete(self._path, True)
-
-    def write_text(self, text: str) -> None:
-        """Write a small file over what was there, whole or not at all, as Spark does with its checkpoints' files."""
-        checkpointing = _jvm(self._spark).org.apache.spark.sql.execution.streaming.checkpointing
-        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
-        self._fs.mkdirs(self._path.getParent())
-        stream = checkpointing.CheckpointFileManager.create(self._path, conf).createAtomic(self._path, True)
-        try:
-            stream.write(bytearray(text.encode()))
-        except BaseException:
-            stream.cancel()
-            raise
-        stream.close()
-
-    def read_text(self) -> str:
-        """Read a small file.
-
-        Raises:
-            NotFoundError: it is not there.
-        """
-        jvm = _jvm(self._spark)
-        try:
-            stream = self._fs.open(self._path)
-        except (Py4JJavaError, CapturedException):
-            raise NotFoundError(f"There is no file {self.location}.") from None
-        try:
-            return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
-        finally:
-            stream.close()
 
 
 def session_settings(spark: SparkSession) -> Iterator[tuple[str, str]]:
@@ -291,7 +277,7 @@ def session_settings(spark: SparkSession) -> Iterator[tuple[str, str]]:
     application: Mapping[str, str] = dict(spark.sparkContext.getConf().getAll())
     secret = re.compile(spark.sparkContext.getConf().get("spark.redaction.regex", _SECRET) or _SECRET)
     own = spark._jsparkSession.sessionState().conf().getAllConfs()
-    entries = _jvm(spark).scala.jdk.javaapi.CollectionConverters.asJava(own).entrySet().iterator()
+    entries = java_of(spark).scala.jdk.javaapi.CollectionConverters.asJava(own).entrySet().iterator()
     while entries.hasNext():
         entry = entries.next()
         if application.get(entry.getKey()) != entry.getValue() and not secret.search(entry.getKey()):

@@ -64,6 +64,26 @@ def inject_aggregate_set(session: SparkSession) -> None:
     _inject(session.sparkContext, java_session.extensions(), AGGREGATE_SET, builder)
 
 
+def inject_table_function(session: SparkSession, name: str, plan_of_call: Callable[[SparkSession, str, Any], Any]) -> None:
+    """Give a session, and every one made from now on, a table function. To Spark it is built in: views of a catalog may call it.
+
+    Args:
+        plan_of_call: takes the session that analyses the query, the name, and Catalyst's expressions of the arguments.
+    """
+    seam = _Seam(session.sparkContext)
+    jvm, some = seam.jvm, seam.jvm.scala.Option.apply
+
+    def build(arguments: Any) -> Any:
+        return seam.guarded("", lambda: plan_of_call(seam.active_session(), name, arguments), is_checked=False)
+
+    identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name, some("builtin"), some("system"))
+    info = jvm.org.apache.spark.sql.catalyst.expressions.ExpressionInfo("sqlext", name)
+    builder = _FunctionBuilder(build)
+    registry = jvm.org.apache.spark.sql.catalyst.analysis.TableFunctionRegistry.builtin()  # each new session copies it
+    for each in (registry, session._jsparkSession.sessionState().tableFunctionRegistry()):
+        each.registerFunction(identifier, info, builder)
+
+
 def _inject(context: SparkContext, extensions: Any, name: str, builder: _FunctionBuilder) -> None:
     jvm: Any = context._jvm
     identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
@@ -92,7 +112,7 @@ class _JavaObject:
 class _Seam:
     """What all our proxies share: the way into the JVM, and errors on their way out."""
 
-    def __init__(self, context: SparkContext, answer: Answerer) -> None:
+    def __init__(self, context: SparkContext, answer: Answerer | None = None) -> None:
         self.context = context
         self.jvm: Any = context._jvm
         self.answer = answer
@@ -123,7 +143,8 @@ class _Seam:
             raise Py4JJavaError("", java) from None
         except Exception as error:  # a bug of ours: the user gets a sentence, the log the traceback
             logger.exception("internal error in statement: %s", text)
-            message = f"sqlext failed on this statement ({type(error).__name__}: {error}). Please report it."
+            first_line = str(error).partition("\n")[0]
+            message = f"sqlext failed on this statement ({type(error).__name__}: {first_line}). Please report it."
             java = self._parse_exception(text, message, None) if is_checked else self._unchecked(message)
             raise Py4JJavaError("", java) from None
 
@@ -188,6 +209,7 @@ class _Parser(_JavaObject):
     def _plan(self, text: str) -> Any:
         if not is_ours(text):
             return self._delegate.parsePlan(text)
+        assert self._seam.answer is not None
         answer = self._seam.answer(self._seam.active_session(), text, self._delegate.parsePlan)
         if isinstance(answer, Table):
             return self._delegate.parsePlan(relation_sql(answer))

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlext.errors import NameTakenError, NotFoundError, SchemaError, did_you_mean
+from sqlext.errors import SchemaError
+from sqlext.named_functions import OperatorFunctions
+
+OPERATORS = ("map_partition", "sort_partition", "aggregate_partition", "reduce_partition", "process_keyed", "cogroup")
+"""SQL's names of them."""
+
+_ARGUMENTS = {"map_partition": ("records",), "reduce_partition": ("one", "other"), "cogroup": ("first", "second")}
+"""What each calls its function with, for messages."""
 
 
 class AggregateFunction(ABC):
@@ -38,8 +44,8 @@ class PartitionFunction:
 
     Attributes:
         name: as SQL gives it, in a string; case does not matter.
-        function: of map_partition, a function of an iterator; an `AggregateFunction`; or of reduce_partition, a function of two
-            rows.
+        function: of map_partition, a function of an iterator; of cogroup, of two iterators; an `AggregateFunction`; or of
+            reduce_partition, a function of two rows.
         returns: the columns that come out, as DDL; empty for reduce_partition, whose rows are like those that it reads.
 
     Raises:
@@ -54,69 +60,27 @@ class PartitionFunction:
         if isinstance(self.function, AggregateFunction):
             if not self.returns:
                 raise SchemaError(f"The aggregate function `{self.name}` needs `returns`: its columns, such as 'total DOUBLE'.")
-        elif self.returns:
-            check_arity("map_partition", self.function, ("records",))
         else:
-            check_arity("reduce_partition", self.function, ("one", "other"))
+            check_arity(self.operator, self.function, _ARGUMENTS[self.operator])
 
     @property
     def operator(self) -> str:
         """The SQL table function that calls it."""
         if isinstance(self.function, AggregateFunction):
             return "aggregate_partition"
-        return "map_partition" if self.returns else "reduce_partition"
+        if not self.returns:
+            return "reduce_partition"
+        is_cogroup = not _takes(self.function, _ARGUMENTS["map_partition"]) and _takes(self.function, _ARGUMENTS["cogroup"])
+        return "cogroup" if is_cogroup else "map_partition"
 
     @property
     def reads(self) -> str:
         """`rows` or `batches`."""
         function = self.function.add if isinstance(self.function, AggregateFunction) else self.function
-        return "batches" if self.operator != "reduce_partition" and reads_batches(function) else "rows"
+        return "batches" if self.operator not in ("reduce_partition", "cogroup") and reads_batches(function) else "rows"
 
 
-class PartitionFunctionRegistry:
-    """The partition functions registered in this process.
-
-    The lock guards the dict; any thread may call any method.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._functions: dict[str, PartitionFunction] = {}
-
-    def add(self, function: PartitionFunction) -> None:
-        """Add a function; the same one may be added again.
-
-        Raises:
-            NameTakenError: another function is registered under its name.
-        """
-        with self._lock:
-            there = self._functions.setdefault(function.name.lower(), function)
-        if there != function:
-            raise NameTakenError(f"There is a partition function `{there.name}` already. Register yours under another name.")
-
-    def get(self, name: str, operator: str) -> PartitionFunction:
-        """The function that an operator calls.
-
-        Raises:
-            NotFoundError: there is none of that name; says which one is near.
-            SchemaError: it is for another operator.
-        """
-        with self._lock:
-            function = self._functions.get(name.lower())
-            known = sorted(each.name for each in self._functions.values() if each.operator == operator)
-        if function is None:
-            there = f" Those of {operator} are {', '.join(known)}." if known else f" There is none for {operator} yet."
-            raise NotFoundError(f"There is no partition function `{name}`.{did_you_mean(name, known)}{there}")
-        if function.operator != operator:
-            raise SchemaError(f"{operator} cannot call `{function.name}`: it is registered for {function.operator}.")
-        return function
-
-    def __iter__(self) -> Iterator[PartitionFunction]:
-        with self._lock:
-            return iter(sorted(self._functions.values(), key=lambda function: function.name.lower()))
-
-
-PARTITION_FUNCTIONS = PartitionFunctionRegistry()
+PARTITION_FUNCTIONS: OperatorFunctions[PartitionFunction] = OperatorFunctions("partition function")
 
 
 def name_of(function: Any) -> str:
@@ -129,14 +93,19 @@ def check_arity(operator: str, function: Any, arguments: tuple[str, ...]) -> Non
     calls = f"{operator} calls its function with ({', '.join(arguments)})"
     if not callable(function):
         raise SchemaError(f"{calls}; {function!r} is no function.")
+    if not _takes(function, arguments):
+        raise SchemaError(f"{calls}; {name_of(function)}{inspect.signature(function)} does not take that.")
+
+
+def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
+    """Whether a function can be called with so many arguments, as far as it says."""
     try:
-        signature = inspect.signature(function)
-    except ValueError:  # some functions of C do not say what they take
-        return
-    try:
-        signature.bind(*arguments)
+        inspect.signature(function).bind(*arguments)
     except TypeError:
-        raise SchemaError(f"{calls}; {name_of(function)}{signature} does not take that.") from None
+        return False
+    except ValueError:  # some functions of C do not say what they take
+        return True
+    return True
 
 
 def reads_batches(function: Callable[..., Any]) -> bool:

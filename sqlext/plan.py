@@ -22,6 +22,9 @@ INTERNAL_PREFIX = "__sqlext_"
 AGGREGATE_PREFIX = "__sqlext_aggregate_"
 """What a maintained aggregate is called in the query above it, before its number; numbers start at 1."""
 
+STAGE_PREFIX = "__sqlext_stage_"
+"""What the result of a bounded stage is called in the query that reads it, before its number; numbers start at 1."""
+
 
 class OutputMode(StrEnum):
     """How Spark hands over a micro-batch: changed groups, new rows, or (to get lost ones back) all groups."""
@@ -77,7 +80,7 @@ class Source:
     Attributes:
         name: the table's name, part by part.
         alias: what the query calls it.
-        is_stream: read with STREAM.
+        is_stream: read with STREAM, without an end.
         options: our options of its WITH clause and hints, by key; hints win over WITH.
     """
 
@@ -213,6 +216,21 @@ class MaintainedAggregate:
 
 
 @dataclass(frozen=True)
+class BoundedStage:
+    """A bounded query within a flow's: its result is a table before the streaming queries start (FLIP-331).
+
+    Attributes:
+        name: the relation's name in the queries that read it, `__sqlext_stage_1`, ..
+        sql: the query for Spark, all rules applied.
+        after: the names of the stages that it reads.
+    """
+
+    name: str
+    sql: str
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class FlowPlan:
     """A streaming query, ready to run.
 
@@ -228,6 +246,7 @@ class FlowPlan:
         aggregates: what `above` reads, each a streaming query of its own.
         above: the batch query over the relations of `aggregates` and over tables that makes all of the target's rows; empty
             when `sql` makes them.
+        stages: the bounded queries that end before the streaming ones start, each behind those that it reads.
     """
 
     sql: str
@@ -240,11 +259,25 @@ class FlowPlan:
     not_idempotent_because: str = ""
     aggregates: tuple[MaintainedAggregate, ...] = ()
     above: str = ""
+    stages: tuple[BoundedStage, ...] = ()
 
     @property
     def queries(self) -> tuple[MaintainedAggregate, ...]:
         """The streaming queries to run; one that writes the target itself has no name."""
         return self.aggregates if self.above else (MaintainedAggregate("", self.sql, self.key),)
+
+
+@dataclass(frozen=True)
+class BoundedPlan:
+    """A query that ends, ready to run.
+
+    Attributes:
+        sql: the query for Spark, all rules applied; its parts with END OF STREAM are calls of a table function.
+    """
+
+    sql: str
+    graph: JobGraph
+    firings: tuple[Firing, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,28 @@ from sqlglot import exp
 
 from sqlext import grouping
 from sqlext.above import Split, split
+from sqlext.bounded import CutStage, called, cut_stages, with_bounded_streams
 from sqlext.dialect import HintCall, Stream, position_of, to_sql, without_brackets
 from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions import FUNCTIONS
 from sqlext.graph import GraphBuilder
 from sqlext.options import HINTS, Given, is_option_key
 from sqlext.options import option as option_of
-from sqlext.plan import Firing, FlowPlan, JobGraph, Key, MaintainedAggregate, OutputMode, References
+from sqlext.plan import (
+    BoundedPlan,
+    BoundedStage,
+    Firing,
+    FlowPlan,
+    Key,
+    MaintainedAggregate,
+    OutputMode,
+    References,
+)
 from sqlext.rewriter import Batch, Scope, rewrite
 from sqlext.shape import (
     function_name,
     is_aggregate_call,
     is_aggregation,
-    is_end_of_stream,
     our_hints,
     references_of,
     selects_of,
@@ -38,8 +47,11 @@ SPARK_HINTS = frozenset(
 )
 
 
-def plan_flow(query: Query, batches: Sequence[Batch]) -> FlowPlan:
+def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) -> FlowPlan:
     """Plan a streaming query that keeps a table up to date.
+
+    Args:
+        is_sorted: whether the aggregates of its bounded stages sort.
 
     Raises:
         OptionError: a hint or a WITH option is unknown, misspelt, or on a relation that is no stream.
@@ -47,17 +59,46 @@ def plan_flow(query: Query, batches: Sequence[Batch]) -> FlowPlan:
         RuleError: a rule failed.
     """
     hints, source_options = read_options(query)
-    tree, firings = rewrite(query.tree, query.source, [batch for batch in batches if batch.scope is Scope.QUERY])
-    _refuse_end_of_stream(query)
-    of_aggregates = [batch for batch in batches if batch.scope is Scope.AGGREGATE]
+    tree, cut = cut_stages(with_bounded_streams(query).tree)
+    query = Query(tree, query.source)
     builder = GraphBuilder(query.source, source_options)
+    stages, of_stages = _plan_stages(cut, query.source, batches, is_sorted, builder)
+    tree, firings = rewrite(tree, query.source, [batch for batch in batches if batch.scope is Scope.QUERY])
+    of_aggregates = [batch for batch in batches if batch.scope is Scope.AGGREGATE]
     parts = split(tree, query.source)
     plan = (
         _plan_one_query(query, tree, of_aggregates, builder)
         if parts is None
         else _plan_above(query, tree, parts, of_aggregates, builder)
     )
-    return replace(plan, hints=hints, firings=(*firings, *plan.firings))
+    references = _all_references([plan.references, *(references_of(each.tree) for each in cut)])
+    return replace(plan, hints=hints, firings=(*of_stages, *firings, *plan.firings), references=references, stages=stages)
+
+
+def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> BoundedPlan:
+    """Plan a query that holds GLOBAL WINDOW END OF STREAM, and no stream outside of it.
+
+    Raises:
+        OptionError: a hint or a WITH option is unknown, misspelt, or on a relation that is no stream.
+        UnsupportedError: a stream's options have no meaning in a bounded query.
+    """
+    _, source_options = read_options(query)
+    tree, firings = rewrite(with_bounded_streams(query).tree, query.source, batches)
+    graph = GraphBuilder(query.source, source_options).build(tree)
+    return BoundedPlan(to_sql(called(tree, is_sorted), query.source).strip(), graph, firings)
+
+
+def _plan_stages(
+    cut: Sequence[CutStage], source: str, batches: Sequence[Batch], is_sorted: bool, builder: GraphBuilder
+) -> tuple[tuple[BoundedStage, ...], tuple[Firing, ...]]:
+    stages: list[BoundedStage] = []
+    firings: list[Firing] = []
+    for each in cut:
+        tree, fired = rewrite(each.tree, source, batches)
+        builder.add_stage(each.name, tree)
+        stages.append(BoundedStage(each.name, to_sql(called(tree, is_sorted), source).strip(), each.after))
+        firings += fired
+    return tuple(stages), tuple(firings)
 
 
 def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:
@@ -96,24 +137,12 @@ def _plan_above(query: Query, tree: exp.Query, parts: Split, batches: Sequence[B
         graph=builder.build_above(outer, inner),
         output_mode=OutputMode.UPDATE,
         firings=(*firings, *fired),
-        references=_all_references([tree, *inner.values()]),
+        references=_all_references([references_of(each) for each in (tree, *inner.values())]),
         aggregates=tuple(
             MaintainedAggregate(each.name, to_sql(inner[each.name], query.source).strip(), each.key) for each in parts.aggregates
         ),
         above=to_sql(outer, query.source).strip(),
     )
-
-
-def plan_bounded(query: Query, batches: Sequence[Batch]) -> tuple[JobGraph, tuple[Firing, ...]]:
-    """The graph of a query with GLOBAL WINDOW END OF STREAM, and the rules that fired: what EXPLAIN shows of it."""
-    _, source_options = read_options(query)
-    tree, firings = rewrite(query.tree, query.source, batches)
-    return GraphBuilder(query.source, source_options).build(tree), firings
-
-
-def is_bounded(query: Query) -> bool:
-    """Whether GLOBAL WINDOW END OF STREAM stands anywhere in it."""
-    return any(is_end_of_stream(each) for each in query.tree.find_all(exp.Query))
 
 
 def read_options(query: Query) -> tuple[dict[str, Given], dict[str, dict[str, Given]]]:
@@ -174,27 +203,17 @@ def _with_options(stream: Stream, query: Query) -> dict[str, Given]:
     return found
 
 
-def _refuse_end_of_stream(query: Query) -> None:
-    for each in query.tree.find_all(exp.Query):
-        if is_end_of_stream(each):
-            raise UnsupportedError(
-                "GLOBAL WINDOW END OF STREAM needs bounded stages, which this version does not run.",
-                position_of(each, query.source),
-            )
-
-
 def _why_not_idempotent(tree: exp.Query) -> tuple[str, exp.Expr | None]:
     """The aggregate call of which an older row counts beside a newer one: what is said of it, and where it stands."""
     for select in selects_of(tree):
         for call in select.find_all(exp.Func):
-            python = FUNCTIONS.get(function_name(call))
+            python = FUNCTIONS.find(function_name(call))
             if is_aggregate_call(call) and python is not None and not python.is_output_idempotent:
                 return f"the function {python.name} is registered as not output-idempotent", call
     return "", None
 
 
-def _all_references(trees: Sequence[exp.Query]) -> References:
-    found = [references_of(tree) for tree in trees]
+def _all_references(found: Sequence[References]) -> References:
 
     def names(kind: Callable[[References], tuple[str, ...]]) -> tuple[str, ...]:
         return tuple(sorted({name for each in found for name in kind(each)}))

@@ -21,6 +21,7 @@ from sqlext.output import Printer
 _STYLES = {
     FlowPhase.RUNNING: "green",
     FlowPhase.STARTING: "yellow",
+    FlowPhase.BOUNDED_STAGES: "yellow",
     FlowPhase.STOPPED: "dim",
     FlowPhase.FAILED: "bold red",
     FlowPhase.FENCED: "bold red",
@@ -44,7 +45,7 @@ class FlowStatus:
 
     @property
     def is_running(self) -> bool:
-        return self.phase in (FlowPhase.STARTING, FlowPhase.RUNNING)
+        return self.phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES, FlowPhase.RUNNING)
 
 
 Statuses = Callable[[], list[FlowStatus]]

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
 from sqlext.detect import Token, tokens
-from sqlext.errors import Position, SqlextError
+from sqlext.errors import KeyedFunctionError, PartitionFunctionError, Position, SqlextError
 from sqlext.jvm import reason_of
 
 
@@ -116,6 +116,12 @@ _PLACES_AT_THE_END = (
 _AFTER_THE_MESSAGE = re.compile(
     r"\s*(?:\n== SQL|\n\s*at [\w.$]+\(|\n+JVM stacktrace:|\n+Driver stacktrace:|\nTraceback \(|;\n+[ '+]*[A-Za-z]+)", re.DOTALL
 )
+# What a partition or keyed function failed with: its own traceback, which Spark's and Java's stand around.
+_FAILED_FUNCTION = re.compile(
+    rf"{SqlextError.__module__}\.(?:{PartitionFunctionError.__name__}|{KeyedFunctionError.__name__}): "
+    r"(.*?)\s*(?:\n\s*at [\w.$]+\(|\n+\w+ stacktrace:|$)",
+    re.DOTALL,
+)
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}")
 _EXCERPT_WIDTH = 120
 _NOISE = ("Search path: ", "To tolerate the error on drop ")
@@ -140,6 +146,9 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, SqlextError):
         place = error.position
         return Problem(error.message, place.line, place.column) if place else Problem(error.message)
+    whole = str(error) if isinstance(error, Py4JJavaError) else _text_of(error).strip()
+    if match := _FAILED_FUNCTION.search(whole):
+        return Problem(match[1])
     whole = _text_of(error).strip()
     text = _AFTER_THE_MESSAGE.split(whole, maxsplit=1)[0].rstrip()
     line = column = None

@@ -18,14 +18,18 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sqlext import jars, parser
+from sqlext.bounded import END_OF_STREAM
 from sqlext.commands import Commands
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.host import FlowHost
 from sqlext.functions import FUNCTIONS, PythonFunction, Reduction
-from sqlext.jvm import HadoopPath, clone_session
+from sqlext.jvm import clone_session
 from sqlext.options import CONF_PREFIX, HOME_KEY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
+from sqlext.partition_functions import OPERATORS, PARTITION_FUNCTIONS, AggregateFunction, PartitionFunction
 from sqlext.registration import rules_in_force, sql_functions
+from sqlext.storage import HadoopPath
+from sqlext.table_functions import plan_of_call
 from sqlext.udfs import ALL as SHIPPED_FUNCTIONS
 
 logger = logging.getLogger(__name__)
@@ -33,6 +37,12 @@ logger = logging.getLogger(__name__)
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _CATALOG_KEY = "spark.sql.catalog.spark_catalog"
+_STATIC_DEFAULTS = {
+    _CATALOG_KEY: _DELTA_CATALOG,
+    # Classes kept of Spark's generated code. One flow's micro-batch and flush need about 150; with Spark's 100 each flush
+    # would compile its own anew.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+}
 _DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
 _EXECUTOR_CLASS_PATH = "spark.executor.extraClassPath"
 
@@ -71,7 +81,7 @@ _installed: dict[str, _Installed] = {}  # by application id: one Python process 
 
 
 def configure(builder: Any, progress: Callable[[str], None] | None = None) -> Any:
-    """Prepare a session builder: Delta on the class path, its catalog, and sqlext in the session that it makes.
+    """Prepare a session builder: Delta on the class path, its catalog, room for generated code, and sqlext in its session.
 
     Args:
         builder: `SparkSession.builder`, with whatever else is set on it.
@@ -94,8 +104,9 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
             delta = jars.delta_class_path(progress, settings) if settings else jars.delta_class_path(progress)
             for key in (_DRIVER_CLASS_PATH, _EXECUTOR_CLASS_PATH):
                 builder.config(key, os.pathsep.join(filter(None, (str(options.get(key, "")), delta))))
-        if _CATALOG_KEY not in options:
-            builder.config(_CATALOG_KEY, _DELTA_CATALOG)
+        for key, value in _STATIC_DEFAULTS.items():
+            if key not in options:
+                builder.config(key, value)
     get_or_create = type(builder).getOrCreate
     builder.getOrCreate = lambda: enable(get_or_create(builder))
     return builder
@@ -136,6 +147,8 @@ def enable(spark: SparkSession) -> SparkSession:
     holder.append(installed)
     _installed[context.applicationId] = installed
     parser.inject_aggregate_set(session)
+    for operator in (*OPERATORS, END_OF_STREAM):
+        parser.inject_table_function(session, operator, plan_of_call)
     for function in (*SHIPPED_FUNCTIONS, *FUNCTIONS):
         installed.add_function(function)
     atexit.register(disable, session)
@@ -223,6 +236,26 @@ def register_reduce_function(
     """
     reduction = Reduction(combine)
     register_function(name, reduction, returns, is_aggregate=True, is_output_idempotent=is_output_idempotent)
+
+
+def register_partition_function(name: str, function: Callable[..., Any] | AggregateFunction, *, returns: str = "") -> None:
+    """Make a Python function over whole partitions known to SQL, in every session (FLIP-380).
+
+    sqlext.register_partition_function("normalised", normalised, returns="id BIGINT, share DOUBLE")
+
+    then `SELECT * FROM map_partition(TABLE(t), 'normalised')`.
+
+    Args:
+        name: as SQL gives it, in a string.
+        function: of map_partition and reduce_partition, as `PartitionWindowedDataFrame`'s methods take it; or an
+            `AggregateFunction`.
+        returns: the columns that come out, as DDL; left out for reduce_partition, whose rows are like those it reads.
+
+    Raises:
+        SchemaError: the function cannot be called as the operator calls it.
+        NameTakenError: another function is registered under this name.
+    """
+    PARTITION_FUNCTIONS.add(PartitionFunction(name, function, returns))
 
 
 def _check_conf(spark: SparkSession) -> None:

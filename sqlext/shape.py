@@ -9,6 +9,7 @@ from sqlglot import exp
 from sqlext.dialect import HintCall, Stream
 from sqlext.functions import AGGREGATES, FUNCTIONS
 from sqlext.options import HINTS
+from sqlext.partition_functions import OPERATORS
 from sqlext.plan import INTERNAL_PREFIX, References
 
 
@@ -28,7 +29,7 @@ def is_aggregate_call(node: exp.Expr) -> bool:
     """Whether a node is an aggregate function's call, and not a window function's."""
     if not (name := function_name(node)):
         return False
-    python = FUNCTIONS.get(name)
+    python = FUNCTIONS.find(name)
     if not (isinstance(node, exp.AggFunc) or name in AGGREGATES or (python and python.is_aggregate)):
         return False
     below, above = node, node.parent
@@ -81,8 +82,8 @@ def streaming_ctes(query: exp.Query) -> set[str]:
 
 
 def reads_stream(node: exp.Expr, ctes: set[str]) -> bool:
-    """Whether `node` reads a stream, or one of the streaming `ctes`."""
-    if node.find(Stream):
+    """Whether `node` reads a stream that does not end, or one of the streaming `ctes`."""
+    if any(not stream.args.get("is_bounded") for stream in node.find_all(Stream)):
         return True
     return any(not table.db and table.name.lower() in ctes for table in node.find_all(exp.Table))
 
@@ -150,13 +151,17 @@ def with_filter(call: exp.Expr, collected: exp.Expr) -> tuple[exp.Expr, exp.Expr
 
 
 def references_of(query: exp.Query) -> References:
-    """The unqualified names in a query, at any depth; CTEs and the functions that only rules call are not among them."""
+    """The unqualified names in a query, at any depth; CTEs and what only sqlext calls so are not among them."""
     ctes = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
     relations = {table.name.lower() for table in query.find_all(exp.Table) if not table.args.get("db")} - ctes
     functions = {function_name(call) for call in query.find_all(exp.Func)} - {""}
     columns = {column.name.lower() for column in query.find_all(exp.Column) if not column.table}
-    functions = {name for name in functions if not name.startswith(INTERNAL_PREFIX)}  # every session has those
-    return References(tuple(sorted(relations)), tuple(sorted(functions)), tuple(sorted(columns)))
+
+    def users(names: set[str]) -> tuple[str, ...]:
+        ours = {"", *OPERATORS}  # a table function's table has no name; the operators every session has
+        return tuple(sorted(name for name in names - ours if not name.startswith(INTERNAL_PREFIX)))
+
+    return References(users(relations), users(functions), users(columns))
 
 
 def our_hints(tree: exp.Expr) -> list[HintCall]:

@@ -56,7 +56,7 @@ class Insert:
 
 @dataclass(frozen=True)
 class CreateTableAs:
-    """CREATE TABLE .. AS over a stream; allowed only when the query is bounded."""
+    """CREATE TABLE .. AS over a stream that does not end."""
 
     query: Query
     position: Position | None = None
@@ -64,14 +64,49 @@ class CreateTableAs:
 
 @dataclass(frozen=True)
 class Select:
-    """A query with our hints or END OF STREAM and no target."""
+    """A query over a stream that does not end, with our hints or a bounded part, and no target."""
 
     query: Query
     position: Position | None = None
 
 
 @dataclass(frozen=True)
+class BoundedStatement:
+    """A statement of Spark's whose query holds GLOBAL WINDOW END OF STREAM and reads no stream beyond it.
+
+    Attributes:
+        head: what stands before the query, as written: `INSERT INTO t (a)`, `CREATE TABLE t USING delta AS`, or nothing.
+        target: the table that the rows go into; empty when they go nowhere.
+        query: its source is the statement with all but the query blanked out.
+    """
+
+    head: str
+    target: Name
+    query: Query
+
+
+@dataclass(frozen=True)
+class PartitionQuery:
+    """A statement of Spark's in which partition operators are called.
+
+    Attributes:
+        sql: in Spark's own form.
+        calls: operator, and call as written, of each.
+        is_explain: whether it is EXPLAIN of such a statement.
+    """
+
+    sql: str
+    calls: tuple[tuple[str, str], ...]
+    is_explain: bool = False
+
+
+@dataclass(frozen=True)
 class ShowFlows:
+    pass
+
+
+@dataclass(frozen=True)
+class ShowPartitionFunctions:
     pass
 
 
@@ -120,4 +155,16 @@ class Explain:
 
 
 Writing = CreateStreamingTable | Insert | CreateTableAs | Select
-Statement = Writing | ShowFlows | DescribeFlow | FlowCommand | AlterFlow | JobCommand | SetOption | Explain
+Statement = (
+    Writing
+    | BoundedStatement
+    | PartitionQuery
+    | ShowFlows
+    | ShowPartitionFunctions
+    | DescribeFlow
+    | FlowCommand
+    | AlterFlow
+    | JobCommand
+    | SetOption
+    | Explain
+)

@@ -12,16 +12,19 @@ from pyspark.sql import SparkSession
 import sqlext
 from sqlext import jvm
 from sqlext import session as sqlext_session
+from sqlext.keyed_functions import KEYED_FUNCTIONS
 from sqlext.names import quote, quote_parts
+from sqlext.partition_functions import PARTITION_FUNCTIONS
+from sqlext.storage import HadoopPath
 from tests.support import eventually
 
-_THREADS = ("sqlext-flush-", "sqlext-wait-", "sqlext-end-")
+_THREADS = ("sqlext-flush-", "sqlext-stage-", "sqlext-wait-", "sqlext-end-")
 _DEADLINE = 30.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--complete", action="store_true", help="write the rows that come back into the .slt files")
-    parser.addoption("--kills", type=int, default=5, help="how often a fault test kills its process")
+    parser.addoption("--kills", type=int, default=3, help="how often a fault test kills its process")
     parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")
 
 
@@ -48,8 +51,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",  # or every commit runs 50 tasks
+        "spark.driver.memory": "2g",  # for all tests one after the other, of whose past nothing is kept:
+        "spark.ui.retainedJobs": "10",
+        "spark.ui.retainedStages": "10",
+        "spark.ui.retainedTasks": "100",
+        "spark.sql.ui.retainedExecutions": "10",
         # Tests run much code once: compiling it well costs more than it saves. One tier fills Java's own cache of 48 MB.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+        # The heap is taken as a whole at the start: what the process takes later is outside of it, and soak tests look at that.
+        "spark.driver.extraJavaOptions": "-Xms2g -XX:+AlwaysPreTouch -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
     }
     for key, value in settings.items():
         builder.config(key, value)
@@ -58,6 +67,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     yield session
     sqlext.disable(session)
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers, no other test sees."""
+    for registry in (PARTITION_FUNCTIONS, KEYED_FUNCTIONS):
+        monkeypatch.setattr(registry, "_functions", dict(registry._functions))
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +87,7 @@ def clean(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     _drop_flows(session)
     _drop_tables(session)
+    cast(Any, session._jvm).org.apache.spark.sql.delta.DeltaLog.clearCache()  # it keeps sessions for an hour
     _restore(session, settings)
     eventually(lambda: not _threads(), _DEADLINE, lambda: f"threads left over: {', '.join(_threads())}")
 
@@ -81,7 +98,7 @@ def _drop_flows(session: SparkSession) -> None:
     if installed.host is not None:
         home = installed.host.home
         installed.close()
-        jvm.HadoopPath(session, home).delete()
+        HadoopPath(session, home).delete()
 
 
 def _drop_tables(session: SparkSession) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlext import grammar, options, planner, statements
 from sqlext.detect import is_ours
-from sqlext.explain import explain_flow
+from sqlext.explain import explain_bounded, explain_flow
 from sqlext.options import Given, Level, is_option_key
 from sqlext.rules import BATCHES
 from sqlext.script import split
@@ -27,13 +27,16 @@ def explained_examples() -> str:
     for path in sorted((ROOT / "sql_examples").glob("*.sql")):
         for script in split(path.read_text()):
             statement = grammar.parse(script.text) if is_ours(script.text) else None
-            if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
+            if isinstance(statement, (statements.CreateStreamingTable, statements.Insert, statements.BoundedStatement)):
                 query = re.sub(r"^(\s*--[^\n]*\n)+", "", script.text).strip()
                 blocks.append(f"`{path.relative_to(ROOT)}`:\n\n```sql\nEXPLAIN {query}\n```\n\n```\n{_explain(statement)}\n```\n")
     return "\n".join(blocks)
 
 
-def _explain(statement: statements.CreateStreamingTable | statements.Insert) -> str:
+def _explain(statement: statements.CreateStreamingTable | statements.Insert | statements.BoundedStatement) -> str:
+    if isinstance(statement, statements.BoundedStatement):  # Spark's own plan follows, which needs a JVM
+        lines = explain_bounded(planner.plan_bounded(statement.query, BATCHES, is_sorted=True), ".".join(statement.target))
+        return "\n".join(lines).rstrip()
     plan = planner.plan_flow(statement.query, BATCHES)
     own: dict[str, Given] = {}
     if isinstance(statement, statements.CreateStreamingTable):

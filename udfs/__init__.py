@@ -4,6 +4,10 @@ if __name__ != "sqlext.udfs":  # a second import under another name would regist
     raise ImportError(f"import sqlext.udfs, not {__name__}")
 
 from sqlext.functions import PythonFunction
-from sqlext.udfs import means
+from sqlext.partition_functions import PARTITION_FUNCTIONS
+from sqlext.udfs import means, partitions
 
 ALL: tuple[PythonFunction, ...] = (*means.FUNCTIONS,)
+
+for _function in partitions.FUNCTIONS:  # these need no session: SQL looks them up when it calls one
+    PARTITION_FUNCTIONS.add(_function)

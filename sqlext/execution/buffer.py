@@ -21,12 +21,21 @@ from sqlext import jvm
 from sqlext.errors import FlowError
 from sqlext.execution import bounds
 from sqlext.execution.bounds import Bounds
-from sqlext.jvm import HadoopPath
 from sqlext.names import quote
+from sqlext.storage import HadoopPath
 
 BATCH_COLUMN = "__sqlext_batch"
-_ROW_COLUMN = "__sqlext_row"
+_FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; as a literal it would be compiled into each micro-batch
 _LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's condition for a local checkpoint whose executor has gone
+_COMMITTER = {
+    # without the mark that a cluster may have turned off, a whole micro-batch could not be told from a torn one
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",  # one move a file less; nobody reads a folder without the mark
+    # Hadoop writes a checksum file beside each local file, and starts a process for each of the two. Not for checkpoints:
+    # Spark's state store asks for the local file system by its class, and deletes files in another way than it writes them.
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
 
 
 @dataclass(frozen=True)
@@ -72,10 +81,8 @@ class DurableBuffer:
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         observation = Observation()
-        seen = frame.withColumn(BATCH_COLUMN, F.lit(batch)).observe(observation, *bounds.metrics(frame.schema, key))
-        # without the mark that a cluster may have turned off, a whole micro-batch could not be told from a torn one
-        writer = seen.write.mode("overwrite").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
-        writer.parquet(self._folder(batch).location)
+        seen = frame.observe(observation, *bounds.metrics(frame.schema, key))
+        seen.write.mode("overwrite").options(**_COMMITTER).parquet(self._folder(batch).location)
         if not self._folder(batch).child("_SUCCESS").exists():
             raise FlowError(f"The commit protocol in use leaves no _SUCCESS in {self._folder(batch).location}; a flow needs it.")
         found = bounds.observed(observation.get, frame.schema, key)
@@ -83,15 +90,16 @@ class DurableBuffer:
 
     def complete_batches(self) -> list[int]:
         """Ids of the micro-batches that are whole, in order."""
-        names = [name for name in self._home.names() if name.startswith("batch-")]
+        names = [name for name in self._home.names() if name.startswith(_FOLDER)]
         whole = [name for name in names if self._home.child(name, "_SUCCESS").exists()]
-        return sorted(int(name.removeprefix("batch-")) for name in whole)
+        return sorted(int(name.removeprefix(_FOLDER)) for name in whole)
 
     def latest_rows(
         self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]
     ) -> DataFrame:
         written = StructType(list(schema.fields)).add(BATCH_COLUMN, IntegerType())
-        frame = spark.read.schema(written).parquet(*(self._folder(batch.last).location for batch in batches))
+        reader = spark.read.schema(written).option("basePath", self._home.location)
+        frame = reader.parquet(*(self._folder(batch.last).location for batch in batches))
         if len(batches) == 1:
             return frame.drop(BATCH_COLUMN)
         return _newest(frame, schema, key)
@@ -103,11 +111,11 @@ class DurableBuffer:
     def drop_through(self, batch: int) -> None:
         """Delete the micro-batches up to and with `batch`."""
         for name in self._home.names():
-            if name.startswith("batch-") and int(name.removeprefix("batch-")) <= batch:
+            if name.startswith(_FOLDER) and int(name.removeprefix(_FOLDER)) <= batch:
                 self._home.child(name).delete()
 
     def _folder(self, batch: int) -> HadoopPath:
-        return self._home.child(f"batch-{batch:012d}")
+        return self._home.child(f"{_FOLDER}{batch}")
 
 
 class MemoryBuffer:
@@ -120,7 +128,9 @@ class MemoryBuffer:
     def latest_rows(
         self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]
     ) -> DataFrame:
-        frames = [batch.held.withColumn(BATCH_COLUMN, F.lit(batch.last)) for batch in batches if batch.held]
+        # places, not ids: the same literals in each flush, so that Spark compiles them once
+        held = [batch.held for batch in batches if batch.held]
+        frames = [frame.withColumn(BATCH_COLUMN, F.lit(place)) for place, frame in enumerate(held)]
         frame = frames[0]
         for other in frames[1:]:
             frame = frame.union(other)
@@ -151,11 +161,9 @@ def _hold(frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, Bounds]
 
 
 def _newest(frame: DataFrame, schema: StructType, key: Sequence[str]) -> DataFrame:
-    columns = [F.col(quote(name)) for name in schema.names]
-    newest = F.max_by(F.struct(*columns), F.col(BATCH_COLUMN)).alias(_ROW_COLUMN)
-    return (
-        frame.groupBy(*(F.col(quote(name)) for name in key))
-        .agg(newest)
-        .where(F.col(_ROW_COLUMN).isNotNull())
-        .select(f"{_ROW_COLUMN}.*")
-    )
+    newest = F.max(BATCH_COLUMN)
+    keys = [F.col(quote(name)) for name in key]
+    # column by column: over a struct of them, Spark would sort all rows instead of hashing their keys
+    values = [F.max_by(quote(name), BATCH_COLUMN).alias(name) for name in schema.names if name not in key]
+    found = frame.groupBy(*keys).agg(newest.alias(BATCH_COLUMN), *values)
+    return found.where(F.col(BATCH_COLUMN).isNotNull()).select(*(quote(name) for name in schema.names))

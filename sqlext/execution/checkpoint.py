@@ -5,7 +5,7 @@ Layout (Spark's CheckpointFileManager): `offsets/N` is written before micro-batc
 
 from __future__ import annotations
 
-from sqlext.jvm import HadoopPath
+from sqlext.storage import HadoopPath
 
 _MEMORY_ONLY = "memory-only"  # a file that is there while runs buffer in memory only
 _FLUSHED = "flushed"  # a file that holds the newest micro-batch of the last clean stop

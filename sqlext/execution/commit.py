@@ -6,9 +6,8 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -26,6 +25,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 from sqlext import jvm
 from sqlext.execution import bounds
 from sqlext.execution.bounds import Bounds
+from sqlext.execution.delta_log import TableSize
 from sqlext.execution.spec import StreamSpec
 from sqlext.names import quote, quote_parts
 from sqlext.plan import QUALIFIES
@@ -41,7 +41,7 @@ _CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
-_BROADCAST_ROWS = 300_000  # so many rows of numbers and a short key are sent to every executor in well under a second
+_BROADCAST_ROWS = 600_000  # so many rows of numbers and a short key are sent to every executor in about a second
 _BROADCAST_WIDE_ROWS = 5_000  # of rows with lists, texts and the like
 _FEW_ROWS = {  # adaptive execution would find that out, with a job of its own for each stage
     "spark.sql.adaptive.enabled": "false",
@@ -54,7 +54,7 @@ _SMALL_TABLE = {  # rewriting its files is less work than marking rows in them
 _WIDE = (ArrayType, BinaryType, MapType, StringType, StructType, VariantType)
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,9 @@ class CommitInfo:
     reason: str
     watermark: datetime | None = None
     oldest_arrival: datetime | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        values = {name: value for name, value in vars(self).items() if name != "extra"} | dict(self.extra)
-        return json.dumps({"sqlext": values}, default=lambda time: time.isoformat("T", "milliseconds"))
+        return json.dumps({"sqlext": vars(self)}, default=lambda time: time.isoformat("T", "milliseconds"))
 
 
 def merge(
@@ -94,7 +92,7 @@ def merge(
     reach: Bounds,
     info: CommitInfo,
     check: Callable[[], None],
-    table_bytes: int,
+    size: TableSize | None,
 ) -> None:
     """One commit: rows replace those of the same key; groups that no longer satisfy HAVING leave.
 
@@ -104,10 +102,12 @@ def merge(
         rows: as `target.in_target_columns` gives them, one row a key.
         reach: how far their keys reach, as far as that is known: only files within it are read.
         check: called before each try; raises when this driver must not commit any more.
-        table_bytes: the size of the table's files.
+        size: of the table, if known.
     """
     same_key = F.expr(" AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in stream.key) or "true")
-    within = bounds.condition(reach, rows.schema, "t")
+    is_small_table = size is not None and size.bytes <= _SMALL_TABLE_BYTES
+    # values in a condition are compiled into code of their own; of a small table there is nothing to leave out
+    within = None if is_small_table else bounds.condition(reach, rows.schema, "t")
     is_small = 0 <= info.rows <= _broadcast_limit(stream, rows.schema)
     if is_small:
         rows = rows.localCheckpoint(eager=True)  # a MERGE looks at its source twice
@@ -119,8 +119,8 @@ def merge(
         builder = builder.whenMatchedDelete(f"NOT {qualifies}")
     builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies or "true", values)
     try:
-        settings = (_FEW_ROWS if is_small else {}) | (_SMALL_TABLE if table_bytes <= _SMALL_TABLE_BYTES else {})
-        with _settings(spark, _transaction(info) | settings):
+        settings = (_FEW_ROWS if is_small else {}) | (_SMALL_TABLE if is_small_table else {})
+        with session_settings(spark, _transaction(info) | settings):
             _again_after_conflicts(builder.execute, check)
     finally:
         if is_small:
@@ -140,7 +140,7 @@ def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: C
         spark, check: as for `merge`; `rows` must belong to that session.
     """
     writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "static")
-    with _settings(spark, _transaction(info)):
+    with session_settings(spark, _transaction(info)):
         _again_after_conflicts(lambda: writer.saveAsTable(quote_parts(name)), check)
 
 
@@ -165,11 +165,11 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
 
 def _transaction(info: CommitInfo) -> dict[str, str]:
     """Delta takes a transaction's identity and metadata from its session's settings; a repeated one is skipped."""
-    return {_TXN_APP_ID: info.flow_id, _TXN_VERSION: str(info.last_batch), _USER_METADATA: info.to_json()}
+    return {_TXN_APP_ID: info.flow_id, _TXN_VERSION: str(info.last_batch), USER_METADATA: info.to_json()}
 
 
 @contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Put settings on a session, and afterwards what was there before."""
     before = {key: spark.conf.get(key, None) for key in settings}
     try:

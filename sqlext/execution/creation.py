@@ -16,10 +16,10 @@ from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
 from sqlext.execution import queries, sessions, target
 from sqlext.execution.registry import FlowRecord, Records
-from sqlext.execution.spec import Column, FlowSpec, StreamSpec, key_columns
-from sqlext.jvm import HadoopPath
+from sqlext.execution.spec import Column, FlowSpec, StageSpec, StreamSpec, key_columns
 from sqlext.names import quote_parts
 from sqlext.plan import QUALIFIES, FlowPlan, MaintainedAggregate, OutputMode, TableDefinition
+from sqlext.storage import HadoopPath
 
 FLOW_PROPERTY = "sqlext.flow"
 """The table property that names the flow which made a streaming table."""
@@ -137,6 +137,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         statement=request.statement,
         streams=(),
         above=plan.above,
+        stages=tuple(StageSpec(stage.name, stage.sql, stage.after) for stage in plan.stages),
         owns_target=request.definition is not None,
         replaces_table=request.definition is not None and target.exists(session, name),
         not_idempotent_because=plan.not_idempotent_because,

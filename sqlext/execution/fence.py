@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlext.errors import FlowError, NotFoundError
-from sqlext.jvm import HadoopPath
+from sqlext.storage import HadoopPath
 
 _FILE = "epoch"
 

@@ -1,7 +1,8 @@
 """One flow in this process: its streaming queries, and the flushes that bring what they buffer into tables.
 
-Three threads meet here. Statements call `start`, `stop`, `flush` and `wait`; Spark's stream threads call `_taken` and `_append`;
-the flush thread calls `_flush`. The host's ticker calls `tick`. One lock guards what they share.
+Several threads meet here. Statements call `start`, `stop`, `flush` and `wait`; Spark's stream threads call `_taken` and
+`_append`; the flush thread calls the writer; the thread of the last bounded stage calls `_start_queries`. The host's ticker
+calls `tick`. One lock guards what they share.
 """
 
 from __future__ import annotations
@@ -10,27 +11,23 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import timedelta
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.errors import FlowError, WaitTimeoutError
-from sqlext.execution import bounds, commit, queries, target
-from sqlext.execution.buffer import BufferedBatch, is_lost
-from sqlext.execution.compaction import Compaction
+from sqlext.execution import target
+from sqlext.execution.buffer import is_lost
 from sqlext.execution.fence import Fence, FencedError
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
-from sqlext.execution.intake import Intake, Taken
+from sqlext.execution.intake import Intake
 from sqlext.execution.spec import FlowSpec, StreamSpec
+from sqlext.execution.stages import Stages
 from sqlext.execution.status import FlowPhase, FlowProgress
-from sqlext.jvm import HadoopPath
-from sqlext.names import quote_parts
+from sqlext.execution.table_writer import TableWriter
 from sqlext.options import (
     CACHE_MAX_ENTRIES,
     CHECKPOINT_INTERVAL,
@@ -39,6 +36,7 @@ from sqlext.options import (
     OPTIONS,
     Options,
 )
+from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +65,6 @@ class Flow:
         self.epoch = epoch
         self._home = home
         self.session = session
-        self._flush_session = jvm.clone_session(session)  # a MERGE takes its transaction from its session's settings
         self._clock = clock
         self._fence = Fence(home, spec.name, epoch)
         self._lock = threading.Lock()
@@ -79,12 +76,13 @@ class Flow:
         self._progress_read = float("-inf")
         self._policy = self._policy_of(options)
         self._intakes = tuple(self._intake(stream) for stream in spec.streams)
-        self._compactions = {
-            s.relation: Compaction(spec.name, spec.id, self._location(s), bool(s.relation))
-            for s in spec.streams
-            if s.relation or spec.owns_target  # the files of somebody else's table are not ours to rewrite
-        }
-        self._flusher = Flusher(spec.name, self._flush, self._fail, self._compact)
+        self._writer = TableWriter(
+            spec, epoch, home, jvm.clone_session(session), self._intakes, clock, self._fence.check, self._note_flush
+        )
+        self._flusher = Flusher(spec.name, self._writer.flush, self._fail, self._compact)
+        tag = f"sqlext-stages-{spec.id}"
+        self._stages = Stages(spec.name, tag, spec.stages, home, session, self._fence.check, self._start_queries, self._fail)
+        self._settled = threading.Event()  # the queries run, or never will
 
     def _policy_of(self, options: Options) -> FlushPolicy:
         return FlushPolicy(None if self.spec.not_idempotent_because else options[FLUSH_MAX_INTERVAL])
@@ -99,7 +97,8 @@ class Flow:
     # What statements call.
 
     def start(self) -> None:
-        """Bring into the target what an earlier driver left behind, then start the queries.
+        """Bring into the target what an earlier driver left behind, then start the queries; behind bounded stages that have
+        not finished yet, on the thread of the last one.
 
         Raises:
             SqlextError, PySparkException: it cannot start; nothing runs then.
@@ -107,21 +106,31 @@ class Flow:
         try:
             target.check_same_table(self.session, self.spec)
             self._fence.take()
-            for intake in self._intakes:
-                intake.open(jvm.last_txn_version(self.session, self._location(intake.stream), self.spec.id))
-            self._recover()
-            for intake in self._intakes:
-                intake.rewind()
-                intake.start(self.options[CHECKPOINT_INTERVAL])
+            if self._stages.open():
+                self._start_queries()
+                return
         except BaseException:
             self._stopping = True
             self._stop_queries()
             self._flusher.close(FLUSH_TIMEOUT)
             raise
+        self._set_phase(FlowPhase.BOUNDED_STAGES)
+        self._stages.start()
+        logger.info("flow %s: its bounded stages come first, epoch %d", self.spec.name, self.epoch)
+
+    def _start_queries(self) -> None:
+        self._stages.show(self._writer.session)
+        for intake in self._intakes:
+            intake.open(self._writer.committed(intake.stream))
+        self._recover()
+        for intake in self._intakes:
+            intake.rewind()
+            intake.start(self.options[CHECKPOINT_INTERVAL])
         with self._lock:
-            if self._phase is FlowPhase.STARTING:
+            if self._phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES):
                 self._phase = FlowPhase.RUNNING
         self._raise_if_failed()  # a first flush may have failed before the last query had started
+        self._settled.set()
         logger.info("flow %s: started, epoch %d, target %s", self.spec.name, self.epoch, ".".join(self.spec.target))
 
     def stop(self) -> None:
@@ -131,18 +140,23 @@ class Flow:
             FlowError: the last flush failed; what it could not bring into the table comes with the next start.
             WaitTimeoutError: it takes longer than `FLUSH_TIMEOUT`.
         """
-        was_running = self._phase is FlowPhase.RUNNING
+        was_running = self.is_running
         self._stopping = True
+        have_ended = self._stages.stop(FLUSH_TIMEOUT)
         self._stop_queries()
         if self._phase is FlowPhase.RUNNING and self._has_buffered():
             self._flusher.wait(self._flusher.ask(FlushReason.STOP), FLUSH_TIMEOUT)
-        ended = self._flusher.close(FLUSH_TIMEOUT)
+        have_ended = self._flusher.close(FLUSH_TIMEOUT) and have_ended
         if self._phase is FlowPhase.RUNNING:
             for intake in self._intakes:
                 intake.note_all_flushed()
+        if self.is_running:
             self._set_phase(FlowPhase.STOPPED)
-        if not ended:
-            raise WaitTimeoutError(f"The last flush of flow `{self.spec.name}` still runs after {FLUSH_TIMEOUT:.0f} s.")
+        self._settled.set()
+        for intake in self._intakes if have_ended else ():
+            intake.release()
+        if not have_ended:
+            raise WaitTimeoutError(f"What flow `{self.spec.name}` did last still runs after {FLUSH_TIMEOUT:.0f} s.")
         if was_running:
             self._raise_if_failed()
         logger.info("flow %s: %s", self.spec.name, self._phase.lower())
@@ -172,15 +186,18 @@ class Flow:
             WaitTimeoutError: at the deadline.
         """
         deadline = time.monotonic() + timeout.total_seconds()
+        late = WaitTimeoutError(
+            f"Flow `{self.spec.name}` has not caught up after {timeout.total_seconds():.0f} s. It goes on; wait longer with "
+            "WAIT FLOW .. TIMEOUT 1 hour."
+        )
+        if not self._settled.wait(timeout.total_seconds()):
+            raise late
         for intake in self._intakes if self._phase is FlowPhase.RUNNING else ():
             waiter = threading.Thread(target=intake.process_all, name=f"sqlext-wait-{self.spec.name}", daemon=True)
             waiter.start()
             waiter.join(max(deadline - time.monotonic(), 0))
             if waiter.is_alive():
-                raise WaitTimeoutError(
-                    f"Flow `{self.spec.name}` has not caught up after {timeout.total_seconds():.0f} s. It goes on; wait longer "
-                    "with WAIT FLOW .. TIMEOUT 1 hour."
-                )
+                raise late
             intake.read_progress()
         self.tick()
         self._raise_if_failed()
@@ -217,8 +234,14 @@ class Flow:
                 buffered_rows=sum(each.buffered_rows for each in taken),
                 oldest_arrival=self._clock.now() - waited if waited is not None else None,
                 watermark=min((each.watermark for each in taken if each.watermark), default=None),
+                stages=self._stages.statuses(),
             )
             return self._phase, progress, _message(self._error) if self._error else ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its queries run, or will when its bounded stages have finished."""
+        return self._phase in (FlowPhase.RUNNING, FlowPhase.BOUNDED_STAGES)
 
     @property
     def has_lost_rows(self) -> bool:
@@ -250,11 +273,7 @@ class Flow:
     # Spark's stream threads.
 
     def _append(self, rows: DataFrame, batch: int) -> None:
-        target.check_identity(self.session, self.spec)
-        started = self._clock.monotonic()
-        info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, self._intakes[0].watermark, None)
-        count = commit.append(self.spec.target, rows, info)
-        self._note_flush(FlushReason.MICRO_BATCH, count, 1, started)
+        self._writer.append(rows, batch)
 
     def _taken(self, intake: Intake) -> None:
         """A micro-batch is in a buffer: flush, when one is due; hold the stream back while the flush before it still runs."""
@@ -279,86 +298,21 @@ class Flow:
 
     # The flush thread.
 
-    def _flush(self, reason: FlushReason) -> None:
-        found = [(intake, intake.take()) for intake in self._intakes]
-        full = [(intake, taken) for intake, taken in found if taken.batches]
-        if not full:
-            return
-        self._fence.check()
-        target.check_identity(self._flush_session, self.spec)
-        started = self._clock.monotonic()
-        arrival = self._clock.now() - timedelta(seconds=started - min(taken.arrived for _, taken in full))
-        before = self._version()
-        for intake, taken in full:
-            self._merge(intake, taken, reason, arrival)
-        batches = [batch for _, taken in full for batch in taken.batches]
-        rows = _rows_of(batches)
-        if self.spec.above:
-            self._replace(before, rows, reason, arrival)
-        for intake, taken in full:
-            intake.flushed(taken.batches)
-        self._note_flush(reason, max(rows, 0), sum(batch.last - batch.first + 1 for batch in batches), started)
-
     def _compact(self) -> None:
-        for stream in self.spec.streams:
-            if (compaction := self._compactions.get(stream.relation)) is not None and not self._stopping:
-                compaction.after_flush(self._flush_session, partial(self._table, stream))
+        self._writer.compact(lambda: self._stopping)
 
-    def _merge(self, intake: Intake, taken: Taken, reason: FlushReason, arrival: datetime) -> None:
-        batches = taken.batches
-        rows = _rows_of(batches)
-        first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
-        info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
-        latest = intake.latest_rows(self._flush_session, batches)
-        reach = bounds.union(batch.bounds for batch in batches)
-        table = self._table(intake.stream)
-        size = jvm.table_bytes(self._flush_session, self._location(intake.stream))
-        commit.merge(self._flush_session, table, intake.stream, latest, reach, info, self._fence.check, size)
-        intake.committed = batches[-1].last
-
-    def _table(self, stream: StreamSpec) -> DeltaTable:
-        if stream.relation:
-            return DeltaTable.forPath(self._flush_session, self._location(stream))
-        return DeltaTable.forName(self._flush_session, quote_parts(self.spec.target))
-
-    def _replace(self, before: int, rows: int, reason: FlushReason, arrival: datetime | None) -> None:
-        """The query above, evaluated over the maintained aggregates as they are now, becomes the target."""
-        tables = {s.relation: self._flush_session.read.format("delta").load(self._location(s)) for s in self.spec.streams}
-        above = queries.over(self._flush_session, tables, self.spec.above)
-        info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival)
-        rows_above = target.in_target_columns(above, self.spec.columns)
-        commit.replace(self._flush_session, self.spec.target, rows_above, info, self._fence.check)
+    # Shared.
 
     def _recover(self) -> None:
         """Flush what is buffered and not committed; evaluate the query above if a crash came before it."""
         if self._has_buffered():
             logger.info("flow %s: flushing micro-batches left by an earlier driver", self.spec.name)
             self._wait_for_flush(self._flusher.ask(FlushReason.RECOVERY))
-        if self.spec.above and self._version() >= 0:
-            committed = jvm.last_txn_version(self.session, self.spec.target_location, self.spec.id)
-            if committed != self._version():
-                self._replace(-1 if committed is None else committed, -1, FlushReason.RECOVERY, None)
-
-    # Shared.
-
-    def _version(self) -> int:
-        """The target's transaction: grows with each flush of any of the queries; of one query its last micro-batch."""
-        return sum(intake.committed + 1 for intake in self._intakes) - 1
-
-    def _location(self, stream: StreamSpec) -> str:
-        if not stream.relation:
-            return self.spec.target_location
-        return target.table_in(target.home_of(self._home, stream.relation)).location
+        self._writer.catch_up()
 
     def _oldest_arrival(self, is_waiting: bool = False) -> float | None:
         arrivals = (intake.oldest_arrival(is_waiting) for intake in self._intakes)
         return min((arrival for arrival in arrivals if arrival is not None), default=None)
-
-    def _commit_info(
-        self, first: int, last: int, rows: int, reason: FlushReason, watermark: float | None, arrival: datetime | None
-    ) -> commit.CommitInfo:
-        until = datetime.fromtimestamp(watermark, UTC) if watermark is not None else None
-        return commit.CommitInfo(self.spec.name, self.spec.id, self.epoch, first, last, rows, reason.value, until, arrival)
 
     def _note_flush(self, reason: FlushReason, rows: int, batches: int, started: float) -> None:
         seconds = self._clock.monotonic() - started
@@ -386,6 +340,7 @@ class Flow:
             self._error = error
             self._phase = FlowPhase.FENCED if isinstance(error, FencedError) else FlowPhase.FAILED
             self._stopping = True
+        self._settled.set()
         logger.error("flow %s: %s: %s", self.spec.name, self._phase.lower(), _message(error))
         threading.Thread(target=self._stop_queries, name=f"sqlext-end-{self.spec.name}", daemon=True).start()
 
@@ -402,12 +357,6 @@ class Flow:
     def _set_phase(self, phase: FlowPhase) -> None:
         with self._lock:
             self._phase = phase
-
-
-def _rows_of(batches: Iterable[BufferedBatch]) -> int:
-    """Changed groups in all; -1 when some were counted by a driver before this one."""
-    counts = [batch.rows for batch in batches]
-    return sum(counts) if min(counts, default=0) >= 0 else -1
 
 
 def _message(error: BaseException) -> str:

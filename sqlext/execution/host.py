@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
 from sqlext.errors import FlowError, NotFoundError, SqlextError
-from sqlext.execution import sessions, target
+from sqlext.execution import sessions, stages, target
 from sqlext.execution.creation import (
     FLOW_PROPERTY,
     FlowRequest,
@@ -42,10 +42,10 @@ from sqlext.execution.registry import (
     find,
 )
 from sqlext.execution.spec import FlowSpec
-from sqlext.execution.status import FlowPhase, FlowProgress
-from sqlext.jvm import HadoopPath
+from sqlext.execution.status import FlowPhase, FlowProgress, StageStatus
 from sqlext.names import quote_parts
 from sqlext.options import Options, resolve
+from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class FlowHost:
         self._spark = jvm.clone_session(spark)
         self._clock = clock or SystemClock()
         self._home = HadoopPath(self._spark, home)
-        self._registry = FlowRegistry(self._spark, self._home)
+        self._registry = FlowRegistry(self._home)
         self._lease = Lease(self._home)
         self._lock = threading.RLock()
         self._flows: Mapping[str, Flow] = {}
@@ -175,7 +175,7 @@ class FlowHost:
         with self._lock:
             record = find(self._registry.read(), name)
             flow = self._flows.get(record.spec.id)
-            if flow is not None and flow.status()[0] is FlowPhase.RUNNING:
+            if flow is not None and flow.is_running:
                 return f"flow {record.spec.name} runs already"
             if record.state is FlowState.RUNNING and flow is None and self._lease.is_alive(record.host):
                 raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
@@ -225,7 +225,7 @@ class FlowHost:
             record = find(self._registry.read(), name)
             spec = record.spec.with_properties(properties)
             flow = self._here(record)
-            was_running = flow is not None and flow.status()[0] is FlowPhase.RUNNING
+            was_running = flow is not None and flow.is_running
             options = self.options_of(spec)  # refuses what is unknown or out of range
             goes_on = flow is not None and was_running and flow.set_options(spec, options)
             if flow is not None and was_running and not goes_on:
@@ -242,6 +242,13 @@ class FlowHost:
 
     def view(self, name: str) -> FlowView:
         return self._view(find(self._registry.read(), name))
+
+    def stages(self, view: FlowView) -> tuple[StageStatus, ...]:
+        """The bounded stages of a flow, also of one that does not run here."""
+        if view.progress is not None:
+            return view.progress.stages
+        home = self._home.child("flows", view.record.spec.id)
+        return tuple(stages.recorded(self._spark, home, stage.name) for stage in view.record.spec.stages)
 
     def local_views(self) -> list[tuple[str, FlowPhase, FlowProgress, str]]:
         """Name, phase, progress and error of each flow of this process; asks no storage, so it may be called often."""
@@ -299,7 +306,7 @@ class FlowHost:
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
         self._end(self._flows.get(spec.id))
-        sessions.prepare(session)
+        sessions.prepare(session, self._home.location)
         home = self._home.child("flows", spec.id)
         flow = Flow(spec, options or self.options_of(spec), records[spec.id].epoch, home, session, self._clock)
         try:

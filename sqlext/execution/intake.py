@@ -27,8 +27,8 @@ from sqlext.execution.buffer import BufferedBatch, DurableBuffer, MemoryBuffer
 from sqlext.execution.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
 from sqlext.execution.checkpoint import Checkpoint
 from sqlext.execution.spec import StreamSpec
-from sqlext.jvm import HadoopPath
 from sqlext.plan import OutputMode
+from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,26 @@ class Taken:
 
 class StopAtBoundary(Exception):  # noqa: N818  # not an error: it ends the query before a micro-batch has begun
     pass
+
+
+class _BatchFunction:
+    """What Spark calls with each micro-batch, until it is released.
+
+    Java keeps this object as long as the query, and an intake keeps the query: neither collector could ever free either. So an
+    intake that is done lets go of both.
+    """
+
+    def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
+        self._function: Callable[[DataFrame, int], None] | None = function
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        function = self._function
+        if function is None:
+            raise StopAtBoundary
+        function(frame, batch)
+
+    def release(self) -> None:
+        self._function = None
 
 
 class Intake:
@@ -118,6 +138,7 @@ class Intake:
         self._last_report = ""
         self._frame: DataFrame | None = None
         self._query: StreamingQuery | None = None
+        self._batch_function: _BatchFunction | None = None
         self.schema = StructType()
         self.committed = _NEVER
         self.rewinding_to: int | None = None
@@ -179,6 +200,12 @@ class Intake:
         except target.SPARK_ERRORS as error:
             logger.warning("flow %s: its query did not stop: %s", self.name, jvm.reason_of(error))
 
+    def release(self) -> None:
+        """Let go of the query, which has ended."""
+        if self._batch_function is not None:
+            self._batch_function.release()
+        self._query = self._frame = self._batch_function = None
+
     def note_all_flushed(self) -> None:
         """After a clean stop: nothing up to the newest micro-batch needs to be brought back."""
         if self.max_entries is not None and not self.has_buffered:
@@ -187,15 +214,17 @@ class Intake:
     def _start_query(self, mode: OutputMode, interval: timedelta | None) -> StreamingQuery:
         if self._frame is None:
             raise AssertionError("open() comes first")
+        self._batch_function = _BatchFunction(self._on_batch)
         writer = (
             self._frame.writeStream.outputMode(mode.value)
             .queryName(self.name)
             .option("checkpointLocation", self._checkpoint.location)
-            .foreachBatch(self._on_batch)
+            .foreachBatch(self._batch_function)
         )
         if interval:
             writer = writer.trigger(processingTime=f"{interval // timedelta(milliseconds=1)} milliseconds")
-        return writer.start()
+        with jvm.outside_of_any_query(self._session):
+            return writer.start()
 
     # Spark's stream thread.
 
@@ -320,7 +349,8 @@ class Intake:
     @property
     def is_quiet(self) -> bool:
         """Whether no input is available."""
-        status: Any = self._query.status if self._query is not None else {}
+        query = self._query  # another thread may let go of it
+        status: Any = query.status if query is not None else {}
         return bool(status) and not status["isDataAvailable"] and not status["isTriggerActive"]
 
     def progress(self) -> IntakeProgress:
@@ -336,17 +366,19 @@ class Intake:
     def process_all(self) -> None:
         """Return when all that has arrived was taken in; a query that fails meanwhile tells so itself."""
         try:
-            if self._query is not None:
-                self._query.processAllAvailable()
+            query = self._query
+            if query is not None:
+                query.processAllAvailable()
         except Exception:  # Spark and Py4J raise many kinds here, all of them told by `query.exception()`
             logger.debug("flow %s: ended while it was waited for", self.name, exc_info=True)
 
     def read_progress(self) -> None:
         """Ask Spark what the query has done."""
-        newest: Any = self._query.lastProgress if self._query is not None else None
-        if self._query is None or newest is None or newest.timestamp == self._last_report:
+        query = self._query
+        newest: Any = query.lastProgress if query is not None else None
+        if query is None or newest is None or newest.timestamp == self._last_report:
             return
-        recent = self._query.recentProgress
+        recent = query.recentProgress
         with self._lock:
             self._last_report = newest.timestamp
             # an idle query reports under the number of the batch that is still to come

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -42,23 +43,50 @@ def key_runs(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[tupl
         yield run, map(itemgetter(1), pieces)
 
 
-def _pieces(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[tuple[KeyRun, pa.RecordBatch]]:
-    run: KeyRun | None = None
+@dataclass(frozen=True)
+class CutBatch:
+    """A batch, and where keys begin in it.
+
+    Attributes:
+        values: its columns without the keys.
+        keys: the key columns.
+        starts: indices, ascending, of the rows whose key is not that of the row before; the row before row 0 is the last one of
+            the batch before, and of the very first batch there is none.
+    """
+
+    values: pa.RecordBatch
+    keys: list[pa.Array]
+    starts: list[int]
+
+
+def cut_batches(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[CutBatch]:
+    """The batches that have rows, each whole, with the places where keys begin.
+
+    Args:
+        batches: sorted by their last `key_count` columns.
+    """
     last: list[pa.Array] = []
     for batch in batches:
         if not batch.num_rows:
             continue
         keys = batch.columns[-key_count:]
-        values = batch.select(range(batch.num_columns - key_count))
+        starts = _starts_of_runs(keys)
         first = [column.slice(0, 1) for column in keys]
-        if run is None or _starts_of_runs([pa.concat_arrays(pair) for pair in zip(last, first, strict=True)]):
-            run = KeyRun(first)
+        if not last or _starts_of_runs([pa.concat_arrays(pair) for pair in zip(last, first, strict=True)]):
+            starts.insert(0, 0)
         last = [column.slice(batch.num_rows - 1) for column in keys]
+        yield CutBatch(batch.select(range(batch.num_columns - key_count)), keys, starts)
+
+
+def _pieces(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[tuple[KeyRun, pa.RecordBatch]]:
+    run = KeyRun([])  # stands for none: the first batch begins one
+    for cut in cut_batches(batches, key_count):
         begin = 0
-        for stop in _starts_of_runs(keys):
-            yield run, values.slice(begin, stop - begin)
-            run, begin = KeyRun([column.slice(stop, 1) for column in keys]), stop
-        yield run, values.slice(begin)
+        for start in cut.starts:
+            if start > begin:
+                yield run, cut.values.slice(begin, start - begin)
+            run, begin = KeyRun([column.slice(start, 1) for column in cut.keys]), start
+        yield run, cut.values.slice(begin)
 
 
 def _starts_of_runs(keys: list[pa.Array]) -> list[int]:

@@ -9,7 +9,7 @@ import time
 import uuid
 
 from sqlext.errors import NotFoundError
-from sqlext.jvm import HadoopPath
+from sqlext.storage import HadoopPath
 
 BEAT_SECONDS = 5.0
 """How often a host writes its file."""

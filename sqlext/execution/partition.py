@@ -26,9 +26,10 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
+from sqlext.execution.keyed_worker import KeyedTask
 from sqlext.execution.partition_worker import AggregateWindow, MapWindow, PartitionTask, ReduceWindow, SelectKey
 from sqlext.jvm import grouping_of, reason_of
-from sqlext.partition_functions import AggregateFunction, check_arity, name_of, reads_batches
+from sqlext.partition_functions import OPERATORS, AggregateFunction, check_arity, name_of, reads_batches
 from sqlext.plan import INTERNAL_PREFIX, OperatorAttributes, OperatorAttributesBuilder
 
 _KEY = f"{INTERNAL_PREFIX}key_"
@@ -53,9 +54,7 @@ def _full_dam(operator: str) -> OperatorAttributes:
     return OperatorAttributesBuilder(operator).set_output_idempotent(False).set_output_only_after_end_of_stream(True).build()
 
 
-ATTRIBUTES: Mapping[str, OperatorAttributes] = MappingProxyType(
-    {name: _full_dam(name) for name in ("map_partition", "sort_partition", "aggregate_partition", "reduce_partition")}
-)
+ATTRIBUTES: Mapping[str, OperatorAttributes] = MappingProxyType({name: _full_dam(name) for name in OPERATORS})
 """Of each operator. All are full dams (FLIP-331): a window is complete only at the end of the input."""
 
 
@@ -76,30 +75,73 @@ def full_window_partition(df: DataFrame | GroupedData) -> PartitionWindowedDataF
         UnsupportedError: it reads a stream, or it is grouped by more than plain GROUP BY, or by a collated string.
     """
     if isinstance(df, GroupedData):
-        frame, keys, kind = grouping_of(df)
-        if kind != "GroupBy" or not keys:
-            given = kind if keys else "groupBy() without columns"
-            raise UnsupportedError(f"full_window_partition takes df.groupBy(columns); this is {given}.")
-        return windowed("full_window_partition", frame, keys)
+        return windowed("full_window_partition", *grouped("full_window_partition", df))
     if not isinstance(df, DataFrame):
         raise SchemaError(f"full_window_partition takes a DataFrame or df.groupBy(..), not {type(df).__name__}.")
     return windowed("full_window_partition", df, [])
 
 
-def windowed(operator: str, frame: DataFrame, keys: Sequence[tuple[str, Column]]) -> PartitionWindowedDataFrame:
+def window_all(df: DataFrame) -> PartitionWindowedDataFrame:
+    """Collect all rows into one window (Flink's `windowAll` with FLIP-331's end-of-stream window): one task reads them all.
+
+    Rows come in no order that is sure; `sort_partition` gives them one.
+
+    Args:
+        df: a batch DataFrame.
+
+    Raises:
+        SchemaError: it is none.
+        UnsupportedError: it reads a stream.
+    """
+    if not isinstance(df, DataFrame):
+        raise SchemaError(f"window_all takes a DataFrame, not {type(df).__name__}.")
+    check_bounded("window_all", df.isStreaming)
+    return windowed("window_all", single_partition(df), [])
+
+
+def single_partition(frame: DataFrame) -> DataFrame:
+    """All rows in one partition, even where there is none: a window that is empty is one too."""
+    return frame.repartition(1)
+
+
+def grouped(operator: str, df: GroupedData) -> tuple[DataFrame, Sequence[tuple[str, Column]]]:
+    """What an operator's `df.groupBy(columns)` was made of: `df`, and name and expression of each key.
+
+    Raises:
+        SchemaError: it is not grouped.
+        UnsupportedError: it is grouped by more than plain GROUP BY, or by nothing.
+    """
+    if not isinstance(df, GroupedData):
+        raise SchemaError(f"{operator} takes df.groupBy(columns), not {type(df).__name__}.")
+    frame, keys, kind = grouping_of(df)
+    if kind != "GroupBy" or not keys:
+        given = kind if keys else "groupBy() without columns"
+        raise UnsupportedError(f"{operator} takes df.groupBy(columns); this is {given}.")
+    return frame, keys
+
+
+def check_bounded(operator: str, is_streaming: bool) -> None:
+    """Raise UnsupportedError for a stream."""
+    if is_streaming:
+        raise UnsupportedError(
+            f"{operator} needs the end of its input, and a stream has none. Give it a table, or a query that leaves STREAM out."
+        )
+
+
+def windowed(
+    operator: str, frame: DataFrame, keys: Sequence[tuple[str, Column]], orders: Sequence[Column] = ()
+) -> PartitionWindowedDataFrame:
     """The windows of a DataFrame: of its partitions, or of its keys where there are any.
 
     Args:
         operator: for messages.
         keys: name, for messages, and expression of each.
+        orders: in which functions read the rows of a window.
 
     Raises:
         UnsupportedError: as of `full_window_partition`.
     """
-    if frame.isStreaming:
-        raise UnsupportedError(
-            f"{operator} needs the end of its input, and a stream has none. Give it a table, or a query that leaves STREAM out."
-        )
+    check_bounded(operator, frame.isStreaming)
     if keys:
         frame = frame.select("*", *(key.alias(f"{_KEY}{index}") for index, (_, key) in enumerate(keys)))
         for (name, _), field in zip(keys, frame.schema.fields[-len(keys) :], strict=True):
@@ -108,7 +150,7 @@ def windowed(operator: str, frame: DataFrame, keys: Sequence[tuple[str, Column]]
                     f"{operator} cannot group by `{name}`, of collation {field.dataType.collation}. Group by "
                     f"collate({name}, 'UTF8_BINARY'), or by lower(..) of it."
                 )
-    return PartitionWindowedDataFrame(frame, tuple(name for name, _ in keys))
+    return PartitionWindowedDataFrame(frame, tuple(name for name, _ in keys), tuple(orders))
 
 
 class PartitionWindowedDataFrame:
@@ -119,11 +161,13 @@ class PartitionWindowedDataFrame:
     Args:
         frame: the rows; key columns stand last.
         keys: names of these, for messages.
+        orders: in which functions read the rows of a window.
     """
 
-    def __init__(self, frame: DataFrame, keys: tuple[str, ...]) -> None:
+    def __init__(self, frame: DataFrame, keys: tuple[str, ...], orders: tuple[Column, ...] = ()) -> None:
         self._frame = frame
         self._keys = keys
+        self._orders = orders
         fields = frame.schema.fields
         self._schema = StructType(fields[: len(fields) - len(keys)])
 
@@ -146,7 +190,7 @@ class PartitionWindowedDataFrame:
         """
         check_arity("map_partition", function, ("records",))
         process, name = MapWindow(function), name or name_of(function)
-        return self._run("map_partition", name, process, reads_batches(function), _as_schema("map_partition", schema))
+        return self.run("map_partition", name, process, reads_batches(function), as_schema("map_partition", schema))
 
     def sort_partition(
         self,
@@ -175,7 +219,7 @@ class PartitionWindowedDataFrame:
         if isinstance(key, int) and not isinstance(key, bool):
             return self._sorted_by_index(key, order)
         if isinstance(key, str):
-            return self.sorted_by([_ordered(self._named(key), order)])
+            return self._sorted_by(_ordered(self._named(key), order))
         raise SchemaError(f"The key of sort_partition is a column's index or name, or a function, not {key!r}.")
 
     def aggregate(self, function: AggregateFunction, schema: StructType | str, *, name: str | None = None) -> DataFrame:
@@ -194,8 +238,8 @@ class PartitionWindowedDataFrame:
         if not isinstance(function, AggregateFunction):
             raise SchemaError(f"aggregate takes an object whose class extends sqlext.AggregateFunction, not {function!r}.")
         process, name = AggregateWindow(function), name or name_of(function)
-        fields = _as_schema("aggregate_partition", schema)
-        return self._run("aggregate_partition", name, process, reads_batches(function.add), fields)
+        fields = as_schema("aggregate_partition", schema)
+        return self.run("aggregate_partition", name, process, reads_batches(function.add), fields)
 
     def reduce(self, function: Callable[[Any, Any], Any], *, name: str | None = None) -> DataFrame:
         """Make one row of each window, of two rows over and over, in the window's order. An empty partition gives none.
@@ -209,21 +253,24 @@ class PartitionWindowedDataFrame:
         """
         check_arity("reduce_partition", function, ("one", "other"))
         process = ReduceWindow(function, tuple(self._schema.names))
-        return self._run("reduce_partition", name or name_of(function), process, False, self._schema)
+        return self.run("reduce_partition", name or name_of(function), process, False, self._schema)
 
-    def sorted_by(self, orders: list[Column]) -> DataFrame:
-        """The rows of each window, sorted by expressions such as `F.desc("v")`.
+    def sorted(self) -> DataFrame:
+        """The rows of each window in the orders that were given with it.
 
         Raises:
             SchemaError: Spark does not take one of them; with its reason.
         """
         try:
-            return self._in_windows(orders).drop(*self._frame.columns[len(self._schema) :])
+            return self.in_windows().drop(*self._frame.columns[len(self._schema) :])
         except AnalysisException as error:
             reason = reason_of(error).partition(";")[0]  # Spark's plan follows
             raise SchemaError(f"sort_partition cannot sort by that: {reason}") from None
 
     # Sorting.
+
+    def _sorted_by(self, order: Column) -> DataFrame:
+        return PartitionWindowedDataFrame(self._frame, self._keys, (order,)).sorted()
 
     def _sorted_by_index(self, index: int, order: Order) -> DataFrame:
         names = self._schema.names
@@ -231,9 +278,9 @@ class PartitionWindowedDataFrame:
             columns = ", ".join(f"{at} `{name}`" for at, name in enumerate(names))
             raise SchemaError(f"sort_partition has no column {index}. The columns are {columns}.")
         if _can_be_named(names):
-            return self.sorted_by([_ordered(F.col(names[index]), order)])
+            return self._sorted_by(_ordered(F.col(names[index]), order))
         numbered = PartitionWindowedDataFrame(_numbered(self._frame), self._keys)
-        return numbered.sorted_by([_ordered(F.col(f"{_COLUMN}{index}"), order)]).toDF(*names)
+        return numbered._sorted_by(_ordered(F.col(f"{_COLUMN}{index}"), order)).toDF(*names)
 
     def _named(self, name: str) -> Column:
         columns = f"The columns are {', '.join(f'`{each}`' for each in self._schema.names)}."
@@ -258,12 +305,12 @@ class PartitionWindowedDataFrame:
         whole = StructType([*fields[:count], key, *fields[count:]])
         process = SelectKey(selector, reads_batches(selector), self._schema, StructType([key]))
         task = PartitionTask("sort_partition", name_of(selector), process, True, frame.schema, whole)
-        with_key = PartitionWindowedDataFrame(_through_arrow(frame, task), self._keys)
-        return with_key.sorted_by([_ordered(F.col(_SORT_KEY), order)]).drop(_SORT_KEY).toDF(*self._schema.names)
+        with_key = PartitionWindowedDataFrame(through_arrow(frame, task), self._keys)
+        return with_key._sorted_by(_ordered(F.col(_SORT_KEY), order)).drop(_SORT_KEY).toDF(*self._schema.names)
 
     # Windows.
 
-    def _run(
+    def run(
         self,
         operator: str,
         name: str,
@@ -271,14 +318,15 @@ class PartitionWindowedDataFrame:
         is_over_batches: bool,
         returns: StructType,
     ) -> DataFrame:
+        """What a process makes of each window; `operator` and `name` are for messages."""
         task = PartitionTask(operator, name, process, is_over_batches, self._schema, returns, self._keys or None)
-        return _through_arrow(self._in_windows([]), task)
+        return through_arrow(self.in_windows(), task)
 
-    def _in_windows(self, orders: list[Column]) -> DataFrame:
+    def in_windows(self) -> DataFrame:
         """The rows of each key beside each other in one partition; without keys, as they are."""
         keys = [F.col(name) for name in self._frame.columns[len(self._schema) :]]
         frame = self._frame.repartition(*keys) if keys else self._frame
-        return frame.sortWithinPartitions(*keys, *orders) if keys or orders else frame
+        return frame.sortWithinPartitions(*keys, *self._orders) if keys or self._orders else frame
 
 
 def _ordered(column: Column, order: Order) -> Column:
@@ -295,7 +343,7 @@ def _numbered(frame: DataFrame) -> DataFrame:
     return frame.toDF(*(name if name.startswith(_KEY) else f"{_COLUMN}{at}" for at, name in enumerate(frame.columns)))
 
 
-def _through_arrow(frame: DataFrame, task: PartitionTask) -> DataFrame:
+def through_arrow(frame: DataFrame, task: PartitionTask | KeyedTask) -> DataFrame:
     """What a task makes of each partition.
 
     Raises:
@@ -326,7 +374,12 @@ def _through_arrow(frame: DataFrame, task: PartitionTask) -> DataFrame:
     return frame.mapInArrow(run, StructType(fields)).toDF(*names)
 
 
-def _as_schema(operator: str, schema: StructType | str) -> StructType:
+def as_schema(operator: str, schema: StructType | str) -> StructType:
+    """A schema given as DDL or type.
+
+    Raises:
+        SchemaError: it cannot be read, or names no columns.
+    """
     if isinstance(schema, StructType):
         return schema
     try:

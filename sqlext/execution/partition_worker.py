@@ -9,13 +9,18 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from numbers import Number
+from operator import itemgetter
+from types import NoneType
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import Row, StructType
+from pyspark.sql.types import DataType, DateType, IntegralType, Row, StructType
 
 from sqlext.errors import PartitionFunctionError
 from sqlext.execution.key_runs import KeyRun, key_runs
@@ -146,11 +151,13 @@ class PartitionTask:
         checked: pa.Schema | None = None
         for item in self._results(batches):
             if isinstance(item, pa.RecordBatch):
-                if item.schema is not checked:
-                    self._check(item.schema)
-                    checked = item.schema
-                yield from self._batches(rows)
-                rows = []
+                schema = item.schema
+                if checked is None or not schema.equals(checked):
+                    self._check(schema)
+                    checked = schema
+                if rows:
+                    yield from self._batches(rows)
+                    rows = []
                 yield item
                 continue
             try:
@@ -187,12 +194,19 @@ class PartitionTask:
             yield run, self._records(pieces)
 
     def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-        names = self.schema.names
-        for batch in batches:
-            if not self.reads_batches:
+        if not self.reads_batches:
+            for batch in batches:
                 yield from _rows(batch, self.schema)
-            else:
-                yield batch if batch.schema.names == names else pa.RecordBatch.from_arrays(batch.columns, names=names)
+            return
+        names, named = self.schema.names, None
+        for batch in batches:
+            schema = batch.schema
+            if named is None or not schema.equals(named):
+                if schema.names != names:
+                    yield pa.RecordBatch.from_arrays(batch.columns, names=names)
+                    continue
+                named = schema
+            yield batch
 
     def _batches(self, rows: list[tuple[Any, ...]]) -> Batches:
         if rows:
@@ -238,8 +252,26 @@ class PartitionTask:
 
 
 def to_batch(rows: list[tuple[Any, ...]], schema: StructType) -> pa.RecordBatch:
-    """Rows as one batch, each value as Spark converts it."""
+    """Rows as one batch, each value as Spark converts it.
+
+    Raises:
+        ValueError: a value is not of its column's type; so are many errors of Arrow's and Spark's, of other classes.
+    """
+    for index, field in enumerate(schema.fields):
+        if isinstance(field.dataType, (IntegralType, DateType)):
+            _check_whole(rows, index, field.dataType)
     return LocalDataToArrowConversion.convert(rows, schema, False).combine_chunks().to_batches()[0]
+
+
+def _check_whole(rows: list[tuple[Any, ...]], index: int, declared: DataType) -> None:
+    """Raise ValueError where Arrow would take a number for a date, or cut off a fraction, and say nothing."""
+    usual: set[type] = {date, datetime} if isinstance(declared, DateType) else {int}
+    if set(map(type, map(itemgetter(index), rows))) <= {*usual, NoneType}:
+        return
+    for row in rows:
+        value = row[index]
+        if isinstance(value, (Number, Decimal)) and (isinstance(declared, DateType) or value != value // 1):  # type: ignore[operator]
+            raise ValueError(f"{value!r} is no {declared.simpleString().upper()}")
 
 
 def as_tuple(item: Any, names: Iterable[str]) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.errors import UnsupportedError
+from sqlext.execution import target
 from sqlext.plan import FlowPlan, OutputMode
 
 
@@ -31,11 +32,16 @@ class Analysed:
 
 
 def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
-    """Analyse a plan's queries in a session that nobody else uses: it gets a view for each maintained aggregate.
+    """Analyse a plan's queries in a session that nobody else uses: it gets a view for each stage and maintained aggregate.
 
     Raises:
         AnalysisException: Spark's, when it refuses one.
+        SchemaError: a stage's result cannot be stored under its columns' names.
     """
+    for stage in plan.stages:
+        result = session.sql(stage.sql)
+        target.check_names(result.columns)
+        session.createDataFrame([], result.schema).createOrReplaceTempView(stage.name)
     streams = tuple(session.sql(query.sql) for query in plan.queries)
     if not plan.above:
         return Analysed(streams, None)

@@ -1,34 +1,27 @@
-"""The registry: every flow of a home, as events in one Delta table.
+"""The registry: every flow of a home, as a log of events.
 
-The table only grows; a flow's state is the fold of its events. An event's number is the version of a Delta transaction, so
-two drivers that write at once cannot both take the same number: the later one reads again, checks again and tries again.
+A flow's state is the fold of its events. Each is a file, named by its number and written the way Delta writes its commits: only
+if no file of that name is there. So two drivers that write at once cannot both take the same number: the later one reads what
+came before it, checks again and tries the next. No Spark job runs, so a statement about a flow does not wait for one.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-
-from sqlext.errors import FlowError, NotFoundError, did_you_mean
+from sqlext.errors import FlowError, NotFoundError, SetupError, did_you_mean
 from sqlext.execution.spec import FlowSpec
-from sqlext.jvm import HadoopPath, reason_of, table_version
+from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
-_APP_ID = "sqlext-registry"
-_ATTEMPTS = 20
-_SCHEMA = (
-    "seq BIGINT, at STRING, flow_id STRING, kind STRING, epoch BIGINT, host STRING, spec STRING, detail STRING, token STRING"
-)
+_ATTEMPTS = 100
 
 
 class EventKind(StrEnum):
@@ -80,15 +73,6 @@ class FlowRecord:
     host: str
     error: str
     since: str
-
-
-@dataclass(frozen=True)
-class _Numbered:
-    """An event in the table; `token` tells whose write it was."""
-
-    seq: int
-    token: str
-    event: FlowEvent
 
 
 Records = Mapping[str, FlowRecord]
@@ -147,22 +131,21 @@ def find(records: Records, name: str) -> FlowRecord:
 
 
 class FlowRegistry:
-    """Reads and writes the registry of one home. Any thread may call any method; the lock makes writes take turns.
+    """Reads and writes the registry of one home. Any thread may call any method; the lock guards what has been read.
 
     Args:
-        spark: a session of its own; settings on it are the registry's.
-        home: the folder under which the table lies.
+        home: the folder under which the files lie.
     """
 
-    def __init__(self, spark: SparkSession, home: HadoopPath) -> None:
-        self._spark = spark
-        self._path = home.child("registry")
+    def __init__(self, home: HadoopPath) -> None:
+        self._folder = home.child("registry")
         self._lock = threading.Lock()
-        self._cache: tuple[int, list[_Numbered]] = (-1, [])
+        self._events: list[FlowEvent] = []
 
     def read(self) -> dict[str, FlowRecord]:
         """All flows, by id."""
-        return fold(each.event for each in self._events())
+        with self._lock:
+            return self._records()
 
     def append(self, event: FlowEvent | Callable[[Records], FlowEvent]) -> dict[str, FlowRecord]:
         """Write an event.
@@ -174,62 +157,37 @@ class FlowRegistry:
             The flows after it.
 
         Raises:
-            FlowError: other drivers kept writing at the same moment, or the table cannot be written.
+            FlowError: other drivers kept writing at the same moment, or the file cannot be written.
         """
-        token = uuid.uuid4().hex
         with self._lock:
             for _ in range(_ATTEMPTS):
-                events = self._events()
-                seq = max((each.seq for each in events), default=0) + 1
-                now = event(fold(each.event for each in events)) if callable(event) else event
-                self._write(seq, replace(now, at=datetime.now(UTC).isoformat(timespec="milliseconds")), token)
-                events = self._events()
-                if any(each.token == token for each in events):
-                    return fold(each.event for each in events)
-        raise FlowError(f"The registry {self._path.location} is busy: other drivers keep writing to it. Try again.")
-
-    def _events(self) -> list[_Numbered]:
-        """All events in order, read again only when the table has a new version."""
-        if not self._path.child("_delta_log").exists():
-            return []
-        version = table_version(self._spark, self._path.location)
-        if self._cache[0] != version:
-            rows = self._spark.read.format("delta").option("versionAsOf", version).load(self._path.location).collect()
-            events = [
-                _Numbered(
-                    row.seq,
-                    row.token,
-                    FlowEvent(row.flow_id, EventKind(row.kind), row.epoch, row.host, row.spec, row.detail, row.at),
+                records = self._records()
+                now = replace(
+                    event(records) if callable(event) else event, at=datetime.now(UTC).isoformat(timespec="milliseconds")
                 )
-                for row in rows
-            ]
-            self._cache = (version, sorted(events, key=lambda each: each.seq))
-        return self._cache[1]
+                try:
+                    is_mine = self._file(len(self._events) + 1).create_text(json.dumps(asdict(now)))
+                except SetupError as error:
+                    raise FlowError(f"The registry {self._folder.location} cannot be written: {error}") from None
+                if is_mine:
+                    return self._records()
+        raise FlowError(f"The registry {self._folder.location} is busy: other drivers keep writing to it. Try again.")
 
-    def _write(self, seq: int, event: FlowEvent, token: str) -> None:
-        """Try to make this event number `seq`; another driver may have taken the number."""
-        values = {
-            "seq": seq,
-            "at": event.at,
-            "flow_id": event.flow_id,
-            "kind": event.kind.value,
-            "epoch": event.epoch,
-            "host": event.host,
-            "spec": event.spec,
-            "detail": event.detail,
-            "token": token,
-        }
-        columns = ", ".join(f"CAST(:{name} AS {kind}) AS {name}" for name, kind in (c.split() for c in _SCHEMA.split(", ")))
-        try:
-            (
-                self._spark.sql(f"SELECT {columns}", values)  # names from _SCHEMA, values as parameters
-                .coalesce(1)
-                .write.format("delta")
-                .mode("append")
-                .option("txnAppId", _APP_ID)
-                .option("txnVersion", seq)
-                .save(self._path.location)
-            )
-        except (PySparkException, Py4JJavaError) as error:
-            if "Concurrent" not in str(error) and "ProtocolChanged" not in str(error):
-                raise FlowError(f"The registry {self._path.location} cannot be written: {reason_of(error)}") from None
+    def _records(self) -> dict[str, FlowRecord]:
+        """The flows as all events tell them; those that have come since the last look are read. The lock is held."""
+        while (file := self._file(len(self._events) + 1)).exists():
+            self._events.append(_event(file.read_text(), len(self._events) + 1))
+        return fold(self._events)
+
+    def _file(self, number: int) -> HadoopPath:
+        return self._folder.child(f"{number:020d}.json")
+
+
+def _event(text: str, number: int) -> FlowEvent:
+    """An event as it was written; of one that cannot be read, an event of no flow."""
+    try:
+        data = json.loads(text)
+        return FlowEvent(**{**data, "kind": EventKind(data["kind"])})
+    except (ValueError, KeyError, TypeError) as error:
+        logger.error("event %d of the registry is left out: it cannot be read (%s)", number, error)
+        return FlowEvent("", EventKind.DROPPED)

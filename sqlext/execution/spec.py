@@ -53,6 +53,15 @@ class StreamSpec:
 
 
 @dataclass(frozen=True)
+class StageSpec:
+    """A bounded query of a flow, which ends before the streaming ones start; see `plan.BoundedStage`."""
+
+    name: str
+    sql: str
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class FlowSpec:
     """A flow.
 
@@ -65,6 +74,7 @@ class FlowSpec:
         statement: what the user wrote.
         streams: its streaming queries: one that writes the target, or those that maintain what `above` reads.
         above: the query over maintained aggregates whose result is the target; empty when there is none.
+        stages: its bounded queries, each behind those that it reads.
         owns_target: whether the flow made its target.
         replaces_table: whether there was a table of that name when the flow was made; it is not ours to drop.
         columns: of the target, in its order, when there is a query above.
@@ -83,6 +93,7 @@ class FlowSpec:
     statement: str
     streams: tuple[StreamSpec, ...]
     above: str = ""
+    stages: tuple[StageSpec, ...] = ()
     owns_target: bool = False
     replaces_table: bool = False
     columns: tuple[Column, ...] = ()
@@ -128,6 +139,7 @@ class FlowSpec:
             if version != SPEC_VERSION:
                 raise FlowError(f"A flow was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
             data["streams"] = tuple(_stream(stream) for stream in data["streams"])
+            data["stages"] = tuple(StageSpec(**{**stage, "after": tuple(stage["after"])}) for stage in data.get("stages", ()))
             data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
             for name in ("target", "session_bound"):
                 data[name] = tuple(data[name])

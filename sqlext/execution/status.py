@@ -4,18 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 
 class FlowPhase(StrEnum):
-    """Where a flow of this process is in its life."""
+    """Where a flow of this process is in its life. In BOUNDED STAGES its streaming queries have not started yet."""
 
     STARTING = "STARTING"
+    BOUNDED_STAGES = "BOUNDED STAGES"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
     FAILED = "FAILED"
     FENCED = "FENCED"
+
+
+class StageState(StrEnum):
+    """Where a bounded stage is; the names are those of Flink's ExecutionState."""
+
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """A bounded stage of a flow.
+
+    Attributes:
+        name: of its result, as the queries that read it call it.
+        started: when it last did.
+        duration, rows: of a finished one.
+    """
+
+    name: str
+    state: StageState
+    started: datetime | None = None
+    duration: timedelta | None = None
+    rows: int | None = None
+
+    def __str__(self) -> str:
+        parts = [self.state.value]
+        parts += [f"{self.rows} rows"] if self.rows is not None else []
+        parts += [f"started {self.started.astimezone():%Y-%m-%d %H:%M:%S}"] if self.started is not None else []
+        parts += [f"{self.duration.total_seconds():.1f} s"] if self.duration is not None else []
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -29,6 +64,7 @@ class FlowProgress:
         reasons: how many flushes were made for which reason.
         last_flush, last_reason, last_flush_seconds: of the newest commit.
         watermark: event time up to which input is complete, as Spark reports it.
+        stages: the bounded ones.
     """
 
     micro_batches: int = 0
@@ -44,3 +80,4 @@ class FlowProgress:
     last_reason: str = ""
     last_flush_seconds: float = 0.0
     watermark: str | None = None
+    stages: tuple[StageStatus, ...] = ()

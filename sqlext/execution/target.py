@@ -17,9 +17,9 @@ from sqlext import jvm
 from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution.spec import Column as ColumnMapping
 from sqlext.execution.spec import FlowSpec
-from sqlext.jvm import HadoopPath
 from sqlext.names import quote, quote_parts, quote_string
 from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, TableDefinition
+from sqlext.storage import HadoopPath
 
 _BAD_CHARACTERS = " ,;{}()\n\t="
 
@@ -76,14 +76,20 @@ def describe(spark: SparkSession, name: Sequence[str]) -> Target:
         tables = [table.name for table in spark.catalog.listTables(quote_parts(name[:2]))]
         raise NotFoundError(f"There is no table {text}.{did_you_mean(name[-1], tables)} A flow writes to a table that exists.")
     try:
-        row = spark.sql(f"DESCRIBE DETAIL {quote_parts(name)}").collect()[0]
+        location, table_id, properties = jvm.delta_table(spark, quote_parts(name))
     except AnalysisException:
-        raise UnsupportedError(f"{text} is a view, or no Delta table; a flow keeps a Delta table up to date.") from None
-    if row["format"] != "delta":
-        raise UnsupportedError(f"{text} is a table of the format {row['format']}; a flow keeps a Delta table up to date.")
+        raise UnsupportedError(f"{text} is {_kind(spark, name)}; a flow keeps a Delta table up to date.") from None
     schema = spark.table(quote_parts(name)).schema
     columns = {column.name: ddl_of(column.dataType) for column in schema.fields}
-    return Target(tuple(name), row["location"], row["id"], columns, dict(row["properties"] or {}))
+    return Target(tuple(name), location, table_id, columns, properties)
+
+
+def _kind(spark: SparkSession, name: Sequence[str]) -> str:
+    """What it is that is no Delta table."""
+    try:
+        return f"a table of the format {spark.sql(f'DESCRIBE DETAIL {quote_parts(name)}').collect()[0]['format']}"
+    except AnalysisException:
+        return "a view, or no Delta table"
 
 
 def create(

@@ -113,7 +113,7 @@ class World:
         return False
 
     def buffered(self) -> list[Path]:
-        return list(self.warehouse.glob("_sqlext/flows/*/buffer/batch-*"))
+        return list(self.warehouse.glob("_sqlext/flows/*/buffer/__sqlext_batch=*"))
 
     def whole(self) -> list[Path]:
         return [batch for batch in self.buffered() if (batch / "_SUCCESS").exists()]
@@ -264,6 +264,8 @@ def test_kill_and_restart(tmp_path: Path, spark: SparkSession, kills: int, mode:
     world = World(tmp_path, mode, files=FILES_A_KILL * (kills + 1), files_a_trigger=2)
     world.arrive(FILES_A_KILL)
     moments = CHOSEN[mode].copy()
+    if kills < len(moments):
+        random.shuffle(moments)  # so that over time all are met
     for _ in range(kills):
         moment = next_moment(moments, world)
         process = world.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -21,8 +22,8 @@ from sqlext.errors import FlowError
 from sqlext.execution.host import FlowHost
 from sqlext.execution.registry import EventKind, FlowEvent, FlowRegistry
 from sqlext.execution.status import FlowPhase
-from sqlext.jvm import HadoopPath
 from sqlext.names import quote, quote_string
+from sqlext.storage import HadoopPath
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are_contiguous, local
 from tests.support import commits, eventually
 
@@ -102,6 +103,7 @@ def test_flushes_at_the_interval_while_data_arrives_and_when_it_stops(sql: Works
     eventually(arrives_until_flushed, DEADLINE, lambda: f"no flush at the interval: {sql.commits('t')}")
 
     sql("ALTER FLOW t SET ('execution.flush.max-interval' = '20 s')")  # idle after 2 s
+    sql("WAIT FLOW t")  # also for a flush at the old interval that has begun
     before = len(sql.commits("t"))
     sql("INSERT INTO ev VALUES ('b', 1)")
     eventually(lambda: len(sql.commits("t")) > before, DEADLINE)
@@ -237,7 +239,7 @@ def test_takes_up_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPat
     sql("INSERT INTO ev VALUES ('a', 10)")
     sql.take_in("t")
     buffer = sql.home("t") / "buffer"
-    assert len(list(buffer.glob("batch-*"))) == 2
+    assert len(list(buffer.glob("__sqlext_batch=*"))) == 2
     assert sql.commits("t") == []
     sql.crash()
 
@@ -251,11 +253,11 @@ def test_takes_up_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patched:
         patched.setattr(sql.flow("t")._intakes[0]._durable, "drop", lambda batches: None)
         sql("FLUSH FLOW t")
-    assert len(list(buffer.glob("batch-*"))) == 1
+    assert len(list(buffer.glob("__sqlext_batch=*"))) == 1
     sql.crash()
 
     assert sql.take_up() == ["t"]
-    assert list(buffer.glob("batch-*")) == []
+    assert list(buffer.glob("__sqlext_batch=*")) == []
     assert [c["last_batch"] for c in sql.commits("t")] == [1, 2]
     sql("INSERT INTO ev VALUES ('c', 30)")
     sql("WAIT FLOW t")
@@ -383,12 +385,42 @@ def test_names_are_quoted_and_never_pasted(sql: Workshop, tmp_path: Path) -> Non
     assert len(sql("SELECT * FROM ev")) == 3
 
 
+def test_the_jobs_of_a_stream_are_not_those_of_the_statement_that_started_it(sql: Workshop) -> None:
+    scheduler = sql.spark.sparkContext._jsc.sc().dagScheduler()
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {COUNTS.format('STREAM ev')}")
+    for _ in range(2):
+        sql("INSERT INTO ev VALUES ('a', 1)")
+        sql("WAIT FLOW t")
+    # Jobs of a SQL execution that has ended stay there for ever, if they come after its end.
+    eventually(scheduler.activeQueryToJobs().isEmpty, DEADLINE, lambda: str(scheduler.activeQueryToJobs()))
+
+
+def test_a_stopped_flow_leaves_no_query_in_java(sql: Workshop) -> None:
+    """A query keeps its last plan, and Java keeps what Python refers to."""
+    java: Any = sql.spark.sparkContext._jvm
+    sql.source()
+    sql("CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM ev GROUP BY k")
+    sql("WAIT FLOW t")
+    query: Any = sql.flow("t")._intakes[0].query
+    kept = java.java.lang.ref.WeakReference(query._jsq.streamingQuery())
+    del query
+    sql("STOP FLOW t")
+
+    def is_gone() -> bool:
+        gc.collect()
+        java.java.lang.System.gc()
+        return kept.get() is None
+
+    eventually(is_gone, DEADLINE)
+
+
 # The registry.
 
 
 def test_hosts_that_write_at_once_both_succeed(sql: Workshop, tmp_path: Path) -> None:
     home = HadoopPath(sql.spark, str(tmp_path / "home"))
-    registries = [FlowRegistry(jvm.clone_session(sql.spark), home) for _ in range(2)]
+    registries = [FlowRegistry(home) for _ in range(2)]
     together = threading.Barrier(2)
     errors: list[Exception] = []
 
@@ -408,10 +440,13 @@ def test_hosts_that_write_at_once_both_succeed(sql: Workshop, tmp_path: Path) ->
         writer.join(DEADLINE)
 
     assert errors == []
-    written = sql.spark.read.format("delta").load(home.child("registry").location).collect()
-    assert sorted(row.seq for row in written) == [1, 2, 3, 4, 5, 6]
-    assert sorted(row.flow_id for row in written) == ["flow-0"] * 3 + ["flow-1"] * 3
-    assert [each.event.flow_id for each in registries[0]._events()] == [each.event.flow_id for each in registries[1]._events()]
+    for registry in registries:
+        registry.read()
+    written = [event.flow_id for event in registries[0]._events]
+    assert written == [event.flow_id for event in registries[1]._events]
+    assert sorted(written) == ["flow-0"] * 3 + ["flow-1"] * 3
+    files = sorted(name for name in home.child("registry").names() if not name.startswith("."))
+    assert files == [f"{number:020d}.json" for number in range(1, 7)]
 
 
 def test_a_torn_record_leaves_the_others_alone(sql: Workshop) -> None:
@@ -421,6 +456,7 @@ def test_a_torn_record_leaves_the_others_alone(sql: Workshop) -> None:
     registry.append(FlowEvent("torn", EventKind.RESERVED, spec='{"version": 1, "name": "to'))
     registry.append(FlowEvent("torn", EventKind.STARTED, epoch=1))
     registry.append(FlowEvent("later", EventKind.RESERVED, spec='{"version": 999}'))
+    assert registry._file(len(registry._events) + 1).create_text("{torn")
 
     assert [row.name for row in sql("SHOW FLOWS")] == ["t"]
     sql.crash()

@@ -149,7 +149,7 @@ def test_with_a_watermark_the_buffer_is_durable(sql: Workshop) -> None:
     sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({MEMORY}) AS {query}")
     sql.freeze()
     sql.take_in("t")
-    assert list((sql.home("t") / "buffer").glob("batch-*"))
+    assert list((sql.home("t") / "buffer").glob("__sqlext_batch=*"))
 
 
 def test_options_change_while_the_stream_goes_on(sql: Workshop) -> None:

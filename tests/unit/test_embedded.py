@@ -1,15 +1,19 @@
-"""The lock of a warehouse: one process at a time, free whenever its holders have died."""
+"""The lock of a warehouse: one process at a time, free whenever its holders have died; and the end of a process."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from sqlext import embedded
 from sqlext.embedded import _Lock
 from sqlext.errors import SetupError
 
@@ -63,3 +67,17 @@ def test_a_lock_that_was_given_back_is_free(lock_file: Path) -> None:
     for _ in range(2):
         with _Lock(lock_file, None):
             pass
+
+
+def test_the_end_does_not_wait_for_a_callback_thread_that_reads() -> None:
+    ours, javas = socket.socketpair()
+    connection = SimpleNamespace(socket=ours)
+    stream = ours.makefile("rb")
+    reader = threading.Thread(target=stream.readline, daemon=True)
+    reader.start()
+    embedded._wake_callback_threads(
+        SimpleNamespace(get_callback_server=lambda: SimpleNamespace(connections=[connection, SimpleNamespace(socket=javas)]))
+    )
+    reader.join(10)
+    assert not reader.is_alive()
+    stream.close()

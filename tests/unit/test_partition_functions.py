@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from sqlext.errors import NameTakenError, NotFoundError, SchemaError
-from sqlext.partition_functions import AggregateFunction, PartitionFunction, PartitionFunctionRegistry, reads_batches
+from sqlext.named_functions import OperatorFunctions
+from sqlext.partition_functions import AggregateFunction, PartitionFunction, reads_batches
 
 
 def of_rows(records: Iterator[Any]) -> Iterator[Any]:
@@ -43,6 +44,7 @@ class Count(AggregateFunction):
         (iter, "a INT", "map_partition", "rows"),  # a function of C
         (Count(), "n BIGINT", "aggregate_partition", "batches"),
         (of_two, "", "reduce_partition", "rows"),
+        (of_two, "a INT", "cogroup", "rows"),
     ],
 )
 def test_the_operator_that_calls_it(function: Callable[..., Any], returns: str, operator: str, reads: str) -> None:
@@ -62,7 +64,7 @@ def test_an_annotation_counts_whatever_form_it_has() -> None:
 @pytest.mark.parametrize(
     ("function", "returns", "message"),
     [
-        (of_two, "a INT", "map_partition calls its function with (records); of_two(one: 'Any', other: 'Any') -> 'Any' does not"),
+        (lambda a, b, c: a, "n INT", "map_partition calls its function with (records); <lambda>(a, b, c) does not take that."),
         (of_rows, "", "reduce_partition calls its function with (one, other); of_rows("),
         ("of_rows", "a INT", "map_partition calls its function with (records); 'of_rows' is no function."),
         (Count(), "", "The aggregate function `f` needs `returns`: its columns, such as 'total DOUBLE'."),
@@ -76,7 +78,7 @@ def test_what_cannot_be_called(function: Any, returns: str, message: str) -> Non
 
 
 def test_the_registry() -> None:
-    registry = PartitionFunctionRegistry()
+    registry: OperatorFunctions[PartitionFunction] = OperatorFunctions("partition function")
     spread, spare = PartitionFunction("Spread", of_rows, "a INT"), PartitionFunction("spare", of_two)
     for function in (spread, spare, spread):
         registry.add(function)

@@ -407,7 +407,7 @@ def test_an_attribute_that_nobody_set_is_logged(caplog: pytest.LogCaptureFixture
     ]
 
 
-# Stages (the planner refuses bounded queries for now, so straight from the builder)
+# Stages, straight from the builder
 
 
 def graph_of(text: str) -> JobGraph:

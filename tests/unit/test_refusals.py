@@ -54,7 +54,6 @@ SETS = (
     "UNION, EXCEPT and INTERSECT of streams need all rows at once. UNION ALL is possible. So is a set operation of aggregates: "
     "give each side a GROUP BY."
 )
-BOUNDED = "GLOBAL WINDOW END OF STREAM needs bounded stages, which this version does not run."
 HIDDEN = "A `*` hides which columns this aggregate groups by. Name the columns."
 BEHIND = "The keys of this aggregate stand behind a `*`, and a query above it needs their names. Name the columns."
 ORDINAL = "GROUP BY {} names no column of the select list that can be grouped by."
@@ -121,8 +120,6 @@ AGGREGATE = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
         ("SELECT 'x' AS k, count(*) AS n FROM STREAM t GROUP BY k LIMIT 1", MEANINGS.format("'x'"), "k"),
         # others
         ("SELECT k, newest(v) AS n FROM STREAM t GROUP BY k ORDER BY n", NOT_IDEMPOTENT, "newest(v)"),
-        (f"{AGGREGATE} GLOBAL WINDOW END OF STREAM", BOUNDED, None),
-        ("SELECT * FROM STREAM o JOIN (SELECT k FROM d GROUP BY k GLOBAL WINDOW END OF STREAM) c USING (k)", BOUNDED, None),
     ],
 )
 def test_what_cannot_be_kept_up_to_date_is_refused_with_its_place(query: str, message: str, marked: str | None) -> None:

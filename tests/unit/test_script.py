@@ -138,6 +138,11 @@ class FromSpark(AnalysisException):
         ),
         ("[X] In a view. SQLSTATE: 22012\n== SQL of VIEW v (line 1, position 8) ==\nselect 1/0\n", Problem("[X] In a view.")),
         ("Queries with streaming sources must not.;\ndelta", Problem("Queries with streaming sources must not.")),
+        (
+            "Task failed\nTraceback (most recent call last):\nsqlext.errors.KeyedFunctionError: process_keyed: the function `f` "
+            "failed at k = 1, row Row(k=1):\nValueError: no luck\n\n\tat org.apache.Y.z(Z.java:3)",
+            Problem("process_keyed: the function `f` failed at k = 1, row Row(k=1):\nValueError: no luck"),
+        ),
         ("Failed.\n\nJVM stacktrace:\njava.lang.X\n\tat org.apache.Y(Z.java)", Problem("Failed.")),
         ("Failed.\n\tat org.apache.Y.z(Z.java:3)\nCaused by: a", Problem("Failed.")),
     ],

@@ -233,10 +233,7 @@ def test_create_table_as(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "SELECT k, count(*) FROM s GROUP BY k GLOBAL WINDOW END OF STREAM",
-        "WITH c AS (SELECT 1 AS insert) SELECT * FROM c GLOBAL WINDOW END OF STREAM",
         "SELECT /*+ FLUSH_INTERVAL('2 min') */ k AS insert FROM STREAM s",
-        "(SELECT k FROM s GLOBAL WINDOW END OF STREAM)",
         "FROM s SELECT /*+ FLUSH_INTERVAL('2 min') */ k",
     ],
 )

@@ -1,0 +1,88 @@
+"""Statements with GLOBAL WINDOW END OF STREAM: a SELECT or view is Spark's to run, INSERT and CREATE TABLE .. AS are jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sqlext.answers import Answer, Deferred, PassOn, Table
+from sqlext.detect import end_of_stream_at, tokens
+from sqlext.execution.job import run_job
+from sqlext.explain import explain_bounded
+from sqlext.jvm import can_be_analysed, frame_of
+from sqlext.names import quote, quote_parts, quote_string
+from sqlext.option_levels import resolve_levels, session_levels
+from sqlext.options import SORTED_SHUFFLES
+from sqlext.plan import BoundedPlan
+from sqlext.planner import plan_bounded
+from sqlext.rewriter import Batch
+from sqlext.statements import BoundedStatement, CreateStreamingTable, Insert, Query
+
+SparkParse = Callable[[str], Any]
+
+
+def job_of(statement: CreateStreamingTable | Insert) -> BoundedStatement:
+    """The job that a flow's statement is in BATCH mode: all its streams are read to their ends, once."""
+    tree = statement.query.tree.copy()
+    tree.set("end_of_stream", True)
+    query = Query(tree, statement.query.source)
+    if isinstance(statement, Insert):
+        columns = f" ({', '.join(map(quote, statement.columns))})" if statement.columns else ""
+        by_name = " BY NAME" if statement.by_name else ""
+        return BoundedStatement(f"INSERT INTO {quote_parts(statement.target)}{by_name}{columns}", statement.target, query)
+    definition = statement.definition
+    given = {"delta.enableDeletionVectors": "true"} | {key: value.value for key, value in definition.properties.items()}
+    properties = ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in given.items())
+    create = "CREATE OR REPLACE TABLE" if statement.refresh else "CREATE TABLE"
+    exists = "IF NOT EXISTS" if statement.if_not_exists else ""
+    clauses = " ".join(definition.clauses)
+    head = f"{create} {exists} {quote_parts(statement.name)} USING delta {clauses} TBLPROPERTIES ({properties}) AS"
+    return BoundedStatement(head, statement.name, query)
+
+
+def answer(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Batch], spark_parse: SparkParse) -> Answer:
+    """Run a statement, or have Spark run it."""
+    plan = _plan(spark, statement, batches)
+    if (refused := _refused_by_spark(spark, statement, spark_parse)) is not None:
+        return PassOn(refused)
+    sql = f"{statement.head} {plan.sql}".strip()
+    if not statement.target:
+        return PassOn(sql)
+    return Deferred("END OF STREAM", lambda: [run_job(spark, sql, statement.target)])
+
+
+def explain(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Batch], spark_parse: SparkParse) -> Answer:
+    """The job graph, its stages, the rules that fired, and Spark's own plan."""
+    plan = _plan(spark, statement, batches)
+    if (refused := _refused_by_spark(spark, statement, spark_parse)) is not None:
+        return PassOn(refused)
+    physical = frame_of(spark, spark_parse(f"EXPLAIN {plan.sql}")).collect()[0][0]  # runs nothing; of a write it would tell less
+    return Table(
+        {"plan": "STRING"}, [{"plan": "\n".join([*explain_bounded(plan, ".".join(statement.target)), physical.rstrip()])}]
+    )
+
+
+def _plan(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Batch]) -> BoundedPlan:
+    options = resolve_levels(spark, session_levels(spark))
+    return plan_bounded(statement.query, batches, options[SORTED_SHUFFLES])
+
+
+def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, spark_parse: SparkParse) -> str | None:
+    """The statement without our clause, if Spark refuses it: its own error then tells the place in the user's text."""
+    plain = without_clauses(statement.query.source)
+    head = statement.head
+    room = len(plain) - len(plain.lstrip())
+    plain = (head.ljust(room) if len(head) <= room else head + " ") + plain[room:]
+    return None if can_be_analysed(spark, spark_parse(plain)) else plain
+
+
+def without_clauses(text: str) -> str:
+    """A text with blanks in place of each GLOBAL WINDOW END OF STREAM."""
+    found = tokens(text)
+    while (at := end_of_stream_at(found)) is not None:
+        start, stop = found[at].start, found[at + 4].stop
+        text = text[:start] + "".join(c if c in "\r\n" else " " for c in text[start:stop]) + text[stop:]
+        found = found[at + 5 :]
+    return text

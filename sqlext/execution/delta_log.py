@@ -1,0 +1,63 @@
+"""A Delta table's log, read as the small files it consists of.
+
+Delta's own ways to the same facts run Spark jobs: `Snapshot.sizeInBytes` 0.5 to 1.5 seconds after each commit of a small table,
+`history()` seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+from sqlext.errors import NotFoundError
+from sqlext.storage import HadoopPath
+
+
+@dataclass(frozen=True)
+class TableSize:
+    """The data files of a table's newest version: how many, and how many bytes in all."""
+
+    files: int
+    bytes: int
+
+
+def table_size(spark: SparkSession, location: str) -> TableSize | None:
+    """What the version checksum file says (Delta's protocol, "Version Checksum File"); None when the last writer wrote none."""
+    version = jvm.table_version(spark, location)
+    try:
+        found = json.loads(_file(spark, location, version, "crc").read_text())
+        return TableSize(int(found["numFiles"]), int(found["tableSizeBytes"]))
+    except (NotFoundError, ValueError, KeyError):
+        return None
+
+
+def last_transaction(spark: SparkSession, location: str, app_id: str) -> int | None:
+    """The `version` of the newest transaction that `app_id` committed to a table."""
+    version = jvm.table_version(spark, location)
+    try:
+        known = json.loads(_file(spark, location, version, "crc").read_text())["setTransactions"]
+        return next((int(each["version"]) for each in known if each["appId"] == app_id), None)
+    except (NotFoundError, ValueError, KeyError, TypeError):  # as above; and there may be too many transactions to list
+        return jvm.last_txn_version(spark, location, app_id)
+
+
+def exists(spark: SparkSession, location: str) -> bool:
+    """Whether a table was ever committed there; for tables that nobody cleans up."""
+    return _file(spark, location, 0, "json").exists()
+
+
+def commit_info(spark: SparkSession, location: str, version: int) -> dict[str, Any]:
+    """What one version's commit says of itself; nothing when its file has been cleaned up."""
+    try:
+        actions = [json.loads(line) for line in _file(spark, location, version, "json").read_text().splitlines()]
+    except (NotFoundError, ValueError):
+        return {}
+    return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})
+
+
+def _file(spark: SparkSession, location: str, version: int, kind: str) -> HadoopPath:
+    return HadoopPath(spark, location).child("_delta_log", f"{version:020d}.{kind}")

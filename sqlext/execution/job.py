@@ -1,0 +1,58 @@
+"""Bounded jobs: a statement that fills a table, runs to its end, and says what it did."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+from sqlext.errors import UnsupportedError
+from sqlext.execution import delta_log, target
+from sqlext.execution.commit import USER_METADATA, session_settings
+
+logger = logging.getLogger(__name__)
+
+
+def run_job(spark: SparkSession, sql: str, table: tuple[str, ...]) -> str:
+    """Run a statement of Spark's in a session like the caller's.
+
+    Args:
+        table: that it fills; its commit names the job, if it is a Delta table.
+
+    Returns:
+        A sentence with the job's id, its rows, and how long it took.
+
+    Raises:
+        PySparkException: Spark's, when the statement fails.
+    """
+    job = uuid.uuid4().hex
+    own = jvm.clone_session(spark)
+    started = time.monotonic()
+    own.sparkContext.setLocalProperty("spark.job.description", f"sqlext job {job} into {'.'.join(table)}")
+    try:
+        with session_settings(own, {USER_METADATA: json.dumps({"sqlext": {"job": job}})}):
+            own.sql(sql)
+    finally:
+        own.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]  # Spark's way to unset it
+    seconds = time.monotonic() - started
+    rows = _rows_written(own, table, job)
+    counted = f", {rows} rows" if rows is not None else ""
+    logger.info("job %s: finished in %.1f s%s", job, seconds, counted)
+    return f"job {job} finished into {'.'.join(table)}{counted}, {seconds:.1f} s"
+
+
+def _rows_written(spark: SparkSession, table: tuple[str, ...], job: str) -> int | None:
+    """What the job's commit counts; None for a table that is not Delta's, or when somebody has committed since."""
+    try:
+        location = target.describe(spark, target.qualified(spark, table)).location
+    except UnsupportedError:
+        return None
+    info = delta_log.commit_info(spark, location, jvm.table_version(spark, location))
+    if job not in str(info.get("userMetadata")):
+        return None
+    rows = dict(info.get("operationMetrics") or {}).get("numOutputRows")
+    return None if rows is None else int(rows)

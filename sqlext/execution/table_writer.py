@@ -1,0 +1,156 @@
+"""From a flow's intakes into its tables: what a flush merges, appends, evaluates above and compacts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext.clock import Clock
+from sqlext.execution import bounds, commit, queries, target
+from sqlext.execution.buffer import BufferedBatch
+from sqlext.execution.compaction import Compaction
+from sqlext.execution.delta_log import last_transaction, table_size
+from sqlext.execution.flush import FlushReason
+from sqlext.execution.intake import Intake, Taken
+from sqlext.execution.spec import FlowSpec, StreamSpec
+from sqlext.names import quote_parts
+from sqlext.storage import HadoopPath
+
+NoteFlush = Callable[[FlushReason, int, int, float], None]
+"""Takes a flush's reason, its rows, its micro-batches, and when it started by the monotonic clock."""
+
+
+class TableWriter:
+    """Writes the tables of one flow. Only one thread at a time may call `flush`, `compact` and `catch_up`.
+
+    Args:
+        spec: the flow.
+        epoch: of its driver, for the commits' metadata.
+        home: the flow's folder.
+        session: nobody else commits in it: a MERGE takes its transaction from its session's settings.
+        intakes: whose rows are written, one for each streaming query.
+        clock: measures flushes.
+        check: called before each commit; raises when another driver has the flow.
+        note: called after each commit on the target.
+    """
+
+    def __init__(
+        self,
+        spec: FlowSpec,
+        epoch: int,
+        home: HadoopPath,
+        session: SparkSession,
+        intakes: Sequence[Intake],
+        clock: Clock,
+        check: Callable[[], None],
+        note: NoteFlush,
+    ) -> None:
+        self._spec = spec
+        self._epoch = epoch
+        self._home = home
+        self.session = session
+        self._intakes = intakes
+        self._clock = clock
+        self._check = check
+        self._note = note
+        self._compactions = {
+            s.relation: Compaction(spec.name, spec.id, self.location(s), bool(s.relation))
+            for s in spec.streams
+            if s.relation or spec.owns_target  # the files of somebody else's table are not ours to rewrite
+        }
+
+    def location(self, stream: StreamSpec) -> str:
+        """Where the table of a streaming query lies."""
+        if not stream.relation:
+            return self._spec.target_location
+        return target.table_in(target.home_of(self._home, stream.relation)).location
+
+    def committed(self, stream: StreamSpec) -> int | None:
+        """The last micro-batch of a streaming query that is in its table."""
+        return last_transaction(self.session, self.location(stream), self._spec.id)
+
+    def append(self, rows: DataFrame, batch: int) -> None:
+        """Append a micro-batch to the target; called on the stream thread."""
+        target.check_identity(rows.sparkSession, self._spec)
+        started = self._clock.monotonic()
+        info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, self._intakes[0].watermark, None)
+        count = commit.append(self._spec.target, rows, info)
+        self._note(FlushReason.MICRO_BATCH, count, 1, started)
+
+    def flush(self, reason: FlushReason) -> None:
+        """Bring all that is buffered into the tables."""
+        found = [(intake, intake.take()) for intake in self._intakes]
+        full = [(intake, taken) for intake, taken in found if taken.batches]
+        if not full:
+            return
+        self._check()
+        target.check_identity(self.session, self._spec)
+        started = self._clock.monotonic()
+        arrival = self._clock.now() - timedelta(seconds=started - min(taken.arrived for _, taken in full))
+        before = self._version()
+        for intake, taken in full:
+            self._merge(intake, taken, reason, arrival)
+        batches = [batch for _, taken in full for batch in taken.batches]
+        rows = _rows_of(batches)
+        if self._spec.above:
+            self._replace(before, rows, reason, arrival)
+        for intake, taken in full:
+            intake.flushed(taken.batches)
+        self._note(reason, max(rows, 0), sum(batch.last - batch.first + 1 for batch in batches), started)
+
+    def compact(self, is_stopping: Callable[[], bool]) -> None:
+        """Compact the tables whose files have grown too many."""
+        for stream in self._spec.streams:
+            if (compaction := self._compactions.get(stream.relation)) is not None and not is_stopping():
+                compaction.after_flush(self.session, partial(self._table, stream))
+
+    def catch_up(self) -> None:
+        """Evaluate the query above, if a crash came between the flush of an aggregate and that."""
+        if self._spec.above and self._version() >= 0:
+            committed = last_transaction(self.session, self._spec.target_location, self._spec.id)
+            if committed != self._version():
+                self._replace(-1 if committed is None else committed, -1, FlushReason.RECOVERY, None)
+
+    def _merge(self, intake: Intake, taken: Taken, reason: FlushReason, arrival: datetime) -> None:
+        batches = taken.batches
+        rows = _rows_of(batches)
+        first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
+        info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
+        latest = intake.latest_rows(self.session, batches)
+        reach = bounds.union(batch.bounds for batch in batches)
+        size = table_size(self.session, self.location(intake.stream))
+        commit.merge(self.session, self._table(intake.stream), intake.stream, latest, reach, info, self._check, size)
+        intake.committed = batches[-1].last
+
+    def _table(self, stream: StreamSpec) -> DeltaTable:
+        if stream.relation:
+            return DeltaTable.forPath(self.session, self.location(stream))
+        return DeltaTable.forName(self.session, quote_parts(self._spec.target))
+
+    def _replace(self, before: int, rows: int, reason: FlushReason, arrival: datetime | None) -> None:
+        """The query above, evaluated over the maintained aggregates as they are now, becomes the target."""
+        tables = {s.relation: self.session.read.format("delta").load(self.location(s)) for s in self._spec.streams}
+        above = queries.over(self.session, tables, self._spec.above)
+        info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival)
+        rows_above = target.in_target_columns(above, self._spec.columns)
+        commit.replace(self.session, self._spec.target, rows_above, info, self._check)
+
+    def _version(self) -> int:
+        """The target's transaction: grows with each flush of any of the queries; of one query its last micro-batch."""
+        return sum(intake.committed + 1 for intake in self._intakes) - 1
+
+    def _commit_info(
+        self, first: int, last: int, rows: int, reason: FlushReason, watermark: float | None, arrival: datetime | None
+    ) -> commit.CommitInfo:
+        until = datetime.fromtimestamp(watermark, UTC) if watermark is not None else None
+        return commit.CommitInfo(self._spec.name, self._spec.id, self._epoch, first, last, rows, reason.value, until, arrival)
+
+
+def _rows_of(batches: Iterable[BufferedBatch]) -> int:
+    """Changed groups in all; -1 when some were counted by a driver before this one."""
+    counts = [batch.rows for batch in batches]
+    return sum(counts) if min(counts, default=0) >= 0 else -1

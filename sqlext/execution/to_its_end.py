@@ -1,0 +1,83 @@
+"""Streams read as bounded (FLIP-331): what a source holds now, read as a batch.
+
+A table is simply read without STREAM. Of a view over `readStream` the plan's leaves are taken: each tells its source and
+options, of which the batch relation is made.
+This is a seam: it reads and makes Catalyst's plans. Seen with Spark 4.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sqlext.errors import UnsupportedError
+from sqlext.jvm import java_list, scala_seq
+
+
+def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
+    """The plan with batch relations in place of its streams.
+
+    Raises:
+        UnsupportedError: a source has no end, or Spark cannot read it as a batch.
+    """
+    if not plan.isStreaming():
+        return plan
+    children = java_list(spark, plan.children())
+    if children:
+        return plan.withNewChildren(scala_seq(spark, [read_to_its_end(spark, child) for child in children]))
+    kind = plan.getClass().getSimpleName()
+    if kind == "StreamingRelation":
+        return _with_columns_of(spark, plan, _of_data_source(spark, plan.dataSource()))
+    if kind == "StreamingRelationV2":
+        return _with_columns_of(spark, plan, _of_table(spark, plan))
+    raise UnsupportedError(
+        f"This stream ({plan.getClass().getSimpleName()}) cannot be read to its end. GLOBAL WINDOW END OF STREAM reads tables, "
+        "and views over readStream of files, Delta tables or Kafka."
+    )
+
+
+def _of_data_source(spark: SparkSession, source: Any) -> Any:
+    """The batch relation of the same format, options and schema."""
+    if source.catalogTable().isDefined():
+        return spark._jsparkSession.table(source.catalogTable().get().identifier().quotedString()).queryExecution().analyzed()
+    reader = spark._jsparkSession.read().format(source.className()).options(source.options())
+    if (
+        source.userSpecifiedSchema().isDefined() and source.className().lower() != "delta"
+    ):  # Delta knows its schema, and takes none
+        reader = reader.schema(source.userSpecifiedSchema().get())
+    return reader.load().queryExecution().analyzed()
+
+
+def _of_table(spark: SparkSession, stream: Any) -> Any:
+    jvm: Any = spark.sparkContext._jvm
+    connector = jvm.org.apache.spark.sql.connector.catalog
+    table = stream.table()
+    if table.capabilities().contains(connector.TableCapability.BATCH_READ):
+        v2 = jvm.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
+        return v2.create(table, stream.catalog(), stream.identifier(), stream.extraOptions())
+    if stream.v1Relation().isDefined():
+        return read_to_its_end(spark, stream.v1Relation().get())
+    raise UnsupportedError(
+        f"The source `{stream.sourceName()}` has no end, so a query with GLOBAL WINDOW END OF STREAM over it would not have one "
+        "either. Read a table, files or Kafka, or leave the clause out."
+    )
+
+
+def _with_columns_of(spark: SparkSession, stream: Any, relation: Any) -> Any:
+    """The relation under the stream's column ids, which the plan above refers to."""
+    jvm: Any = spark.sparkContext._jvm
+    catalyst = jvm.org.apache.spark.sql.catalyst
+    there = {str(column.name()): column for column in java_list(spark, relation.output())}
+    named = [
+        catalyst.expressions.Alias(
+            there[str(column.name())],
+            column.name(),
+            column.exprId(),
+            column.qualifier(),
+            jvm.scala.Option.apply(column.metadata()),
+            scala_seq(spark, []),
+        )
+        for column in java_list(spark, stream.output())
+    ]
+    return catalyst.plans.logical.Project(scala_seq(spark, named), relation)

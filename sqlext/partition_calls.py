@@ -1,0 +1,152 @@
+"""Calls of the partition operators in SQL: found by tokens, and written so that Spark's grammar takes them.
+
+Spark's own form of a table argument is `TABLE(t) PARTITION BY (k) ORDER BY (v DESC), 'fn'`. Ours leaves the brackets out, and
+PARTITION BY before ORDER BY. What changes takes the place of blanks where it can, so that places in messages stay right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlext.detect import Token, is_stream_relation
+from sqlext.partition_functions import OPERATORS
+from sqlext.statements import PartitionQuery
+
+OWN_PARTITIONS = "__sqlext_own_partitions"
+"""PARTITION BY this string: the partitions stay as they are; Spark's grammar wants one before ORDER BY."""
+
+
+@dataclass(frozen=True)
+class TableOfCall:
+    """One table argument of a call, by indices of tokens.
+
+    Attributes:
+        start: of its word TABLE.
+        table_end: of the bracket that closes `TABLE(..)`, or of the last word of `TABLE t`.
+        stop: of the comma or bracket behind its clauses.
+    """
+
+    start: int
+    table_end: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class PartitionCall:
+    """One call, by indices of tokens.
+
+    Attributes:
+        operator: its name in lower case.
+        start: of the operator's name.
+        tables: its table arguments; only cogroup has two.
+        end: of the bracket that closes the call.
+    """
+
+    operator: str
+    start: int
+    tables: tuple[TableOfCall, ...]
+    end: int
+
+
+def partition_calls(found: Sequence[Token]) -> list[PartitionCall]:
+    """All calls of a statement, those inside of others too, in the order of their names."""
+    calls = []
+    for at in range(len(found) - 3):
+        word = found[at].text.lower()
+        is_call = word in OPERATORS and found[at].kind == "word" and found[at + 1].text == "("
+        if is_call and found[at + 2].upper == "TABLE" and (end := _closing(found, at + 1)) is not None:
+            calls.append(PartitionCall(word, at, tuple(_tables(found, word, at + 2, end)), end))
+    return calls
+
+
+def _tables(found: Sequence[Token], operator: str, start: int, end: int) -> Iterator[TableOfCall]:
+    """The table arguments of a call, from the first one's TABLE to before the bracket that closes the call."""
+    while True:
+        table_end = _end_of_table(found, start, end)
+        commas = _commas(found, table_end + 1, end)
+        following = next((at for at in commas if found[at + 1].upper == "TABLE" and found[at + 2].text not in (",", ")")), None)
+        if following is None:
+            has_function = operator != "sort_partition" and commas
+            yield TableOfCall(start, table_end, commas[-1] if has_function else end)
+            return
+        yield TableOfCall(start, table_end, following)
+        start = following + 1
+
+
+def partition_query(text: str, found: Sequence[Token], calls: Sequence[PartitionCall]) -> PartitionQuery:
+    """A statement of Spark's with calls, as a value."""
+    written = tuple((call.operator, " ".join(text[found[call.start].start : found[call.end].stop].split())) for call in calls)
+    return PartitionQuery(spark_form(text, found, calls), written, found[0].upper == "EXPLAIN")
+
+
+def spark_form(text: str, found: Sequence[Token], calls: Sequence[PartitionCall]) -> str:
+    """The statement with its calls in Spark's own form."""
+    edits = [edit for call in calls for table in call.tables for edit in _edits(found, table)]
+    for offset, inserted in sorted(edits, reverse=True):
+        is_blank = text[offset : offset + 1] == " " and inserted == "("
+        text = text[:offset] + inserted + text[offset + is_blank :]
+    return text
+
+
+def _edits(found: Sequence[Token], table: TableOfCall) -> Iterator[tuple[int, str]]:
+    """What is put in, and before which character."""
+    if found[table.start + 1].text != "(":  # TABLE t
+        yield from _bracketed(found, table.start + 1, table.table_end + 1)
+    elif is_stream_relation(list(found), table.start + 2):  # TABLE(STREAM t ..)
+        yield found[table.start + 2].start, "SELECT * FROM "
+    clauses = dict(_clauses(found, table))
+    order, partition = clauses.get("ORDER"), clauses.get("PARTITION")
+    if partition is not None:
+        yield from _bracketed(found, partition + 2, order if order is not None else table.stop)
+    elif order is not None and "WITH" not in clauses:
+        yield found[order].start, f"PARTITION BY '{OWN_PARTITIONS}' "
+    if order is not None:
+        yield from _bracketed(found, order + 2, table.stop)
+
+
+def _bracketed(found: Sequence[Token], first: int, end: int) -> Iterator[tuple[int, str]]:
+    """Brackets around the tokens from `first` to before `end`, where none stand there."""
+    if first < end and not (found[first].text == "(" and _closing(found, first) == end - 1):
+        yield found[first - 1].stop, "("
+        yield found[end - 1].stop, ")"
+
+
+def _clauses(found: Sequence[Token], table: TableOfCall) -> Iterator[tuple[str, int]]:
+    """The first word of each clause behind the table, and where it stands."""
+    depth = 0
+    for at in range(table.table_end + 1, table.stop):
+        depth += (found[at].text == "(") - (found[at].text == ")")
+        word, following = found[at].upper, found[at + 1].upper
+        if depth == 0 and word in ("PARTITION", "DISTRIBUTE", "ORDER", "SORT") and following == "BY":
+            yield {"DISTRIBUTE": "PARTITION", "SORT": "ORDER"}.get(word, word), at
+        elif depth == 0 and word == "WITH" and following == "SINGLE":
+            yield word, at
+
+
+def _commas(found: Sequence[Token], start: int, end: int) -> list[int]:
+    """The commas from `start` to before `end` that no bracket encloses; the last stands before the function's name."""
+    depth, commas = 0, []
+    for at in range(start, end):
+        depth += (found[at].text == "(") - (found[at].text == ")")
+        if depth == 0 and found[at].text == ",":
+            commas.append(at)
+    return commas
+
+
+def _closing(found: Sequence[Token], opening: int) -> int | None:
+    depth = 0
+    for at in range(opening, len(found)):
+        depth += (found[at].text == "(") - (found[at].text == ")")
+        if depth == 0:
+            return at
+    return None
+
+
+def _end_of_table(found: Sequence[Token], table: int, end: int) -> int:
+    if found[table + 1].text == "(":
+        return _closing(found, table + 1) or end
+    at = table + 1  # TABLE t, TABLE a.b.t
+    while found[at + 1].text == "." and at + 2 < end:
+        at += 2
+    return at

@@ -1,0 +1,35 @@
+"""Statements that call partition operators: what Spark is to parse, what EXPLAIN adds, and SHOW PARTITION FUNCTIONS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sqlext.answers import Answer, PassOn, Table
+from sqlext.execution.partition import ATTRIBUTES
+from sqlext.jvm import frame_of
+from sqlext.keyed_functions import KEYED_FUNCTIONS
+from sqlext.partition_functions import PARTITION_FUNCTIONS
+from sqlext.statements import PartitionQuery
+
+
+def answer(spark: SparkSession, query: PartitionQuery, spark_parse: Callable[[str], Any]) -> Answer:
+    """Hand a statement on in Spark's form; `table_functions.py` then plans each call. EXPLAIN tells the operators' attributes."""
+    if not query.is_explain:
+        return PassOn(query.sql)
+    plan = frame_of(spark, spark_parse(query.sql)).collect()[0][0]  # Spark's EXPLAIN runs nothing
+    operators = [f"{written} [{ATTRIBUTES[operator]}]" for operator, written in query.calls]
+    return Table({"plan": "STRING"}, [{"plan": "\n".join(["== Partition operators ==", *operators, "", plan.rstrip()])}])
+
+
+def functions_table() -> Table:
+    """SHOW PARTITION FUNCTIONS: those of whole partitions, and those of keys."""
+    columns = {"name": "STRING", "operator": "STRING", "reads": "STRING", "returns": "STRING"}
+    rows = [
+        {"name": each.name, "operator": each.operator, "reads": each.reads, "returns": each.returns or None}
+        for each in PARTITION_FUNCTIONS
+    ]
+    keyed = [{"name": each.name, "operator": each.operator, "reads": "rows", "returns": each.returns} for each in KEYED_FUNCTIONS]
+    return Table(columns, [*rows, *keyed])

@@ -1,0 +1,176 @@
+"""The partition operators, and queries with END OF STREAM, as table functions of Spark's: a call becomes a part of the plan.
+
+Spark resolves the table argument first, and then asks for the plan of the call; so calls stand wherever a relation can, and
+nothing runs before the query does. This is a seam: it reads Catalyst's expressions and makes plans of Catalyst's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.column import Column
+
+from sqlext.bounded import END_OF_STREAM, SORTED
+from sqlext.errors import Position, SchemaError, SqlextError
+from sqlext.execution.cogroup import OPERATOR as COGROUP
+from sqlext.execution.cogroup import as_side, cogrouped
+from sqlext.execution.keyed import processed
+from sqlext.execution.partition import PartitionWindowedDataFrame, as_schema, check_bounded, single_partition, windowed
+from sqlext.execution.sorted_plan import end_of_stream
+from sqlext.execution.to_its_end import read_to_its_end
+from sqlext.jvm import frame_of, java_list, plan_has_watermark, scala_seq
+from sqlext.keyed_functions import KEYED_FUNCTIONS
+from sqlext.keyed_functions import OPERATOR as PROCESS_KEYED
+from sqlext.partition_calls import OWN_PARTITIONS
+from sqlext.partition_functions import PARTITION_FUNCTIONS, AggregateFunction
+
+
+def plan_of_call(spark: SparkSession, operator: str, arguments: Any) -> Any:
+    """The logical plan of one call.
+
+    Args:
+        spark: the session that analyses the query.
+        arguments: Catalyst's expressions of the arguments, as a Scala Seq; the table argument is resolved.
+
+    Raises:
+        SchemaError: the call is not well formed, or its function is for another operator.
+        NotFoundError: no function of that name is registered.
+        UnsupportedError: the table is a stream.
+    """
+    try:
+        if operator == END_OF_STREAM:
+            return _end_of_stream(spark, *java_list(spark, arguments))
+        return _plan(spark, operator, java_list(spark, arguments))
+    except SqlextError as error:
+        error.position = error.position or _position(spark)
+        raise
+
+
+def _end_of_stream(spark: SparkSession, table: Any, mode: Any) -> Any:
+    plan = read_to_its_end(spark, table.plan())
+    return end_of_stream(spark, plan, str(mode.value()) == SORTED)
+
+
+_TABLE = "FunctionTableSubqueryArgumentExpression"
+_USAGE = {
+    "sort_partition": ([_TABLE], "TABLE(t) [PARTITION BY k] ORDER BY v"),
+    COGROUP: ([_TABLE, _TABLE, "Literal"], "TABLE(a) PARTITION BY k, TABLE(b) PARTITION BY k, 'function'"),
+}
+"""What an operator takes: the classes of Catalyst's expressions, and what a user writes."""
+_TABLE_AND_FUNCTION = ([_TABLE, "Literal"], "TABLE(t) [PARTITION BY k] [ORDER BY v], 'function'")
+
+
+def _plan(spark: SparkSession, operator: str, arguments: list[Any]) -> Any:
+    expected, usage = _USAGE.get(operator, _TABLE_AND_FUNCTION)
+    if [argument.getClass().getSimpleName() for argument in arguments] != expected:
+        raise SchemaError(f"{operator} is called with other arguments than it takes. Write {operator}({usage}).")
+    tables = [_Table(spark, operator, argument) for argument in arguments[: expected.count(_TABLE)]]
+    name = str(arguments[-1].value()) if expected[-1] == "Literal" else ""
+    if operator == PROCESS_KEYED:
+        result = _processed(tables[0], name)
+    elif operator == COGROUP:
+        result = _cogrouped(tables[0], tables[1], name)
+    else:
+        result = _called(operator, tables[0].windows(), name)
+    plan = result._jdf.queryExecution().analyzed()
+    for table in tables:
+        plan = _with_plan(spark, plan, table.leaf, table.plan)
+    return plan
+
+
+class _Table:
+    """A table argument: its rows, keys and orders.
+
+    Its plan may refer to a WITH clause of the query around it, which no DataFrame can be made of. So the DataFrame is made over a
+    leaf with the same columns, and the plan is put in its place at the end.
+    """
+
+    def __init__(self, spark: SparkSession, operator: str, argument: Any) -> None:
+        self._spark = spark
+        self.operator = operator
+        self._stand_for(argument.plan())
+        if operator != PROCESS_KEYED:
+            check_bounded(operator, self.plan.isStreaming())
+        self.is_single = bool(argument.withSinglePartition())
+        by = java_list(spark, argument.partitionByExpressions())
+        self.keys = [
+            (each.sql().replace("`", ""), _column(spark, each)) for each in by if each.sql() != f"'{OWN_PARTITIONS}'"
+        ]  # name, for messages, and expression
+        orders = java_list(spark, argument.orderByExpressions())
+        self.orders = [_column(spark, each) for each in orders]
+        self.first_order = [_column(spark, each.child()) for each in orders[:1]]  # without ASC or DESC
+
+    def _stand_for(self, plan: Any) -> None:
+        jvm: Any = self._spark.sparkContext._jvm
+        self.plan = plan
+        self.leaf = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
+            plan.output(), scala_seq(self._spark, []), plan.isStreaming(), jvm.scala.Option.apply(None)
+        )
+        self.frame = frame_of(self._spark, self.leaf)
+
+    def side(self) -> DataFrame:
+        """A side of a cogroup. Its columns are its own: both tables may be made of one, and then have the same columns."""
+        side = as_side(self.frame, self.keys)._jdf.queryExecution().analyzed()
+        self._stand_for(_with_plan(self._spark, side, self.leaf, self.plan))
+        return self.frame
+
+    def windows(self) -> PartitionWindowedDataFrame:
+        if self.operator == "sort_partition" and not self.orders:
+            raise SchemaError("sort_partition needs an order. Write sort_partition(TABLE(t) ORDER BY v).")
+        frame = single_partition(self.frame) if self.is_single else self.frame
+        return windowed(self.operator, frame, self.keys, self.orders)
+
+
+def _column(spark: SparkSession, expression: Any) -> Column:
+    return Column(spark.sparkContext._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))  # type: ignore[union-attr]
+
+
+def _processed(table: _Table, name: str) -> DataFrame:
+    if not table.keys:
+        raise SchemaError("process_keyed needs keys. Write process_keyed(TABLE(t) PARTITION BY k ORDER BY ts, 'function').")
+    registered = KEYED_FUNCTIONS.get(name, PROCESS_KEYED)
+    returns = as_schema(PROCESS_KEYED, registered.returns)
+    function, times, has_timers = registered.function, table.first_order, plan_has_watermark(table.plan)
+    return processed(table.frame, table.keys, function, returns, table.orders, times, registered.name, has_timers)
+
+
+def _cogrouped(first: _Table, second: _Table, name: str) -> DataFrame:
+    for table in (first, second):
+        if not table.keys or table.orders or table.is_single:
+            raise SchemaError(
+                f"cogroup takes PARTITION BY, and no ORDER BY, behind each of its tables. Write cogroup({_USAGE[COGROUP][1]})."
+            )
+    registered = PARTITION_FUNCTIONS.get(name, COGROUP)
+    function: Any = registered.function  # its operator says that it takes two iterators
+    names = [key for key, _ in first.keys]
+    return cogrouped(first.side(), second.side(), names, function, registered.returns, registered.name)
+
+
+def _called(operator: str, windows: PartitionWindowedDataFrame, name: str) -> DataFrame:
+    if operator == "sort_partition":
+        return windows.sorted()
+    registered = PARTITION_FUNCTIONS.get(name, operator)
+    if isinstance(registered.function, AggregateFunction):
+        return windows.aggregate(registered.function, registered.returns, name=registered.name)
+    if operator == "map_partition":
+        return windows.map_partition(registered.function, registered.returns, name=registered.name)
+    return windows.reduce(registered.function, name=registered.name)
+
+
+def _with_plan(spark: SparkSession, node: Any, leaf: Any, plan: Any) -> Any:
+    """A plan in which another one stands in the place of a leaf."""
+    if node.equals(leaf):
+        return plan
+    children = java_list(spark, node.children())
+    return node.withNewChildren(scala_seq(spark, [_with_plan(spark, child, leaf, plan) for child in children]))
+
+
+def _position(spark: SparkSession) -> Position | None:
+    """Where the call stands in its statement."""
+    origin = spark.sparkContext._jvm.org.apache.spark.sql.catalyst.trees.CurrentOrigin.get()  # type: ignore[union-attr]
+    if origin.line().isEmpty() or origin.startPosition().isEmpty() or origin.startIndex().isEmpty():
+        return None
+    return Position(
+        origin.line().get(), origin.startPosition().get() + 1, origin.startIndex().get(), origin.stopIndex().get() + 1
+    )

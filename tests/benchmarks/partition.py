@@ -1,0 +1,122 @@
+"""Full-partition processing against what Spark does by itself, over the same Parquet file, side by side.
+
+python -m tests.benchmarks.partition
+python -m tests.benchmarks.partition --rows 100000 --runs 1 --result /tmp/partition.json
+
+Each pair takes turns, and the fastest run of each side counts. Goals: map_partition with an Arrow identity function at most 1.05
+times mapInArrow; sort_partition at most 1.05 times sortWithinPartitions, with a key selector at most 2 times; aggregate with an
+Arrow-batch function not slower than groupBy(spark_partition_id()).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import sqlext
+from sqlext import full_window_partition
+from tests.benchmarks.common import in_folder, save, write_rows
+
+FILES = 4
+GOALS = {"map_partition": 1.05, "sort_partition": 1.05, "sort_partition by selector": 2.0, "aggregate": 1.0}
+"""The most that each may take, as a multiple of Spark's own."""
+
+
+def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def key(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column("v")
+
+
+class Sum(sqlext.AggregateFunction):
+    """Count of rows and sum of `v`."""
+
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, accumulator: tuple[int, int], value: pa.RecordBatch) -> tuple[int, int]:
+        return accumulator[0] + value.num_rows, accumulator[1] + (pc.sum(value.column("v")).as_py() or 0)
+
+    def get_result(self, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator
+
+
+def pairs(frame: DataFrame) -> dict[str, tuple[DataFrame, DataFrame]]:
+    """Ours and Spark's own, by the name of the goal."""
+    window = full_window_partition(frame)
+    by_partition = frame.groupBy(F.spark_partition_id().alias("p")).agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+    sorted_by_spark = frame.sortWithinPartitions("v")
+    return {
+        "map_partition": (window.map_partition(identity, frame.schema), frame.mapInArrow(identity, frame.schema)),
+        "sort_partition": (window.sort_partition("v"), sorted_by_spark),
+        "sort_partition by selector": (window.sort_partition(key, key_type="BIGINT"), sorted_by_spark),
+        # The function reads `v` only, as Spark's own aggregate does; Spark leaves the other columns out by itself.
+        "aggregate": (
+            full_window_partition(frame.select("v")).aggregate(Sum(), "n BIGINT, s BIGINT"),
+            by_partition.select("n", "s"),
+        ),
+    }
+
+
+def seconds(frame: DataFrame) -> float:
+    start = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - start
+
+
+def fastest(ours: DataFrame, spark_own: DataFrame, runs: int) -> tuple[float, float]:
+    """The fastest of the runs that take turns; one run of each comes before, for the JIT and Python's workers."""
+    seconds(ours), seconds(spark_own)
+    taken = [(seconds(ours), seconds(spark_own)) for _ in range(runs)]
+    return min(one for one, _ in taken), min(other for _, other in taken)
+
+
+def measure(spark: SparkSession, folder: Path, rows: int, runs: int) -> dict[str, Any]:
+    random = np.random.default_rng(380)
+    for number in range(FILES):
+        write_rows(folder / "input" / f"{number}.parquet", random.integers(0, rows, rows // FILES), random)
+    frame = spark.read.parquet(str(folder / "input"))
+    found = {}
+    for name, (ours, spark_own) in pairs(frame).items():
+        if name == "aggregate":
+            assert sorted(ours.collect()) == sorted(spark_own.collect()), "the aggregates differ"
+        own, other = fastest(ours, spark_own, runs)
+        found[name] = {"sqlext_s": round(own, 2), "spark_s": round(other, 2), "ratio": round(own / other, 3), "goal": GOALS[name]}
+    return {"rows": rows, "partitions": frame.rdd.getNumPartitions(), "runs": runs, "results": found}
+
+
+def chart(results: dict[str, dict[str, float]]) -> alt.LayerChart | alt.FacetChart:
+    values = alt.InlineData(values=[{"operator": name, **result} for name, result in results.items()])
+    operator = alt.Y("operator:N", title=None)
+    ratio = alt.X("ratio:Q", title="time, as a multiple of Spark's own")
+    bars = alt.Chart(values).mark_bar().encode(x=ratio, y=operator)
+    goals = alt.Chart(values).mark_tick(color="black", thickness=2).encode(x="goal:Q", y=operator)
+    return alt.layer(bars, goals).properties(title="Full-partition processing; ticks are the goals")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--runs", type=int, default=5, help="of each side, after one that is not counted")
+    parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp())
+    result = in_folder(folder, lambda spark: measure(spark, folder, given.rows, given.runs))
+    save(result, chart(result["results"]), given.result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Queries with GLOBAL WINDOW END OF STREAM on Spark: the plan, and the same rows as a plain batch query."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+from tests.integration.workshop import Workshop
+from tests.support import rows
+
+END = "GLOBAL WINDOW END OF STREAM"
+SORTED = ["SortAggregate", "Sort", "Exchange", "HashAggregate"]  # from the top down
+COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM {} GROUP BY k"
+
+
+@pytest.fixture(scope="module")
+def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables' files, written once; no test changes them."""
+    folder = tmp_path_factory.mktemp("data")
+    events = spark.sql(
+        "SELECT CASE WHEN id % 7 = 0 THEN NULL ELSE concat('k', id % 50) END AS k, CAST(id % 13 AS INT) AS v, id AS i, "
+        "CASE WHEN id % 5 = 0 THEN double('NaN') ELSE id / 4 END AS d, "
+        "named_struct('a', id % 3, 'b', CAST(id % 2 AS STRING)) AS s, timestamp_seconds(id) AS ts FROM range(2000)"
+    )
+    events.write.format("delta").save(str(folder / "ev"))
+    spark.sql("SELECT concat('k', id) AS k, id AS w FROM range(0, 60, 3)").write.format("delta").save(str(folder / "dim"))
+    return folder
+
+
+@pytest.fixture
+def events(sql: Workshop, data: Path) -> Workshop:
+    for table in ("ev", "dim"):
+        sql(f"CREATE TABLE {table} USING delta LOCATION '{data / table}'")
+    return sql
+
+
+def operators(spark: SparkSession, query: str) -> list[str]:
+    """The operators that matter of a query's initial physical plan, from the top down."""
+    plan = spark.sql(query)._jdf.queryExecution().executedPlan().toString()
+    return re.findall(r"\b(SortAggregate|HashAggregate|ObjectHashAggregate|Sort(?=\b )|Exchange|SortMergeJoin)\b", plan)
+
+
+AGGREGATES = [
+    "count(*), count(d), count(DISTINCT v), count(v) FILTER (WHERE v > 3), sum(v), sum(DISTINCT v), avg(d), avg(i), try_sum(v), "
+    "min(d), max(d), min(s), max(ts), min_by(v, i), max_by(v, i), count_if(v = 1), max(named_struct('a', v, 'b', i))",
+    "stddev_pop(i), var_pop(i), covar_pop(i, v), skewness(i), bool_and(v > 0), every(v < 20), bool_or(v > 11), bit_and(v), "
+    "bit_or(v), bit_xor(v), any_value(v) IS NOT NULL, approx_count_distinct(i), hll_sketch_estimate(hll_sketch_agg(i))",
+    "sort_array(collect_list(v)), sort_array(collect_set(v)), size(array_agg(i)), median(v), mode(v, true), "
+    "listagg(DISTINCT k) WITHIN GROUP (ORDER BY k), percentile(i, 0.5), percentile_cont(0.3) WITHIN GROUP (ORDER BY i)",
+]
+
+
+@pytest.mark.parametrize("aggregates", AGGREGATES)
+@pytest.mark.parametrize("keys", ["GROUP BY s, d", "GROUP BY ROLLUP (k, v)", ""])
+def test_every_aggregate_gives_what_a_batch_query_gives(events: Workshop, keys: str, aggregates: str) -> None:
+    having = "HAVING count(*) > 3" if keys else ""
+    query = f"SELECT {aggregates} FROM {{}} {keys} {having}"
+    found, expected = (events.batch(text) for text in (query.format("STREAM ev") + f" {END}", query.format("ev")))
+    assert without_rounding(found) == without_rounding(expected)
+
+
+def without_rounding(found: list[tuple[Any, ...]]) -> list[str]:
+    """Sums of fractions depend on their order in the last digits; NaN is NaN here."""
+    return sorted(str([f"{value:.9g}" if isinstance(value, float) else value for value in row]) for row in found)
+
+
+@pytest.mark.parametrize(
+    ("query", "plan"),
+    [
+        (COUNTS.format("ev"), SORTED),
+        (COUNTS.format("STREAM ev"), SORTED),
+        ("SELECT k, collect_list(v) FROM ev GROUP BY k", ["SortAggregate", "Sort", "Exchange", "ObjectHashAggregate"]),
+        (
+            "SELECT k, count(DISTINCT v) FROM ev GROUP BY k",
+            ["SortAggregate", "Sort", "Exchange", "HashAggregate", "SortAggregate", "Sort", "Exchange", "HashAggregate"],
+        ),
+        ("SELECT DISTINCT k FROM ev", SORTED),
+        ("SELECT count(*) FROM ev WHERE v > 1", ["HashAggregate", "Exchange", "HashAggregate"]),
+        (
+            "SELECT /*+ MERGE(b) */ a.v, count(*) FROM ev a JOIN ev b USING (i) GROUP BY a.v",
+            [*SORTED, "SortMergeJoin", "Sort", "Exchange", "Sort", "Exchange"],
+        ),
+    ],
+)
+def test_the_plan_is_sorted(events: Workshop, query: str, plan: list[str]) -> None:
+    assert operators(events.spark, f"{query} {END}") == plan
+    assert events.batch(f"{query} {END}") == events.batch(query.replace("STREAM", ""))
+
+
+def test_sorting_can_be_turned_off(events: Workshop) -> None:
+    events("SET execution.sorted-shuffles.enabled = false")
+    try:
+        assert operators(events.spark, f"{COUNTS.format('ev')} {END}") == ["HashAggregate", "Exchange", "HashAggregate"]
+    finally:
+        events.spark.conf.unset("execution.sorted-shuffles.enabled")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k, n FROM (SELECT k, count(*) AS n FROM ev GROUP BY k {}) WHERE n > 20",
+        "SELECT w, n FROM dim JOIN (SELECT k, count(*) AS n FROM ev GROUP BY k {}) USING (k)",
+        "WITH c AS (SELECT k, count(*) AS n FROM ev GROUP BY k {}) SELECT a.k, b.n FROM c a JOIN c b USING (k)",
+        "WITH e AS (SELECT * FROM ev WHERE v > 2), c AS (SELECT k, max(i) AS m FROM e GROUP BY k {}) SELECT * FROM c, dim",
+        "SELECT k, (SELECT max(v) FROM ev {0}) AS m FROM ev GROUP BY k {0}",
+        "SELECT max(n) FROM (SELECT count(*) AS n FROM ev GROUP BY k {0}) {0}",
+        "SELECT k FROM ev GROUP BY k {0} UNION ALL SELECT k FROM dim {0}",
+        "SELECT a.i, b.v FROM ev a JOIN ev b ON a.i = b.i + 1 {}",
+        "SELECT k, sum(v) OVER (PARTITION BY k ORDER BY i) FROM ev {}",
+        "SELECT k, v FROM ev WHERE i IN (SELECT w FROM dim) {}",
+        "SELECT * FROM (SELECT 1 AS one FROM ev GROUP BY 1 {}) x CROSS JOIN (SELECT 2)",
+    ],
+)
+def test_it_stands_wherever_a_query_can(events: Workshop, query: str) -> None:
+    assert events.batch(query.format(END)) == events.batch(query.format(""))
+
+
+def test_order_and_limit_behind_it(events: Workshop) -> None:
+    query = "SELECT v, count(*) AS n FROM ev GROUP BY v {} ORDER BY n DESC, v LIMIT 4 OFFSET 1"
+    assert events(query.format(END)) == events(query.format(""))
+
+
+def test_a_job_fills_a_table_and_tells_its_rows(events: Workshop) -> None:
+    made = events(f"CREATE TABLE counts USING delta AS {COUNTS.format('STREAM ev')} {END}")[0].command_output
+    assert re.fullmatch(r"job [0-9a-f]{32} finished into counts, 51 rows, \d+\.\d s", made)
+    assert events.batch("SELECT * FROM counts") == events.batch(COUNTS.format("ev"))
+    more = events(f"INSERT INTO counts {COUNTS.format('ev')} HAVING k = 'k1' {END}")[0].command_output
+    assert re.search(r" finished into counts, 1 rows, ", more)
+    assert events.batch("SELECT count(*) FROM counts WHERE k = 'k1'") == [(2,)]
+    events(f"INSERT OVERWRITE counts SELECT k, 0, 0 FROM dim {END}")
+    assert events.batch("SELECT count(*), sum(n) FROM counts") == [(20, 0)]
+
+
+@pytest.mark.parametrize("kind", ["TEMPORARY VIEW", "VIEW"])
+def test_a_view_is_computed_when_it_is_read(events: Workshop, kind: str) -> None:
+    events("CREATE TABLE own USING delta AS SELECT 1 AS a")
+    events(f"CREATE {kind} now AS SELECT count(*) AS n FROM STREAM own {END}")
+    assert events.batch("SELECT n FROM now") == [(1,)]
+    events("INSERT INTO own VALUES (2)")
+    session = events.spark if kind == "TEMPORARY VIEW" else events.spark.newSession()
+    assert session.sql("SELECT n FROM now").collect() == [(2,)]
+    events("DROP VIEW now")
+
+
+def test_nothing_runs_before_the_query_does(events: Workshop) -> None:
+    frame = events.spark.sql(f"SELECT raise_error('ran'), k FROM ev GROUP BY k {END}")
+    assert frame.columns[1] == "k"
+
+
+def test_views_over_streams_are_read_to_their_ends(events: Workshop, tmp_path: Path) -> None:
+    spark = events.spark
+    spark.table("ev").select("k", "v").write.parquet(str(tmp_path / "files"))
+    spark.readStream.table("ev").createOrReplaceTempView("as_stream")
+    spark.readStream.schema("k STRING, v INT").parquet(str(tmp_path / "files")).createOrReplaceTempView("as_files")
+    spark.readStream.table("ev").where("v > 3").withWatermark("ts", "1 minute").createOrReplaceTempView("filtered")
+    try:
+        for view, table in (("as_stream", "ev"), ("as_files", "ev"), ("filtered", "(SELECT * FROM ev WHERE v > 3)")):
+            assert events.batch(f"{COUNTS.format(f'STREAM {view}')} {END}") == events.batch(COUNTS.format(table))
+    finally:
+        for view in ("as_stream", "as_files", "filtered"):
+            spark.catalog.dropTempView(view)
+
+
+def test_a_watermark_says_nothing_here(events: Workshop) -> None:
+    query = f"{COUNTS.format('STREAM ev WATERMARK ts DELAY OF INTERVAL 1 MINUTE')} {END}"
+    assert events.batch(query) == events.batch(COUNTS.format("ev"))
+
+
+def test_a_source_without_end_is_refused_by_name(events: Workshop) -> None:
+    events.spark.readStream.format("rate").load().createOrReplaceTempView("ticks")
+    try:
+        with pytest.raises(Exception, match="The source `rate` has no end"):
+            events(f"SELECT count(*) FROM STREAM ticks {END}")
+    finally:
+        events.spark.catalog.dropTempView("ticks")
+
+
+def test_errors_of_sparks_keep_type_and_place(events: Workshop) -> None:
+    with pytest.raises(AnalysisException, match=r"`kk`.*[\s\S]*line 1 pos 7"):
+        events(f"SELECT kk FROM STREAM ev GROUP BY k {END}")
+    with pytest.raises(AnalysisException, match="nowhere"):
+        events(f"INSERT INTO nowhere SELECT k FROM ev GROUP BY k {END}")
+
+
+def test_explain_shows_graph_stages_and_sparks_plan(events: Workshop) -> None:
+    text = events(f"EXPLAIN INSERT INTO dim SELECT k, count(*) FROM STREAM ev GROUP BY k {END}")[0].plan
+    assert "Aggregate key: k; k, count(*) [is_output_idempotent, is_output_only_after_end_of_stream]" in text
+    assert [word in text for word in ("Sink dim", "1: Source, Aggregate", "SortAggregate", "Exchange hashpartitioning")] == [
+        True
+    ] * 4
+
+
+@pytest.mark.parametrize("how", ["property", "setting"])
+def test_a_flow_in_batch_mode_ends(events: Workshop, how: str) -> None:
+    """Its table is there and filled when the statement returns, and no flow is left."""
+    properties = "TBLPROPERTIES ('execution.runtime-mode' = 'BATCH')" if how == "property" else ""
+    if how == "setting":
+        events("SET execution.runtime-mode = BATCH")
+    try:
+        events(f"CREATE STREAMING TABLE counts {properties} AS {COUNTS.format('STREAM ev')}")
+        if how == "setting":
+            events(
+                "CREATE FLOW f AS INSERT INTO counts BY NAME SELECT 1L AS n, 'x' AS k, 1L AS total FROM STREAM dim GROUP BY ALL"
+            )
+    finally:
+        events.spark.conf.unset("execution.runtime-mode")
+    assert events("SHOW FLOWS") == []
+    assert events.batch("SELECT * FROM counts WHERE k <> 'x' OR k IS NULL") == events.batch(COUNTS.format("ev"))
+    assert events.batch("SELECT count(*) FROM counts WHERE k = 'x'") == [(int(how == "setting"),)]
+
+
+def test_a_session_made_later_has_it_too(events: Workshop) -> None:
+    other = events.spark.newSession()
+    assert rows(other.sql(f"{COUNTS.format('ev')} {END}")) == events.batch(COUNTS.format("ev"))
+    clone = jvm.clone_session(events.spark)
+    assert rows(clone.sql(f"{COUNTS.format('ev')} {END}")) == events.batch(COUNTS.format("ev"))

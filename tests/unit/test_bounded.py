@@ -1,0 +1,224 @@
+"""GLOBAL WINDOW END OF STREAM: what statements are read as, and what Spark gets for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqlext.bounded import is_bounded
+from sqlext.bounded_sql import job_of, without_clauses
+from sqlext.dialect import parse_query
+from sqlext.errors import OptionError, SqlextError, UnsupportedError
+from sqlext.grammar import parse
+from sqlext.planner import plan_bounded
+from sqlext.rewriter import Batch, Once
+from sqlext.rules import BATCHES
+from sqlext.statements import BoundedStatement, CreateStreamingTable, Insert, Query
+
+
+def query_of(text: str) -> Query:
+    return Query(parse_query(text), text)
+
+
+def spark_sql(text: str, is_sorted: bool = True) -> str:
+    return plan_bounded(query_of(text), BATCHES, is_sorted).sql
+
+
+def called(inner: str, mode: str = "sorted") -> str:
+    return f"SELECT * FROM __sqlext_end_of_stream(TABLE({inner}), '{mode}')"
+
+
+END = "GLOBAL WINDOW END OF STREAM"
+
+
+@pytest.mark.parametrize(
+    ("written", "inner"),
+    [
+        (f"SELECT k, count(*) FROM t GROUP BY k {END}", "SELECT k, count(*) FROM t GROUP BY k"),
+        (f"SELECT count(*) FROM t {END}", "SELECT count(*) FROM t"),
+        (f"SELECT k FROM t GROUP BY k HAVING max(v) > 1L {END}", "SELECT k FROM t GROUP BY k HAVING max(v) > 1L"),
+        (f"SELECT k FROM t GROUP BY k {END} ORDER BY 1 LIMIT 3", "SELECT k FROM t GROUP BY k ORDER BY 1 LIMIT 3"),
+        (f"SELECT a.k FROM a JOIN b USING (k) {END}", "SELECT a.k FROM a JOIN b USING (k)"),
+        (f"SELECT count(DISTINCT v) FILTER (WHERE v > 1) FROM t {END}", "SELECT count(DISTINCT v) FILTER (WHERE v > 1) FROM t"),
+        (f"WITH c AS (SELECT 1 AS x) SELECT x FROM c GROUP BY x {END}", "WITH c AS (SELECT 1 AS x) SELECT x FROM c GROUP BY x"),
+        # streams are read as tables, without their rate limits and our options
+        (f"SELECT k FROM STREAM t GROUP BY k {END}", "SELECT k FROM t GROUP BY k"),
+        (f"SELECT k FROM STREAM t AS s GROUP BY k {END}", "SELECT k FROM t AS s GROUP BY k"),
+        (f"SELECT k FROM STREAM t WITH ('maxFilesPerTrigger' = 1) GROUP BY k {END}", "SELECT k FROM t GROUP BY k"),
+        (
+            f"SELECT k FROM STREAM t WITH ('maxFilesPerTrigger' = 1, 'startingOffsets' = 'earliest') GROUP BY k {END}",
+            "SELECT k FROM t WITH ('startingOffsets' = 'earliest') GROUP BY k",
+        ),
+        (f"SELECT k FROM STREAM t WITH ('backlog.lag-threshold' = '1 min') GROUP BY k {END}", "SELECT k FROM t GROUP BY k"),
+        (
+            f"SELECT count(*) FROM STREAM t WATERMARK ts DELAY OF INTERVAL 5 MINUTES {END}",
+            "SELECT count(*) FROM t WATERMARK ts DELAY OF INTERVAL 5 MINUTES",
+        ),
+        # rules are for streams that do not end
+        (f"SELECT DISTINCT a FROM STREAM t {END}", "SELECT DISTINCT a FROM t"),
+        (f"SELECT count(DISTINCT a), listagg(b) FROM STREAM t {END}", "SELECT count(DISTINCT a), listagg(b) FROM t"),
+    ],
+)
+def test_a_query_becomes_the_argument_of_a_call(written: str, inner: str) -> None:
+    assert spark_sql(written) == called(inner)
+    assert spark_sql(written, is_sorted=False) == called(inner, "unsorted")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (
+            f"SELECT * FROM (SELECT k FROM t GROUP BY k {END}) x WHERE k > 1",
+            f"SELECT * FROM ({called('SELECT k FROM t GROUP BY k')}) AS x WHERE k > 1",
+        ),
+        (f"SELECT 1 UNION ALL SELECT max(v) FROM t {END}", f"SELECT 1 UNION ALL {called('SELECT max(v) FROM t')}"),
+        (
+            f"WITH c AS (SELECT k FROM t GROUP BY k {END}) SELECT * FROM c",
+            f"WITH c AS ({called('SELECT k FROM t GROUP BY k')}) SELECT * FROM c",
+        ),
+        # a call stands by itself, so it brings the CTEs that it reads, and only those
+        (
+            f"WITH a AS (SELECT 1 AS k), z AS (SELECT 2), b AS (SELECT k FROM a GROUP BY k {END}) SELECT * FROM b, z",
+            "WITH a AS (SELECT 1 AS k), z AS (SELECT 2), "
+            f"b AS ({called('WITH a AS (SELECT 1 AS k) SELECT k FROM a GROUP BY k')}) SELECT * FROM b CROSS JOIN z",
+        ),
+        # one in the other
+        (
+            f"SELECT max(n) FROM (SELECT count(*) AS n FROM t GROUP BY k {END}) x {END}",
+            called(f"SELECT max(n) FROM ({called('SELECT count(*) AS n FROM t GROUP BY k')}) AS x"),
+        ),
+    ],
+)
+def test_calls_stand_where_the_queries_stood(written: str, expected: str) -> None:
+    assert spark_sql(written) == expected
+
+
+def test_a_cte_with_the_clause_that_another_reads_is_a_call_in_both() -> None:
+    text = f"WITH a AS (SELECT k FROM t GROUP BY k {END}), b AS (SELECT max(k) FROM a {END}) SELECT * FROM b"
+    a = called("SELECT k FROM t GROUP BY k")
+    assert spark_sql(text) == f"WITH a AS ({a}), b AS ({called(f'WITH a AS ({a}) SELECT max(k) FROM a')}) SELECT * FROM b"
+
+
+def test_rules_of_users_see_a_bounded_query() -> None:
+    def rename(query):  # type: ignore[no-untyped-def]
+        return query.transform(lambda node: node)
+
+    plan = plan_bounded(query_of(f"SELECT k FROM t GROUP BY k {END}"), (Batch("mine", Once(), (rename,)),), True)
+    assert plan.firings == ()
+    assert plan.sql == called("SELECT k FROM t GROUP BY k")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"SELECT k FROM t GROUP BY k {END}", True),
+        (f"SELECT k FROM STREAM t GROUP BY k {END}", True),
+        (f"SELECT * FROM t JOIN (SELECT k FROM STREAM t GROUP BY k {END}) x USING (k)", True),
+        (f"SELECT * FROM STREAM o JOIN (SELECT k FROM t GROUP BY k {END}) x USING (k)", False),
+        ("SELECT k FROM t GROUP BY k", False),
+    ],
+)
+def test_a_query_is_bounded_when_no_stream_is_left(text: str, expected: bool) -> None:
+    assert is_bounded(query_of(text)) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message", "marked"),
+    [
+        (
+            f"SELECT k FROM STREAM t WITH ('startingVersion' = 3) GROUP BY k {END}",
+            UnsupportedError,
+            "`startingVersion` has no meaning here: a query with GLOBAL WINDOW END OF STREAM reads all that the table holds now. "
+            "Leave it out, or filter the rows.",
+            "'startingVersion' = 3",
+        ),
+        (
+            f"SELECT /*+ BACKLOG_INTERVAL(x, '1 min') */ k FROM STREAM t GROUP BY k {END}",
+            OptionError,
+            "The hint BACKLOG_INTERVAL(x, '1 min') names `x`, which is not a stream of this query. Its streams are t.",
+            "BACKLOG_INTERVAL(x, '1 min')",
+        ),
+    ],
+)
+def test_mistakes_are_named_with_their_place(text: str, error: type[SqlextError], message: str, marked: str) -> None:
+    with pytest.raises(error) as caught:
+        spark_sql(text)
+    assert caught.value.message == message
+    assert caught.value.position is not None
+    assert text[caught.value.position.start : caught.value.position.stop] == marked
+
+
+# Statements
+
+
+@pytest.mark.parametrize(
+    ("head", "target"),
+    [
+        ("", ()),
+        ("INSERT INTO t", ("t",)),
+        ("INSERT INTO TABLE db.t (a, b)", ("db", "t")),
+        ("INSERT INTO t BY NAME", ("t",)),
+        ("INSERT OVERWRITE TABLE t PARTITION (p = 1)", ("t",)),
+        ("INSERT OVERWRITE DIRECTORY '/tmp/x' USING parquet", ()),
+        ("CREATE TABLE IF NOT EXISTS t USING delta AS", ("t",)),
+        ("CREATE OR REPLACE TABLE `a b`.t COMMENT 'as' AS", ("a b", "t")),
+        ("REPLACE TABLE t AS", ("t",)),
+        ("CREATE TEMP VIEW v (k) AS", ()),
+    ],
+)
+@pytest.mark.parametrize("brackets", ["{}", "({})"])
+def test_a_statement_of_sparks_keeps_its_head(head: str, target: tuple[str, ...], brackets: str) -> None:
+    query = f"SELECT k FROM t GROUP BY k {END}"
+    statement = parse(f"/* dbt */ {head} {brackets.format(query)};")
+    assert isinstance(statement, BoundedStatement)
+    assert (statement.head, statement.target) == (head, target)
+    assert plan_bounded(statement.query, (), True).sql == called("SELECT k FROM t GROUP BY k")
+
+
+def test_a_with_clause_before_insert_goes_to_the_query() -> None:
+    statement = parse(f"WITH c AS (SELECT 1 AS insert) INSERT INTO t SELECT * FROM c {END}")
+    assert isinstance(statement, BoundedStatement)
+    assert (statement.head, statement.target) == ("INSERT INTO t", ("t",))
+    assert plan_bounded(statement.query, (), True).sql == called("WITH c AS (SELECT 1 AS insert) SELECT * FROM c")
+
+
+@pytest.mark.parametrize(
+    ("text", "verb"),
+    [
+        (f"DELETE FROM t WHERE k IN (SELECT k FROM t {END})", "DELETE"),
+        (f"CREATE TABLE t (a INT) {END}", "CREATE"),
+        (f"DROP TABLE t {END}", "DROP"),
+        (f"MERGE INTO t USING (SELECT k FROM s {END}) s ON t.k = s.k WHEN MATCHED THEN DELETE", "MERGE"),
+    ],
+)
+def test_where_it_means_nothing_the_clause_is_an_error(text: str, verb: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        parse(text)
+    assert caught.value.message.startswith(f"GLOBAL WINDOW END OF STREAM has no meaning in this {verb}. It stands in a query")
+    assert caught.value.position is not None
+    assert text[caught.value.position.start : caught.value.position.stop] == "GLOBAL"
+
+
+def test_the_statement_without_the_clause_keeps_its_places() -> None:
+    text = f"SELECT nope, '{END}'\nFROM t GROUP BY k global  window END\nOF STREAM ORDER BY 1"
+    plain = without_clauses(text)
+    assert plain == f"SELECT nope, '{END}'\nFROM t GROUP BY k                   \n          ORDER BY 1"
+    assert len(plain) == len(text)
+
+
+def test_a_flows_statement_as_a_job() -> None:
+    table = parse(
+        "CREATE STREAMING TABLE IF NOT EXISTS `a b` COMMENT 'it''s' PARTITIONED BY (k) TBLPROPERTIES ('x' = 'y') "
+        "AS SELECT k, count(*) FROM STREAM t GROUP BY k"
+    )
+    assert isinstance(table, CreateStreamingTable)
+    job = job_of(table)
+    assert job.target == ("a b",)
+    assert " ".join(job.head.split()) == (
+        "CREATE TABLE IF NOT EXISTS `a b` USING delta COMMENT 'it''s' PARTITIONED BY (k) "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'x' = 'y') AS"
+    )
+    assert plan_bounded(job.query, BATCHES, True).sql == called("SELECT k, count(*) FROM t GROUP BY k")
+    insert = parse("INSERT INTO db.t BY NAME SELECT k FROM STREAM a UNION ALL SELECT k FROM STREAM b")
+    assert isinstance(insert, Insert)
+    assert job_of(insert).head == "INSERT INTO `db`.`t` BY NAME"
+    assert plan_bounded(job_of(insert).query, BATCHES, True).sql == called("SELECT k FROM a UNION ALL SELECT k FROM b")
