@@ -34,7 +34,7 @@ AGGREGATES_OF_SETS = frozenset(
 """Those that Spark can run over the members of a set (`rules/aggregate_distinct_to_set.py`): of one number each."""
 
 AGGREGATE_SET = "__sqlext_aggregate_set"
-"""`__sqlext_aggregate_set('sum', array)`: one of them, over an array; `jvm.py` makes its expression."""
+"""`__sqlext_aggregate_set('sum', array)`: one of them, over an array; `set_aggregates.py` makes its expression."""
 
 
 @dataclass(frozen=True)

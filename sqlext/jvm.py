@@ -5,7 +5,7 @@ in `parser.py` (the parser and command seams) and nowhere else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.classic.column import Column
 
 from sqlext.errors import UnsupportedError
+from sqlext.java import items_of, java_of, scala_seq, texts_of
 from sqlext.plan import OutputMode
 
 _SECRET = "(?i)secret|password|token|access[.]?key"  # noqa: S105  # the default of spark.redaction.regex
@@ -70,7 +71,7 @@ def parse_duration(spark: SparkSession, text: str) -> timedelta:
 
 
 def _field(spark: SparkSession, java_object: Any, name: str) -> int:
-    helper = spark.sparkContext._gateway.jvm.py4j.reflection.ReflectionEngine()  # type: ignore[union-attr]
+    helper = java_of(spark).py4j.reflection.ReflectionEngine()
     return int(helper.getFieldValue(java_object, helper.getField(java_object, name)))
 
 
@@ -122,16 +123,6 @@ def can_be_analysed(spark: SparkSession, plan: Any) -> bool:
     return True
 
 
-def java_list(spark: SparkSession, seq: Any) -> list[Any]:
-    """The items of a Scala Seq."""
-    return list(java_of(spark).scala.jdk.javaapi.CollectionConverters.asJava(seq))
-
-
-def scala_seq(spark: SparkSession, items: list[Any]) -> Any:
-    """A Scala Seq of Java objects."""
-    return java_of(spark).scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()
-
-
 def clone_session(spark: SparkSession) -> SparkSession:
     """A session with the same catalog, database, settings, temporary views and functions, and a life of its own."""
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
@@ -145,7 +136,7 @@ def outside_of_any_query(spark: SparkSession) -> Iterator[None]:
     that a statement started would be that statement's for ever: cancelled with it, and kept by Spark's scheduler (its
     `activeQueryToJobs`) after it has ended.
     """
-    context, properties = spark.sparkContext._jsc.sc(), spark.sparkContext._jvm.java.util.Properties  # type: ignore[union-attr]
+    context, properties = spark.sparkContext._jsc.sc(), java_of(spark).java.util.Properties
     before = context.getLocalProperties()
     context.setLocalProperties(properties())
     try:
@@ -167,7 +158,7 @@ def is_temporary_function(spark: SparkSession, name: str) -> bool:
 
 def variable(spark: SparkSession, name: str) -> str | None:
     """Type and value of a session variable, as DECLARE VARIABLE takes them; None when there is none of that name."""
-    parts = java_of(spark).scala.jdk.javaapi.CollectionConverters.asScala([name.lower()]).toSeq()
+    parts = scala_seq(spark, [name.lower()])
     found = spark._jsparkSession.sessionState().catalogManager().tempVariableManager().get(parts)
     if not found.isDefined():
         return None
@@ -233,8 +224,7 @@ def delta_table(spark: SparkSession, name: str) -> tuple[str, str, dict[str, str
     """
     log = DeltaTable.forName(spark, name)._jdt.deltaLog()
     metadata = log.update(False, _none(spark), _none(spark)).metadata()
-    properties = java_of(spark).scala.jdk.javaapi.CollectionConverters.asJava(metadata.configuration())
-    return str(log.dataPath().toString()), str(metadata.id()), {str(key): str(properties[key]) for key in properties}
+    return str(log.dataPath().toString()), str(metadata.id()), texts_of(spark, metadata.configuration())
 
 
 def delta_table_id(spark: SparkSession, location: str) -> str:
@@ -258,106 +248,27 @@ def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column
     """
     jvm = java_of(grouped.session)
     column_of = jvm.org.apache.spark.sql.classic.ExpressionUtils.column
-    expressions = jvm.scala.jdk.javaapi.CollectionConverters.asJava(grouped._jgd.groupingExprs())
+    expressions = items_of(grouped._jgd.groupingExprs())
     columns = [(each.sql().replace("`", ""), Column(column_of(each))) for each in expressions]
     kind = re.search(r"type: (\w+)", str(grouped._jgd.toString()).rpartition("], ")[2])
     return grouped._df, columns, kind.group(1) if kind else ""
 
 
-def java_of(spark: SparkSession) -> Any:
-    """Py4J's view of the JVM, through which all classes are reached."""
-    return spark.sparkContext._jvm
-
-
-def session_settings(spark: SparkSession) -> Iterator[tuple[str, str]]:
+def session_settings(spark: SparkSession) -> dict[str, str]:
     """The session's own settings: those that differ from the application's.
 
     What Spark would redact in its logs is left out: secrets are not written down.
     """
-    application: Mapping[str, str] = dict(spark.sparkContext.getConf().getAll())
-    secret = re.compile(spark.sparkContext.getConf().get("spark.redaction.regex", _SECRET) or _SECRET)
-    own = spark._jsparkSession.sessionState().conf().getAllConfs()
-    entries = java_of(spark).scala.jdk.javaapi.CollectionConverters.asJava(own).entrySet().iterator()
-    while entries.hasNext():
-        entry = entries.next()
-        if application.get(entry.getKey()) != entry.getValue() and not secret.search(entry.getKey()):
-            yield str(entry.getKey()), str(entry.getValue())
+    application = application_settings(spark)
+    secret = re.compile(application.get("spark.redaction.regex") or _SECRET)
+    return {key: value for key, value in all_settings(spark).items() if application.get(key) != value and not secret.search(key)}
 
 
-def aggregate_set(jvm: Any, name: str, members: Any) -> Any:
-    """The expression that runs one of Spark's own aggregate functions over the members of an array.
+def all_settings(spark: SparkSession) -> dict[str, str]:
+    """All that is set in a session, also by its application."""
+    return texts_of(spark, spark._jsparkSession.sessionState().conf().getAllConfs())
 
-    A function such as sum says, as expressions, what its buffer starts with, how a value changes it, and what comes out of it.
-    Those become the parts of `aggregate(array, start, merge, finish)`, so types, nulls and overflows are Spark's own.
 
-    Args:
-        name: of `functions.AGGREGATES_OF_SETS`.
-        members: an analyzed expression, an array without nulls.
-
-    Returns:
-        A Catalyst expression. When the function does not take the members, it is one that Spark's analysis refuses.
-    """
-    catalyst = jvm.org.apache.spark.sql.catalyst
-    expressions = catalyst.expressions
-
-    def seq(items: list[Any]) -> Any:
-        return jvm.scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()
-
-    def items_of(scala_seq: Any) -> list[Any]:
-        return list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(scala_seq))
-
-    def type_of(ddl: str) -> Any:
-        return jvm.org.apache.spark.sql.types.DataType.fromDDL(f"x {ddl}").apply("x").dataType()
-
-    def variable(kind: Any) -> Any:
-        unset = jvm.java.util.concurrent.atomic.AtomicReference()
-        return expressions.NamedLambdaVariable("x", kind, True, expressions.NamedExpression.newExprId(), unset)
-
-    def function_of(argument: Any) -> Any:
-        identifier = catalyst.FunctionIdentifier(name)
-        return catalyst.analysis.FunctionRegistry.builtin().lookupFunction(identifier, seq([argument]))
-
-    def struct(fields: list[Any]) -> Any:
-        text = type_of("STRING")
-        named = [part for at, each in enumerate(fields) for part in (expressions.Literal.create(f"b{at}", text), each)]
-        return expressions.CreateNamedStruct(seq(named))
-
-    def alias(child: Any, identity: Any) -> Any:
-        none = jvm.scala.Option.apply(None)
-        return expressions.Alias(child, "x", identity, seq([]), none, seq([]))
-
-    value = variable(members.dataType().elementType())
-    function = function_of(value)
-    if not function.checkInputDataTypes().isSuccess():  # sum(STRING), stddev(DECIMAL): Spark casts, and then finds duplicates
-        cast = catalyst.analysis.AnsiTypeCoercion.implicitCast(value, type_of("DOUBLE"))
-        to_double = value
-        value = variable(type_of("DOUBLE"))
-        function = function_of(value)
-        if cast.isEmpty() or not function.checkInputDataTypes().isSuccess():
-            return function_of(expressions.GetArrayItem(members, expressions.Literal.create(0, type_of("INT")), True))
-        doubles = expressions.ArrayTransform(members, expressions.LambdaFunction(cast.get(), seq([to_double]), False))
-        members = expressions.ArrayDistinct(doubles)
-    start = struct(items_of(function.initialValues()))
-    buffer = variable(start.dataType().asNullable())
-    none = jvm.scala.Option.apply(None)
-    fields = seq(
-        [
-            alias(expressions.GetStructField(buffer, at, none), attribute.exprId())
-            for at, attribute in enumerate(items_of(function.aggBufferAttributes()))
-        ]
-    )
-
-    def over_buffer(parts: list[Any]) -> list[Any]:
-        """The buffer's attributes replaced by the fields of the lambda's variable."""
-        named = seq([alias(part, expressions.NamedExpression.newExprId()) for part in parts])
-        replaced = catalyst.optimizer.CollapseProject.buildCleanedProjectList(named, fields)
-        return [each.child() for each in items_of(replaced)]
-
-    merge = struct(over_buffer(items_of(function.updateExpressions())))
-    (finish,) = over_buffer([function.evaluateExpression()])
-    return expressions.ArrayAggregate(
-        members,
-        start,
-        expressions.LambdaFunction(merge, seq([buffer, value]), False),
-        expressions.LambdaFunction(finish, seq([buffer]), False),
-    )
+def application_settings(spark: SparkSession) -> dict[str, str]:
+    """All that is set in the application."""
+    return texts_of(spark, spark.sparkContext._jsc.sc().conf().getAll())

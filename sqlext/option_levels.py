@@ -17,14 +17,14 @@ def resolve_levels(spark: SparkSession, given: Mapping[Level, Mapping[str, Given
 
 def session_levels(spark: SparkSession) -> dict[Level, dict[str, Given]]:
     """What SET and SparkConf say of our options."""
-    conf = spark.sparkContext.getConf()
-    of_session = {key: Given(str(value)) for key in OPTIONS if (value := spark.conf.get(key, None)) is not None}
+    application, settings = jvm.application_settings(spark), jvm.all_settings(spark)
+    of_session = {key: Given(settings[key]) for key in OPTIONS if key in settings}
     of_conf: dict[str, Given] = {}
     for key in OPTIONS:
         name = CONF_PREFIX + key
-        value = spark.conf.get(name, None)
-        if value is not None and conf.get(name) == value:
-            of_conf[key] = Given(str(value))
+        value = settings.get(name)
+        if value is not None and application.get(name) == value:
+            of_conf[key] = Given(value)
         elif value is not None and key not in of_session:
-            of_session[key] = Given(str(value))
+            of_session[key] = Given(value)
     return {Level.SESSION: of_session, Level.CONF: of_conf}

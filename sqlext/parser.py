@@ -23,7 +23,9 @@ from sqlext.answers import Answer, Deferred, Table, relation_sql
 from sqlext.detect import is_ours
 from sqlext.errors import Position, SqlextError
 from sqlext.functions import AGGREGATE_SET
-from sqlext.jvm import aggregate_set, reason_of
+from sqlext.java import java_of
+from sqlext.jvm import reason_of
+from sqlext.set_aggregates import aggregate_set
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +55,9 @@ def inject_function(context: SparkContext, extensions: Any, name: str, function:
 
 def inject_aggregate_set(session: SparkSession) -> None:
     """Give a session, and every one made from now on, the function that runs an aggregate over a set."""
-    jvm: Any = session.sparkContext._jvm
 
     def build(arguments: Any) -> Any:
-        return aggregate_set(jvm, arguments.apply(0).value().toString(), arguments.apply(1))
+        return aggregate_set(session.sparkContext, arguments.apply(0).value().toString(), arguments.apply(1))
 
     builder = _FunctionBuilder(build)
     java_session = session._jsparkSession
@@ -85,7 +86,7 @@ def inject_table_function(session: SparkSession, name: str, plan_of_call: Callab
 
 
 def _inject(context: SparkContext, extensions: Any, name: str, builder: _FunctionBuilder) -> None:
-    jvm: Any = context._jvm
+    jvm = java_of(context)
     identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
     info = jvm.org.apache.spark.sql.catalyst.expressions.ExpressionInfo("sqlext", name)
     extensions.injectFunction(jvm.scala.Tuple3(identifier, info, builder))
@@ -114,7 +115,7 @@ class _Seam:
 
     def __init__(self, context: SparkContext, answer: Answerer | None = None) -> None:
         self.context = context
-        self.jvm: Any = context._jvm
+        self.jvm = java_of(context)
         self.answer = answer
 
     def active_session(self) -> SparkSession:

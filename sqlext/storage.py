@@ -10,7 +10,8 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NotFoundError, SetupError
-from sqlext.jvm import java_of, reason_of, scala_seq
+from sqlext.java import java_of, scala_seq
+from sqlext.jvm import reason_of
 
 
 class HadoopPath:

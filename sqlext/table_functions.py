@@ -19,7 +19,8 @@ from sqlext.execution.keyed import processed
 from sqlext.execution.partition import PartitionWindowedDataFrame, as_schema, check_bounded, single_partition, windowed
 from sqlext.execution.sorted_plan import end_of_stream
 from sqlext.execution.to_its_end import read_to_its_end
-from sqlext.jvm import frame_of, java_list, plan_has_watermark, scala_seq
+from sqlext.java import items_of, java_of, scala_seq
+from sqlext.jvm import frame_of, plan_has_watermark
 from sqlext.keyed_functions import KEYED_FUNCTIONS
 from sqlext.keyed_functions import OPERATOR as PROCESS_KEYED
 from sqlext.partition_calls import OWN_PARTITIONS
@@ -40,8 +41,8 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Any) -> Any:
     """
     try:
         if operator == END_OF_STREAM:
-            return _end_of_stream(spark, *java_list(spark, arguments))
-        return _plan(spark, operator, java_list(spark, arguments))
+            return _end_of_stream(spark, *items_of(arguments))
+        return _plan(spark, operator, items_of(arguments))
     except SqlextError as error:
         error.position = error.position or _position(spark)
         raise
@@ -93,16 +94,16 @@ class _Table:
         if operator != PROCESS_KEYED:
             check_bounded(operator, self.plan.isStreaming())
         self.is_single = bool(argument.withSinglePartition())
-        by = java_list(spark, argument.partitionByExpressions())
+        by = items_of(argument.partitionByExpressions())
         self.keys = [
             (each.sql().replace("`", ""), _column(spark, each)) for each in by if each.sql() != f"'{OWN_PARTITIONS}'"
         ]  # name, for messages, and expression
-        orders = java_list(spark, argument.orderByExpressions())
+        orders = items_of(argument.orderByExpressions())
         self.orders = [_column(spark, each) for each in orders]
         self.first_order = [_column(spark, each.child()) for each in orders[:1]]  # without ASC or DESC
 
     def _stand_for(self, plan: Any) -> None:
-        jvm: Any = self._spark.sparkContext._jvm
+        jvm = java_of(self._spark)
         self.plan = plan
         self.leaf = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
             plan.output(), scala_seq(self._spark, []), plan.isStreaming(), jvm.scala.Option.apply(None)
@@ -123,7 +124,7 @@ class _Table:
 
 
 def _column(spark: SparkSession, expression: Any) -> Column:
-    return Column(spark.sparkContext._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))  # type: ignore[union-attr]
+    return Column(java_of(spark).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
 
 
 def _processed(table: _Table, name: str) -> DataFrame:
@@ -162,13 +163,13 @@ def _with_plan(spark: SparkSession, node: Any, leaf: Any, plan: Any) -> Any:
     """A plan in which another one stands in the place of a leaf."""
     if node.equals(leaf):
         return plan
-    children = java_list(spark, node.children())
+    children = items_of(node.children())
     return node.withNewChildren(scala_seq(spark, [_with_plan(spark, child, leaf, plan) for child in children]))
 
 
 def _position(spark: SparkSession) -> Position | None:
     """Where the call stands in its statement."""
-    origin = spark.sparkContext._jvm.org.apache.spark.sql.catalyst.trees.CurrentOrigin.get()  # type: ignore[union-attr]
+    origin = java_of(spark).org.apache.spark.sql.catalyst.trees.CurrentOrigin.get()
     if origin.line().isEmpty() or origin.startPosition().isEmpty() or origin.startIndex().isEmpty():
         return None
     return Position(

@@ -83,7 +83,7 @@ def clean(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     session: SparkSession = request.getfixturevalue("spark")
-    settings = dict(jvm.session_settings(session))
+    settings = jvm.session_settings(session)
     yield
     _drop_flows(session)
     _drop_tables(session)
@@ -115,7 +115,7 @@ def _drop_tables(session: SparkSession) -> None:
 
 
 def _restore(session: SparkSession, before: dict[str, str]) -> None:
-    after = dict(jvm.session_settings(session))
+    after = jvm.session_settings(session)
     for key in after.keys() - before.keys():
         session.conf.unset(key)
     for key, value in before.items():

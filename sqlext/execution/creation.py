@@ -144,7 +144,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         given=dict(request.given),
         catalog=session.catalog.currentCatalog(),
         database=session.catalog.currentDatabase(),
-        settings=dict(jvm.session_settings(session)),
+        settings=jvm.session_settings(session),
         variables=sessions.variables_of(session, plan.references),
         session_bound=sessions.bound_to(session, plan.references),
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.jvm import java_list, scala_seq
+from sqlext.java import items_of, java_of, scala_seq
 
 _HASH_AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec")
 
@@ -29,7 +29,7 @@ def end_of_stream(spark: SparkSession, analysed: Any, is_sorted: bool) -> Any:
         is_sorted: whether its aggregates sort; otherwise they are as Spark chooses.
     """
     java_session = spark._jsparkSession
-    jvm: Any = spark.sparkContext._jvm
+    jvm = java_of(spark)
     execution = jvm.org.apache.spark.sql.execution
     planned = java_session.sessionState().executePlan(analysed, execution.CommandExecutionMode.SKIP())
     physical = planned.sparkPlan()
@@ -42,7 +42,7 @@ def end_of_stream(spark: SparkSession, analysed: Any, is_sorted: bool) -> Any:
 
 def _sorted(spark: SparkSession, node: Any) -> Any:
     """The physical plan with sort-based aggregates behind its exchanges."""
-    children = java_list(spark, node.children())
+    children = items_of(node.children())
     changed = [_sorted(spark, child) for child in children]
     if any(one is not other for one, other in zip(children, changed, strict=True)):
         node = node.withNewChildren(scala_seq(spark, changed))
@@ -58,16 +58,16 @@ def _is_behind_exchange(spark: SparkSession, node: Any) -> bool:
 
 def _forget_logical_plans(spark: SparkSession, node: Any) -> None:
     """Spark links physical nodes with logical ones. These are not in the query around, which links them with the stage."""
-    tags = spark.sparkContext._jvm.org.apache.spark.sql.execution.SparkPlan  # type: ignore[union-attr]
+    tags = java_of(spark).org.apache.spark.sql.execution.SparkPlan
     for tag in (tags.LOGICAL_PLAN_TAG(), tags.LOGICAL_PLAN_INHERITED_TAG()):
         node.unsetTagValue(tag)
-    for child in java_list(spark, node.children()):
+    for child in items_of(node.children()):
         _forget_logical_plans(spark, child)
 
 
 def _with_columns_of_its_own(spark: SparkSession, stage: Any) -> Any:
     """Columns with new ids: a CTE that is read twice brings the same plan twice."""
-    jvm: Any = spark.sparkContext._jvm
+    jvm = java_of(spark)
     catalyst = jvm.org.apache.spark.sql.catalyst
     named = [
         catalyst.expressions.Alias(
@@ -78,6 +78,6 @@ def _with_columns_of_its_own(spark: SparkSession, stage: Any) -> Any:
             jvm.scala.Option.apply(None),
             scala_seq(spark, []),
         )
-        for column in java_list(spark, stage.output())
+        for column in items_of(stage.output())
     ]
     return catalyst.plans.logical.Project(scala_seq(spark, named), stage)

@@ -9,7 +9,6 @@ from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.catalog import Column as CatalogColumn
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -203,8 +202,8 @@ def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) ->
 
 def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qualifies: bool = False) -> DataFrame:
     """The query's output under the target's names and types, with the HAVING column last if there is one."""
-    listed = [F.col(quote(c.output)).cast(c.type).alias(c.target) for c in columns]
-    return frame.select(*listed, *([F.col(QUALIFIES)] if has_qualifies else []))
+    listed = [f"CAST({quote(c.output)} AS {c.type}) AS {quote(c.target)}" for c in columns]
+    return frame.selectExpr(*listed, *([quote(QUALIFIES)] if has_qualifies else []))
 
 
 def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
-from sqlext.jvm import java_list, scala_seq
+from sqlext.java import items_of, java_of, scala_seq
 
 
 def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
@@ -23,7 +23,7 @@ def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
     """
     if not plan.isStreaming():
         return plan
-    children = java_list(spark, plan.children())
+    children = items_of(plan.children())
     if children:
         return plan.withNewChildren(scala_seq(spark, [read_to_its_end(spark, child) for child in children]))
     kind = plan.getClass().getSimpleName()
@@ -50,7 +50,7 @@ def _of_data_source(spark: SparkSession, source: Any) -> Any:
 
 
 def _of_table(spark: SparkSession, stream: Any) -> Any:
-    jvm: Any = spark.sparkContext._jvm
+    jvm = java_of(spark)
     connector = jvm.org.apache.spark.sql.connector.catalog
     table = stream.table()
     if table.capabilities().contains(connector.TableCapability.BATCH_READ):
@@ -66,9 +66,9 @@ def _of_table(spark: SparkSession, stream: Any) -> Any:
 
 def _with_columns_of(spark: SparkSession, stream: Any, relation: Any) -> Any:
     """The relation under the stream's column ids, which the plan above refers to."""
-    jvm: Any = spark.sparkContext._jvm
+    jvm = java_of(spark)
     catalyst = jvm.org.apache.spark.sql.catalyst
-    there = {str(column.name()): column for column in java_list(spark, relation.output())}
+    there = {str(column.name()): column for column in items_of(relation.output())}
     named = [
         catalyst.expressions.Alias(
             there[str(column.name())],
@@ -78,6 +78,6 @@ def _with_columns_of(spark: SparkSession, stream: Any, relation: Any) -> Any:
             jvm.scala.Option.apply(column.metadata()),
             scala_seq(spark, []),
         )
-        for column in java_list(spark, stream.output())
+        for column in items_of(stream.output())
     ]
     return catalyst.plans.logical.Project(scala_seq(spark, named), relation)

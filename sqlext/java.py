@@ -1,0 +1,94 @@
+"""Java's classes and collections from Python, in few round trips.
+
+Py4J asks Java for each part of `jvm.org.apache.spark..` whether it is a class, seven round trips a name; and it learns from
+an exception of Java's that a collection has no more items, which pyspark then compares with twelve classes. A statement that
+costs thousands of such trips takes seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from py4j.java_gateway import JavaClass, JavaMember
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+
+class _Class(JavaClass):  # type: ignore[misc]  # py4j has no types
+    """A class that asks once for each of its methods and nested classes; a field's value may change."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, JavaClass):
+            found = _Class(f"{self._fqn}${name}", self._gateway_client)
+        if isinstance(found, (JavaClass, JavaMember)):
+            self.__dict__[name] = found
+        return found
+
+
+class _Package:
+    """A package: what begins with a capital letter in it is a class, all else a package."""
+
+    def __init__(self, prefix: str, client: Any) -> None:
+        self._prefix = prefix
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        full = self._prefix + name
+        found = _Class(full, self._client) if name[0].isupper() else _Package(full + ".", self._client)
+        self.__dict__[name] = found
+        return found
+
+
+def java_of(spark: SparkSession | SparkContext) -> Any:
+    """The root of all packages. A class is not looked for before it is used."""
+    return _root(_client_of(spark))
+
+
+def _client_of(spark: SparkSession | SparkContext) -> Any:
+    context = spark if isinstance(spark, SparkContext) else spark.sparkContext
+    return context._gateway._gateway_client  # type: ignore[union-attr]
+
+
+@functools.lru_cache(maxsize=1)  # a process has one JVM
+def _root(client: Any) -> Any:
+    return _Package("", client)
+
+
+def items_of(seq: Any) -> list[Any]:
+    """The items of a Scala Seq."""
+    return [seq.apply(at) for at in range(seq.length())]
+
+
+def scala_seq(spark: SparkSession | SparkContext, items: Sequence[Any]) -> Any:
+    """A Scala Seq of Java objects, strings or numbers."""
+    seq = _empty(_client_of(spark))
+    for item in reversed(items):
+        seq = seq.prepended(item)
+    return seq
+
+
+@functools.lru_cache(maxsize=1)
+def _empty(client: Any) -> Any:
+    return _object(client, "scala.collection.immutable.Nil")
+
+
+def texts_of(spark: SparkSession | SparkContext, scala_map: Any) -> dict[str, str]:
+    """A Scala map from texts to texts, or an array of such pairs, in one round trip."""
+    return dict(json.loads(_mapper(_client_of(spark)).writeValueAsString(scala_map)))
+
+
+@functools.lru_cache(maxsize=1)
+def _mapper(client: Any) -> Any:
+    mapper = _root(client).com.fasterxml.jackson.databind.ObjectMapper()
+    return mapper.registerModule(_object(client, "com.fasterxml.jackson.module.scala.DefaultScalaModule"))
+
+
+def _object(client: Any, name: str) -> Any:
+    """A Scala object."""
+    return getattr(_Class(f"{name}$", client), "MODULE$")

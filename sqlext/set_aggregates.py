@@ -1,0 +1,104 @@
+"""Spark's own aggregate functions over the members of an array, as Catalyst expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark import SparkContext
+
+from sqlext.java import items_of, java_of, scala_seq
+
+
+def aggregate_set(context: SparkContext, name: str, members: Any) -> Any:
+    """The expression that runs one of Spark's own aggregate functions over the members of an array.
+
+    A function such as sum says, as expressions, what its buffer starts with, how a value changes it, and what comes out of it.
+    Those become the parts of `aggregate(array, start, merge, finish)`, so types, nulls and overflows are Spark's own.
+
+    Args:
+        name: of `functions.AGGREGATES_OF_SETS`.
+        members: an analyzed expression, an array without nulls.
+
+    Returns:
+        A Catalyst expression. When the function does not take the members, it is one that Spark's analysis refuses.
+    """
+    make = _Expressions(context)
+    value = make.variable(members.dataType().elementType())
+    function = make.call(name, value)
+    if not function.checkInputDataTypes().isSuccess():  # sum(STRING), stddev(DECIMAL): Spark casts, and then finds duplicates
+        number = make.variable(make.types.DoubleType)
+        function = make.call(name, number)
+        cast = make.catalyst.analysis.AnsiTypeCoercion.implicitCast(value, make.types.DoubleType)
+        if cast.isEmpty() or not function.checkInputDataTypes().isSuccess():
+            return make.call(name, make.first_of(members))
+        members = make.distinct_of(members, make.function(cast.get(), value))
+        value = number
+    start = make.struct(items_of(function.initialValues()))
+    buffer = make.variable(start.dataType().asNullable())
+    fields = make.fields_of(buffer, items_of(function.aggBufferAttributes()))
+    merge = make.struct(make.over(fields, items_of(function.updateExpressions())))
+    (finish,) = make.over(fields, [function.evaluateExpression()])
+    return make.catalyst.expressions.ArrayAggregate(
+        members, start, make.function(merge, buffer, value), make.function(finish, buffer)
+    )
+
+
+class _Expressions:
+    """Makes expressions."""
+
+    def __init__(self, context: SparkContext) -> None:
+        java = java_of(context)
+        self._context = context
+        self.catalyst = java.org.apache.spark.sql.catalyst
+        self.types = java.org.apache.spark.sql.types.DataTypes
+        self._expressions = self.catalyst.expressions
+        self._none = java.scala.Option.apply(None)
+        self._unset = java.java.util.concurrent.atomic.AtomicReference
+        self._text = self.types.StringType
+
+    def variable(self, kind: Any) -> Any:
+        """A lambda function's variable."""
+        return self._expressions.NamedLambdaVariable("x", kind, True, self._new_id(), self._unset())
+
+    def function(self, body: Any, *variables: Any) -> Any:
+        """A lambda function."""
+        return self._expressions.LambdaFunction(body, self._seq(variables), False)
+
+    def call(self, name: str, argument: Any) -> Any:
+        """A function of Spark's own, by its name."""
+        registry = self.catalyst.analysis.FunctionRegistry.builtin()
+        return registry.lookupFunction(self.catalyst.FunctionIdentifier(name), self._seq([argument]))
+
+    def struct(self, fields: list[Any]) -> Any:
+        named = [
+            part for at, each in enumerate(fields) for part in (self._expressions.Literal.create(f"b{at}", self._text), each)
+        ]
+        return self._expressions.CreateNamedStruct(self._seq(named))
+
+    def first_of(self, array: Any) -> Any:
+        return self._expressions.GetArrayItem(array, self._expressions.Literal.create(0, self.types.IntegerType), True)
+
+    def distinct_of(self, array: Any, function: Any) -> Any:
+        """What a function makes of the items, each once."""
+        return self._expressions.ArrayDistinct(self._expressions.ArrayTransform(array, function))
+
+    def fields_of(self, struct: Any, attributes: list[Any]) -> Any:
+        """The fields of a struct, each under the id of an attribute."""
+        field = self._expressions.GetStructField
+        return self._seq([self._alias(field(struct, at, self._none), each.exprId()) for at, each in enumerate(attributes)])
+
+    def over(self, fields: Any, expressions: list[Any]) -> list[Any]:
+        """Expressions with `fields_of` in place of the attributes."""
+        named = self._seq([self._alias(each, self._new_id()) for each in expressions])
+        replaced = self.catalyst.optimizer.CollapseProject.buildCleanedProjectList(named, fields)
+        return [each.child() for each in items_of(replaced)]
+
+    def _alias(self, child: Any, identity: Any) -> Any:
+        nothing = self._seq([])
+        return self._expressions.Alias(child, "x", identity, nothing, self._none, nothing)
+
+    def _new_id(self) -> Any:
+        return self._expressions.NamedExpression.newExprId()
+
+    def _seq(self, items: Any) -> Any:
+        return scala_seq(self._context, items)
