@@ -56,6 +56,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "100",
         "spark.sql.ui.retainedExecutions": "10",
+        "spark.sql.ui.explainMode": "simple",  # each execution draws its plan for that history
+        "spark.sql.codegen.cache.maxEntries": "2000",  # what Delta does at each commit is compiled once
         # Tests run much code once: compiling it well costs more than it saves. One tier fills Java's own cache of 48 MB.
         # The heap is taken as a whole at the start: what the process takes later is outside of it, and soak tests look at that.
         "spark.driver.extraJavaOptions": "-Xms2g -XX:+AlwaysPreTouch -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",

@@ -387,13 +387,19 @@ def test_names_are_quoted_and_never_pasted(sql: Workshop, tmp_path: Path) -> Non
 
 def test_the_jobs_of_a_stream_are_not_those_of_the_statement_that_started_it(sql: Workshop) -> None:
     scheduler = sql.spark.sparkContext._jsc.sc().dagScheduler()
+    # A micro-batch that an earlier test interrupted may have left its execution there: Spark asks for the jobs of an ended one.
+    before = set(scheduler.activeQueryToJobs())
     sql.source()
     sql(f"CREATE STREAMING TABLE t AS {COUNTS.format('STREAM ev')}")
     for _ in range(2):
         sql("INSERT INTO ev VALUES ('a', 1)")
         sql("WAIT FLOW t")
+
     # Jobs of a SQL execution that has ended stay there for ever, if they come after its end.
-    eventually(scheduler.activeQueryToJobs().isEmpty, DEADLINE, lambda: str(scheduler.activeQueryToJobs()))
+    def mine() -> set[int]:
+        return set(scheduler.activeQueryToJobs()) - before
+
+    eventually(lambda: not mine(), DEADLINE, lambda: f"jobs of the executions {mine()}")
 
 
 def test_a_stopped_flow_leaves_no_query_in_java(sql: Workshop) -> None:
