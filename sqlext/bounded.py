@@ -81,6 +81,14 @@ def called(tree: exp.Query, is_sorted: bool) -> exp.Query:
     return tree
 
 
+def without_clauses(tree: exp.Query) -> exp.Query:
+    """A copy in which no query has the clause."""
+    tree = tree.copy()
+    for query in list(tree.find_all(exp.Query)):
+        query.set("end_of_stream", None)
+    return tree
+
+
 def cut_stages(tree: exp.Query) -> tuple[exp.Query, tuple[CutStage, ...]]:
     """Put a relation in the place of each outermost query with the clause.
 

@@ -7,20 +7,23 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sqlext import job_sql
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.detect import end_of_stream_at, tokens
 from sqlext.execution.job import run_job
+from sqlext.execution.jobs.host import JobHost
 from sqlext.explain import explain_bounded
 from sqlext.jvm import can_be_analysed, frame_of
 from sqlext.names import quote, quote_parts, quote_string
 from sqlext.option_levels import resolve_levels, session_levels
-from sqlext.options import SORTED_SHUFFLES
+from sqlext.options import JOB_RECOVERY, SORTED_SHUFFLES
 from sqlext.plan import BoundedPlan
 from sqlext.planner import plan_bounded
 from sqlext.rewriter import Batch
 from sqlext.statements import BoundedStatement, CreateStreamingTable, Insert, Query
 
 SparkParse = Callable[[str], Any]
+GetJobs = Callable[[], JobHost]
 
 
 def job_of(statement: CreateStreamingTable | Insert) -> BoundedStatement:
@@ -42,14 +45,23 @@ def job_of(statement: CreateStreamingTable | Insert) -> BoundedStatement:
     return BoundedStatement(head, statement.name, query)
 
 
-def answer(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Batch], spark_parse: SparkParse) -> Answer:
-    """Run a statement, or have Spark run it."""
+def answer(
+    spark: SparkSession, statement: BoundedStatement, text: str, batches: Sequence[Batch], spark_parse: SparkParse, jobs: GetJobs
+) -> Answer:
+    """Run a statement, or have Spark run it.
+
+    Args:
+        text: the whole statement.
+        jobs: those that survive their driver.
+    """
     plan = _plan(spark, statement, batches)
     if (refused := _refused_by_spark(spark, statement, spark_parse)) is not None:
         return PassOn(refused)
     sql = f"{statement.head} {plan.sql}".strip()
     if not statement.target:
         return PassOn(sql)
+    if resolve_levels(spark, session_levels(spark))[JOB_RECOVERY]:
+        return Deferred("END OF STREAM", lambda: job_sql.submit(spark, statement, plan, text, jobs()))
     return Deferred("END OF STREAM", lambda: [run_job(spark, sql, statement.target)])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sqlext import bounded_sql, grammar, jvm, partition_sql, planner, statements
+from sqlext import bounded_sql, grammar, job_sql, jvm, partition_sql, planner, statements
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
@@ -79,7 +79,7 @@ class Commands:
 
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
-            return bounded_sql.answer(spark, job, self._batches(), spark_parse)
+            return bounded_sql.answer(spark, job, text, self._batches(), spark_parse, lambda: self._host().jobs)
         match statement:
             case statements.CreateStreamingTable() | statements.Insert():
                 return self._create(spark, statement, text)
@@ -103,10 +103,8 @@ class Commands:
                 return Deferred("ALTER FLOW", lambda: [self._host().alter(".".join(name), values)])
             case statements.SetOption():
                 return _check_setting(spark, statement)
-            case statements.JobCommand(verb=verb):
-                raise UnsupportedError(
-                    f"{verb}: this version keeps no record of jobs; INSERT and CREATE TABLE .. AS tell theirs in their answer."
-                )
+            case statements.JobCommand():
+                return job_sql.answer(spark, statement, self._host().jobs)
         raise AssertionError(f"no answer for {statement!r}")
 
     # Flows.

@@ -99,6 +99,10 @@ class FlowError(SqlextError, RuntimeError):
     """A flow failed, was fenced by another driver, or is in the wrong state for the statement."""
 
 
+class JobError(SqlextError, RuntimeError):
+    """A bounded job cannot be run or resumed."""
+
+
 class PartitionFunctionError(SqlextError, RuntimeError):
     """A function over a partition failed, or gives what it does not declare; carries the function's own traceback."""
 

@@ -25,6 +25,7 @@ _SECRET = "(?i)secret|password|token|access[.]?key"  # noqa: S105  # the default
 _EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;")  # what follows is no sentence
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
 _ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition around what went wrong in a task that writes files
+_TRACEBACK = "Traceback (most recent call last):\n"
 _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
 
@@ -36,8 +37,15 @@ def reason_of(error: BaseException) -> str:
         text = str(java.getMessage() or java.getClass().getName())
         if text.startswith(_ONLY_SAYS_WHERE) and java.getCause() is not None:
             text = str(java.getCause().getMessage() or text)
-    lines = [line.strip() for line in _EXCERPT.split(text)[0].splitlines() if line.strip()]
+    lines = [line.strip() for line in _EXCERPT.split(_without_traceback(text))[0].splitlines() if line.strip()]
     return _DECORATION.sub("", " ".join(lines[:4])).strip() or type(error).__name__
+
+
+def _without_traceback(text: str) -> str:
+    """A message with a traceback of Python's replaced by what was raised."""
+    head, found, traceback = text.partition(_TRACEBACK)
+    raised = [line for line in traceback.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    return f"{head.rstrip()} {raised[0]}" if found and raised else text
 
 
 def parse_duration(spark: SparkSession, text: str) -> timedelta:
@@ -143,6 +151,21 @@ def outside_of_any_query(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperties(before)
+
+
+@contextmanager
+def active(spark: SparkSession) -> Iterator[None]:
+    """Make a session that of the calling thread: nodes and rules of physical plans take their settings from the active one."""
+    sessions = java_of(spark).org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def is_temporary_view(spark: SparkSession, name: str) -> bool:

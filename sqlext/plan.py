@@ -273,11 +273,17 @@ class BoundedPlan:
 
     Attributes:
         sql: the query for Spark, all rules applied; its parts with END OF STREAM are calls of a table function.
+        plain_sql: the same with those parts as plain queries: a job that survives its driver plans them itself.
+        references: the names that the query uses.
+        texts: the string literals in it; a function may be among them.
     """
 
     sql: str
     graph: JobGraph
     firings: tuple[Firing, ...] = ()
+    plain_sql: str = ""
+    references: References = References()
+    texts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from sqlext import grouping
 from sqlext.above import Split, split
-from sqlext.bounded import CutStage, called, cut_stages, with_bounded_streams
+from sqlext.bounded import CutStage, called, cut_stages, with_bounded_streams, without_clauses
 from sqlext.dialect import HintCall, Stream, position_of, to_sql, without_brackets
 from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions import FUNCTIONS
@@ -85,7 +85,14 @@ def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> Bou
     _, source_options = read_options(query)
     tree, firings = rewrite(with_bounded_streams(query).tree, query.source, batches)
     graph = GraphBuilder(query.source, source_options).build(tree)
-    return BoundedPlan(to_sql(called(tree, is_sorted), query.source).strip(), graph, firings)
+    return BoundedPlan(
+        sql=to_sql(called(tree, is_sorted), query.source).strip(),
+        graph=graph,
+        firings=firings,
+        plain_sql=to_sql(without_clauses(tree), query.source).strip(),
+        references=references_of(tree),
+        texts=frozenset(literal.name for literal in tree.find_all(exp.Literal) if literal.is_string),
+    )
 
 
 def _plan_stages(

@@ -17,14 +17,15 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sqlext import jars, parser
+from sqlext import jars, job_sql, parser
 from sqlext.bounded import END_OF_STREAM
 from sqlext.commands import Commands
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.host import FlowHost
 from sqlext.functions import FUNCTIONS, PythonFunction, Reduction
 from sqlext.jvm import clone_session
-from sqlext.options import CONF_PREFIX, HOME_KEY, OPTIONS, is_option_key
+from sqlext.option_levels import resolve_levels, session_levels
+from sqlext.options import CONF_PREFIX, HOME_KEY, JOB_RECOVERY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
 from sqlext.partition_functions import OPERATORS, PARTITION_FUNCTIONS, AggregateFunction, PartitionFunction
 from sqlext.registration import rules_in_force, sql_functions
@@ -152,10 +153,14 @@ def enable(spark: SparkSession) -> SparkSession:
     for function in (*SHIPPED_FUNCTIONS, *FUNCTIONS):
         installed.add_function(function)
     atexit.register(disable, session)
-    if registry_exists(session):
+    home = HadoopPath(session, home_of(session))
+    if home.child("registry").exists():
         taken = installed.get_host().take_up()
         if taken:
             logger.info("taken up again: %s", ", ".join(taken))
+    options = resolve_levels(session, session_levels(session))
+    if options[JOB_RECOVERY] and home.child("jobs", "registry").exists():
+        installed.get_host().jobs.take_up(job_sql.fingerprints, options)
     return session
 
 

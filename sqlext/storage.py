@@ -5,6 +5,8 @@ This is a seam: it calls Hadoop, Spark's checkpoint files and Delta's log store 
 
 from __future__ import annotations
 
+from typing import Any
+
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
@@ -53,6 +55,10 @@ class HadoopPath:
             return []
         return [str(status.getPath().getName()) for status in self._fs.listStatus(self._path)]
 
+    def statuses(self) -> list[Any]:
+        """Hadoop's FileStatus of what lies in the folder, or of the file; nothing when it does not exist."""
+        return list(self._fs.listStatus(self._path)) if self.exists() else []
+
     def delete(self) -> None:
         """Delete the folder and all in it; one that is not there is fine."""
         self._fs.delete(self._path, True)
@@ -82,7 +88,10 @@ class HadoopPath:
         jvm = java_of(self._spark)
         java_session = self._spark._jsparkSession
         store = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(java_session)
-        self._fs.mkdirs(self._path.getParent())
+        try:
+            self._fs.mkdirs(self._path.getParent())
+        except (Py4JJavaError, CapturedException) as error:
+            raise SetupError(f"The file {self.location} cannot be written: {reason_of(error)}.") from None
         try:
             lines = scala_seq(self._spark, text.splitlines()).iterator()
             store.write(self._path, lines, False, java_session.sessionState().newHadoopConf())
@@ -97,6 +106,7 @@ class HadoopPath:
 
         Raises:
             NotFoundError: it is not there.
+            SetupError: it is torn, by the checksum that Hadoop keeps beside it, or cannot be read.
         """
         jvm = java_of(self._spark)
         try:
@@ -105,5 +115,7 @@ class HadoopPath:
             raise NotFoundError(f"There is no file {self.location}.") from None
         try:
             return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
+        except (Py4JJavaError, CapturedException, UnicodeDecodeError) as error:
+            raise SetupError(f"The file {self.location} cannot be read: {reason_of(error)}.") from None
         finally:
             stream.close()

@@ -52,8 +52,8 @@ _SMALL_TABLE = {  # rewriting its files is less work than marking rows in them
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
 _WIDE = (ArrayType, BinaryType, MapType, StringType, StructType, VariantType)
-_TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
+TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -165,7 +165,7 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
 
 def _transaction(info: CommitInfo) -> dict[str, str]:
     """Delta takes a transaction's identity and metadata from its session's settings; a repeated one is skipped."""
-    return {_TXN_APP_ID: info.flow_id, _TXN_VERSION: str(info.last_batch), USER_METADATA: info.to_json()}
+    return {TXN_APP_ID: info.flow_id, TXN_VERSION: str(info.last_batch), USER_METADATA: info.to_json()}
 
 
 @contextmanager

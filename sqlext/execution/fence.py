@@ -1,4 +1,4 @@
-"""One driver a flow: whoever takes a flow writes a higher epoch into its home, and the one before stops."""
+"""One driver for each flow and job: whoever takes it writes a higher epoch into its home, and the one before stops."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ _FILE = "epoch"
 
 
 class FencedError(FlowError):
-    """Another driver runs the flow now."""
+    """Another driver runs the flow or job now."""
 
 
 class Fence:
-    """The epoch file of one flow, as one driver sees it. Any thread may call `check`.
+    """The epoch file of one flow or job, as one driver sees it. Any thread may call `check`.
 
     Args:
-        home: the flow's folder; made when it is not there.
-        flow: its name, for messages.
+        home: its folder; made when it is not there.
+        what: what it is, for messages: "flow `t`".
         epoch: this driver's, from the registry.
     """
 
-    def __init__(self, home: HadoopPath, flow: str, epoch: int) -> None:
+    def __init__(self, home: HadoopPath, what: str, epoch: int) -> None:
         self._home = home
         self._file = home.child(_FILE)
-        self._flow = flow
+        self._what = what
         self._epoch = epoch
 
     def take(self) -> None:
@@ -40,13 +40,13 @@ class Fence:
         self._file.write_text(str(self._epoch))
 
     def check(self) -> None:
-        """Raise FencedError when another driver has taken the flow."""
+        """Raise FencedError when another driver has taken it."""
         current = self._read()
         if current != self._epoch:
             raise self._taken(current)
 
     def _read(self) -> int | None:
-        """The epoch in force; None when none was ever written, or the flow was dropped."""
+        """The epoch in force; None when none was ever written, or the folder is gone."""
         try:
             return int(self._file.read_text())
         except NotFoundError:
@@ -54,5 +54,5 @@ class Fence:
 
     def _taken(self, current: int | None) -> FencedError:
         return FencedError(
-            f"Another driver has taken over flow `{self._flow}` (epoch {current}, this one has {self._epoch}). It stops here."
+            f"Another driver has taken over {self._what} (epoch {current}, this one has {self._epoch}). It stops here."
         )

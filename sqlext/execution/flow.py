@@ -66,7 +66,7 @@ class Flow:
         self._home = home
         self.session = session
         self._clock = clock
-        self._fence = Fence(home, spec.name, epoch)
+        self._fence = Fence(home, f"flow `{spec.name}`", epoch)
         self._lock = threading.Lock()
         self._progress = FlowProgress()
         self._phase = FlowPhase.STARTING

@@ -31,6 +31,7 @@ from sqlext.execution.creation import (
     with_table,
 )
 from sqlext.execution.flow import Flow
+from sqlext.execution.jobs.host import JobHost
 from sqlext.execution.lease import Lease
 from sqlext.execution.registry import (
     EventKind,
@@ -78,6 +79,7 @@ class FlowHost:
         self._home = HadoopPath(self._spark, home)
         self._registry = FlowRegistry(self._home)
         self._lease = Lease(self._home)
+        self.jobs = JobHost(self._spark, self._home, self._lease)
         self._lock = threading.RLock()
         self._flows: Mapping[str, Flow] = {}
         self._reported: set[str] = set()
@@ -120,6 +122,7 @@ class FlowHost:
     def close(self) -> None:
         """Stop all flows of this process, flushed; the registry keeps them as running, for the next host."""
         self._closing.set()
+        self.jobs.close()
         with self._lock:
             for flow in self._flows.values():
                 try:
@@ -130,7 +133,7 @@ class FlowHost:
         self._closed.set()
         if threading.current_thread() is not self._ticker:
             self._ticker.join(timeout=60)
-        if self._flows:
+        if self._lease.has_begun:
             self._lease.end()
 
     # What statements do.

@@ -1,27 +1,23 @@
 """The registry: every flow of a home, as a log of events.
 
-A flow's state is the fold of its events. Each is a file, named by its number and written the way Delta writes its commits: only
-if no file of that name is there. So two drivers that write at once cannot both take the same number: the later one reads what
-came before it, checks again and tries the next. No Spark job runs, so a statement about a flow does not wait for one.
+A flow's state is the fold of its events. No Spark job runs, so a statement about a flow does not wait for one.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from sqlext.errors import FlowError, NotFoundError, SetupError, did_you_mean
+from sqlext.errors import FlowError, NotFoundError, did_you_mean
+from sqlext.execution.event_log import EventLog, Registry
 from sqlext.execution.spec import FlowSpec
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
-
-_ATTEMPTS = 100
 
 
 class EventKind(StrEnum):
@@ -130,57 +126,19 @@ def find(records: Records, name: str) -> FlowRecord:
     raise NotFoundError(f"There is no flow `{name}`.{did_you_mean(name, names)} SHOW FLOWS lists them.")
 
 
-class FlowRegistry:
-    """Reads and writes the registry of one home. Any thread may call any method; the lock guards what has been read.
+class FlowRegistry(Registry[FlowEvent, FlowRecord]):
+    """The registry of one home.
 
     Args:
         home: the folder under which the files lie.
     """
 
     def __init__(self, home: HadoopPath) -> None:
-        self._folder = home.child("registry")
-        self._lock = threading.Lock()
-        self._events: list[FlowEvent] = []
+        super().__init__(EventLog(home.child("registry")), _text, _event, fold)
 
-    def read(self) -> dict[str, FlowRecord]:
-        """All flows, by id."""
-        with self._lock:
-            return self._records()
 
-    def append(self, event: FlowEvent | Callable[[Records], FlowEvent]) -> dict[str, FlowRecord]:
-        """Write an event.
-
-        Args:
-            event: what happened; a function sees the flows as they are just before, and raises when nothing must be written.
-
-        Returns:
-            The flows after it.
-
-        Raises:
-            FlowError: other drivers kept writing at the same moment, or the file cannot be written.
-        """
-        with self._lock:
-            for _ in range(_ATTEMPTS):
-                records = self._records()
-                now = replace(
-                    event(records) if callable(event) else event, at=datetime.now(UTC).isoformat(timespec="milliseconds")
-                )
-                try:
-                    is_mine = self._file(len(self._events) + 1).create_text(json.dumps(asdict(now)))
-                except SetupError as error:
-                    raise FlowError(f"The registry {self._folder.location} cannot be written: {error}") from None
-                if is_mine:
-                    return self._records()
-        raise FlowError(f"The registry {self._folder.location} is busy: other drivers keep writing to it. Try again.")
-
-    def _records(self) -> dict[str, FlowRecord]:
-        """The flows as all events tell them; those that have come since the last look are read. The lock is held."""
-        while (file := self._file(len(self._events) + 1)).exists():
-            self._events.append(_event(file.read_text(), len(self._events) + 1))
-        return fold(self._events)
-
-    def _file(self, number: int) -> HadoopPath:
-        return self._folder.child(f"{number:020d}.json")
+def _text(event: FlowEvent) -> str:
+    return json.dumps(asdict(replace(event, at=datetime.now(UTC).isoformat(timespec="milliseconds"))))
 
 
 def _event(text: str, number: int) -> FlowEvent:

@@ -1,13 +1,13 @@
-"""The session a flow runs in: its own, like the one that made it, also after a restart."""
+"""The session a flow or job runs in: its own, like the one that made it, also after a restart."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from sqlext import jvm
-from sqlext.execution.spec import FlowSpec
 from sqlext.functions import FUNCTIONS
 from sqlext.names import quote
 from sqlext.plan import References
@@ -33,15 +33,31 @@ _LOCAL_RENAMES = (
 )
 
 
+class SessionRecord(Protocol):
+    """What a flow's or a job's record tells of the session that made it; see `FlowSpec`."""
+
+    @property
+    def catalog(self) -> str: ...
+
+    @property
+    def database(self) -> str: ...
+
+    @property
+    def settings(self) -> Mapping[str, str]: ...
+
+    @property
+    def variables(self) -> Mapping[str, str]: ...
+
+
 def session_for(session: SparkSession, references: References) -> SparkSession:
-    """A flow's own session, as `session` is now; session variables that the query names come along."""
+    """A flow's or job's own session, as `session` is now; session variables that the query names come along."""
     own = jvm.clone_session(session)
     _declare(own, variables_of(session, references))
     return own
 
 
-def restored_session(spark: SparkSession, spec: FlowSpec) -> SparkSession:
-    """A session like the one that made the flow."""
+def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:
+    """A session like the one that made the flow or job."""
     session = jvm.clone_session(spark)
     for key, value in spec.settings.items():
         if session.conf.isModifiable(key):

@@ -34,16 +34,16 @@ def end_of_stream(spark: SparkSession, analysed: Any, is_sorted: bool) -> Any:
     planned = java_session.sessionState().executePlan(analysed, execution.CommandExecutionMode.SKIP())
     physical = planned.sparkPlan()
     if is_sorted:
-        physical = _sorted(spark, physical)
-    _forget_logical_plans(spark, physical)
+        physical = sorted_aggregates(spark, physical)
+    forget_logical_plans(spark, physical)
     stage = execution.adaptive.LogicalQueryStage(planned.optimizedPlan(), physical)
     return _with_columns_of_its_own(spark, stage)
 
 
-def _sorted(spark: SparkSession, node: Any) -> Any:
+def sorted_aggregates(spark: SparkSession, node: Any) -> Any:
     """The physical plan with sort-based aggregates behind its exchanges."""
     children = items_of(node.children())
-    changed = [_sorted(spark, child) for child in children]
+    changed = [sorted_aggregates(spark, child) for child in children]
     if any(one is not other for one, other in zip(children, changed, strict=True)):
         node = node.withNewChildren(scala_seq(spark, changed))
     return node.toSortAggregate() if _is_behind_exchange(spark, node) else node
@@ -56,13 +56,13 @@ def _is_behind_exchange(spark: SparkSession, node: Any) -> bool:
     return bool(node.requiredChildDistributionExpressions().isDefined())
 
 
-def _forget_logical_plans(spark: SparkSession, node: Any) -> None:
+def forget_logical_plans(spark: SparkSession, node: Any) -> None:
     """Spark links physical nodes with logical ones. These are not in the query around, which links them with the stage."""
     tags = java_of(spark).org.apache.spark.sql.execution.SparkPlan
     for tag in (tags.LOGICAL_PLAN_TAG(), tags.LOGICAL_PLAN_INHERITED_TAG()):
         node.unsetTagValue(tag)
     for child in items_of(node.children()):
-        _forget_logical_plans(spark, child)
+        forget_logical_plans(spark, child)
 
 
 def _with_columns_of_its_own(spark: SparkSession, stage: Any) -> Any:

@@ -462,7 +462,8 @@ def test_a_torn_record_leaves_the_others_alone(sql: Workshop) -> None:
     registry.append(FlowEvent("torn", EventKind.RESERVED, spec='{"version": 1, "name": "to'))
     registry.append(FlowEvent("torn", EventKind.STARTED, epoch=1))
     registry.append(FlowEvent("later", EventKind.RESERVED, spec='{"version": 999}'))
-    assert registry._file(len(registry._events) + 1).create_text("{torn")
+    assert registry._log.append("{torn")
+    registry._log.count -= 1  # to be read as another driver's
 
     assert [row.name for row in sql("SHOW FLOWS")] == ["t"]
     sql.crash()

@@ -1,0 +1,216 @@
+"""Cuts the physical plan of a bounded query into the pieces that a job runs one after the other.
+
+Spark's plan is cut at its shuffle exchanges. What stands below an exchange, partial aggregates and all, becomes a vertex of its
+own, whose rows go to a table by the buckets that the exchange would have sent them to; what stands above reads them from there.
+Broadcasts are no cut: each piece reads them whole.
+
+This is a seam: it reads Catalyst's plans. Seen with Spark 4.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sqlext.execution.jobs.graph import JobGraph, JobVertex, VertexKind
+from sqlext.execution.sorted_plan import sorted_aggregates
+from sqlext.java import items_of, java_of, scala_seq
+from sqlext.jvm import active
+
+_BY_ROW = frozenset(
+    """
+    ProjectExec FilterExec HashAggregateExec ObjectHashAggregateExec SortAggregateExec SortExec BroadcastHashJoinExec GenerateExec
+    ExpandExec BatchEvalPythonExec ArrowEvalPythonExec InputAdapter
+    """.split()
+)
+"""Operators that may run over one slice of their input after the other: what they give is the union of what each gives."""
+_BY_KEY = _BY_ROW | frozenset(
+    """
+    SortMergeJoinExec ShuffledHashJoinExec WindowExec WindowGroupLimitExec FlatMapGroupsInPandasExec FlatMapGroupsInArrowExec
+    """.split()
+)
+"""The same, if a slice has all rows of its keys."""
+_SCAN = "FileSourceScanExec"
+_STAND_IN = "sqlext input "
+
+
+@dataclass(frozen=True)
+class Input:
+    """Where a piece reads the result of another vertex.
+
+    Attributes:
+        vertex: its id.
+        is_whole: whether each part reads all of it, as of the small side of a broadcast join.
+    """
+
+    vertex: int
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A piece of the plan.
+
+    Attributes:
+        vertex: its place in the graph.
+        plan: physical, with a leaf in the place of each input (`input_number`).
+        inputs: by their numbers.
+        bucket: Catalyst's expression of a row's bucket; None when there is one only.
+        scan: the leaf that is read in slices; None unless the vertex is a source.
+    """
+
+    vertex: JobVertex
+    plan: Any
+    inputs: tuple[Input, ...]
+    bucket: Any = None
+    scan: Any = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A query, cut.
+
+    Attributes:
+        graph: its last vertex is the sink, which has no fragment of its own unless the last piece cannot be divided.
+        fragments: by vertex.
+        fingerprint: the same for the same pieces; tells whether a job is resumed with the plan it began with.
+    """
+
+    graph: JobGraph
+    fragments: tuple[Fragment, ...]
+    fingerprint: str
+
+
+def cut(spark: SparkSession, analysed: Any, is_sorted: bool = False) -> Cut:
+    """Cut the plan of an analysed query, which runs nothing.
+
+    Args:
+        spark: its setting `spark.sql.shuffle.partitions` is the number of buckets.
+        is_sorted: whether aggregates behind an exchange sort.
+    """
+    with active(spark):
+        return _cut(spark, analysed, is_sorted)
+
+
+def _cut(spark: SparkSession, analysed: Any, is_sorted: bool) -> Cut:
+    execution = java_of(spark).org.apache.spark.sql.execution
+    planned = spark._jsparkSession.sessionState().executePlan(analysed, execution.CommandExecutionMode.SKIP())
+    ensure = execution.exchange.EnsureRequirements(True, java_of(spark).scala.Option.apply(None))
+    physical = planned.sparkPlan()
+    return _Cutter(spark).run(ensure.apply(sorted_aggregates(spark, physical) if is_sorted else physical))
+
+
+def input_number(node: Any) -> int | None:
+    """The number of the input that a leaf stands for; None for any other node."""
+    if node.getClass().getSimpleName() != "RDDScanExec" or not str(node.name()).startswith(_STAND_IN):
+        return None
+    return int(str(node.name()).removeprefix(_STAND_IN))
+
+
+@dataclass
+class _Piece:
+    """A fragment while it is cut; the nodes are those outside of broadcasts."""
+
+    inputs: list[Input] = field(default_factory=list)
+    operators: list[Any] = field(default_factory=list)
+    scans: list[Any] = field(default_factory=list)
+    leaves: int = 0
+    buckets: set[int] = field(default_factory=set)
+
+
+class _Cutter:
+    """Cuts one plan."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._java = java_of(spark)
+        self._vertices: list[JobVertex] = []
+        self._fragments: list[Fragment] = []
+        self._nothing = spark._jsparkSession.emptyDataFrame().queryExecution().toRdd()
+
+    def run(self, plan: Any) -> Cut:
+        last = self._piece(plan, None)
+        if last.kind is VertexKind.SINGLE:  # there is nothing to keep of it: the sink runs it
+            sink = JobVertex(last.id, VertexKind.SINK, last.name, last.inputs)
+            self._vertices[-1] = sink
+            whole = self._fragments[-1]
+            self._fragments[-1] = Fragment(sink, whole.plan, whole.inputs)
+        else:
+            self._vertices.append(JobVertex(len(self._vertices), VertexKind.SINK, "write", (last.id,)))
+        return Cut(JobGraph(tuple(self._vertices)), tuple(self._fragments), self._fingerprint())
+
+    def _piece(self, top: Any, partitioning: Any) -> JobVertex:
+        """Make a vertex of what stands below an exchange, or of the top of the plan."""
+        piece = _Piece()
+        plan = self._walk(top, piece, is_whole=False)
+        kind = _kind(piece)
+        bucket, buckets = _buckets(partitioning)
+        reads = tuple(sorted({each.vertex for each in piece.inputs}))
+        vertex = JobVertex(len(self._vertices), kind, _name(top), reads, buckets)
+        scan = piece.scans[0] if kind is VertexKind.SOURCE else None
+        self._vertices.append(vertex)
+        self._fragments.append(Fragment(vertex, plan, tuple(piece.inputs), bucket, scan))
+        return vertex
+
+    def _walk(self, node: Any, piece: _Piece, is_whole: bool) -> Any:
+        kind = str(node.getClass().getSimpleName())
+        if kind == "ShuffleExchangeExec":
+            below = self._piece(node.child(), node.outputPartitioning())
+            if not is_whole:
+                piece.buckets.add(below.buckets)
+            piece.inputs.append(Input(below.id, is_whole))
+            return self._stand_in(node, len(piece.inputs) - 1)
+        if kind == "BroadcastExchangeExec":  # Spark puts it in again when the piece is planned
+            return self._walk(node.child(), piece, is_whole=True)
+        children = items_of(node.children())
+        if not is_whole:
+            (piece.operators if children else piece.scans if kind == _SCAN else []).append(node)
+            piece.leaves += not children and kind != _SCAN
+        changed = [self._walk(child, piece, is_whole) for child in children]
+        return node.withNewChildren(scala_seq(self._spark, changed)) if children else node
+
+    def _stand_in(self, node: Any, number: int) -> Any:
+        physical = self._java.org.apache.spark.sql.catalyst.plans.physical
+        scan = self._java.org.apache.spark.sql.execution.RDDScanExec
+        none = self._java.scala.Option.apply(None)
+        partitioning = physical.UnknownPartitioning(0)
+        return scan(node.output(), self._nothing, f"{_STAND_IN}{number}", partitioning, scala_seq(self._spark, []), none)
+
+    def _fingerprint(self) -> str:
+        text = "\n".join(f"{each.vertex} {each.inputs} {each.bucket}\n{each.plan.toString()}" for each in self._fragments)
+        return hashlib.sha256(re.sub(r"#\d+L?|plan_id=\d+|\[id=#\d+\]", "#", text).encode()).hexdigest()
+
+
+def _kind(piece: _Piece) -> VertexKind:
+    names = {str(node.getClass().getSimpleName()) for node in piece.operators}
+    is_fixed = all(_is_fixed(node) for node in piece.operators)
+    reads_one_scan = len(piece.scans) == 1 and not piece.leaves and not piece.buckets
+    reads_buckets = not piece.scans and not piece.leaves and len(piece.buckets) == 1 and piece.buckets != {1}
+    if is_fixed and reads_one_scan and names <= _BY_ROW:
+        return VertexKind.SOURCE
+    if is_fixed and reads_buckets and names <= _BY_KEY:
+        return VertexKind.BUCKETS
+    return VertexKind.SINGLE
+
+
+def _is_fixed(node: Any) -> bool:
+    """Whether an operator gives the same whatever partition a row is in: no rand(), no spark_partition_id(), no global sort."""
+    if node.getClass().getSimpleName() == "SortExec" and getattr(node, "global")():
+        return False
+    return all(expression.deterministic() for expression in items_of(node.expressions()))
+
+
+def _buckets(partitioning: Any) -> tuple[Any, int]:
+    """The expression of a row's bucket, and how many there are."""
+    if partitioning is None or partitioning.getClass().getSimpleName() != "HashPartitioning":
+        return None, 1
+    return partitioning.partitionIdExpression(), int(partitioning.numPartitions())
+
+
+def _name(node: Any) -> str:
+    """What a piece does, as SHOW JOBS tells it."""
+    return str(node.nodeName())

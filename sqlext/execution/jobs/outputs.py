@@ -1,0 +1,254 @@
+"""The results of a job vertex: a Delta table, partitioned by bucket, of which each commit is what one part gave, with its event.
+
+Spark writes the Parquet files of a part into a folder of their own. Then one commit, written as Delta writes its commits, adds
+them to the table and tells in its `userMetadata` that the part has finished: either both are there or none is. Delta's own
+writer would take a second for each commit. A part that was run by two drivers counts as the later one, by epoch, has written it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sqlext.errors import JobError
+from sqlext.execution.event_log import EventLog
+from sqlext.execution.jobs.events import ExecutionVertexFinished, TornEventError, from_json, to_json
+from sqlext.java import java_of
+from sqlext.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+
+BUCKET = "bucket"
+"""The partition column."""
+_ATTEMPTS = 100
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A Parquet file of a result.
+
+    Attributes:
+        path: below the table's folder.
+        bucket: whose rows are in it.
+        bytes: its size.
+        rows: how many.
+    """
+
+    path: str
+    bucket: int
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class PartOutput:
+    """What a part has given."""
+
+    event: ExecutionVertexFinished
+    files: tuple[OutputFile, ...]
+
+
+class VertexTable:
+    """The table of one job vertex. Not for several threads: its driver takes turns.
+
+    Args:
+        spark: whose file systems and writer are used.
+        folder: of the table.
+        schema: of the results, without the bucket.
+    """
+
+    def __init__(self, spark: SparkSession, folder: HadoopPath, schema: StructType) -> None:
+        self._spark = spark
+        self._folder = folder
+        self.schema = schema
+        self._log = EventLog(folder.child("_delta_log"), first=0)
+        self.parts: dict[int, PartOutput] = {}
+
+    @property
+    def location(self) -> str:
+        return self._folder.location
+
+    def open(self) -> None:
+        """Make the table if it is not there, and read which parts have finished.
+
+        Raises:
+            JobError: another version of sqlext wrote it, or it cannot be written.
+        """
+        self._read()
+        if self._log.count == 0 and not self._log.append(_first_commit(self.schema)):
+            self._read()
+
+    def write(self, rows: DataFrame, part: int, epoch: int) -> tuple[OutputFile, ...]:
+        """Write the Parquet files of a part; any thread may, for parts of its own. They count once they are committed.
+
+        Args:
+            rows: with the bucket as their last column.
+        """
+        folder = f"part-{part}-{epoch}-{uuid.uuid4().hex[:8]}"
+        rows.write.partitionBy(BUCKET).parquet(self._folder.child(folder).location)
+        return tuple(self._files(folder))
+
+    def commit(self, output: PartOutput) -> None:
+        """Add a part's files to the table and tell that it has finished.
+
+        Raises:
+            SetupError: the commit cannot be written.
+        """
+        text = _commit(output)
+        for _ in range(_ATTEMPTS):
+            if self._log.append(text):
+                self._take(output)
+                return
+            self._read()  # a driver that was thought dead has committed; it may finish other parts, and be of use
+        raise JobError(f"The table {self.location} is busy: another driver keeps writing to it.")
+
+    def reconcile(self) -> list[int]:
+        """Leave out the parts of which a file is gone or is not what was written.
+
+        Returns:
+            Their numbers.
+        """
+        lost = [number for number, output in self.parts.items() if not self._is_whole(output)]
+        for number in lost:
+            logger.warning("part %d of %s is lost: a file is gone or torn", number, self.location)
+            del self.parts[number]
+        return lost
+
+    def files(self, buckets: Iterable[int] | None = None) -> list[OutputFile]:
+        """The files of some buckets, or of all."""
+        wanted = None if buckets is None else set(buckets)
+        found = [file for output in self.parts.values() for file in output.files]
+        return [file for file in found if wanted is None or file.bucket in wanted]
+
+    def bytes_by_bucket(self, buckets: int) -> list[int]:
+        """The measured size of each bucket."""
+        sizes = [0] * buckets
+        for file in self.files():
+            sizes[file.bucket] += file.bytes
+        return sizes
+
+    def paths(self, files: Sequence[OutputFile]) -> list[str]:
+        return [self._folder.child(file.path).location for file in files]
+
+    def _read(self) -> None:
+        for text in self._log.read_new():
+            if (output := _output_of(text)) is not None:
+                self._take(output)
+
+    def _take(self, output: PartOutput) -> None:
+        known = self.parts.get(output.event.part)
+        if known is None or known.event.epoch <= output.event.epoch:
+            self.parts[output.event.part] = output
+
+    def _files(self, folder: str) -> Iterable[OutputFile]:
+        for name in self._folder.child(folder).names():
+            if name.startswith(f"{BUCKET}="):
+                for status in self._folder.child(folder, name).statuses():
+                    path = f"{folder}/{name}/{status.getPath().getName()}"
+                    yield OutputFile(path, int(name.partition("=")[2]), int(status.getLen()), self._rows_in(status))
+
+    def _rows_in(self, status: Any) -> int:
+        """What the file's footer counts."""
+        hadoop = java_of(self._spark).org.apache.parquet.hadoop
+        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
+        reader = hadoop.ParquetFileReader.open(hadoop.util.HadoopInputFile.fromStatus(status, conf))
+        try:
+            return int(reader.getRecordCount())
+        finally:
+            reader.close()
+
+    def _is_whole(self, output: PartOutput) -> bool:
+        try:
+            for file in output.files:
+                (status,) = self._folder.child(file.path).statuses()
+                if int(status.getLen()) != file.bytes or self._rows_in(status) != file.rows:
+                    return False
+        except (Py4JJavaError, CapturedException, ValueError):  # gone, or without a footer
+            return False
+        return True
+
+
+def finished_events(folder: HadoopPath) -> list[ExecutionVertexFinished]:
+    """The events in the commits of a table."""
+    return [output.event for text in EventLog(folder.child("_delta_log"), first=0).read_new() if (output := _output_of(text))]
+
+
+def finished(output: Sequence[OutputFile], event: ExecutionVertexFinished) -> PartOutput:
+    """A part's output with what it measures in its event."""
+    written = {"rows_written": sum(file.rows for file in output), "bytes_written": sum(file.bytes for file in output)}
+    return PartOutput(replace(event, metrics={**event.metrics, **written}), tuple(output))
+
+
+def _first_commit(schema: StructType) -> str:
+    """Protocol and metadata, as Delta's protocol has them."""
+    columns = json.loads(schema.json())
+    columns["fields"].append({"name": BUCKET, "type": "integer", "nullable": True, "metadata": {}})
+    now = int(time.time() * 1000)
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(columns),
+        "partitionColumns": [BUCKET],
+        "configuration": {},
+        "createdTime": now,
+    }
+    info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    return "\n".join(json.dumps(each) for each in ({"commitInfo": info}, {"protocol": protocol}, {"metaData": metadata}))
+
+
+def _commit(output: PartOutput) -> str:
+    now = int(time.time() * 1000)
+    info = {
+        "timestamp": now,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append"},
+        "isBlindAppend": True,
+        "userMetadata": to_json(output.event),
+    }
+    adds = [
+        {
+            "path": file.path,
+            "partitionValues": {BUCKET: str(file.bucket)},
+            "size": file.bytes,
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": json.dumps({"numRecords": file.rows}),
+        }
+        for file in output.files
+    ]
+    return "\n".join(json.dumps(each) for each in ({"commitInfo": info}, *({"add": add} for add in adds)))
+
+
+def _output_of(text: str) -> PartOutput | None:
+    """What a commit tells; None when it is the first one, or torn.
+
+    Raises:
+        JobError: another version of sqlext wrote it.
+    """
+    try:
+        actions = [dict(json.loads(line)) for line in text.splitlines()]
+        info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+        if "userMetadata" not in info:
+            return None
+        event = from_json(info["userMetadata"])
+        files = tuple(_file(action["add"]) for action in actions if "add" in action)
+    except (ValueError, KeyError, TypeError, StopIteration, TornEventError) as error:
+        logger.warning("left out a commit that is torn: %s", error)
+        return None
+    return PartOutput(event, files) if isinstance(event, ExecutionVertexFinished) else None
+
+
+def _file(add: dict[str, Any]) -> OutputFile:
+    rows = int(json.loads(add["stats"])["numRecords"])
+    return OutputFile(str(add["path"]), int(add["partitionValues"][BUCKET]), int(add["size"]), rows)

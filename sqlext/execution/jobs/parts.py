@@ -1,0 +1,123 @@
+"""The DataFrame of one part of a job vertex: its piece of the plan over a slice of its scan, or over a group of buckets.
+
+This is a seam: it makes Catalyst's plans. Seen with Spark 4.2 and Delta 4.4.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sqlext.execution.jobs.fragments import Fragment, input_number
+from sqlext.execution.jobs.outputs import BUCKET, VertexTable
+from sqlext.execution.sorted_plan import forget_logical_plans
+from sqlext.java import items_of, java_of, scala_seq
+from sqlext.jvm import frame_of
+
+
+def schema_of(spark: SparkSession, fragment: Fragment) -> StructType:
+    """The schema of a fragment's results: its columns by their places, as names may come twice."""
+    fields = []
+    for at, attribute in enumerate(items_of(fragment.plan.output())):
+        kind = attribute.dataType().json()
+        fields.append({"name": _column(at), "type": json.loads(str(kind)), "nullable": True, "metadata": {}})
+    return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def rows_of_part(
+    spark: SparkSession, fragment: Fragment, tables: Sequence[VertexTable], buckets: Sequence[int] | None, slice_of_scan: Any
+) -> DataFrame:
+    """What a part gives, with the bucket as its last column.
+
+    Args:
+        tables: the results of each input.
+        buckets: that a part of a vertex of that kind reads; None for other vertices, which read all.
+        slice_of_scan: that a part of a source reads, of `Slices.scan`; None for other vertices.
+    """
+    plan = _with_inputs(spark, fragment, fragment.plan.clone(), tables, buckets, slice_of_scan)  # parts are made side by side
+    catalyst = java_of(spark).org.apache.spark.sql.catalyst.expressions
+    named = [_alias(spark, each, _column(at)) for at, each in enumerate(items_of(fragment.plan.output()))]
+    none = java_of(spark).org.apache.spark.sql.types.DataTypes.IntegerType
+    bucket = fragment.bucket if fragment.bucket is not None else catalyst.Literal.create(0, none)
+    return _frame(spark, plan, [*named, _alias(spark, bucket, BUCKET)])
+
+
+def rows_of_sink(spark: SparkSession, fragment: Fragment, tables: Sequence[VertexTable], names: Sequence[str]) -> DataFrame:
+    """What the last piece of a plan gives, when the sink itself runs it.
+
+    Args:
+        names: of the query's columns.
+    """
+    plan = _with_inputs(spark, fragment, fragment.plan.clone(), tables, None, None)
+    output = items_of(fragment.plan.output())
+    return _frame(spark, plan, [_alias(spark, each, name) for each, name in zip(output, names, strict=True)])
+
+
+def result(spark: SparkSession, table: VertexTable, names: Sequence[str]) -> DataFrame:
+    """The rows of a whole result, under the query's own names."""
+    return _read(spark, table, None).toDF(*names)
+
+
+def _frame(spark: SparkSession, plan: Any, columns: list[Any]) -> DataFrame:
+    """A DataFrame over a physical plan."""
+    java = java_of(spark)
+    execution = java.org.apache.spark.sql.execution
+    none = java.scala.Option.apply(None)
+    forget_logical_plans(spark, plan)
+    rdd = spark._jsparkSession.emptyDataFrame().queryExecution().toRdd()
+    partitioning = java.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(0)
+    # An empty relation would do, but for the optimizer: it would leave out what it thinks has no rows.
+    unknown = execution.LogicalRDD(
+        plan.output(), rdd, partitioning, scala_seq(spark, []), False, none, spark._jsparkSession, none, none
+    )
+    stage = execution.adaptive.LogicalQueryStage(unknown, plan)
+    return frame_of(spark, java.org.apache.spark.sql.catalyst.plans.logical.Project(scala_seq(spark, columns), stage))
+
+
+def _with_inputs(
+    spark: SparkSession, fragment: Fragment, node: Any, tables: Sequence[VertexTable], buckets: Sequence[int] | None, scan: Any
+) -> Any:
+    """The plan with what it reads in the place of its leaves."""
+    if (number := input_number(node)) is not None:
+        is_whole = buckets is None or fragment.inputs[number].is_whole
+        return _input(spark, node, tables[number], None if is_whole else buckets)
+    children = items_of(node.children())
+    if not children:
+        return scan if scan is not None and node.equals(fragment.scan) else node
+    changed = [_with_inputs(spark, fragment, child, tables, buckets, scan) for child in children]
+    return node.withNewChildren(scala_seq(spark, changed))
+
+
+def _input(spark: SparkSession, leaf: Any, table: VertexTable, buckets: Sequence[int] | None) -> Any:
+    """The rows of a result, as the columns of the exchange they stand for; those of a group of buckets in one partition."""
+    execution = java_of(spark).org.apache.spark.sql.execution
+    scan = _read(spark, table, buckets)._jdf.queryExecution().sparkPlan()
+    if buckets is not None:
+        scan = execution.CoalesceExec(1, scan)  # so that Spark knows: all rows of a key are in one place
+    pairs = zip(items_of(scan.output()), items_of(leaf.output()), strict=True)
+    named = [_alias(spark, column, str(wanted.name()), wanted) for column, wanted in pairs]
+    return execution.ProjectExec(scala_seq(spark, named), scan)
+
+
+def _read(spark: SparkSession, table: VertexTable, buckets: Sequence[int] | None) -> DataFrame:
+    files = table.files(buckets)
+    if not files:
+        return spark.createDataFrame([], table.schema)
+    return spark.read.schema(table.schema).parquet(*table.paths(files))
+
+
+def _alias(spark: SparkSession, child: Any, name: str, like: Any = None) -> Any:
+    """A named expression, with an id of its own or that of another one."""
+    java = java_of(spark)
+    expressions = java.org.apache.spark.sql.catalyst.expressions
+    nothing, none = scala_seq(spark, []), java.scala.Option.apply(None)
+    identity = expressions.NamedExpression.newExprId() if like is None else like.exprId()
+    return expressions.Alias(child, name, identity, nothing, none, nothing)
+
+
+def _column(at: int) -> str:
+    return f"c{at}"

@@ -1,0 +1,193 @@
+"""The inputs of a job as they were when it was submitted, so that a resumed job reads what its first run read.
+
+A Delta table is pinned to its version, any other table of files to those files. What cannot be pinned cannot be resumed either,
+and is refused when the job is submitted.
+
+This is a seam: it reads and changes Catalyst's plans. Seen with Spark 4.2 and Delta 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import SparkSession
+
+from sqlext.errors import JobError, UnsupportedError
+from sqlext.execution.jobs.slices import index_of_files, with_index
+from sqlext.java import items_of, java_of, scala_seq
+from sqlext.jvm import reason_of
+from sqlext.options import JOB_RECOVERY
+from sqlext.storage import HadoopPath
+
+_OF_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+_WITHOUT_DATA = frozenset("LocalRelation OneRowRelation Range CTERelationRef".split())
+"""Leaves that read nothing, or what stands elsewhere in the plan."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One input.
+
+    Attributes:
+        name: as users know it.
+        location: of its files.
+        version: of a Delta table; -1 for files.
+        table_id: Delta's id of it: at its place there may be another table later.
+        files: path, bytes and time of change (ms since 1970) of each, when it is no Delta table.
+    """
+
+    name: str
+    location: str
+    version: int = -1
+    table_id: str = ""
+    files: tuple[tuple[str, int, int], ...] = ()
+
+
+def pins_of(spark: SparkSession, plan: Any) -> tuple[Pin, ...]:
+    """The inputs of an analysed plan, as they are now.
+
+    Raises:
+        UnsupportedError: one cannot be pinned.
+    """
+    pins: list[Pin] = []
+
+    def note(leaf: Any) -> Any:
+        pins.append(_pin(spark, leaf))
+        return leaf
+
+    _over_inputs(plan, note)
+    return tuple(pins)
+
+
+def pinned(spark: SparkSession, plan: Any, pins: Sequence[Pin]) -> Any:
+    """The plan with its inputs as they were.
+
+    Raises:
+        JobError: the plan has other inputs now, or a pinned one is gone or was changed.
+    """
+    left = list(pins)
+
+    def replace(leaf: Any) -> Any:
+        pin = left.pop(0) if left else None
+        if pin is None or _location(spark, leaf) != pin.location:
+            raise JobError(f"The query reads other tables than when the job was submitted, {_name(spark, leaf)} among them.")
+        relation = _of_version(spark, pin) if pin.version >= 0 else _of_files(spark, leaf.relation(), pin)
+        return leaf.copy(relation, leaf.output(), leaf.catalogTable(), leaf.isStreaming(), leaf.stream())
+
+    changed = _over_inputs(plan, replace)
+    if left:
+        raise JobError(f"The query no longer reads {left[0].name}, as it did when the job was submitted.")
+    return changed
+
+
+class _Function:
+    """A function over nodes, as Scala's PartialFunction; the first error ends it, and is kept."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self.error: Exception | None = None
+
+    def isDefinedAt(self, node: Any) -> bool:
+        return True
+
+    def apply(self, node: Any) -> Any:
+        if self.error is not None or not node.children().isEmpty() or str(node.getClass().getSimpleName()) in _WITHOUT_DATA:
+            return node
+        try:
+            return self._function(node)
+        except Exception as error:  # noqa: BLE001  # nothing may go through Java: it would come out as another error
+            self.error = error
+            return node
+
+    def applyOrElse(self, node: Any, otherwise: Any) -> Any:
+        return self.apply(node)
+
+    class Java:
+        implements = ("scala.PartialFunction",)
+
+
+def _over_inputs(plan: Any, function: Callable[[Any], Any]) -> Any:
+    """The plan with what `function` makes of its leaves, also those of subqueries, in an order that is always the same."""
+    proxy = _Function(function)
+    changed = plan.transformDownWithSubqueries(proxy)
+    if proxy.error is not None:
+        raise proxy.error
+    return changed
+
+
+def _pin(spark: SparkSession, leaf: Any) -> Pin:
+    location = _location(spark, leaf)
+    if location is None:
+        raise UnsupportedError(
+            f"A job with {JOB_RECOVERY.key} reads tables of files only, and {_name(spark, leaf)} is none: what it holds now "
+            "could not be read again. Copy it into a table first, or set the option to false."
+        )
+    index = leaf.relation().location()
+    if _is_delta(index):
+        snapshot = index.getSnapshot()
+        return Pin(_name(spark, leaf), location, int(snapshot.version()), str(snapshot.metadata().id()))
+    nothing = scala_seq(spark, [])
+    folders = items_of(index.listFiles(nothing, nothing))
+    found = [file for folder in folders for file in items_of(folder.files())]
+    files = sorted((str(f.getPath().toString()), int(f.getLen()), int(f.getModificationTime())) for f in found)
+    return Pin(_name(spark, leaf), location, files=tuple(files))
+
+
+def _of_version(spark: SparkSession, pin: Pin) -> Any:
+    """The relation of a version of a Delta table."""
+    try:
+        frame = spark.read.format("delta").option("versionAsOf", pin.version).load(pin.location)
+        relation = frame._jdf.queryExecution().analyzed().collectLeaves().head().relation()
+    except (AnalysisException, Py4JJavaError, CapturedException) as error:
+        raise JobError(
+            f"The job reads version {pin.version} of {pin.name}, which is gone: {reason_of(error)} It cannot go on with another "
+            "version. CANCEL JOB it, and run the statement again."
+        ) from None
+    if str(relation.location().getSnapshot().metadata().id()) != pin.table_id:
+        raise JobError(
+            f"The job reads version {pin.version} of {pin.name}, and there is another table at its place now. CANCEL JOB it, and "
+            "run the statement again."
+        )
+    return relation
+
+
+def _of_files(spark: SparkSession, relation: Any, pin: Pin) -> Any:
+    """The relation over the pinned files."""
+    for path, size, changed in pin.files:
+        found = [(int(status.getLen()), int(status.getModificationTime())) for status in HadoopPath(spark, path).statuses()]
+        if found != [(size, changed)]:
+            state = "changed" if found else "gone"
+            raise JobError(
+                f"The job reads the file {path} of {pin.name}, which is {state} since it was submitted. CANCEL JOB it, and run "
+                "the statement again."
+            )
+    index = index_of_files(spark, relation.location(), [path for path, _, _ in pin.files])
+    return with_index(relation, index)
+
+
+def _location(spark: SparkSession, leaf: Any) -> str | None:
+    """Where the files of a leaf lie; None when it has none."""
+    if str(leaf.getClass().getSimpleName()) != "LogicalRelation":
+        return None
+    relation = leaf.relation()
+    if not java_of(spark).py4j.reflection.TypeUtil.isInstanceOf(_OF_FILES, relation):  # Delta's is of a class of its own
+        return None
+    index = relation.location()
+    roots = [index.path()] if _is_delta(index) else items_of(index.rootPaths())
+    return " ".join(str(root.toString()) for root in roots)
+
+
+def _name(spark: SparkSession, leaf: Any) -> str:
+    """A leaf, as users know it."""
+    if str(leaf.getClass().getSimpleName()) == "LogicalRelation" and leaf.catalogTable().isDefined():
+        return str(leaf.catalogTable().get().identifier().unquotedString())
+    return _location(spark, leaf) or str(leaf.nodeName())
+
+
+def _is_delta(index: Any) -> bool:
+    return str(index.getClass().getName()).startswith("org.apache.spark.sql.delta.")

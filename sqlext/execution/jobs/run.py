@@ -1,0 +1,265 @@
+"""Runs a bounded job, from where its events say it is to its end.
+
+The driver's loop: a vertex whose inputs have finished is initialized, which decides into how many parts it is divided; its
+missing parts run side by side, each a Spark job on a thread of the pool; a part that has finished is committed with its event, by
+the loop's own thread. So nothing is shared between the threads but the futures.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext import jvm
+from sqlext.errors import JobError
+from sqlext.execution.jobs import division, parts
+from sqlext.execution.jobs.division import Division
+from sqlext.execution.jobs.events import CoordinatorSnapshot, ExecutionJobVertexInitialized, ExecutionVertexFinished, JobEvent
+from sqlext.execution.jobs.fragments import Cut, Fragment
+from sqlext.execution.jobs.graph import ExecutionVertex, JobVertex, Progress, VertexKind
+from sqlext.execution.jobs.outputs import OutputFile, VertexTable, finished
+from sqlext.execution.jobs.slices import Slices
+from sqlext.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 2.0
+"""How often a waiting driver shows that it lives, and looks whether the job is still its own."""
+
+WriteEvent = Callable[[JobEvent], None]
+WriteSink = Callable[[DataFrame], None]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run needs to know of the job it is of.
+
+    Attributes:
+        job: its id; also the tag of its Spark jobs.
+        epoch: of this driver.
+        home: the job's folder.
+        columns: the names of the query's columns.
+        slots: how many parts run at once.
+        snapshot_pause: between two snapshots of the driver's own knowledge.
+    """
+
+    job: str
+    epoch: int
+    home: HadoopPath
+    columns: tuple[str, ...]
+    slots: int
+    snapshot_pause: timedelta = timedelta(minutes=3)
+
+
+class JobRun:
+    """One driver's run of one job. `run` belongs to one thread; `cancel` may be called from any.
+
+    Args:
+        session: nobody else uses it.
+        cut: the query.
+        settings: of the job.
+        events: that earlier drivers have written.
+        write_event: takes an event for the store.
+        flush_events: returns when the store has written all of them.
+        write_sink: fills the job's table with the query's rows, exactly once.
+        tick: called every few seconds and before each commit; raises when another driver has the job.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        cut: Cut,
+        settings: RunSettings,
+        events: Sequence[JobEvent],
+        write_event: WriteEvent,
+        flush_events: Callable[[], None],
+        write_sink: WriteSink,
+        tick: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._cut = cut
+        self._settings = settings
+        self._write_event = write_event
+        self._flush_events = flush_events
+        self._write_sink = write_sink
+        self._tick = tick
+        self._fragments: Mapping[int, Fragment] = {fragment.vertex.id: fragment for fragment in cut.fragments}
+        self._initialized = {e.vertex: e for e in events if isinstance(e, ExecutionJobVertexInitialized)}
+        self._tables: dict[int, VertexTable] = {}
+        self._slices: dict[int, Slices] = {}
+        self.progress = Progress(cut.graph)
+        self._snapshot_at = time.monotonic()
+
+    def run(self) -> None:
+        """Run what is missing, up to the sink.
+
+        Raises:
+            SqlextError, PySparkException: of a part, or of the store; what has finished stays finished.
+        """
+        self._replay()
+        pool = ThreadPoolExecutor(self._settings.slots, thread_name_prefix=f"sqlext-job-{self._settings.job}")
+        try:
+            self._loop(pool)
+        finally:
+            self._session.sparkContext.cancelJobsWithTag(self._settings.job)
+            pool.shutdown(cancel_futures=True)
+
+    def cancel(self) -> None:
+        """Stop the parts that run; `run` then raises."""
+        self._session.sparkContext.cancelJobsWithTag(self._settings.job)
+
+    def _replay(self) -> None:
+        """Take over what earlier drivers have finished and is still there."""
+        for vertex, event in self._initialized.items():
+            self.progress.parallelism[vertex] = event.parts
+            if vertex not in self._fragments or vertex == self._cut.graph.sink.id:
+                continue
+            table = self._table(event)
+            table.reconcile()
+            self.progress.finished |= {ExecutionVertex(vertex, part) for part in table.parts}
+        self.progress.skipped = frozenset(self.progress.finished)
+        if self.progress.skipped:
+            logger.info("job %s: %d parts had finished before", self._settings.job, len(self.progress.skipped))
+
+    def _loop(self, pool: ThreadPoolExecutor) -> None:
+        started: set[int] = set()
+        running: dict[Future[tuple[OutputFile, ...]], tuple[ExecutionVertex, float]] = {}
+        while True:
+            for vertex in self.progress.ready(started):
+                if vertex.kind is VertexKind.SINK:
+                    self._flush_events()
+                    self._wait_for_sink(pool.submit(self._sink, vertex))
+                    return
+                started.add(vertex.id)
+                self._initialize(vertex)
+                for part in self.progress.missing(vertex.id):
+                    running[pool.submit(self._run_part, part)] = (part, time.monotonic())
+            done, _ = wait(running, TICK_SECONDS, return_when=FIRST_COMPLETED)
+            self._tick()
+            self._snapshot()
+            for future in done:
+                part, began = running.pop(future)
+                self._finish(part, future.result(), time.monotonic() - began)
+
+    def _wait_for_sink(self, sink: Future[None]) -> None:
+        while not sink.done():
+            wait([sink], TICK_SECONDS)
+            self._tick()
+        sink.result()
+        last = self._cut.graph.sink.id
+        self.progress.parallelism[last] = 1
+        self.progress.finished.add(ExecutionVertex(last, 0))
+
+    def _snapshot(self) -> None:
+        """What FLIP-383 calls the operator coordinators' snapshot; here, how far each vertex is."""
+        now = time.monotonic()
+        if now - self._snapshot_at < self._settings.snapshot_pause.total_seconds():
+            return
+        self._snapshot_at = now
+        counts = Counter(str(part.vertex) for part in self.progress.finished)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._write_event(CoordinatorSnapshot(self._settings.epoch, dict(counts), at))
+
+    def _initialize(self, vertex: JobVertex) -> None:
+        """Decide how a vertex is divided, unless an earlier driver has."""
+        if vertex.kind is VertexKind.SOURCE:
+            self._slices[vertex.id] = Slices(self._session, self._fragments[vertex.id].scan)
+        if (event := self._initialized.get(vertex.id)) is not None:
+            self._check_files(event)
+            return
+        divided = self._division(vertex)
+        table = f"vertex-{vertex.id}-{self._settings.epoch}"
+        event = ExecutionJobVertexInitialized(vertex.id, len(divided), divided, table, self._settings.epoch)
+        self._initialized[vertex.id] = event
+        self.progress.parallelism[vertex.id] = len(divided)
+        self._write_event(event)
+        self._table(event)
+
+    def _check_files(self, event: ExecutionJobVertexInitialized) -> None:
+        """The pinned input must have the files that were divided."""
+        if (slices := self._slices.get(event.vertex)) is not None:
+            divided = sum(len(part) for part in event.division)
+            if divided != len(slices.bytes):
+                raise JobError(
+                    f"An input of job {self._settings.job} had {divided} files when it was submitted, and has "
+                    f"{len(slices.bytes)} now. CANCEL JOB it, and run the statement again."
+                )
+
+    def _division(self, vertex: JobVertex) -> Division:
+        if vertex.kind is VertexKind.SOURCE:
+            return division.slices(self._slices[vertex.id].bytes)
+        if vertex.kind is VertexKind.BUCKETS:
+            read = [each.vertex for each in self._fragments[vertex.id].inputs if not each.is_whole]
+            buckets = self._cut.graph.vertices[read[0]].buckets
+            sizes = [self._tables[each].bytes_by_bucket(buckets) for each in read]
+            return division.groups([sum(of_bucket) for of_bucket in zip(*sizes, strict=True)], self._settings.slots)
+        return ((),)
+
+    def _table(self, event: ExecutionJobVertexInitialized) -> VertexTable:
+        fragment = self._fragments[event.vertex]
+        folder = self._settings.home.child(event.table)
+        table = VertexTable(self._session, folder, parts.schema_of(self._session, fragment))
+        table.open()
+        self._tables[event.vertex] = table
+        return table
+
+    def _run_part(self, part: ExecutionVertex) -> tuple[OutputFile, ...]:
+        """On a thread of the pool."""
+        with jvm.active(self._session):
+            return self._written(part)
+
+    def _written(self, part: ExecutionVertex) -> tuple[OutputFile, ...]:
+        context, fragment = self._session.sparkContext, self._fragments[part.vertex]
+        context.addJobTag(self._settings.job)
+        context.setLocalProperty("spark.job.description", f"sqlext job {self._settings.job}: {fragment.vertex.name} {part}")
+        kind, chosen = fragment.vertex.kind, self._initialized[part.vertex].division[part.part]
+        tables = [self._tables[each.vertex] for each in fragment.inputs]
+        scan = self._slices[part.vertex].scan(chosen) if kind is VertexKind.SOURCE else None
+        buckets = chosen if kind is VertexKind.BUCKETS else None
+        rows = parts.rows_of_part(self._session, fragment, tables, buckets, scan)
+        return self._tables[part.vertex].write(rows, part.part, self._settings.epoch)
+
+    def _finish(self, part: ExecutionVertex, files: tuple[OutputFile, ...], seconds: float) -> None:
+        self._tick()
+        event = ExecutionVertexFinished(part.vertex, part.part, self._settings.epoch, round(seconds, 3))
+        self._tables[part.vertex].commit(finished(files, event))
+        self.progress.finished.add(part)
+        logger.info("job %s: %s finished in %.1f s", self._settings.job, part, seconds)
+
+    def _sink(self, vertex: JobVertex) -> None:
+        """On a thread of the pool."""
+        fragment = self._fragments.get(vertex.id)
+        context = self._session.sparkContext
+        context.addJobTag(self._settings.job)
+        with jvm.active(self._session):
+            if fragment is None:
+                rows = parts.result(self._session, self._tables[vertex.inputs[0]], self._settings.columns)
+            else:
+                tables = [self._tables[each.vertex] for each in fragment.inputs]
+                rows = parts.rows_of_sink(self._session, fragment, tables, self._settings.columns)
+            self._write_sink(rows)
+
+
+def prepare(session: SparkSession, buckets: int) -> None:
+    """Set a session up for planning and running a job.
+
+    Args:
+        session: the job's own.
+        buckets: into how many an exchange divides.
+    """
+    settings = {
+        "spark.sql.shuffle.partitions": buckets,
+        "spark.sql.maxConcurrentOutputFileWriters": buckets,  # no sort by bucket before the files are written
+        "spark.sql.sources.bucketing.enabled": "false",  # a bucketed scan needs no exchange, and so could not be cut
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": 1_000_000,  # no Spark job to look for files that are known
+        "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",  # it would prune one piece by another's rows
+    }
+    for key, value in settings.items():
+        session.conf.set(key, str(value))

@@ -1,0 +1,102 @@
+"""The files of a scan, in slices that a source vertex reads one after the other.
+
+This is a seam: it makes Catalyst's plans and Delta's file indexes. Seen with Spark 4.2 and Delta 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sqlext.java import items_of, java_of, scala_seq
+
+
+class Slices:
+    """The files that one scan reads, in an order that is always the same.
+
+    Args:
+        scan: a FileSourceScanExec.
+    """
+
+    def __init__(self, spark: SparkSession, scan: Any) -> None:
+        self._spark = spark
+        self._scan = scan
+        self._index = scan.relation().location()
+        self._is_prepared = str(self._index.getClass().getSimpleName()) == "PreparedDeltaFileIndex"
+        self._is_delta = str(self._index.getClass().getName()).startswith("org.apache.spark.sql.delta.")
+        found = sorted(self._delta_files() if self._is_delta else self._plain_files(), key=lambda each: each[0])
+        self._files = [file for _, _, file in found]
+        self.bytes = [size for _, size, _ in found]
+
+    def scan(self, files: Sequence[int]) -> Any:
+        """The scan over some of the files only, by their numbers."""
+        chosen = [self._files[number] for number in files]
+        index = self._delta_index(chosen) if self._is_delta else index_of_files(self._spark, self._index, chosen)
+        scan, relation = self._scan, self._scan.relation()
+        sliced = with_index(relation, index)
+        return scan.copy(
+            sliced,
+            scan.stream(),
+            scan.output(),
+            scan.requiredSchema(),
+            scan.partitionFilters(),
+            scan.optionalBucketSet(),
+            scan.optionalNumCoalescedBuckets(),
+            scan.dataFilters(),
+            scan.tableIdentifier(),
+            scan.disableBucketedScan(),
+        )
+
+    def _delta_files(self) -> list[tuple[str, int, Any]]:
+        if self._is_prepared:
+            adds = self._index.preparedScan().files()
+        else:
+            filters = self._scan.partitionFilters()
+            adds = self._index.matchingFiles(filters, self._scan.dataFilters())
+        return [(str(add.path()), int(add.size()), add) for add in items_of(adds)]
+
+    def _delta_index(self, files: list[Any]) -> Any:
+        # The index that Delta's planning leaves in a scan would choose its files again; this one has them.
+        delta, index = java_of(self._spark).org.apache.spark.sql.delta, self._index
+        snapshot = index.preparedScan().scannedSnapshot() if self._is_prepared else index.getSnapshot()
+        adds = scala_seq(self._spark, files)
+        return delta.files.TahoeBatchFileIndex(
+            self._spark._jsparkSession, "batch", adds, index.deltaLog(), index.path(), snapshot, False
+        )
+
+    def _plain_files(self) -> list[tuple[str, int, Any]]:
+        folders = items_of(self._index.listFiles(self._scan.partitionFilters(), self._scan.dataFilters()))
+        files = [file for folder in folders for file in items_of(folder.files())]
+        return [(path := str(file.getPath().toString()), int(file.getLen()), path) for file in files]
+
+
+def index_of_files(spark: SparkSession, index: Any, paths: Sequence[str]) -> Any:
+    """A file index like another one, over some files only; folders' names still give columns, below its roots."""
+    java = java_of(spark)
+    roots = [str(path.toString()) for path in items_of(index.rootPaths())]
+    options = {"basePath": roots[0]} if len(roots) == 1 else {}
+    datasources = java.org.apache.spark.sql.execution.datasources
+    return datasources.InMemoryFileIndex(
+        spark._jsparkSession,
+        scala_seq(spark, [java.org.apache.hadoop.fs.Path(path) for path in paths]),
+        java.org.apache.spark.api.python.PythonUtils.toScalaMap(options),
+        java.scala.Option.apply(index.partitionSchema()),
+        getattr(datasources, "NoopCache$").__getattr__("MODULE$"),
+        java.scala.Option.apply(None),
+        java.scala.Option.apply(None),
+    )
+
+
+def with_index(relation: Any, index: Any) -> Any:
+    """A HadoopFsRelation over another file index."""
+    return relation.copy(
+        index,
+        relation.partitionSchema(),
+        relation.dataSchema(),
+        relation.bucketSpec(),
+        relation.fileFormat(),
+        relation.options(),
+        relation.sparkSession(),
+    )

@@ -1,0 +1,166 @@
+"""Queries run by pieces and parts, as a recoverable job runs them, give the rows that Spark gives; and go on where they were."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext import jvm
+from sqlext.errors import JobError
+from sqlext.execution.jobs.events import JobEvent
+from sqlext.execution.jobs.fragments import Cut, cut
+from sqlext.execution.jobs.graph import ExecutionVertex, VertexKind
+from sqlext.execution.jobs.run import JobRun, RunSettings, prepare
+from sqlext.storage import HadoopPath
+
+BUCKETS = 2
+QUERIES = {
+    "aggregate": "SELECT k, count(*) AS n, sum(v) AS s, collect_set(v % 7) AS c, count(DISTINCT w) AS d FROM facts GROUP BY k",
+    "one row": "SELECT count(*) AS n, max(s) AS s FROM facts WHERE v < 0",
+    "join": "SELECT n, sum(v) AS s FROM facts JOIN names USING (k) WHERE v > (SELECT avg(v) FROM facts) GROUP BY n",
+    "broadcast": "SELECT /*+ BROADCAST(names) */ n, sum(v) AS s FROM facts JOIN names USING (k) GROUP BY n",
+    "self-join": "WITH a AS (SELECT w, count(*) AS n FROM facts GROUP BY w) SELECT x.w, y.n FROM a AS x FULL JOIN a AS y ON x.n = y.n",
+    "union": "SELECT k, count(*) AS n FROM (SELECT k FROM facts UNION ALL SELECT k FROM names) GROUP BY k ORDER BY n DESC, k LIMIT 3",
+    "window": "SELECT k, v AS x, row_number() OVER (PARTITION BY k ORDER BY v) AS x FROM facts WHERE v < 50",
+    "partitions": "SELECT spark_partition_id() - spark_partition_id() AS p, w, count(*) AS n FROM facts GROUP BY ALL",
+}
+
+
+class Job:
+    """A job over its own folder; each `run` is that of another driver."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self.folder = folder
+        self.events: list[JobEvent] = []
+        self.epoch = 0
+        self.rows: list[tuple[Any, ...]] | None = None
+
+    def run(self, query: str) -> JobRun:
+        self.epoch += 1
+        self.rows = None
+        own = jvm.clone_session(self._spark)
+        prepare(own, BUCKETS)
+        frame = own.sql(query)
+        settings = RunSettings("job", self.epoch, HadoopPath(own, str(self.folder)), tuple(frame.columns), slots=2)
+        pieces = self.cut(own, frame)
+        run = JobRun(own, pieces, settings, tuple(self.events), self.events.append, lambda: None, self._write, lambda: None)
+        run.run()
+        return run
+
+    def cut(self, own: SparkSession, frame: DataFrame) -> Cut:
+        return cut(own, frame._jdf.queryExecution().analyzed())
+
+    def table(self, vertex: int) -> Path:
+        return next(self.folder.glob(f"vertex-{vertex}-*"))
+
+    def _write(self, rows: DataFrame) -> None:
+        self.columns = rows.columns
+        self.rows = sorted(map(tuple, rows.collect()), key=str)
+
+
+@pytest.fixture
+def job(spark: SparkSession, tmp_path: Path) -> Job:
+    rows = spark.range(0, 1000, 1, 3).selectExpr("id % 13 AS k", "id AS v", "id % 5 AS w", "concat('s', id % 3) AS s")
+    rows.write.format("delta").partitionBy("w").saveAsTable("facts")
+    rows.selectExpr("k", "concat('n', k % 4) AS n").distinct().write.format("parquet").saveAsTable("names")
+    return Job(spark, tmp_path / "job")
+
+
+def expected(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, spark.sql(query).collect()), key=str)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_rows_are_those_of_the_query(spark: SparkSession, job: Job, name: str) -> None:
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    query = QUERIES[name]
+    run = job.run(query)
+    assert job.rows == expected(spark, query)
+    assert job.columns == spark.sql(query).columns
+    assert run.progress.skipped == frozenset()
+
+
+def test_each_kind_of_vertex_is_divided(spark: SparkSession, job: Job) -> None:
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    run = job.run(QUERIES["join"])
+    kinds = [vertex.kind for vertex in run.progress.graph.vertices]
+    assert kinds == [VertexKind.SOURCE, VertexKind.SOURCE, VertexKind.BUCKETS, VertexKind.BUCKETS, VertexKind.SINK]
+    parts = [run.progress.parallelism[vertex] for vertex in range(5)]
+    assert parts[0] > 1, "slices"
+    assert parts[2] == BUCKETS
+    assert parts[4] == 1
+
+
+def test_what_has_finished_is_not_run_again(spark: SparkSession, job: Job) -> None:
+    query = QUERIES["aggregate"]
+    first = job.run(query)
+    done = first.progress.finished - {ExecutionVertex(first.progress.graph.sink.id, 0)}
+    second = job.run(query)
+    assert second.progress.skipped == done
+    assert job.rows == expected(spark, query)
+
+
+def change_log(job: Job, change: Callable[[str], str]) -> None:
+    """Change the last commit of the first vertex; Hadoop's checksum of it goes, as most storages keep none."""
+    log = sorted(job.table(0).glob("_delta_log/*.json"))[-1]
+    log.write_text(change(log.read_text()))
+    log.with_name(f".{log.name}.crc").unlink()
+
+
+@pytest.mark.parametrize("damage", ["gone", "torn"])
+def test_a_lost_file_is_made_again(spark: SparkSession, job: Job, damage: str) -> None:
+    query = QUERIES["aggregate"]
+    whole = job.run(query)
+    last = whole.progress.graph.sink.inputs[0]
+    file = sorted(job.table(last).glob("part-*/*/*.parquet"))[0]
+    file.unlink() if damage == "gone" else os.truncate(file, file.stat().st_size // 2)
+    resumed = job.run(query)
+    lost = whole.progress.finished - resumed.progress.skipped - {ExecutionVertex(whole.progress.graph.sink.id, 0)}
+    assert len(lost) == 1
+    assert job.rows == expected(spark, query)
+
+
+def test_a_commit_that_is_torn_is_run_again(spark: SparkSession, job: Job) -> None:
+    query = QUERIES["aggregate"]
+    whole = job.run(query)
+    change_log(job, lambda text: text[:-30])
+    resumed = job.run(query)
+    assert len(resumed.progress.skipped) == len(whole.progress.finished) - 2
+    assert job.rows == expected(spark, query)
+
+
+def test_a_job_that_another_version_wrote_is_refused(job: Job) -> None:
+    query = QUERIES["aggregate"]
+    job.run(query)
+    change_log(job, lambda text: text.replace('\\"version\\":1', '\\"version\\":2'))
+    with pytest.raises(JobError, match="version 2; this sqlext reads version 1"):
+        job.run(query)
+
+
+def test_results_are_delta_tables(spark: SparkSession, job: Job) -> None:
+    """An independent reader sees the rows of each part, partitioned by bucket, and one commit for each."""
+    run = job.run("SELECT k, count(*) AS n FROM facts GROUP BY k")
+    last = run.progress.graph.sink.inputs[0]
+    table = deltalake.DeltaTable(str(job.table(last)))
+    assert sorted(table.to_pyarrow_table(columns=["c0", "c1"]).to_pylist(), key=str) == [
+        {"c0": k, "c1": n} for k, n in sorted(expected(spark, "SELECT k, count(*) AS n FROM facts GROUP BY k"), key=str)
+    ]
+    assert table.metadata().partition_columns == ["bucket"]
+    assert table.version() == run.progress.parallelism[last]
+
+
+def test_the_same_query_has_the_same_fingerprint_and_another_one_has_not(spark: SparkSession, job: Job) -> None:
+    own = jvm.clone_session(spark)
+    prepare(own, BUCKETS)
+    one, again, other = (
+        job.cut(own, own.sql(query)).fingerprint
+        for query in (QUERIES["join"], QUERIES["join"], QUERIES["join"].replace("sum", "min"))
+    )
+    assert one == again != other

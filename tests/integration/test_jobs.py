@@ -1,0 +1,300 @@
+"""Jobs that survive their driver, from SQL: run, killed, gone on with, refused, cancelled, shown."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import sqlext
+from sqlext.execution.fence import Fence
+from sqlext.execution.jobs.outputs import PartOutput, VertexTable
+from tests.integration.workshop import Workshop, local
+
+RECOVERY = "SET execution.batch.job-recovery.enabled = true"
+QUERY = "SELECT k, count(*) AS n, sum(v) AS s FROM STREAM facts GROUP BY k GLOBAL WINDOW END OF STREAM"
+BATCH = "SELECT k, count(*) AS n, sum(v) AS s FROM {} GROUP BY k"
+
+
+@pytest.fixture
+def jobs(spark: SparkSession) -> Workshop:
+    sql = Workshop(spark)
+    spark.range(0, 600, 1, 3).selectExpr("id % 11 AS k", "id AS v").write.format("delta").saveAsTable("facts")
+    sql(RECOVERY)
+    return sql
+
+
+class Killed(Exception):  # noqa: N818  # no error of the product: the driver is gone
+    pass
+
+
+@pytest.fixture
+def die_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let the driver die when so many parts have committed."""
+    commit = VertexTable.commit
+
+    def arrange(parts: int) -> None:
+        left = [parts]
+
+        def counted(table: VertexTable, output: PartOutput) -> None:
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            commit(table, output)
+
+        monkeypatch.setattr(VertexTable, "commit", counted)
+
+    return arrange
+
+
+def killed(sql: Workshop, statement: str, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, parts: int) -> str:
+    """Run a statement whose driver dies; what is left is what `kill -9` leaves.
+
+    Returns:
+        The job's id.
+    """
+    die_after(parts)
+    with pytest.raises(PySparkException, match="Killed"):
+        sql(statement)
+    monkeypatch.undo()
+    sql.crash()
+    (row,) = [row for row in sql("SHOW JOBS") if row.status == "LOST"]
+    return str(row.id)
+
+
+def rows(sql: Workshop, table: str = "t") -> list[tuple[Any, ...]]:
+    return sql.batch(f"SELECT * FROM {table}")
+
+
+def test_create_table_and_insert(jobs: Workshop) -> None:
+    (answer,) = jobs(f"CREATE TABLE t USING delta AS {QUERY}")
+    assert "finished into spark_catalog.default.t" in answer[0]
+    assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+    jobs(f"INSERT INTO t (n, k, s) SELECT n, k, s FROM ({QUERY})")
+    assert len(rows(jobs)) == 22
+    insert, create = jobs("SHOW JOBS")
+    assert (create.status, insert.status) == ("FINISHED", "FINISHED")
+    assert create.parts > 3
+    assert create.skipped == 0
+    assert create.event_bytes > 0
+    assert create.statement.startswith("CREATE TABLE t")
+    assert create.submitted < create.ended < insert.ended
+    assert not jobs_folder(jobs, create.id).exists(), "what a finished job needed is gone"
+
+
+def test_a_streaming_table_in_batch_mode_is_a_job(jobs: Workshop) -> None:
+    jobs("SET execution.runtime-mode = BATCH")
+    jobs("CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM facts GROUP BY k")
+    assert rows(jobs) == jobs.batch("SELECT k, count(*) AS n FROM facts GROUP BY k")
+    assert [row.status for row in jobs("SHOW JOBS")] == ["FINISHED"]
+
+
+@pytest.mark.parametrize("parts", [0, 2, 4])
+def test_a_job_goes_on_after_its_driver_died(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    """New rows and even a new schema of the input change nothing: it is pinned."""
+    expected = jobs.batch(BATCH.format("facts"))
+    job = killed(jobs, f"CREATE TABLE t USING delta AS {QUERY}", die_after, monkeypatch, parts)
+    jobs("INSERT INTO facts VALUES (1, 1000000)")
+    jobs("ALTER TABLE facts ADD COLUMN w INT")
+    before = [row for row in jobs(f"SHOW JOB EVENTS {job}") if row.type == "ExecutionVertexFinished"]
+    assert len(before) == parts
+    (answer,) = jobs(f"RESUME JOB {job}")
+    assert rows(jobs) == expected
+    (row,) = jobs("SHOW JOBS")
+    assert (row.status, row.skipped) == ("FINISHED", parts)
+    assert (f"{parts} had finished before" in answer[0]) == (parts > 0)
+
+
+def test_the_host_goes_on_by_itself_when_it_starts(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlext import job_sql
+    from sqlext.option_levels import resolve_levels, session_levels
+
+    expected = jobs.batch(BATCH.format("facts"))
+    job = killed(jobs, f"CREATE TABLE t USING delta AS {QUERY}", die_after, monkeypatch, 1)
+    host = jobs.host.jobs
+    assert host.take_up(job_sql.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))) == [job]
+    assert host._thread is not None
+    host._thread.join(90)
+    assert rows(jobs) == expected
+
+
+def test_a_driver_that_died_after_the_table_was_filled_fills_it_once(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
+    from sqlext.execution.jobs.host import JobHost
+
+    def dead(*_: object) -> str:
+        raise Killed
+
+    monkeypatch.setattr(JobHost, "_finished", dead)
+    with pytest.raises(PySparkException, match="Killed"):
+        jobs(f"INSERT INTO t {QUERY}")
+    monkeypatch.undo()
+    jobs.crash()
+    (row,) = jobs("SHOW JOBS")
+    jobs(f"RESUME JOB {row.id}")
+    assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+
+
+def test_of_two_drivers_one_ends_the_job(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one hangs instead of dying, and wakes when the second one has the job."""
+    expected = jobs.batch(BATCH.format("facts"))
+    jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
+    commit = VertexTable.commit
+    second: list[str] = []
+
+    def hang(table: VertexTable, output: PartOutput) -> None:
+        monkeypatch.undo()
+        (row,) = jobs("SHOW JOBS")
+        other = sqlext.execution.jobs.host.JobHost(jobs.spark, jobs.host._home, sqlext.execution.lease.Lease(jobs.host._home))
+        jobs.freeze()._lease.end()  # it gave no sign of life for too long
+        from sqlext import job_sql
+        from sqlext.option_levels import resolve_levels, session_levels
+
+        second.append(other.resume(row.id, job_sql.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))))
+        commit(table, output)
+
+    monkeypatch.setattr(VertexTable, "commit", hang)
+    with pytest.raises(PySparkException, match="Another driver has taken over job"):
+        jobs(f"INSERT INTO t {QUERY}")
+    assert len(second) == 1
+    assert rows(jobs) == expected
+    assert [row.status for row in jobs("SHOW JOBS")] == ["FINISHED"]
+
+
+def test_a_pinned_version_that_is_gone(jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    job = killed(jobs, f"CREATE TABLE t USING delta AS {QUERY}", die_after, monkeypatch, 1)
+    jobs("INSERT INTO facts VALUES (1, 1)")
+    place = local(jobs("DESCRIBE DETAIL facts")[0].location)
+    jobs("DROP TABLE facts")
+    shutil.rmtree(place, ignore_errors=True)
+    jobs.spark.range(5).selectExpr("id AS k", "id AS v").write.format("delta").saveAsTable("facts")
+    jobs("INSERT INTO facts VALUES (1, 1)")
+    with pytest.raises(PySparkException, match=r"of spark_catalog\.default\.facts, and there is another table at its place now"):
+        jobs(f"RESUME JOB {job}")
+
+
+def test_pinned_files_that_were_changed(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jobs.spark.range(0, 90, 1, 3).selectExpr("id % 7 AS k", "id AS v").write.parquet(str(tmp_path / "in"))
+    jobs(f"CREATE TABLE plain USING parquet LOCATION '{tmp_path / 'in'}'")
+    statement = f"CREATE TABLE t USING delta AS {QUERY.replace('facts', 'plain')}"
+    job = killed(jobs, statement, die_after, monkeypatch, 1)
+    jobs.spark.range(3).selectExpr("id AS k", "id AS v").coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    assert job
+    file = sorted((tmp_path / "in").glob("part-00001*.parquet"))[0]
+    whole = file.read_bytes()
+    file.unlink()
+    with pytest.raises(PySparkException, match=r"reads the file .*part-00001.* of .*plain, which is gone since it was submitted"):
+        jobs(f"RESUME JOB {job}")
+    file.write_bytes(whole)
+    with pytest.raises(PySparkException, match="which is changed since it was submitted"):
+        jobs(f"RESUME JOB {job}")
+
+
+def test_a_changed_function_is_refused(jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlext.functions import FUNCTIONS, PythonFunction
+
+    sqlext.register_function("twice_of_job", lambda value: 2 * value, "BIGINT")
+    statement = f"CREATE TABLE t USING delta AS {QUERY.replace('sum(v)', 'sum(twice_of_job(v))')}"
+    job = killed(jobs, statement, die_after, monkeypatch, 1)
+    mine = FUNCTIONS.find("twice_of_job")
+    changed = {**FUNCTIONS._functions, "twice_of_job": PythonFunction("twice_of_job", lambda value: 3 * value, "BIGINT")}
+    monkeypatch.setattr(FUNCTIONS, "_functions", changed)
+    with pytest.raises(PySparkException, match="twice_of_job is not the function it began with"):
+        jobs(f"RESUME JOB {job}")
+    monkeypatch.setattr(FUNCTIONS, "_functions", {**FUNCTIONS._functions, "twice_of_job": mine})
+    jobs(f"RESUME JOB {job}")
+    assert rows(jobs) == jobs.batch("SELECT k, count(*), 2 * sum(v) FROM facts GROUP BY k")
+
+
+def test_a_failed_job_says_why_and_can_be_resumed(jobs: Workshop, tmp_path: Path) -> None:
+    def careful(value: int) -> int:
+        if not (tmp_path / "fixed").exists():
+            raise ValueError("not yet")
+        return value
+
+    sqlext.register_function("careful_of_job", careful, "BIGINT")
+    with pytest.raises(PySparkException, match="not yet"):
+        jobs(f"CREATE TABLE t USING delta AS {QUERY.replace('sum(v)', 'sum(careful_of_job(v))')}")
+    (row,) = jobs("SHOW JOBS")
+    assert row.status == "FAILED"
+    assert "not yet" in row.error
+    (tmp_path / "fixed").touch()
+    jobs(f"RESUME JOB {row.id[:8]}")
+    assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+
+
+def test_cancel(jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    job = killed(jobs, f"CREATE TABLE t USING delta AS {QUERY}", die_after, monkeypatch, 2)
+    assert jobs_folder(jobs, job).exists()
+    jobs(f"CANCEL JOB {job}")
+    assert not jobs_folder(jobs, job).exists()
+    assert [row.status for row in jobs("SHOW JOBS")] == ["CANCELED"]
+    for verb in ("RESUME", "CANCEL"):
+        with pytest.raises(PySparkException, match=f"Job {job} is CANCELED"):
+            jobs(f"{verb} JOB {job}")
+    assert not jobs.spark.catalog.tableExists("t")
+
+
+def test_a_store_that_cannot_be_written_fails_the_job(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the events is a file."""
+    take = Fence.take
+
+    def block(fence: Fence) -> None:
+        take(fence)
+        local(fence._home.child("events").location).touch()
+
+    monkeypatch.setattr(Fence, "take", block)
+    with pytest.raises(PySparkException, match="cannot be written"):
+        jobs(f"CREATE TABLE t USING delta AS {QUERY}")
+    monkeypatch.undo()
+    (row,) = jobs("SHOW JOBS")
+    assert row.status == "FAILED"
+    assert not jobs.spark.catalog.tableExists("t")
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("RESUME JOB nope", "There is no job `nope`.*SHOW JOBS lists them"),
+        ("SHOW JOB EVENTS nope", "There is no job `nope`"),
+        ("CANCEL JOB nope", "There is no job `nope`"),
+        (
+            f"CREATE TABLE t USING delta AS {QUERY.replace('STREAM facts', 'here')}",
+            "cannot read here, which ends with this session",
+        ),
+    ],
+)
+def test_mistakes(jobs: Workshop, statement: str, message: str) -> None:
+    jobs("CREATE TEMPORARY VIEW here AS SELECT * FROM facts")
+    with pytest.raises(PySparkException, match=message):
+        jobs(statement)
+    assert jobs("SHOW JOBS") == []
+
+
+def test_nothing_that_is_secret_is_recorded(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.spark.conf.set("spark.my.password", "hunter2")
+    killed(jobs, f"CREATE TABLE t USING delta AS {QUERY}", die_after, monkeypatch, 1)
+    registry = local(jobs.host._home.child("jobs", "registry").location)
+    texts = [file.read_text() for file in registry.glob("*.json")]
+    assert any(json.loads(text)["kind"] == "submitted" for text in texts)
+    assert not any("hunter2" in text for text in texts)
+
+
+def jobs_folder(sql: Workshop, job: str) -> Path:
+    return local(sql.host._home.child("jobs", job).location)
