@@ -25,8 +25,8 @@ QUERIES = {
     "one row": "SELECT count(*) AS n, max(s) AS s FROM facts WHERE v < 0",
     "join": "SELECT n, sum(v) AS s FROM facts JOIN names USING (k) WHERE v > (SELECT avg(v) FROM facts) GROUP BY n",
     "broadcast": "SELECT /*+ BROADCAST(names) */ n, sum(v) AS s FROM facts JOIN names USING (k) GROUP BY n",
-    "self-join": "WITH a AS (SELECT w, count(*) AS n FROM facts GROUP BY w) SELECT x.w, y.n FROM a AS x FULL JOIN a AS y ON x.n = y.n",
-    "union": "SELECT k, count(*) AS n FROM (SELECT k FROM facts UNION ALL SELECT k FROM names) GROUP BY k ORDER BY n DESC, k LIMIT 3",
+    "self-join": "WITH a AS (SELECT w, count(*) n FROM facts GROUP BY w) SELECT x.w, y.n FROM a x FULL JOIN a y ON x.n = y.n",
+    "union": "SELECT k, count(*) AS n FROM (SELECT k FROM facts UNION ALL SELECT k FROM names) GROUP BY k ORDER BY n, k LIMIT 3",
     "window": "SELECT k, v AS x, row_number() OVER (PARTITION BY k ORDER BY v) AS x FROM facts WHERE v < 50",
     "partitions": "SELECT spark_partition_id() - spark_partition_id() AS p, w, count(*) AS n FROM facts GROUP BY ALL",
 }
