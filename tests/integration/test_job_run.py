@@ -67,7 +67,7 @@ class Job:
 
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Job:
-    rows = spark.range(0, 1000, 1, 3).selectExpr("id % 13 AS k", "id AS v", "id % 5 AS w", "concat('s', id % 3) AS s")
+    rows = spark.range(0, 1000, 1, 1).selectExpr("id % 13 AS k", "id AS v", "id % 2 AS w", "concat('s', id % 3) AS s")
     rows.write.format("delta").partitionBy("w").saveAsTable("facts")
     rows.selectExpr("k", "concat('n', k % 4) AS n").distinct().write.format("parquet").saveAsTable("names")
     return Job(spark, tmp_path / "job")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -91,11 +92,21 @@ class Log:
         if self.is_mine:
             self.texts.append(text)
         self.written.set()
-        return self.is_mine
+        is_mine, self.is_mine = self.is_mine, True
+        return is_mine
+
+    def read_new(self) -> list[str]:
+        return []
 
 
-def store_over(log: Log, failures: list[SqlextError], buffer_bytes: int = 10**6, interval: float = 3600.0) -> JobEventStore:
-    return JobEventStore("j", log, buffer_bytes, timedelta(seconds=interval), failures.append)  # type: ignore[arg-type]  # a fake
+def store_over(
+    log: Log,
+    failures: list[SqlextError],
+    buffer_bytes: int = 10**6,
+    interval: float = 3600.0,
+    check: Callable[[], None] = lambda: None,
+) -> JobEventStore:
+    return JobEventStore("j", log, buffer_bytes, timedelta(seconds=interval), check, failures.append)  # type: ignore[arg-type]
 
 
 def test_events_are_written_in_order_when_the_store_closes() -> None:
@@ -136,12 +147,24 @@ def test_a_store_that_cannot_write_fails_the_job() -> None:
 
 
 def test_of_two_drivers_one_learns_that_it_is_not_the_one() -> None:
-    log, failures = Log(), list[SqlextError]()
-    log.is_mine = False
-    store = store_over(log, failures, interval=0.01)
+    def taken() -> None:
+        raise JobError("Another driver has taken over job j.")
+
+    log = Log()
+    store = store_over(log, [], interval=0.01, check=taken)
     store.write(ONE)
     with pytest.raises(JobError, match="Another driver has taken over job j"):
         store.close()
+    assert log.texts == []
+
+
+def test_a_dead_drivers_late_event_does_not_stop_the_one_that_has_the_job() -> None:
+    log = Log()
+    log.is_mine = False
+    store = store_over(log, [], interval=0.01)
+    store.write(ONE)
+    store.close()
+    assert read_events(log.texts) == [ONE]
 
 
 def test_a_store_without_events_writes_nothing() -> None:

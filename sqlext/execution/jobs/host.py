@@ -246,9 +246,8 @@ class JobHost:
             self._lease.beat()
             fence.check()
 
-        store = JobEventStore(
-            spec.id, log, options[JOB_EVENT_WRITE_BUFFER], options[JOB_EVENT_FLUSH_INTERVAL], lambda _: run.cancel()
-        )
+        interval = options[JOB_EVENT_FLUSH_INTERVAL]
+        store = JobEventStore(spec.id, log, options[JOB_EVENT_WRITE_BUFFER], interval, fence.check, lambda _: run.cancel())
         run = JobRun(own, pieces, settings, events, store.write, store.flush, partial(self._write, spec, own), tick)
         return run, store
 

@@ -91,7 +91,10 @@ class JobRun:
         self._write_sink = write_sink
         self._tick = tick
         self._fragments: Mapping[int, Fragment] = {fragment.vertex.id: fragment for fragment in cut.fragments}
-        self._initialized = {e.vertex: e for e in events if isinstance(e, ExecutionJobVertexInitialized)}
+        initialized = [event for event in events if isinstance(event, ExecutionJobVertexInitialized)]
+        self._initialized = {
+            event.vertex: event for event in sorted(initialized, key=lambda event: event.epoch)
+        }  # the latest counts
         self._tables: dict[int, VertexTable] = {}
         self._slices: dict[int, Slices] = {}
         self.progress = Progress(cut.graph)

@@ -25,16 +25,24 @@ class JobEventStore:
         log: where they go; only the store's thread uses it.
         buffer_bytes: the store writes when it holds so much.
         interval: and so long after the first event it holds.
+        check: raises when another driver has the job.
         failed: called, on the store's thread, when an event cannot be written; the job must end then.
     """
 
     def __init__(
-        self, job: str, log: EventLog, buffer_bytes: int, interval: timedelta, failed: Callable[[SqlextError], None]
+        self,
+        job: str,
+        log: EventLog,
+        buffer_bytes: int,
+        interval: timedelta,
+        check: Callable[[], None],
+        failed: Callable[[SqlextError], None],
     ) -> None:
         self._job = job
         self._log = log
         self._buffer_bytes = buffer_bytes
         self._interval = interval.total_seconds()
+        self._check = check
         self._on_failed = failed
         self._lock = threading.Condition()
         self._lines: list[str] = []
@@ -118,8 +126,10 @@ class JobEventStore:
 
     def _append(self, lines: list[str]) -> None:
         text = "\n".join(lines)
-        if not self._log.append(text):
-            raise JobError(f"Another driver has taken over job {self._job}. It stops here.")
+        self._check()
+        while not self._log.append(text):  # a driver that was thought dead came first; whose job it is, the check tells
+            self._log.read_new()
+            self._check()
         with self._lock:
             self.bytes_written += len(text)
             self._written += len(lines)
