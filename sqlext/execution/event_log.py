@@ -6,9 +6,13 @@ the later one finds out. No Spark job runs.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 from sqlext.errors import FlowError, SetupError
@@ -18,7 +22,19 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 100
 
-Event = TypeVar("Event")
+
+@dataclass(frozen=True)
+class RegistryEvent:
+    """What each event of a registry tells; a subclass names whose it is.
+
+    Attributes:
+        at: when it was written, ISO 8601.
+    """
+
+    at: str = field(default="", kw_only=True)
+
+
+Event = TypeVar("Event", bound=RegistryEvent)
 Record = TypeVar("Record")
 
 
@@ -78,21 +94,21 @@ class Registry(Generic[Event, Record]):
 
     Args:
         log: nobody else uses this view of it.
-        encode: an event as text.
-        decode: an event as it was written, and its number; of one that cannot be read, an event of nothing.
+        kinds: what `kind` of an event may be.
+        nothing: an event of nothing; it stands for one that cannot be read, and tells the events' class.
         fold: the records after some events, in order.
     """
 
     def __init__(
         self,
         log: EventLog,
-        encode: Callable[[Event], str],
-        decode: Callable[[str, int], Event],
+        kinds: type[StrEnum],
+        nothing: Event,
         fold: Callable[[Iterable[Event]], dict[str, Record]],
     ) -> None:
         self._log = log
-        self._encode = encode
-        self._decode = decode
+        self._kinds = kinds
+        self._nothing = nothing
         self._fold = fold
         self._lock = threading.Lock()
         self._events: list[Event] = []
@@ -117,7 +133,7 @@ class Registry(Generic[Event, Record]):
         with self._lock:
             for _ in range(_ATTEMPTS):
                 records = self._records()
-                text = self._encode(event(records) if callable(event) else event)
+                text = _encoded(event(records) if callable(event) else event)
                 try:
                     is_mine = self._log.append(text)
                 except SetupError as error:
@@ -134,4 +150,15 @@ class Registry(Generic[Event, Record]):
         return self._fold(self._events)
 
     def _take(self, text: str) -> None:
-        self._events.append(self._decode(text, len(self._events) + 1))
+        try:
+            data = json.loads(text)
+            self._events.append(type(self._nothing)(**{**data, "kind": self._kinds(data["kind"])}))
+        except (ValueError, KeyError, TypeError) as error:
+            number = len(self._events) + 1
+            logger.error("event %d of the registry %s is left out: it cannot be read (%s)", number, self._log.location, error)
+            self._events.append(self._nothing)
+
+
+def _encoded(event: RegistryEvent) -> str:
+    """An event as text, with the time of now."""
+    return json.dumps(asdict(replace(event, at=datetime.now(UTC).isoformat(timespec="milliseconds"))))

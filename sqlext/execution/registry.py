@@ -5,15 +5,13 @@ A flow's state is the fold of its events. No Spark job runs, so a statement abou
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sqlext.errors import FlowError, NotFoundError, did_you_mean
-from sqlext.execution.event_log import EventLog, Registry
+from sqlext.execution.event_log import EventLog, Registry, RegistryEvent
 from sqlext.execution.spec import FlowSpec
 from sqlext.storage import HadoopPath
 
@@ -41,7 +39,7 @@ class FlowState(StrEnum):
 
 
 @dataclass(frozen=True)
-class FlowEvent:
+class FlowEvent(RegistryEvent):
     """One event, as written.
 
     Attributes:
@@ -56,7 +54,6 @@ class FlowEvent:
     host: str = ""
     spec: str = ""
     detail: str = ""
-    at: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,18 +131,4 @@ class FlowRegistry(Registry[FlowEvent, FlowRecord]):
     """
 
     def __init__(self, home: HadoopPath) -> None:
-        super().__init__(EventLog(home.child("registry")), _text, _event, fold)
-
-
-def _text(event: FlowEvent) -> str:
-    return json.dumps(asdict(replace(event, at=datetime.now(UTC).isoformat(timespec="milliseconds"))))
-
-
-def _event(text: str, number: int) -> FlowEvent:
-    """An event as it was written; of one that cannot be read, an event of no flow."""
-    try:
-        data = json.loads(text)
-        return FlowEvent(**{**data, "kind": EventKind(data["kind"])})
-    except (ValueError, KeyError, TypeError) as error:
-        logger.error("event %d of the registry is left out: it cannot be read (%s)", number, error)
-        return FlowEvent("", EventKind.DROPPED)
+        super().__init__(EventLog(home.child("registry")), EventKind, FlowEvent("", EventKind.DROPPED), fold)

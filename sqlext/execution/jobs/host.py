@@ -133,7 +133,8 @@ class JobHost:
         if record.state in (JobState.FINISHED, JobState.CANCELED):
             raise JobError(f"Job {record.spec.id} is {record.state}: there is nothing to resume.")
         self._wait_for_previous(record, options[PREVIOUS_WORKER_TIMEOUT])
-        changed = {name for name, text in record.spec.functions.items() if functions(record.spec.functions).get(name) != text}
+        known = functions(record.spec.functions)
+        changed = {name for name, text in record.spec.functions.items() if known.get(name) != text}
         if changed:
             raise JobError(
                 f"Job {record.spec.id} cannot go on: {', '.join(sorted(changed))} is not the function it began with. Register "
@@ -280,8 +281,7 @@ class JobHost:
         ran, skipped = len(progress.finished) - len(progress.skipped), len(progress.skipped)
         counted = {"parts": ran, "skipped": skipped, "seconds": round(seconds, 1), "event_bytes": store.bytes_written}
         self._registry.append(RegisteredEvent(spec.id, JobEventKind.FINISHED, epoch, detail=json.dumps(counted)))
-        if not spec.is_kept:
-            self._folder(spec).delete()
+        self._folder(spec).delete()
         again = f", {skipped} had finished before" if skipped else ""
         return f"job {spec.id} finished into {'.'.join(spec.target)}, {ran} parts{again}, {seconds:.1f} s"
 

@@ -18,7 +18,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from sqlext.errors import JobError, UnsupportedError
-from sqlext.execution.jobs.slices import index_of_files, with_index
+from sqlext.execution.jobs.slices import index_of_files, is_delta, with_index
 from sqlext.java import items_of, java_of, scala_seq
 from sqlext.jvm import reason_of
 from sqlext.options import JOB_RECOVERY
@@ -128,7 +128,7 @@ def _pin(spark: SparkSession, leaf: Any) -> Pin:
             "could not be read again. Copy it into a table first, or set the option to false."
         )
     index = leaf.relation().location()
-    if _is_delta(index):
+    if is_delta(index):
         snapshot = index.getSnapshot()
         return Pin(_name(spark, leaf), location, int(snapshot.version()), str(snapshot.metadata().id()))
     nothing = scala_seq(spark, [])
@@ -178,7 +178,7 @@ def _location(spark: SparkSession, leaf: Any) -> str | None:
     if not java_of(spark).py4j.reflection.TypeUtil.isInstanceOf(_OF_FILES, relation):  # Delta's is of a class of its own
         return None
     index = relation.location()
-    roots = [index.path()] if _is_delta(index) else items_of(index.rootPaths())
+    roots = [index.path()] if is_delta(index) else items_of(index.rootPaths())
     return " ".join(str(root.toString()) for root in roots)
 
 
@@ -187,7 +187,3 @@ def _name(spark: SparkSession, leaf: Any) -> str:
     if str(leaf.getClass().getSimpleName()) == "LogicalRelation" and leaf.catalogTable().isDefined():
         return str(leaf.catalogTable().get().identifier().unquotedString())
     return _location(spark, leaf) or str(leaf.nodeName())
-
-
-def _is_delta(index: Any) -> bool:
-    return str(index.getClass().getName()).startswith("org.apache.spark.sql.delta.")

@@ -6,12 +6,11 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import JobError, NotFoundError, did_you_mean
-from sqlext.execution.event_log import EventLog, Registry
+from sqlext.execution.event_log import EventLog, Registry, RegistryEvent
 from sqlext.execution.jobs.pins import Pin
 from sqlext.storage import HadoopPath
 
@@ -36,7 +35,6 @@ class JobSpec:
         pins: its inputs.
         fingerprint: of its plan.
         functions: a fingerprint of the code of each Python function that it calls.
-        is_kept: whether its folder stays after success.
         catalog, database, settings: of the session that submitted it.
         variables: the session variables it names: type and value, as DECLARE VARIABLE takes them.
     """
@@ -52,7 +50,6 @@ class JobSpec:
     pins: tuple[Pin, ...]
     fingerprint: str
     functions: Mapping[str, str] = field(default_factory=dict)
-    is_kept: bool = False
     catalog: str = "spark_catalog"
     database: str = "default"
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +96,7 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True)
-class RegisteredEvent:
+class RegisteredEvent(RegistryEvent):
     """One event of the registry, as written.
 
     Attributes:
@@ -114,7 +111,6 @@ class RegisteredEvent:
     host: str = ""
     spec: str = ""
     detail: str = ""
-    at: str = ""
 
 
 @dataclass(frozen=True)
@@ -187,18 +183,4 @@ class JobRegistry(Registry[RegisteredEvent, JobRecord]):
     """
 
     def __init__(self, home: HadoopPath) -> None:
-        super().__init__(EventLog(home.child("jobs", "registry")), _text, _event, fold)
-
-
-def _text(event: RegisteredEvent) -> str:
-    return json.dumps(asdict(replace(event, at=datetime.now(UTC).isoformat(timespec="milliseconds"))))
-
-
-def _event(text: str, number: int) -> RegisteredEvent:
-    """An event as it was written; of one that cannot be read, an event of no job."""
-    try:
-        data = json.loads(text)
-        return RegisteredEvent(**{**data, "kind": JobEventKind(data["kind"])})
-    except (ValueError, KeyError, TypeError) as error:
-        logger.error("event %d of the registry of jobs is left out: it cannot be read (%s)", number, error)
-        return RegisteredEvent("", JobEventKind.CANCELED)
+        super().__init__(EventLog(home.child("jobs", "registry")), JobEventKind, RegisteredEvent("", JobEventKind.CANCELED), fold)

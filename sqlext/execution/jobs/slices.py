@@ -25,7 +25,7 @@ class Slices:
         self._scan = scan
         self._index = scan.relation().location()
         self._is_prepared = str(self._index.getClass().getSimpleName()) == "PreparedDeltaFileIndex"
-        self._is_delta = str(self._index.getClass().getName()).startswith("org.apache.spark.sql.delta.")
+        self._is_delta = is_delta(self._index)
         found = sorted(self._delta_files() if self._is_delta else self._plain_files(), key=lambda each: each[0])
         self._files = [file for _, _, file in found]
         self.bytes = [size for _, size, _ in found]
@@ -70,6 +70,11 @@ class Slices:
         folders = items_of(self._index.listFiles(self._scan.partitionFilters(), self._scan.dataFilters()))
         files = [file for folder in folders for file in items_of(folder.files())]
         return [(path := str(file.getPath().toString()), int(file.getLen()), path) for file in files]
+
+
+def is_delta(index: Any) -> bool:
+    """Whether a file index is of a Delta table."""
+    return str(index.getClass().getName()).startswith("org.apache.spark.sql.delta.")
 
 
 def index_of_files(spark: SparkSession, index: Any, paths: Sequence[str]) -> Any:
