@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from sqlext.answers import Answer, Deferred, Table
 from sqlext.execution.jobs.events import CoordinatorSnapshot, ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.fingerprints import fingerprint
-from sqlext.execution.jobs.host import JobHost, JobRequest, JobView
+from sqlext.execution.jobs.host import JobHost, JobView
+from sqlext.execution.jobs.submission import JobRequest
 from sqlext.functions import FUNCTIONS
 from sqlext.keyed_functions import KEYED_FUNCTIONS
 from sqlext.option_levels import resolve_levels, session_levels

@@ -113,6 +113,9 @@ SNAPSHOT_MIN_PAUSE = Option(
 PREVIOUS_WORKER_TIMEOUT = Option(
     "execution.batch.job-recovery.previous-worker.recovery.timeout", "duration", timedelta(seconds=30), 383,
     shown="30 s", doc="how long a resuming driver waits for the previous one's lease")
+JOB_RETENTION = Option(
+    "execution.batch.job-recovery.retention", "duration", timedelta(0), 383, shown="0 s",
+    doc="how long the events and intermediate tables of a finished job are kept")
 # fmt: on
 
 OPTIONS: Mapping[str, Option[Any]] = {each.key: each for each in list(vars().values()) if isinstance(each, Option)}

@@ -1,4 +1,4 @@
-"""The flows of this process as they run: a table that moves on a terminal, a line for each change elsewhere."""
+"""The flows and jobs of this process as they run: a table that moves on a terminal, a line for each change elsewhere."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from sqlext.execution.jobs.graph import VertexCounts
 from sqlext.execution.status import FlowPhase, FlowProgress
 from sqlext.output import Printer
 
@@ -48,11 +49,30 @@ class FlowStatus:
         return self.phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES, FlowPhase.RUNNING)
 
 
-Statuses = Callable[[], list[FlowStatus]]
+@dataclass(frozen=True)
+class JobStatus:
+    """A job that survives its driver, at one moment.
+
+    Attributes:
+        table: that it fills.
+        running: the vertices that run, with how many of their parts have finished.
+    """
+
+    table: str
+    counts: VertexCounts
+    running: str
+
+
+@dataclass(frozen=True)
+class Statuses:
+    """Where a display asks how all that runs in this process stands."""
+
+    flows: Callable[[], list[FlowStatus]]
+    jobs: Callable[[], list[JobStatus]]
 
 
 class Display(Protocol):
-    """Shows how the flows stand while something is waited for."""
+    """Shows how the flows and jobs stand while something is waited for."""
 
     def watch(self, doing: str, is_over: Callable[[], bool]) -> None:
         """Show it until `is_over`, which is asked several times a second, on this thread.
@@ -78,34 +98,50 @@ class LiveDisplay:
         spinner = Spinner("dots", Text(doing, "dim"))
         with Live(console=self._printer.console, refresh_per_second=8, transient=True) as live:
             while not is_over():
-                flows = self._statuses()
-                live.update(Group(_table(flows), spinner) if flows else spinner)
+                flows = self._statuses.flows()
+                jobs = [Text(line_of_job(job)) for job in self._statuses.jobs()]
+                live.update(Group(*([_table(flows)] if flows else []), *jobs, spinner))
                 time.sleep(_POLL_SECONDS)
 
 
 class LineDisplay:
-    """A plain line for each flow when something about it has changed."""
+    """A plain line for each flow and job when something about it has changed."""
 
     def __init__(self, printer: Printer, statuses: Statuses) -> None:
         self._printer = printer
         self._statuses = statuses
         self._shown: dict[str, str] = {}
+        self._due = 0.0
 
     def watch(self, doing: str, is_over: Callable[[], bool]) -> None:
-        due = 0.0
         while not is_over():
-            if time.monotonic() >= due:
-                due = time.monotonic() + _LINE_SECONDS
-                self._show()
+            self._show_when_due()
             time.sleep(_POLL_SECONDS)
         self._show()
 
+    def _show_when_due(self) -> None:
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _LINE_SECONDS
+            self._show()
+
     def _show(self) -> None:
-        for flow in self._statuses():
-            text = line_of(flow)
-            if self._shown.get(flow.name) != text:
-                self._shown[flow.name] = text
+        lines = {flow.name: line_of(flow) for flow in self._statuses.flows()}
+        lines |= {f"job into {job.table}": line_of_job(job) for job in self._statuses.jobs()}
+        for name, text in lines.items():
+            if self._shown.get(name) != text:
+                self._shown[name] = text
                 self._printer.line(f"{datetime.now().astimezone():%H:%M:%S}  {text}")
+
+
+def line_of_job(job: JobStatus) -> str:
+    """A job in one line."""
+    c = job.counts
+    parts = [
+        f"job into {job.table}: vertices {c.done} done, {c.running} running" + (f" ({job.running})" if job.running else ""),
+        f"{c.left} left",
+        f"parts {c.parts:,} done",
+    ]
+    return ", ".join(parts) + (f" ({c.skipped:,} of them before)" if c.skipped else "")
 
 
 def line_of(flow: FlowStatus) -> str:

@@ -22,7 +22,7 @@ from sqlext.embedded import embedded_session, java_has_ended, log_path
 from sqlext.errors import SetupError, SqlextError, UnsupportedError, WaitTimeoutError
 from sqlext.interrupts import Interrupts
 from sqlext.output import ErrorLog, Printer, Result, fetch
-from sqlext.progress import FlowStatus, display, print_summary
+from sqlext.progress import FlowStatus, JobStatus, Statuses, display, print_summary
 from sqlext.script import Problem, problem_of, report, split
 from sqlext.session import disable, flow_host, registry_exists
 
@@ -95,11 +95,16 @@ class Runner:
         self._host = flow_host(spark)
         self._began = began
         self._echo = echo
-        self._display = display(printer, self.statuses)
+        self._display = display(printer, Statuses(self.statuses, self.jobs))
 
     def statuses(self) -> list[FlowStatus]:
         """The flows of this process; asks no storage."""
         return [FlowStatus(*view) for view in self._host.local_views()]
+
+    def jobs(self) -> list[JobStatus]:
+        """The jobs of this process that survive it; asks no storage."""
+        running = self._host.jobs.running()
+        return [JobStatus(".".join(spec.target), progress.counts(), progress.summary()) for spec, progress in running]
 
     def run(self, scripts: Sequence[ScriptFile], until_idle: bool = False, timeout: str | None = None) -> ExitCode:
         """Run the files, then their flows, then stop these.
@@ -115,12 +120,15 @@ class Runner:
             return ExitCode.USAGE
         if taken_up := [flow.name for flow in self.statuses()]:
             self._printer.note(f"flows taken up again: {', '.join(taken_up)}")
-        elif not scripts:
-            self._printer.note("there is no flow to take up again")
+        if self._host.jobs.taken_up:
+            self._printer.note(f"jobs taken up again: {', '.join(self._host.jobs.taken_up)}")
+        if not (scripts or taken_up or self._host.jobs.taken_up):
+            self._printer.note("there is no flow or job to take up again")
         try:
             for script in scripts:
                 self._run_script(script)
-            code = self._run_flows(until_idle, deadline)
+            jobs = self._wait_for_jobs()
+            code = self._run_flows(until_idle, deadline) or jobs
         except _StatementFailed:
             code = ExitCode.STATEMENT_FAILED
         except KeyboardInterrupt:
@@ -168,10 +176,9 @@ class Runner:
         """
         task = _Task(action)
         task.thread.join(_QUICK_SECONDS)
-        if self._printer.is_live and task.thread.is_alive():
-            self._display.watch(doing, lambda: not task.thread.is_alive() or self._interrupts.asked.is_set())
         while task.thread.is_alive() and not self._interrupts.asked.wait(0.05):
-            pass
+            if self._printer.is_live or self.jobs():
+                self._display.watch(doing, lambda: not task.thread.is_alive() or self._interrupts.asked.is_set())
         if task.thread.is_alive():
             self.spark.sparkContext.cancelJobsWithTag(_JOB_TAG)
             raise KeyboardInterrupt
@@ -182,7 +189,21 @@ class Runner:
             return Problem("Java has ended unexpectedly; sqlext.log in the warehouse's folder _sqlext says more.")
         return problem_of(error)
 
-    # Flows.
+    # Jobs and flows.
+
+    def _wait_for_jobs(self) -> ExitCode:
+        """Wait for the jobs that this process has taken up from one that died."""
+        jobs = self._host.jobs
+        if jobs.is_taking_up:
+            self._display.watch(
+                "ending the jobs of an earlier run",
+                lambda: not jobs.is_taking_up or self._interrupts.asked.is_set() or java_has_ended(self.spark),
+            )
+        if jobs.is_taking_up:
+            raise KeyboardInterrupt
+        for job, reason in jobs.not_taken_up.items():
+            self._printer.error(f"job {job} cannot be taken up: {reason}")
+        return ExitCode.FLOW_FAILED if jobs.not_taken_up else ExitCode.FINE
 
     def _run_flows(self, until_idle: bool, timeout: timedelta) -> ExitCode:
         if not any(flow.is_running for flow in self.statuses()):

@@ -13,6 +13,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.java import ONE_TIER, java_options
+
 DEADLINE = 300.0
 SCRIPT = """
 import os, signal, sys, time
@@ -51,6 +53,7 @@ settings = {
     "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2", "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.warehouse.dir": sys.argv[1], "spark.executor.memory": "700m",
+    "spark.driver.extraJavaOptions": sys.argv[2], "spark.executor.extraJavaOptions": sys.argv[3],
 }
 builder = cast(Any, SparkSession.builder).master("local-cluster[2,1,1024]").appName("executor loss")
 for key, value in settings.items():
@@ -101,7 +104,7 @@ def test_lost_rows_come_back(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": os.path.dirname(pyspark.__file__)}
     ended = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "warehouse")],
+        [sys.executable, str(script), str(tmp_path / "warehouse"), java_options(), ONE_TIER],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.execution.creation import FLOW_PROPERTY
 from sqlext.execution.flush import FlushReason
+from tests.java import java_options
 
 FILES_A_KILL, ROWS_A_FILE, KEYS = 8, 200, 50
 SCRIPT = """
@@ -39,7 +40,6 @@ HAVING sum(v) % 7 <> 0;
 CREATE STREAMING TABLE IF NOT EXISTS copies AS
 SELECT k, v FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}');
 """
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # no process here lives long enough for more
 START_DEADLINE = 120.0
 FINISH_DEADLINE = 900.0  # the flow that appends takes every file that came meanwhile
 MOMENT_DEADLINE = 60.0
@@ -83,7 +83,7 @@ class World:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "sqlext.cli", "run", str(self.script), "--warehouse", str(self.warehouse)]
-        command += ["--conf", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}", *arguments]
+        command += ["--conf", f"spark.driver.extraJavaOptions={java_options()}", *arguments]
         log = (self.folder / "out.log").open("ab")
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 

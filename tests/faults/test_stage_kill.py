@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.java import java_options
 from tests.support import eventually
 
 DEADLINE = 120.0
@@ -37,7 +38,7 @@ def gate(value):
     return value
 
 sqlext.register_function("gate", gate, "BIGINT")
-conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
+conf = {"spark.driver.extraJavaOptions": sys.argv[2]}
 with embedded_session(folder / "warehouse", conf) as spark:
     spark.sql("CREATE TABLE IF NOT EXISTS hist USING delta AS SELECT id % 10 AS k, id AS v FROM range(1000)")
     spark.sql("CREATE TABLE IF NOT EXISTS ev USING delta AS SELECT id % 20 AS k, id AS v FROM range(100)")
@@ -81,7 +82,7 @@ def test_a_restart_does_not_compute_a_finished_stage(tmp_path: Path, spark: Spar
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
     log = (folder / "out.log").open("ab")
-    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    command = [sys.executable, "-c", PROGRAM, str(folder), java_options()]
     return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
 

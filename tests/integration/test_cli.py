@@ -13,19 +13,18 @@ import pytest
 from click.testing import CliRunner
 
 from sqlext.cli import cli
+from tests.java import java_options
 from tests.support import eventually
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "sql_examples").glob("*.sql"))
 DEADLINE = 900.0
-QUICK_START = (  # half the CPU time of a process as short as these
-    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-)
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
 
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "sqlext.cli", "run", *map(str, arguments), "--conf", QUICK_START]
+    quick_start = f"spark.driver.extraJavaOptions={java_options()}"
+    return [sys.executable, "-m", "sqlext.cli", "run", *map(str, arguments), "--conf", quick_start]
 
 
 def run(*arguments: str | Path, expect: int = 0) -> str:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import Row
 
 from sqlext.demo import compare, write_files
+from tests.java import java_options
 
 DEADLINE = 600.0
 
@@ -19,7 +20,7 @@ DEADLINE = 600.0
 @pytest.mark.timeout(2 * DEADLINE)
 def test_twenty_days(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "sqlext.cli", "demo", "--days", "20"],
+        [sys.executable, "-m", "sqlext.cli", "demo", "--days", "20", "--conf", f"spark.driver.extraJavaOptions={java_options()}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

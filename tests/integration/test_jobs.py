@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import sqlext
 from sqlext.execution.fence import Fence
 from sqlext.execution.jobs.outputs import PartOutput, VertexTable
+from sqlext.execution.jobs.registry import JobEventKind, JobRegistry, RegisteredEvent
 from tests.integration.workshop import Workshop, local
 
 RECOVERY = "SET execution.batch.job-recovery.enabled = true"
@@ -122,7 +123,7 @@ def test_the_host_goes_on_by_itself_when_it_starts(
     expected = jobs.batch(BATCH.format("facts"))
     job = killed(jobs, f"CREATE TABLE t USING delta AS {QUERY}", die_after, monkeypatch, 1)
     host = jobs.host.jobs
-    assert host.take_up(job_sql.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))) == [job]
+    assert host.take_up(job_sql.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))) == (job,)
     assert host._thread is not None
     host._thread.join(90)
     assert rows(jobs) == expected
@@ -130,19 +131,121 @@ def test_the_host_goes_on_by_itself_when_it_starts(
 
 def test_a_driver_that_died_after_the_table_was_filled_fills_it_once(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
-    from sqlext.execution.jobs.host import JobHost
+    append = JobRegistry.append
 
-    def dead(*_: object) -> str:
-        raise Killed
+    def dead(registry: JobRegistry, event: Any) -> Any:
+        if isinstance(event, RegisteredEvent) and event.kind is JobEventKind.FINISHED:
+            raise Killed
+        return append(registry, event)
 
-    monkeypatch.setattr(JobHost, "_finished", dead)
+    monkeypatch.setattr(JobRegistry, "append", dead)
     with pytest.raises(PySparkException, match="Killed"):
         jobs(f"INSERT INTO t {QUERY}")
     monkeypatch.undo()
     jobs.crash()
+    expected = jobs.batch(BATCH.format("facts"))
+    jobs("DROP TABLE facts")  # nothing has to be read again
+    (row,) = jobs("SHOW JOBS")
+    (answer,) = jobs(f"RESUME JOB {row.id}")
+    assert "its table was filled before" in answer[0]
+    assert rows(jobs) == expected
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "torn"])
+def test_a_driver_that_died_before_its_new_table_was_in_the_catalog(
+    jobs: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, committed: bool
+) -> None:
+    """What it has left where the table is to be is taken away, if it is its own."""
+    half_made = left_behind(jobs, monkeypatch, tmp_path, f"CREATE TABLE t USING delta AS {QUERY}")
+    if not committed:
+        shutil.rmtree(half_made / "_delta_log")
     (row,) = jobs("SHOW JOBS")
     jobs(f"RESUME JOB {row.id}")
     assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+
+
+def test_a_table_of_somebody_else_in_the_place_of_a_new_one(
+    jobs: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    half_made = left_behind(jobs, monkeypatch, tmp_path, f"CREATE TABLE t USING delta AS {QUERY}")
+    shutil.rmtree(half_made)
+    jobs.spark.range(3).write.format("delta").save(str(half_made))
+    (row,) = jobs("SHOW JOBS")
+    with pytest.raises(PySparkException, match="a table that is not its own lies there now"):
+        jobs(f"RESUME JOB {row.id}")
+    assert jobs.spark.read.format("delta").load(str(half_made)).count() == 3
+    shutil.rmtree(half_made)
+    jobs(f"RESUME JOB {row.id}")
+    assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+
+
+def left_behind(jobs: Workshop, monkeypatch: pytest.MonkeyPatch, folder: Path, statement: str) -> Path:
+    """Run a CREATE TABLE whose driver dies between Delta's commit and the entry in the catalog.
+
+    Returns:
+        The table's folder.
+    """
+    from sqlext.execution.jobs import sink
+
+    fill, places = sink.fill, []
+
+    def dead(*given: Any) -> None:
+        fill(*given)
+        place = local(jobs("DESCRIBE DETAIL t")[0].location)
+        shutil.copytree(place, folder / "kept")
+        jobs("DROP TABLE t")
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(folder / "kept", place)
+        places.append(place)
+        raise Killed
+
+    monkeypatch.setattr(sink, "fill", dead)
+    with pytest.raises(PySparkException, match="Killed"):
+        jobs(statement)
+    monkeypatch.undo()
+    jobs.crash()
+    return Path(places[0])
+
+
+def test_a_table_in_the_way_is_seen_before_the_work(jobs: Workshop, tmp_path: Path) -> None:
+    jobs("CREATE TABLE t (a INT) USING delta")
+    with pytest.raises(PySparkException, match=r"There is a table spark_catalog\.default\.t already"):
+        jobs(f"CREATE TABLE t USING delta AS {QUERY}")
+    (answer,) = jobs(f"CREATE TABLE IF NOT EXISTS t USING delta AS {QUERY}")
+    assert "no job was made" in answer[0]
+    (tmp_path / "file").touch()
+    with pytest.raises(PySparkException, match="files lie where it would be made"):
+        jobs(f"CREATE TABLE u USING delta LOCATION '{tmp_path}' AS {QUERY}")
+    assert jobs("SHOW JOBS") == []
+    jobs(f"CREATE OR REPLACE TABLE t USING delta AS {QUERY}")
+    assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+
+
+def test_a_finished_job_is_kept_as_long_as_asked(jobs: Workshop) -> None:
+    jobs("SET execution.batch.job-recovery.retention = 1 hour")
+    jobs(f"CREATE TABLE t USING delta AS {QUERY}")
+    (kept,) = jobs("SHOW JOBS")
+    finished = [row for row in jobs(f"SHOW JOB EVENTS {kept.id}") if row.type == "ExecutionVertexFinished"]
+    assert len(finished) == kept.parts - 1  # the sink's is the target's own commit
+    jobs("SET execution.batch.job-recovery.retention = 0 seconds")
+    jobs(f"CREATE TABLE u USING delta AS {QUERY}")
+    assert not jobs_folder(jobs, kept.id).exists()
+
+
+def test_the_statement_of_a_lost_job_goes_on_with_it(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs a script again after a crash says nothing else. A failed job is not taken for a lost one."""
+    expected = jobs.batch(BATCH.format("facts"))
+    statement = f"CREATE TABLE IF NOT EXISTS t USING delta AS {QUERY}"
+    job = killed(jobs, statement, die_after, monkeypatch, 2)
+    with pytest.raises(PySparkException, match=f"Job {job} makes spark_catalog.default.t already, by another statement"):
+        jobs(f"{statement} LIMIT 1")
+    (answer,) = jobs(statement)
+    assert "2 had finished before" in answer[0]
+    assert rows(jobs) == expected
+    (row,) = jobs("SHOW JOBS")
+    assert (row.id, row.status, row.skipped) == (job, "FINISHED", 2)
 
 
 def test_of_two_drivers_one_ends_the_job(

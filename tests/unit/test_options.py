@@ -82,6 +82,7 @@ def test_every_default_is_the_one_documented() -> None:
         "job-event.store.write-buffer.flush-interval": timedelta(seconds=1),
         "execution.batch.job-recovery.snapshot.min-pause": timedelta(minutes=3),
         "execution.batch.job-recovery.previous-worker.recovery.timeout": timedelta(seconds=30),
+        "execution.batch.job-recovery.retention": timedelta(0),
     }
 
 

@@ -10,12 +10,14 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
+from sqlext.execution.jobs.graph import VertexCounts
 from sqlext.execution.status import FlowPhase, FlowProgress
 from sqlext.output import Printer, Result, aligned
-from sqlext.progress import FlowStatus, LineDisplay, LiveDisplay, line_of, print_summary
+from sqlext.progress import FlowStatus, JobStatus, LineDisplay, LiveDisplay, Statuses, line_of, print_summary
 
 PAGES = Result(["page", "views"], [False, True], [("home", "12"), (None, "3")])
 FLOW = FlowStatus("pages", FlowPhase.RUNNING, FlowProgress(micro_batches=4, rows_in=1200, buffered_rows=31), "")
+JOB = JobStatus("a.b.t", VertexCounts(done=1, running=1, left=3, parts=7, skipped=4), "1: 2 of 5")
 
 
 class Sheet:
@@ -75,18 +77,20 @@ def times(number: int) -> Callable[[], bool]:
 
 def test_a_line_is_printed_only_when_something_has_changed() -> None:
     sheet = Sheet(200, is_live=False)
-    display = LineDisplay(sheet.printer, lambda: [FLOW])
+    display = LineDisplay(sheet.printer, Statuses(lambda: [FLOW], lambda: [JOB]))
     display.watch("", times(3))
     display.watch("", times(3))
-    assert len(sheet.text.splitlines()) == 1
+    assert len(sheet.text.splitlines()) == 2
+    assert "job into a.b.t: vertices 1 done, 1 running (1: 2 of 5), 3 left, parts 7 done (4 of them before)" in sheet.text
     assert "pages RUNNING, rows in 1,200, micro-batches 4, buffered 31, flushes 0, rows flushed 0" in sheet.text
 
 
 def test_a_terminal_gets_a_table_that_moves() -> None:
     sheet = Sheet(120, is_live=True)
-    LiveDisplay(sheet.printer, lambda: [FLOW]).watch("waiting", times(3))
+    LiveDisplay(sheet.printer, Statuses(lambda: [FLOW], lambda: [JOB])).watch("waiting", times(3))
     assert "micro-batches" in sheet.text
     assert "1,200" in sheet.text
+    assert "vertices 1 done" in sheet.text
     assert "waiting" in sheet.text
 
 

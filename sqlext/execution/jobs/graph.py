@@ -92,9 +92,26 @@ class JobGraph:
         return tuple(sorted(found))
 
 
+@dataclass(frozen=True)
+class VertexCounts:
+    """How far a job is.
+
+    Attributes:
+        done, running, left: job vertices.
+        parts: the execution vertices that have finished.
+        skipped: those of them that an earlier driver has run.
+    """
+
+    done: int
+    running: int
+    left: int
+    parts: int
+    skipped: int
+
+
 @dataclass
 class Progress:
-    """Which parts of a job have finished. Not for several threads.
+    """Which parts of a job have finished. One thread changes it; others may ask how far it is.
 
     Attributes:
         parallelism: in how many parts each vertex runs, once that is decided.
@@ -117,6 +134,12 @@ class Progress:
         for part in range(self.parallelism[vertex]):
             if (found := ExecutionVertex(vertex, part)) not in self.finished:
                 yield found
+
+    def counts(self) -> VertexCounts:
+        """How far the job is."""
+        done = sum(self.is_finished(vertex.id) for vertex in self.graph.vertices)
+        running = len(self.parallelism) - done
+        return VertexCounts(done, running, len(self.graph.vertices) - done - running, len(self.finished), len(self.skipped))
 
     def summary(self) -> str:
         """The vertices that have begun and not ended, with how many of their parts have: `1: 3 of 8`."""

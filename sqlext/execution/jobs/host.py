@@ -10,25 +10,23 @@ import json
 import logging
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from sqlext import jvm
-from sqlext.errors import JobError, SqlextError, UnsupportedError
-from sqlext.execution import delta_log, sessions, target
-from sqlext.execution.commit import TXN_APP_ID, TXN_VERSION, USER_METADATA, session_settings
+from sqlext.errors import JobError, NameTakenError, SqlextError
+from sqlext.execution import sessions, target
 from sqlext.execution.event_log import EventLog
 from sqlext.execution.fence import Fence, FencedError
+from sqlext.execution.jobs import sink
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, JobEvent
-from sqlext.execution.jobs.fragments import Cut, cut
 from sqlext.execution.jobs.graph import Progress
 from sqlext.execution.jobs.outputs import finished_events
-from sqlext.execution.jobs.pins import pinned, pins_of
 from sqlext.execution.jobs.registry import (
     JobEventKind,
     JobRecord,
@@ -39,18 +37,18 @@ from sqlext.execution.jobs.registry import (
     RegisteredEvent,
     find,
 )
-from sqlext.execution.jobs.run import JobRun, RunSettings, prepare
+from sqlext.execution.jobs.run import JobRun, RunSettings
 from sqlext.execution.jobs.store import JobEventStore, read_events
+from sqlext.execution.jobs.submission import JobRequest, PlannedJob, check_references, planned, planned_again
 from sqlext.execution.lease import Lease
-from sqlext.execution.to_its_end import read_to_its_end
 from sqlext.options import (
     JOB_EVENT_FLUSH_INTERVAL,
     JOB_EVENT_WRITE_BUFFER,
+    JOB_RETENTION,
     PREVIOUS_WORKER_TIMEOUT,
     SNAPSHOT_MIN_PAUSE,
     Options,
 )
-from sqlext.plan import References
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -58,22 +56,24 @@ logger = logging.getLogger(__name__)
 Fingerprints = Callable[[Iterable[str]], Mapping[str, str]]
 """Gives the fingerprints of registered functions, by name."""
 
-_RESULT = "__sqlext_job_result"
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class JobRequest:
-    """A statement to run as a job; see `JobSpec`."""
+class Counted:
+    """What a job has cost this driver.
 
-    statement: str
-    head: str
-    query: str
-    target: tuple[str, ...]
-    is_sorted: bool
-    references: References
-    functions: Mapping[str, str]
+    Attributes:
+        parts: that it ran.
+        skipped: that earlier drivers had finished.
+        event_bytes: written to the store.
+    """
+
+    parts: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    event_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,29 +99,38 @@ class JobHost:
         self._home = home
         self._lease = lease
         self._registry = JobRegistry(home)
+        self.taken_up: tuple[str, ...] = ()  # the ids of the jobs of dead drivers that this process goes on with
+        self.not_taken_up: dict[str, str] = {}  # those of them that failed, and why; written by the thread that runs them
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._runs: dict[str, JobRun] = {}  # by id; each is put in and taken out by the thread that runs it
+        self._runs: dict[str, tuple[JobSpec, JobRun]] = {}  # by id; each is put in and taken out by the thread that runs it
+        self._claimed: set[str] = set()  # the ids of the jobs that a thread of this process has
+        self._claims = threading.Condition()  # guards `_claimed`, and tells when it has changed
 
     def submit(self, session: SparkSession, request: JobRequest, options: Options) -> str:
-        """Run a statement as a job, to its end.
+        """Run a statement as a job, to its end. The statement of a job that was making a new table when its driver died goes
+        on with that job.
 
         Returns:
             A sentence with its id, parts and time.
 
         Raises:
+            NameTakenError: the table that it is to make is there, or another job makes it.
             SqlextError, PySparkException: it failed; what has finished of it stays, for RESUME JOB.
         """
-        own = sessions.session_for(session, request.references)
-        if bound := sessions.bound_to(own, request.references):
-            raise UnsupportedError(
-                f"A job that is to survive its driver cannot read {', '.join(bound)}, which ends with this session. Make it a "
-                "view or a table of a catalog, or set execution.batch.job-recovery.enabled to false."
-            )
-        spec = self._spec(own, request)
+        check_references(session, request.references)
+        name = target.qualified(session, request.target)
+        if (earlier := self._maker_of(name)) is not None and sink.makes_table(session, request.head):
+            return self._go_on_with(earlier, request, options)
+        there = sink.before(session, request.head, name)
+        if there.is_done:
+            return f"there is a table {'.'.join(name)} already; no job was made"
+        job = planned(sessions.session_for(session, request.references), request, name, there)
         self._lease.beat()
-        self._registry.append(RegisteredEvent(spec.id, JobEventKind.SUBMITTED, host=self._lease.host_id, spec=spec.to_json()))
-        return self._run(spec, own, options)
+        self._registry.append(
+            RegisteredEvent(job.spec.id, JobEventKind.SUBMITTED, host=self._lease.host_id, spec=job.spec.to_json())
+        )
+        return self._run(job.spec, lambda: job, options)
 
     def resume(self, job_id: str, functions: Fingerprints, options: Options) -> str:
         """Go on with a job whose driver died, or which failed.
@@ -140,7 +149,7 @@ class JobHost:
                 f"Job {record.spec.id} cannot go on: {', '.join(sorted(changed))} is not the function it began with. Register "
                 "that one, or CANCEL JOB it and run the statement again."
             )
-        return self._run(record.spec, sessions.restored_session(self._spark, record.spec), options)
+        return self._run(record.spec, partial(planned_again, self._spark, record.spec), options)
 
     def cancel(self, job_id: str) -> str:
         """End a job that is not finished, wherever it runs, and take its folder away."""
@@ -150,8 +159,8 @@ class JobHost:
         epoch = record.epoch + 1
         self._fence(record.spec, epoch).take()
         self._registry.append(RegisteredEvent(record.spec.id, JobEventKind.CANCELED, epoch=epoch))
-        if (run := self._runs.get(record.spec.id)) is not None:
-            run.cancel()
+        if (running := self._runs.get(record.spec.id)) is not None:
+            running[1].cancel()
         self._folder(record.spec).delete()
         return f"job {record.spec.id} canceled"
 
@@ -164,6 +173,10 @@ class JobHost:
         records = self._registry.read().values()
         return [r.spec.id for r in records if r.state is JobState.RUNNING and not self._lease.is_alive(r.host)]
 
+    def running(self) -> list[tuple[JobSpec, Progress]]:
+        """The jobs that run in this process, as they are now; asks no storage."""
+        return [(spec, run.progress) for spec, run in list(self._runs.values())]
+
     def events(self, job_id: str) -> list[JobEvent]:
         """All events of a job that are kept: what the store has, each vertex followed by its finished parts."""
         folder = self._folder(find(self._registry.read(), job_id).spec)
@@ -174,74 +187,109 @@ class JobHost:
                 events += finished_events(folder.child(event.table))
         return events
 
-    def take_up(self, functions: Fingerprints, options: Options) -> list[str]:
+    def take_up(self, functions: Fingerprints, options: Options) -> tuple[str, ...]:
         """Go on with all jobs whose driver is gone, one after the other, on a thread of this host's.
 
         Returns:
             Their ids.
         """
-        lost = self.unfinished()
-        if lost:
-            self._thread = threading.Thread(
-                target=self._resume_all, args=(lost, functions, options), name="sqlext-jobs", daemon=True
-            )
+        self.taken_up = tuple(self.unfinished())
+        if self.taken_up:
+            self._thread = threading.Thread(target=self._resume_all, args=(functions, options), name="sqlext-jobs", daemon=True)
             self._thread.start()
-        return lost
+        return self.taken_up
+
+    @property
+    def is_taking_up(self) -> bool:
+        """Whether a job that was taken up still runs."""
+        return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
         """Stop what runs in this process; the registry keeps it as running, for the next host."""
         self._closing = True
-        for run in list(self._runs.values()):
+        for _, run in list(self._runs.values()):
             run.cancel()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
-    def _resume_all(self, ids: list[str], functions: Fingerprints, options: Options) -> None:
-        for job in ids:
+    def _resume_all(self, functions: Fingerprints, options: Options) -> None:
+        for job in self.taken_up:
             if self._closing:
                 return
+            if job not in self.unfinished():
+                continue  # its statement was run again meanwhile
             try:
                 logger.info("taken up again: %s", self.resume(job, functions, options))
             except (SqlextError, *target.SPARK_ERRORS) as error:
+                self.not_taken_up[job] = jvm.reason_of(error)
                 logger.error("job %s cannot be taken up: %s", job, jvm.reason_of(error))
 
     # A run.
 
-    def _run(self, spec: JobSpec, own: SparkSession, options: Options) -> str:
-        started = time.monotonic()
-        epoch = self._take(spec)
-        fence = self._fence(spec, epoch)
-        fence.take()
-        try:
-            run, store = self._prepared(spec, own, epoch, fence, options)
-            self._runs[spec.id] = run
-            try:
-                run.run()
-            finally:
-                self._runs.pop(spec.id, None)
-                store.close()
-        except FencedError:
-            raise
-        except (SqlextError, *target.SPARK_ERRORS) as error:
-            if self._closing:
-                raise  # the next host goes on with it
-            self._registry.append(RegisteredEvent(spec.id, JobEventKind.FAILED, epoch, detail=jvm.reason_of(error)))
-            raise
-        return self._finished(spec, epoch, run.progress, store, time.monotonic() - started)
+    def _maker_of(self, name: tuple[str, ...]) -> JobRecord | None:
+        """The job that makes a table, or was making it when its driver died."""
+        records = self._registry.read().values()
+        made = (record for record in records if record.spec.makes_table and record.spec.target == name)
+        return next((record for record in made if record.state is JobState.RUNNING), None)
 
-    def _prepared(
-        self, spec: JobSpec, own: SparkSession, epoch: int, fence: Fence, options: Options
-    ) -> tuple[JobRun, JobEventStore]:
-        pieces, columns = self._cut(spec, own)
-        if pieces.fingerprint != spec.fingerprint:
-            raise JobError(
-                f"Job {spec.id} cannot go on: Spark plans its query otherwise than when it began. CANCEL JOB it, and run the "
-                "statement again."
+    def _go_on_with(self, earlier: JobRecord, request: JobRequest, options: Options) -> str:
+        """End the job that makes a statement's table, if it is the statement's own."""
+        spec = earlier.spec
+        if spec.statement != request.statement:
+            raise NameTakenError(
+                f"Job {spec.id} makes {'.'.join(spec.target)} already, by another statement. RESUME JOB or CANCEL JOB it first."
             )
+        with self._claims:
+            while spec.id in self._claimed and not self._closing:
+                self._claims.wait(_POLL_SECONDS)
+        record = find(self._registry.read(), spec.id)
+        if record.state is JobState.FINISHED:
+            return _sentence(spec, Counted(**json.loads(record.detail)))
+        return self.resume(spec.id, lambda _: request.functions, options)
+
+    @contextmanager
+    def _claim(self, job_id: str) -> Iterator[None]:
+        with self._claims:
+            if job_id in self._claimed:
+                raise JobError(f"Job {job_id} runs in this process.")
+            self._claimed.add(job_id)
+        try:
+            yield
+        finally:
+            with self._claims:
+                self._claimed.remove(job_id)
+                self._claims.notify_all()
+
+    def _run(self, spec: JobSpec, plan: Callable[[], PlannedJob], options: Options) -> str:
+        """Run a job to its end, unless its table is filled already.
+
+        Args:
+            plan: gives the job that can run; asked only when it has to.
+        """
+        started = time.monotonic()
+        with self._claim(spec.id):
+            epoch = self._take(spec)
+            fence = self._fence(spec, epoch)
+            fence.take()
+            try:
+                counted = Counted() if sink.is_filled(self._spark, spec) else self._run_missing(plan(), epoch, fence, options)
+            except FencedError:
+                raise
+            except (SqlextError, *target.SPARK_ERRORS) as error:
+                if not self._closing:  # else the next host goes on with it
+                    self._registry.append(RegisteredEvent(spec.id, JobEventKind.FAILED, epoch, detail=jvm.reason_of(error)))
+                raise
+            counted = replace(counted, seconds=round(time.monotonic() - started, 1))
+            self._registry.append(RegisteredEvent(spec.id, JobEventKind.FINISHED, epoch, detail=json.dumps(asdict(counted))))
+            self._delete_old(options[JOB_RETENTION])
+        return _sentence(spec, counted)
+
+    def _run_missing(self, planned: PlannedJob, epoch: int, fence: Fence, options: Options) -> Counted:
+        spec, own = planned.spec, planned.session
         log = EventLog(self._folder(spec).child("events"))
         events = read_events(log.read_new())
         slots = int(own.sparkContext.defaultParallelism)
-        settings = RunSettings(spec.id, epoch, self._folder(spec), columns, slots, options[SNAPSHOT_MIN_PAUSE])
+        settings = RunSettings(spec.id, epoch, self._folder(spec), planned.columns, slots, options[SNAPSHOT_MIN_PAUSE])
 
         def tick() -> None:
             self._lease.beat()
@@ -249,78 +297,25 @@ class JobHost:
 
         interval = options[JOB_EVENT_FLUSH_INTERVAL]
         store = JobEventStore(spec.id, log, options[JOB_EVENT_WRITE_BUFFER], interval, fence.check, lambda _: run.cancel())
-        run = JobRun(own, pieces, settings, events, store.write, store.flush, partial(self._write, spec, own), tick)
-        return run, store
+        run = JobRun(own, planned.cut, settings, events, store.write, store.flush, partial(sink.fill, own, spec), tick)
+        self._runs[spec.id] = (spec, run)
+        try:
+            run.run()
+        finally:
+            self._runs.pop(spec.id, None)
+            store.close()
+        skipped = len(run.progress.skipped)
+        return Counted(len(run.progress.finished) - skipped, skipped, event_bytes=store.bytes_written)
 
-    def _cut(self, spec: JobSpec, own: SparkSession) -> tuple[Cut, tuple[str, ...]]:
-        """The query's pieces over the pinned inputs, and its columns."""
-        prepare(own, spec.buckets)
-        frame = own.sql(spec.query)
-        plan = pinned(own, read_to_its_end(own, frame._jdf.queryExecution().analyzed()), spec.pins)
-        return cut(own, plan, spec.is_sorted), tuple(frame.columns)
-
-    def _write(self, spec: JobSpec, own: SparkSession, rows: DataFrame) -> None:
-        """Fill the target, in one transaction of the job's: a driver that repeats it changes nothing."""
-        if self._is_written(spec):
-            logger.info("job %s: its table was filled before", spec.id)
-            return
-        rows.createOrReplaceTempView(_RESULT)
-        metadata = json.dumps({"sqlext": {"job": spec.id}})
-        with session_settings(own, {USER_METADATA: metadata, TXN_APP_ID: spec.id, TXN_VERSION: "0"}):
-            own.sql(f"{spec.head} SELECT * FROM {_RESULT}")  # noqa: S608  # the head is Spark's, as the user wrote it
-
-    def _is_written(self, spec: JobSpec) -> bool:
-        """Whether a commit of the target since the submission is the job's."""
-        if not target.exists(self._spark, spec.target):
-            return False
-        location = target.describe(self._spark, spec.target).location
-        versions = range(spec.target_version + 1, jvm.table_version(self._spark, location) + 1)
-        return any(spec.id in str(delta_log.commit_info(self._spark, location, v).get("userMetadata")) for v in versions)
-
-    def _finished(self, spec: JobSpec, epoch: int, progress: Progress, store: JobEventStore, seconds: float) -> str:
-        ran, skipped = len(progress.finished) - len(progress.skipped), len(progress.skipped)
-        counted = {"parts": ran, "skipped": skipped, "seconds": round(seconds, 1), "event_bytes": store.bytes_written}
-        self._registry.append(RegisteredEvent(spec.id, JobEventKind.FINISHED, epoch, detail=json.dumps(counted)))
-        self._folder(spec).delete()
-        again = f", {skipped} had finished before" if skipped else ""
-        return f"job {spec.id} finished into {'.'.join(spec.target)}, {ran} parts{again}, {seconds:.1f} s"
+    def _delete_old(self, retention: timedelta) -> None:
+        """Take away the folders of jobs that have finished before the retention."""
+        until = datetime.now(UTC) - retention
+        records = self._registry.read()
+        for record in (records[name] for name in self._home.child("jobs").names() if name in records):
+            if record.state is JobState.FINISHED and datetime.fromisoformat(record.ended) <= until:
+                self._folder(record.spec).delete()
 
     # Records.
-
-    def _spec(self, own: SparkSession, request: JobRequest) -> JobSpec:
-        name = target.qualified(own, request.target)
-        version = -1
-        if target.exists(own, name):
-            version = jvm.table_version(own, target.describe(own, name).location)
-        settings = jvm.session_settings(own)
-        buckets = self._buckets(own)
-        draft = JobSpec(
-            id=f"j{uuid.uuid4().hex}",  # so that SQL takes it for a name
-            statement=request.statement,
-            head=request.head,
-            query=request.query,
-            target=name,
-            target_version=version,
-            is_sorted=request.is_sorted,
-            buckets=buckets,
-            pins=(),
-            fingerprint="",
-            functions=request.functions,
-            catalog=own.catalog.currentCatalog(),
-            database=own.catalog.currentDatabase(),
-            settings=settings,
-            variables=sessions.variables_of(own, request.references),
-        )
-        prepare(own, buckets)
-        plan = read_to_its_end(own, own.sql(request.query)._jdf.queryExecution().analyzed())
-        pins = pins_of(own, plan)
-        pieces = cut(own, pinned(own, plan, pins), request.is_sorted)
-        return replace(draft, pins=pins, fingerprint=pieces.fingerprint)
-
-    def _buckets(self, own: SparkSession) -> int:
-        """Enough for all slots twice, and no more than Spark's own number of shuffle partitions."""
-        asked = int(own.conf.get("spark.sql.shuffle.partitions") or 1)
-        return max(1, min(asked, 4 * int(own.sparkContext.defaultParallelism)))
 
     def _take(self, spec: JobSpec) -> int:
         """Note that this process runs the job from here on.
@@ -345,8 +340,6 @@ class JobHost:
 
     def _wait_for_previous(self, record: JobRecord, timeout: timedelta) -> None:
         """Wait until the driver before this one is known to be gone."""
-        if record.spec.id in self._runs:
-            raise JobError(f"Job {record.spec.id} runs in this process.")
         deadline = time.monotonic() + timeout.total_seconds()
         while record.state is JobState.RUNNING and record.host != self._lease.host_id and self._lease.is_alive(record.host):
             if time.monotonic() > deadline:
@@ -358,12 +351,19 @@ class JobHost:
             record = find(self._registry.read(), record.spec.id)
 
     def _view(self, record: JobRecord) -> JobView:
-        run = self._runs.get(record.spec.id)
-        is_lost = record.state is JobState.RUNNING and run is None and not self._lease.is_alive(record.host)
-        return JobView(record, "LOST" if is_lost else str(record.state), run.progress if run is not None else None)
+        running = self._runs.get(record.spec.id)
+        is_lost = record.state is JobState.RUNNING and running is None and not self._lease.is_alive(record.host)
+        return JobView(record, "LOST" if is_lost else str(record.state), running[1].progress if running is not None else None)
 
     def _fence(self, spec: JobSpec, epoch: int) -> Fence:
         return Fence(self._folder(spec), f"job {spec.id}", epoch)
 
     def _folder(self, spec: JobSpec) -> HadoopPath:
         return self._home.child("jobs", spec.id)
+
+
+def _sentence(spec: JobSpec, counted: Counted) -> str:
+    """What the user is told of a finished job."""
+    what = f"{counted.parts} parts" if counted.parts else "its table was filled before"
+    again = f", {counted.skipped} had finished before" if counted.skipped else ""
+    return f"job {spec.id} finished into {'.'.join(spec.target)}, {what}{again}, {counted.seconds:.1f} s"

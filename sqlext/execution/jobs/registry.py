@@ -30,6 +30,8 @@ class JobSpec:
         query: for Spark, rules applied; without END OF STREAM.
         target: catalog, database and table that it fills.
         target_version: of the target when the job was submitted; -1 when there was no table.
+        target_location: of a table that the job makes, where nothing lay when it was submitted; empty when it makes none, or
+            Spark does not tell.
         is_sorted: whether its aggregates sort.
         buckets: into how many an exchange divides.
         pins: its inputs.
@@ -45,6 +47,7 @@ class JobSpec:
     query: str
     target: tuple[str, ...]
     target_version: int
+    target_location: str
     is_sorted: bool
     buckets: int
     pins: tuple[Pin, ...]
@@ -54,6 +57,11 @@ class JobSpec:
     database: str = "default"
     settings: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def makes_table(self) -> bool:
+        """Whether its table is new."""
+        return self.target_version < 0
 
     def to_json(self) -> str:
         return json.dumps({"version": SPEC_VERSION, **asdict(self)}, sort_keys=True)

@@ -138,6 +138,7 @@ class JobRun:
             for vertex in self.progress.ready(started):
                 if vertex.kind is VertexKind.SINK:
                     self._flush_events()
+                    self.progress.parallelism[vertex.id] = 1
                     self._wait_for_sink(pool.submit(self._sink, vertex))
                     return
                 started.add(vertex.id)
@@ -156,9 +157,7 @@ class JobRun:
             wait([sink], TICK_SECONDS)
             self._tick()
         sink.result()
-        last = self._cut.graph.sink.id
-        self.progress.parallelism[last] = 1
-        self.progress.finished.add(ExecutionVertex(last, 0))
+        self.progress.finished.add(ExecutionVertex(self._cut.graph.sink.id, 0))
 
     def _snapshot(self) -> None:
         """What FLIP-383 calls the operator coordinators' snapshot; here, how far each vertex is."""

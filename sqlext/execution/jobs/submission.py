@@ -1,0 +1,124 @@
+"""From a statement to a job that can run: its record, and its query cut into pieces over pinned inputs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+from sqlext.errors import JobError, UnsupportedError
+from sqlext.execution import sessions
+from sqlext.execution.jobs.fragments import Cut, cut
+from sqlext.execution.jobs.pins import pinned, pins_of
+from sqlext.execution.jobs.registry import JobSpec
+from sqlext.execution.jobs.run import prepare
+from sqlext.execution.jobs.sink import Before
+from sqlext.execution.to_its_end import read_to_its_end
+from sqlext.plan import References
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A statement to run as a job; see `JobSpec`."""
+
+    statement: str
+    head: str
+    query: str
+    target: tuple[str, ...]
+    is_sorted: bool
+    references: References
+    functions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job that can run.
+
+    Attributes:
+        session: its own.
+        cut: its query, over the pinned inputs.
+        columns: the names of the query's columns.
+    """
+
+    spec: JobSpec
+    session: SparkSession
+    cut: Cut
+    columns: tuple[str, ...]
+
+
+def check_references(session: SparkSession, references: References) -> None:
+    """Raise UnsupportedError when the query names what ends with its session."""
+    if bound := sessions.bound_to(session, references):
+        raise UnsupportedError(
+            f"A job that is to survive its driver cannot read {', '.join(bound)}, which ends with this session. Make it a "
+            "view or a table of a catalog, or set execution.batch.job-recovery.enabled to false."
+        )
+
+
+def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], before: Before) -> PlannedJob:
+    """A new job, whose inputs are pinned as they are now.
+
+    Args:
+        own: the job's own session.
+        name: of its target, qualified.
+        before: what there is of the target.
+    """
+    settings = jvm.session_settings(own)
+    buckets = _buckets(own)
+    prepare(own, buckets)
+    plan, columns = _analysed(own, request.query)
+    pins = pins_of(own, plan)
+    pieces = cut(own, pinned(own, plan, pins), request.is_sorted)
+    spec = JobSpec(
+        id=f"j{uuid.uuid4().hex}",  # so that SQL takes it for a name
+        statement=request.statement,
+        head=request.head,
+        query=request.query,
+        target=name,
+        target_version=before.version,
+        target_location=before.location,
+        is_sorted=request.is_sorted,
+        buckets=buckets,
+        pins=pins,
+        fingerprint=pieces.fingerprint,
+        functions=request.functions,
+        catalog=own.catalog.currentCatalog(),
+        database=own.catalog.currentDatabase(),
+        settings=settings,
+        variables=sessions.variables_of(own, request.references),
+    )
+    return PlannedJob(spec, own, pieces, columns)
+
+
+def planned_again(spark: SparkSession, spec: JobSpec) -> PlannedJob:
+    """A job as it was, in a session like its first.
+
+    Raises:
+        JobError: an input is gone or was changed, or Spark plans the query otherwise now.
+    """
+    own = sessions.restored_session(spark, spec)
+    prepare(own, spec.buckets)
+    plan, columns = _analysed(own, spec.query)
+    pieces = cut(own, pinned(own, plan, spec.pins), spec.is_sorted)
+    if pieces.fingerprint != spec.fingerprint:
+        raise JobError(
+            f"Job {spec.id} cannot go on: Spark plans its query otherwise than when it began. CANCEL JOB it, and run the "
+            "statement again."
+        )
+    return PlannedJob(spec, own, pieces, columns)
+
+
+def _analysed(own: SparkSession, query: str) -> tuple[Any, tuple[str, ...]]:
+    """Catalyst's plan of a query that reads what its streams hold now, and its columns."""
+    frame = own.sql(query)
+    return read_to_its_end(own, frame._jdf.queryExecution().analyzed()), tuple(frame.columns)
+
+
+def _buckets(own: SparkSession) -> int:
+    """Enough for all slots twice, and no more than Spark's own number of shuffle partitions."""
+    asked = int(own.conf.get("spark.sql.shuffle.partitions") or 1)
+    return max(1, min(asked, 4 * int(own.sparkContext.defaultParallelism)))

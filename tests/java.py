@@ -1,0 +1,40 @@
+"""Java for the processes that tests start: they live for seconds, most of which go into starting it."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+ONE_TIER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # half the CPU time of a process as short as these
+_QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+_DEADLINE = 600.0
+_USUAL = """
+CREATE TABLE ev (k STRING, v INT) USING json;
+INSERT INTO ev VALUES ('a', 1), ('b', 2);
+CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM ev GROUP BY k;
+SELECT * FROM t;
+"""
+
+
+@cache
+def java_options() -> str:
+    """Java's options, with an archive of the classes of Spark and Delta as Java has loaded and verified them once (JEP 350).
+
+    The archive is made when the first test asks for it, and lives as long as this process. Where it does not fit, Java goes
+    without.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="sqlext-java-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    archive = folder / "classes.jsa"
+    (folder / "usual.sql").write_text(_USUAL)
+    command = [sys.executable, "-m", "sqlext.cli", "run", str(folder / "usual.sql"), "--until-idle"]
+    command += ["--warehouse", str(folder / "warehouse")]
+    command += ["--conf", f"spark.driver.extraJavaOptions={ONE_TIER} {_QUIET} -XX:ArchiveClassesAtExit={archive}"]
+    subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE)
+    assert archive.exists(), f"Java has written no {archive}"
+    return f"{ONE_TIER} {_QUIET} -XX:SharedArchiveFile={archive}"
