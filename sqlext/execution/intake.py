@@ -348,10 +348,13 @@ class Intake:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no input is available."""
+        """Whether no input is available.
+
+        A trigger that only looks for some is no input: where looking is slow, one is active most of the time.
+        """
         query = self._query  # another thread may let go of it
         status: Any = query.status if query is not None else {}
-        return bool(status) and not status["isDataAvailable"] and not status["isTriggerActive"]
+        return bool(status) and not status["isDataAvailable"]
 
     def progress(self) -> IntakeProgress:
         with self._lock:

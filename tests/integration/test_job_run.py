@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.errors import JobError
+from sqlext.execution.jobs import division
 from sqlext.execution.jobs.events import JobEvent
 from sqlext.execution.jobs.fragments import Cut, cut
 from sqlext.execution.jobs.graph import ExecutionVertex, VertexKind
@@ -65,6 +66,14 @@ class Job:
         self.rows = sorted(map(tuple, rows.collect()), key=str)
 
 
+@pytest.fixture(autouse=True)
+def every_result_is_kept() -> Iterator[None]:
+    """As those of large jobs are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(division, "KEPT_BYTES", 0)
+        yield
+
+
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Job:
     rows = spark.range(0, 1000, 1, 1).selectExpr("id % 13 AS k", "id AS v", "id % 2 AS w", "concat('s', id % 3) AS s")
@@ -77,9 +86,14 @@ def expected(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, spark.sql(query).collect()), key=str)
 
 
+@pytest.mark.parametrize("last", ["kept", "left to the sink"])
 @pytest.mark.parametrize("name", QUERIES)
-def test_the_rows_are_those_of_the_query(spark: SparkSession, job: Job, name: str) -> None:
+def test_the_rows_are_those_of_the_query(
+    spark: SparkSession, job: Job, name: str, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    if last != "kept":
+        monkeypatch.setattr(division, "KEPT_BYTES", 2**30)
     query = QUERIES[name]
     run = job.run(query)
     assert job.rows == expected(spark, query)
@@ -96,6 +110,23 @@ def test_each_kind_of_vertex_is_divided(spark: SparkSession, job: Job) -> None:
     assert parts[0] > 1, "slices"
     assert parts[2] == BUCKETS
     assert parts[4] == 1
+
+
+def test_a_small_last_result_is_written_once(spark: SparkSession, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(division, "KEPT_BYTES", 2**30)
+    run = job.run(QUERIES["aggregate"])
+    last = run.progress.graph.sink.inputs[0]
+    assert run.progress.parallelism[last] == BUCKETS
+    assert run.progress.counts().left == run.progress.counts().running == 0
+    assert not list(job.folder.glob(f"vertex-{last}-*"))
+    assert job.rows == expected(spark, QUERIES["aggregate"])
+
+
+def test_what_a_query_has_twice_runs_once(spark: SparkSession, job: Job) -> None:
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    run = job.run(QUERIES["self-join"])
+    assert [vertex.kind for vertex in run.progress.graph.vertices].count(VertexKind.SOURCE) == 1
+    assert job.rows == expected(spark, QUERIES["self-join"])
 
 
 def test_what_has_finished_is_not_run_again(spark: SparkSession, job: Job) -> None:

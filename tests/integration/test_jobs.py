@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import sqlext
 from sqlext.execution.fence import Fence
+from sqlext.execution.jobs import division
 from sqlext.execution.jobs.outputs import PartOutput, VertexTable
 from sqlext.execution.jobs.registry import JobEventKind, JobRegistry, RegisteredEvent
 from tests.integration.workshop import Workshop, local
@@ -29,6 +30,14 @@ def jobs(spark: SparkSession) -> Workshop:
     spark.range(0, 600, 1, 3).selectExpr("id % 11 AS k", "id AS v").write.format("delta").saveAsTable("facts")
     sql(RECOVERY)
     return sql
+
+
+@pytest.fixture(autouse=True)
+def every_result_is_kept() -> Iterator[None]:
+    """As those of large jobs are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(division, "KEPT_BYTES", 0)
+        yield
 
 
 class Killed(Exception):  # noqa: N818  # no error of the product: the driver is gone

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlext.errors import JobError
-from sqlext.execution.jobs.graph import ExecutionVertex, JobGraph, JobVertex, Progress, VertexKind
+from sqlext.execution.jobs.graph import ExecutionVertex, JobGraph, JobVertex, Progress, VertexCounts, VertexKind
 
 # Two sources, a join of them by bucket, a sink.
 JOIN = JobGraph(
@@ -46,6 +46,12 @@ def test_what_is_missing_of_a_vertex() -> None:
     assert list(progress.missing(0)) == [ExecutionVertex(0, 0), ExecutionVertex(0, 2)]
     assert not progress.is_finished(0)
     assert not progress.is_finished(1), "nobody has decided its parallelism"
+
+
+def test_how_far_a_job_is() -> None:
+    progress = Progress(JOIN, {0: 2, 1: 2}, finished((0, 0), (0, 1), (1, 0)), frozenset(finished((0, 0))))
+    assert progress.counts() == VertexCounts(done=1, running=1, left=2, parts=3, skipped=1)
+    assert progress.summary() == "1: 1 of 2"
 
 
 def test_a_finished_result_hides_what_is_below_it() -> None:

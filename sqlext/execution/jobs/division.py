@@ -14,6 +14,10 @@ LEAST_SLICES = 8
 GROUP_BYTES = 64 * 2**20
 """A group of buckets has about so much: Spark's own advisory size of a partition."""
 
+KEPT_BYTES = 512 * 2**20
+"""What the last vertex reads for each slot, from which on its result is kept: less is read again in less than a minute, and a
+result that is not kept is written once only, by the sink."""
+
 
 def slices(sizes: Sequence[int]) -> Division:
     """Neighbouring files, in slices of about the same size.

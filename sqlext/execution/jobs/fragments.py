@@ -130,6 +130,7 @@ class _Cutter:
         self._java = java_of(spark)
         self._vertices: list[JobVertex] = []
         self._fragments: list[Fragment] = []
+        self._exchanges: list[tuple[Any, JobVertex]] = []  # in canonical form
         self._nothing = spark._jsparkSession.emptyDataFrame().queryExecution().toRdd()
 
     def run(self, plan: Any) -> Cut:
@@ -159,7 +160,7 @@ class _Cutter:
     def _walk(self, node: Any, piece: _Piece, is_whole: bool) -> Any:
         kind = str(node.getClass().getSimpleName())
         if kind == "ShuffleExchangeExec":
-            below = self._piece(node.child(), node.outputPartitioning())
+            below = self._exchanged(node)
             if not is_whole:
                 piece.buckets.add(below.buckets)
             piece.inputs.append(Input(below.id, is_whole))
@@ -172,6 +173,16 @@ class _Cutter:
             piece.leaves += not children and kind != _SCAN
         changed = [self._walk(child, piece, is_whole) for child in children]
         return node.withNewChildren(scala_seq(self._spark, changed)) if children else node
+
+    def _exchanged(self, exchange: Any) -> JobVertex:
+        """The vertex below an exchange. An exchange that the plan has twice is one, as in Spark's ReuseExchangeAndSubquery."""
+        canonical = exchange.canonicalized()
+        for known, vertex in self._exchanges:
+            if known.equals(canonical):
+                return vertex
+        made = self._piece(exchange.child(), exchange.outputPartitioning())
+        self._exchanges.append((canonical, made))
+        return made
 
     def _stand_in(self, node: Any, number: int) -> Any:
         physical = self._java.org.apache.spark.sql.catalyst.plans.physical

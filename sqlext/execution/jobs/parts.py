@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -46,13 +47,28 @@ def rows_of_part(
     return _frame(spark, plan, [*named, _alias(spark, bucket, BUCKET)])
 
 
-def rows_of_sink(spark: SparkSession, fragment: Fragment, tables: Sequence[VertexTable], names: Sequence[str]) -> DataFrame:
+def rows_of_sink(
+    spark: SparkSession,
+    fragment: Fragment,
+    tables: Sequence[VertexTable],
+    names: Sequence[str],
+    division: Sequence[Sequence[int]] | None,
+) -> DataFrame:
     """What the last piece of a plan gives, when the sink itself runs it.
 
     Args:
         names: of the query's columns.
+        division: the groups of buckets that are run side by side; None for a piece that cannot be divided.
     """
-    plan = _with_inputs(spark, fragment, fragment.plan.clone(), tables, None, None)
+    groups: Sequence[Sequence[int] | None] = division or [None]
+    frames = [_of_sink(spark, fragment, tables, names, buckets) for buckets in groups]
+    return reduce(DataFrame.union, frames)
+
+
+def _of_sink(
+    spark: SparkSession, fragment: Fragment, tables: Sequence[VertexTable], names: Sequence[str], buckets: Sequence[int] | None
+) -> DataFrame:
+    plan = _with_inputs(spark, fragment, fragment.plan.clone(), tables, buckets, None)
     output = items_of(fragment.plan.output())
     return _frame(spark, plan, [_alias(spark, each, name) for each, name in zip(output, names, strict=True)])
 

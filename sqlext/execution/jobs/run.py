@@ -136,10 +136,9 @@ class JobRun:
         running: dict[Future[tuple[OutputFile, ...]], tuple[ExecutionVertex, float]] = {}
         while True:
             for vertex in self.progress.ready(started):
-                if vertex.kind is VertexKind.SINK:
+                if vertex.kind is VertexKind.SINK or self._is_left_to_sink(vertex):
                     self._flush_events()
-                    self.progress.parallelism[vertex.id] = 1
-                    self._wait_for_sink(pool.submit(self._sink, vertex))
+                    self._wait_for_sink(pool.submit(self._sink, vertex), vertex)
                     return
                 started.add(vertex.id)
                 self._initialize(vertex)
@@ -152,12 +151,21 @@ class JobRun:
                 part, began = running.pop(future)
                 self._finish(part, future.result(), time.monotonic() - began)
 
-    def _wait_for_sink(self, sink: Future[None]) -> None:
-        while not sink.done():
-            wait([sink], TICK_SECONDS)
+    def _is_left_to_sink(self, vertex: JobVertex) -> bool:
+        """Whether the sink itself runs the last vertex, whose result is then written once, into the job's table."""
+        sink = self._cut.graph.sink
+        if vertex.kind is not VertexKind.BUCKETS or vertex.id in self._initialized or vertex.id not in sink.inputs:
+            return False
+        return sum(self._bytes_of_buckets(vertex)) < division.KEPT_BYTES * self._settings.slots
+
+    def _wait_for_sink(self, writing: Future[None], vertex: JobVertex) -> None:
+        last = self._cut.graph.sink.id
+        self.progress.parallelism |= {vertex.id: len(self._division(vertex)), last: 1}
+        while not writing.done():
+            wait([writing], TICK_SECONDS)
             self._tick()
-        sink.result()
-        self.progress.finished.add(ExecutionVertex(self._cut.graph.sink.id, 0))
+        writing.result()
+        self.progress.finished |= {*self.progress.missing(vertex.id), ExecutionVertex(last, 0)}
 
     def _snapshot(self) -> None:
         """What FLIP-383 calls the operator coordinators' snapshot; here, how far each vertex is."""
@@ -198,11 +206,15 @@ class JobRun:
         if vertex.kind is VertexKind.SOURCE:
             return division.slices(self._slices[vertex.id].bytes)
         if vertex.kind is VertexKind.BUCKETS:
-            read = [each.vertex for each in self._fragments[vertex.id].inputs if not each.is_whole]
-            buckets = self._cut.graph.vertices[read[0]].buckets
-            sizes = [self._tables[each].bytes_by_bucket(buckets) for each in read]
-            return division.groups([sum(of_bucket) for of_bucket in zip(*sizes, strict=True)], self._settings.slots)
+            return division.groups(self._bytes_of_buckets(vertex), self._settings.slots)
         return ((),)
+
+    def _bytes_of_buckets(self, vertex: JobVertex) -> list[int]:
+        """The measured bytes of each bucket that a vertex reads, of all its inputs together."""
+        read = [each.vertex for each in self._fragments[vertex.id].inputs if not each.is_whole]
+        buckets = self._cut.graph.vertices[read[0]].buckets
+        sizes = [self._tables[each].bytes_by_bucket(buckets) for each in read]
+        return [sum(of_bucket) for of_bucket in zip(*sizes, strict=True)]
 
     def _table(self, event: ExecutionJobVertexInitialized) -> VertexTable:
         fragment = self._fragments[event.vertex]
@@ -220,6 +232,7 @@ class JobRun:
     def _written(self, part: ExecutionVertex) -> tuple[OutputFile, ...]:
         context, fragment = self._session.sparkContext, self._fragments[part.vertex]
         context.addJobTag(self._settings.job)
+        context.setLocalProperty("spark.scheduler.pool", self._settings.job)  # in FAIR mode, jobs share the cluster
         context.setLocalProperty("spark.job.description", f"sqlext job {self._settings.job}: {fragment.vertex.name} {part}")
         kind, chosen = fragment.vertex.kind, self._initialized[part.vertex].division[part.part]
         tables = [self._tables[each.vertex] for each in fragment.inputs]
@@ -245,7 +258,8 @@ class JobRun:
                 rows = parts.result(self._session, self._tables[vertex.inputs[0]], self._settings.columns)
             else:
                 tables = [self._tables[each.vertex] for each in fragment.inputs]
-                rows = parts.rows_of_sink(self._session, fragment, tables, self._settings.columns)
+                divided = self._division(vertex) if vertex.kind is VertexKind.BUCKETS else None
+                rows = parts.rows_of_sink(self._session, fragment, tables, self._settings.columns, divided)
             self._write_sink(rows)
 
 
