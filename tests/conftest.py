@@ -24,7 +24,7 @@ _DEADLINE = 30.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--complete", action="store_true", help="write the rows that come back into the .slt files")
-    parser.addoption("--kills", type=int, default=3, help="how often a fault test kills its process")
+    parser.addoption("--kills", type=int, default=2, help="how often a fault test kills its process")
     parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")
 
 

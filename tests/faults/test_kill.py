@@ -61,7 +61,7 @@ class World:
     files: int
     files_a_trigger: int
     killed: Counter[str] = field(default_factory=Counter)
-    _read: dict[Path, list[dict[str, Any]]] = field(default_factory=dict)
+    _read: dict[tuple[Path, int], list[dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.source = self.folder / "events"
@@ -146,10 +146,14 @@ class World:
         return sorted(self.warehouse.glob(f"{table}/_delta_log/*.json"))
 
     def _actions(self, log: Path) -> list[dict[str, Any]]:
-        """Read once: a log's file is there whole or not at all, and stays as it is."""
-        if log not in self._read:
-            self._read[log] = [json.loads(line) for line in log.read_text().splitlines()]
-        return self._read[log]
+        """Read once: a log's file is there whole or not at all, and stays as it is, unless the table is made anew."""
+        try:
+            version = (log, log.stat().st_mtime_ns)
+            if version not in self._read:
+                self._read[version] = [json.loads(line) for line in log.read_text().splitlines()]
+        except FileNotFoundError:  # of a table that was half made
+            return []
+        return self._read[version]
 
     def data_files(self) -> int:
         return sum(1 for _ in self.warehouse.glob("totals/*.parquet")) + sum(1 for _ in self.warehouse.glob("totals/*.bin"))
