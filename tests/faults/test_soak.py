@@ -227,7 +227,7 @@ def footprint(spark: SparkSession, home: str) -> Footprint:
         jvm_heap=heap.getUsed() / 1024**2,
         python_threads=threading.active_count(),
         jvm_threads=java_threads(jvm),
-        files=sum(1 for path in local(home).rglob("*") if path.is_file()),
+        files=sum(len(files) for _, _, files in os.walk(local(home))),  # unlike rglob, it bears with folders that go meanwhile
         java_objects=gateway.java_gateway_server.getGateway().getBindings().size(),
         python_proxies=len(gateway.gateway_property.pool.dict),
     )
