@@ -97,6 +97,7 @@ def _settings(folder: Path) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.mode": "FAIR",  # a job that survives its driver shares the machine with flows, from a pool of its own
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # Spark's own 200 are for clusters
         "spark.databricks.delta.snapshotPartitions": "2",  # Delta's own 50 as well
         "spark.sql.catalogImplementation": "hive",

@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sqlext.execution.cardinality import has_many_strings
 from sqlext.java import items_of, java_of, scala_seq
 
 _HASH_AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec")
@@ -46,7 +47,78 @@ def sorted_aggregates(spark: SparkSession, node: Any) -> Any:
     changed = [sorted_aggregates(spark, child) for child in children]
     if any(one is not other for one, other in zip(children, changed, strict=True)):
         node = node.withNewChildren(scala_seq(spark, changed))
-    return node.toSortAggregate() if _is_behind_exchange(spark, node) else node
+    return _sorted(spark, node) if _is_behind_exchange(spark, node) else node
+
+
+def _sorted(spark: SparkSession, aggregate: Any) -> Any:
+    """A hash aggregate as one that asks for its input sorted by key.
+
+    Spark sorts by the first eight bytes of the first sort expression, and looks at the rows themselves only where those are
+    equal. A single number is all there is of such a key. Other keys are sorted by their hash first: strings often begin alike,
+    and to compare them is what a sort then spends its time on.
+    """
+    node, keys = aggregate.toSortAggregate(), items_of(aggregate.groupingExpressions())
+    below, offset = node.child(), int(node.initialInputBufferOffset())
+    if _is_partial(below) and has_many_strings(spark, below):
+        below, offset = _in_one_map(spark, below), offset + 1
+    if _is_hashed(keys) and _gives_its_results(node):
+        hashed = java_of(spark).org.apache.spark.sql.catalyst.expressions.XxHash64(scala_seq(spark, keys), 42)
+        keys = [_alias(spark, hashed, "hash"), *keys]
+    return node.copy(
+        node.requiredChildDistributionExpressions(),
+        node.isStreaming(),
+        node.numShufflePartitions(),
+        scala_seq(spark, keys),
+        node.aggregateExpressions(),
+        node.aggregateAttributes(),
+        offset,
+        node.resultExpressions(),
+        below,
+    )
+
+
+def _gives_its_results(node: Any) -> bool:
+    """Whether what an aggregate gives are its results. Of partial ones it is keys and buffers, so the keys cannot be changed."""
+    modes = {str(each.mode().toString()) for each in items_of(node.aggregateExpressions())}
+    return modes <= {"Final", "Complete"}
+
+
+def _is_partial(node: Any) -> bool:
+    """Whether a node is a hash aggregate before an exchange."""
+    is_hash = node.getClass().getSimpleName() == "HashAggregateExec"
+    return is_hash and bool(node.requiredChildDistributionExpressions().isEmpty())
+
+
+def _in_one_map(spark: SparkSession, partial: Any) -> Any:
+    """A hash aggregate that looks for each key in one map only.
+
+    Spark looks into a map of 65,536 keys first, and then into one that can spill. With more keys than that the first look is in
+    vain, and takes a third of the whole time. Keys of a binary type have no first map: so there is one, which is null.
+    """
+    jvm = java_of(spark)
+    expressions, binary = jvm.org.apache.spark.sql.catalyst.expressions, jvm.org.apache.spark.sql.types.DataTypes.BinaryType
+    nothing = _alias(spark, expressions.Literal.create(None, binary), "many_keys")
+    keys = items_of(partial.groupingExpressions())
+    results = items_of(partial.resultExpressions())
+    return partial.copy(
+        partial.requiredChildDistributionExpressions(),
+        partial.isStreaming(),
+        partial.numShufflePartitions(),
+        scala_seq(spark, [*keys, nothing]),
+        partial.aggregateExpressions(),
+        partial.aggregateAttributes(),
+        partial.initialInputBufferOffset(),
+        scala_seq(spark, [*results[: len(keys)], nothing.toAttribute(), *results[len(keys) :]]),
+        partial.child(),
+    )
+
+
+def _is_hashed(keys: list[Any]) -> bool:
+    """Whether keys are sorted by their hash first: equal keys must have one hash, and a number alone is sorted by itself."""
+    kinds = [str(key.dataType().catalogString()) for key in keys]
+    if any("collate" in kind or "map<" in kind for kind in kinds):
+        return False
+    return len(kinds) > 1 or kinds[0] in ("string", "binary")
 
 
 def _is_behind_exchange(spark: SparkSession, node: Any) -> bool:
@@ -67,17 +139,13 @@ def forget_logical_plans(spark: SparkSession, node: Any) -> None:
 
 def _with_columns_of_its_own(spark: SparkSession, stage: Any) -> Any:
     """Columns with new ids: a CTE that is read twice brings the same plan twice."""
-    jvm = java_of(spark)
-    catalyst = jvm.org.apache.spark.sql.catalyst
-    named = [
-        catalyst.expressions.Alias(
-            column,
-            column.name(),
-            catalyst.expressions.NamedExpression.newExprId(),
-            scala_seq(spark, []),
-            jvm.scala.Option.apply(None),
-            scala_seq(spark, []),
-        )
-        for column in items_of(stage.output())
-    ]
-    return catalyst.plans.logical.Project(scala_seq(spark, named), stage)
+    named = [_alias(spark, column, str(column.name())) for column in items_of(stage.output())]
+    return java_of(spark).org.apache.spark.sql.catalyst.plans.logical.Project(scala_seq(spark, named), stage)
+
+
+def _alias(spark: SparkSession, child: Any, name: str) -> Any:
+    """A named expression with an id of its own."""
+    java = java_of(spark)
+    expressions = java.org.apache.spark.sql.catalyst.expressions
+    nothing, none = scala_seq(spark, []), java.scala.Option.apply(None)
+    return expressions.Alias(child, name, expressions.NamedExpression.newExprId(), nothing, none, nothing)

@@ -93,6 +93,29 @@ def test_the_plan_is_sorted(events: Workshop, query: str, plan: list[str]) -> No
     assert events.batch(f"{query} {END}") == events.batch(query.replace("STREAM", ""))
 
 
+@pytest.mark.parametrize(
+    ("keys", "order"),
+    [("v", r"v#\d+L?"), ("k", r"xxhash64\(k#\d+, 42\) AS hash#\d+L ASC NULLS FIRST, k#\d+"), ("k, v", r"xxhash64\(k#\d+, v#")],
+)
+def test_keys_are_sorted_by_their_hash_unless_they_are_one_number(events: Workshop, keys: str, order: str) -> None:
+    plan = events.spark.sql(f"SELECT {keys}, count(*) FROM ev GROUP BY {keys} {END}")._jdf.queryExecution().toString()
+    assert re.search(rf"Sort \[{order}", plan)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "delta with column mapping"])
+def test_strings_that_a_file_has_no_dictionary_of_have_one_map_only(sql: Workshop, kind: str) -> None:
+    mapping = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')" if "mapping" in kind else ""
+    many = "concat(repeat('a long string', 10), IF(id % 9 = 0, NULL, id % 9000))"
+    rows = f"SELECT {many} AS many, concat('of ', id % 7) AS few, id % 3 AS v FROM range(0, 20000, 1, 1)"
+    sql(f"CREATE TABLE words USING {kind.split()[0]} {mapping} AS {rows}")
+    sql("INSERT INTO words VALUES (NULL, NULL, 1)")  # a small file, without any dictionary
+    for keys, is_many in (("many", True), ("v, many", True), ("few", False), ("upper(many)", False), ("v", False)):
+        query = f"SELECT {keys}, count(*), sum(v), first(v, true) FROM words WHERE v < 2 GROUP BY {keys}"
+        plan = sql.spark.sql(f"{query} {END}")._jdf.queryExecution().toString()
+        assert ("many_keys" in plan) == is_many, keys
+        assert sql.batch(f"{query} {END}") == sql.batch(query)
+
+
 def test_sorting_can_be_turned_off(events: Workshop) -> None:
     events("SET execution.sorted-shuffles.enabled = false")
     try:
