@@ -113,6 +113,10 @@ def d_of_batch(batch: pa.RecordBatch) -> pa.Array:
     return batch.column("d")
 
 
+def no_keys(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column("id").slice(0, 0)
+
+
 Window = sqlext.execution.partition.PartitionWindowedDataFrame
 Method = Callable[[Window], DataFrame]
 
@@ -397,6 +401,7 @@ def negated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         (lambda w: w.aggregate(IdsOfRows(), "x INT"), "gives a row with the columns ['ids']; declared are ['x']."),
         (lambda w: w.reduce(lambda one, other: 1 / 0), "reduce_partition: the function `<lambda>` in partition "),
         (lambda w: w.sort_partition(lambda row: "a", key_type="INT"), "a key does not fit the type INT: "),
+        (lambda w: w.sort_partition(no_keys, key_type="BIGINT"), "a batch of 2 rows has as many keys; these are 0"),
         (lambda w: w.sort_partition(d_of_batch, key_type="INT"), "'Field \"d\" does not exist in schema'"),
     ],
 )
