@@ -16,10 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, DateType, IntegralType, StructType, TimestampNTZType, TimestampType
 
 from sqlext.errors import SchemaError, SetupError, UnsupportedError
-from sqlext.execution.arrow_tasks import through_arrow
 from sqlext.execution.keyed_stream import KeyedProcessor
 from sqlext.execution.keyed_worker import KeyedTask
-from sqlext.execution.partition import as_schema, grouped, windowed
+from sqlext.execution.partition import as_schema, grouped, through_arrow, windowed
 from sqlext.jvm import has_watermark, reason_of
 from sqlext.keyed_functions import OPERATOR, KeyedProcessFunction
 from sqlext.names import quote

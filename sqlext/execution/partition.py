@@ -12,24 +12,29 @@ from __future__ import annotations
 import datetime
 import decimal
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
-from sqlext.execution.arrow_tasks import COLUMN, KEY, can_be_named, column_through_arrow, numbered, through_arrow
+from sqlext.execution.keyed_worker import KeyedTask
 from sqlext.execution.partition_worker import AggregateWindow, MapWindow, PartitionTask, ReduceWindow, SelectKey
 from sqlext.jvm import grouping_of, reason_of
 from sqlext.partition_functions import OPERATORS, AggregateFunction, check_arity, name_of, reads_batches
 from sqlext.plan import INTERNAL_PREFIX, OperatorAttributes, OperatorAttributesBuilder
 
+_KEY = f"{INTERNAL_PREFIX}key_"
 _SORT_KEY = f"{INTERNAL_PREFIX}sort_key"
+_COLUMN = f"{INTERNAL_PREFIX}column_"
 
 _DDL_OF_ANNOTATIONS: Mapping[type, str] = MappingProxyType(
     {
@@ -138,7 +143,7 @@ def windowed(
     """
     check_bounded(operator, frame.isStreaming)
     if keys:
-        frame = frame.select("*", *(key.alias(f"{KEY}{index}") for index, (_, key) in enumerate(keys)))
+        frame = frame.select("*", *(key.alias(f"{_KEY}{index}") for index, (_, key) in enumerate(keys)))
         for (name, _), field in zip(keys, frame.schema.fields[-len(keys) :], strict=True):
             if isinstance(field.dataType, StringType) and field.dataType.collation not in (None, "UTF8_BINARY"):
                 raise UnsupportedError(
@@ -272,10 +277,10 @@ class PartitionWindowedDataFrame:
         if not 0 <= index < len(names):
             columns = ", ".join(f"{at} `{name}`" for at, name in enumerate(names))
             raise SchemaError(f"sort_partition has no column {index}. The columns are {columns}.")
-        if can_be_named(names):
+        if _can_be_named(names):
             return self._sorted_by(_ordered(F.col(names[index]), order))
-        by_place = PartitionWindowedDataFrame(numbered(self._frame), self._keys)
-        return by_place._sorted_by(_ordered(F.col(f"{COLUMN}{index}"), order)).toDF(*names)
+        numbered = PartitionWindowedDataFrame(_numbered(self._frame), self._keys)
+        return numbered._sorted_by(_ordered(F.col(f"{_COLUMN}{index}"), order)).toDF(*names)
 
     def _named(self, name: str) -> Column:
         columns = f"The columns are {', '.join(f'`{each}`' for each in self._schema.names)}."
@@ -287,20 +292,20 @@ class PartitionWindowedDataFrame:
             raise SchemaError(
                 f"sort_partition has no column `{name}`.{did_you_mean(name, self._schema.names)} {columns}"
             ) from None
-        if len(found) != 1 or found[0].startswith(KEY):
+        if len(found) != 1 or found[0].startswith(_KEY):
             raise SchemaError(f"sort_partition has no column `{name}`. {columns}")
         return F.col(name)
 
     def _sorted_by_selector(self, selector: Callable[[Any], Any], order: Order, kind: DataType) -> DataFrame:
-        """The keys are made in Python while the rows stay in Java; both go through the sort, and keys are dropped behind it."""
+        """The keys are made in Python, go with the rows through the sort, and are dropped behind it."""
         check_arity("sort_partition", selector, ("record",))
-        frame, count = numbered(self._frame), len(self._schema)
-        key = StructType([StructField(_SORT_KEY, kind)])
-        process = SelectKey(selector, reads_batches(selector), self._schema, key)
-        task = PartitionTask("sort_partition", name_of(selector), process, True, self._schema, key)
-        columns = [F.col(name) for name in frame.columns]
-        made = column_through_arrow(task, frame.columns[:count]).alias(_SORT_KEY)
-        with_key = PartitionWindowedDataFrame(frame.select(*columns[:count], made, *columns[count:]), self._keys)
+        frame = _numbered(self._frame)
+        key = StructField(_SORT_KEY, kind)
+        fields, count = frame.schema.fields, len(self._schema)
+        whole = StructType([*fields[:count], key, *fields[count:]])
+        process = SelectKey(selector, reads_batches(selector), self._schema, StructType([key]))
+        task = PartitionTask("sort_partition", name_of(selector), process, True, frame.schema, whole)
+        with_key = PartitionWindowedDataFrame(through_arrow(frame, task), self._keys)
         return with_key._sorted_by(_ordered(F.col(_SORT_KEY), order)).drop(_SORT_KEY).toDF(*self._schema.names)
 
     # Windows.
@@ -326,6 +331,47 @@ class PartitionWindowedDataFrame:
 
 def _ordered(column: Column, order: Order) -> Column:
     return column.asc_nulls_first() if order is Order.ASCENDING else column.desc_nulls_last()
+
+
+def _can_be_named(names: list[str]) -> bool:
+    """Whether each name, as it is, finds its column: it has no dot in it, and stands there once."""
+    return len({name.lower() for name in names}) == len(names) and all(re.fullmatch(r"\w+", name) for name in names)
+
+
+def _numbered(frame: DataFrame) -> DataFrame:
+    """The same columns, under names that are no other's; key columns keep theirs."""
+    return frame.toDF(*(name if name.startswith(_KEY) else f"{_COLUMN}{at}" for at, name in enumerate(frame.columns)))
+
+
+def through_arrow(frame: DataFrame, task: PartitionTask | KeyedTask) -> DataFrame:
+    """What a task makes of each partition.
+
+    Raises:
+        SchemaError: a column's type has no counterpart in Arrow.
+    """
+    for field in (*frame.schema.fields, *task.returns.fields):
+        try:
+            to_arrow_type(field.dataType, timezone="UTC")
+        except PySparkException:
+            kind = field.dataType.simpleString().upper()
+            raise SchemaError(
+                f"{task.operator}: the column `{field.name}` is {kind}, which cannot go through Arrow. Cast it, or leave it out."
+            ) from None
+
+    names = task.returns.names
+    unique = [f"{_COLUMN}{at}" for at in range(len(names))]
+    is_plain = len(set(names)) == len(names)  # Spark cannot read batches in which two columns have one name
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in task.run(batches):
+            yield batch if is_plain else pa.RecordBatch.from_arrays(batch.columns, names=unique)
+
+    run.__name__ = re.sub(r"\W", "_", f"{task.operator}_{task.name}")  # Spark's plans show it
+    frame = frame if _can_be_named(frame.columns) else _numbered(frame)
+    if is_plain:
+        return frame.mapInArrow(run, task.returns)
+    fields = [StructField(name, field.dataType, field.nullable) for name, field in zip(unique, task.returns, strict=True)]
+    return frame.mapInArrow(run, StructType(fields)).toDF(*names)
 
 
 def as_schema(operator: str, schema: StructType | str) -> StructType:

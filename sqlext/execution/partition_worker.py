@@ -80,7 +80,7 @@ class ReduceWindow:
 
 @dataclass(frozen=True)
 class SelectKey:
-    """sort_partition: the keys of each batch's rows, as a batch of that one column.
+    """sort_partition: each batch with the keys of its rows as a column behind those of `schema`, before what else it has.
 
     Attributes:
         selector: makes a key of a row; or an array of keys of a batch, when `reads_batches`.
@@ -94,9 +94,12 @@ class SelectKey:
     key: StructType
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        count = len(self.schema)
         for batch in batches:
-            keys = self._of_batch(batch) if self.reads_batches else self._of_rows(_rows(batch, self.schema))
-            yield pa.RecordBatch.from_arrays([keys], names=self.key.names)
+            records = pa.RecordBatch.from_arrays(batch.columns[:count], names=self.schema.names)
+            keys = self._of_batch(records) if self.reads_batches else self._of_rows(_rows(records, self.schema))
+            names = [*batch.schema.names[:count], *self.key.names, *batch.schema.names[count:]]
+            yield pa.RecordBatch.from_arrays([*batch.columns[:count], keys, *batch.columns[count:]], names=names)
 
     def _of_batch(self, batch: pa.RecordBatch) -> pa.Array:
         keys = self.selector(batch)
