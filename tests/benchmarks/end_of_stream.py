@@ -48,7 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     spark.conf.set("spark.sql.shuffle.partitions", str(given.partitions))
-    spark.conf.set("spark.sql.files.maxPartitionBytes", "1g")  # a task a core; of Spark's three, one would run alone
     kinds: dict[str, Any] = {}
     for kind, key in KEYS.items():
         write(spark, folder / kind, key, given)
