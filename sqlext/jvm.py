@@ -121,6 +121,15 @@ def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
     return DataFrame(java_of(spark).org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
+def alias(spark: SparkSession, child: Any, name: str, like: Any = None) -> Any:
+    """A named expression of Catalyst's, with an id of its own or that of another one."""
+    java = java_of(spark)
+    expressions = java.org.apache.spark.sql.catalyst.expressions
+    nothing, none = scala_seq(spark, []), java.scala.Option.apply(None)
+    identity = expressions.NamedExpression.newExprId() if like is None else like.exprId()
+    return expressions.Alias(child, name, identity, nothing, none, nothing)
+
+
 def can_be_analysed(spark: SparkSession, plan: Any) -> bool:
     """Whether Spark can make sense of a parsed statement; a command is not run."""
     skip = java_of(spark).org.apache.spark.sql.execution.CommandExecutionMode.SKIP()

@@ -35,10 +35,10 @@ def has_many_strings(spark: SparkSession, aggregate: Any) -> bool:
         aggregate: physical, before its exchange. One footer is read, of one of its files.
     """
     keys = [key for key in items_of(aggregate.groupingExpressions()) if key.dataType().catalogString() == "string"]
-    scan = _scan_below(aggregate)
-    if not keys or scan is None:
+    scan = _scan_below(aggregate) if keys else None
+    if scan is None:
         return False
-    names = {name for key in keys if (name := _column(scan, key)) is not None}
+    names = _columns(scan, keys)
     try:
         path = _some_file(spark, scan.relation().location()) if names else None
         return path is not None and _without_dictionary(spark, path, names)
@@ -54,15 +54,15 @@ def _scan_below(node: Any) -> Any:
     return node if is_parquet else None
 
 
-def _column(scan: Any, key: Any) -> str | None:
-    """The name in the files of the column that a key is; None when it is something else."""
-    if not any(attribute.exprId().equals(key.exprId()) for attribute in items_of(scan.output())):
-        return None
+def _columns(scan: Any, keys: list[Any]) -> set[str]:
+    """The names in the files of those keys that are columns."""
+    read = [attribute.exprId() for attribute in items_of(scan.output())]
+    wanted = {str(key.name()) for key in keys if any(each.equals(key.exprId()) for each in read)}
     index = scan.relation().location()
     is_delta = index.getClass().getSimpleName() == _DELTA_INDEX  # which alone knows what its files call a column
     schema = index.preparedScan().scannedSnapshot().metadata().schema() if is_delta else scan.relation().dataSchema()
     fields = json.loads(schema.json())["fields"]
-    return next((field["metadata"].get(_PHYSICAL_NAME, field["name"]) for field in fields if field["name"] == key.name()), None)
+    return {field["metadata"].get(_PHYSICAL_NAME, field["name"]) for field in fields if field["name"] in wanted}
 
 
 def _some_file(spark: SparkSession, index: Any) -> Any:

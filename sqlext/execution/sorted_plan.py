@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.execution.cardinality import has_many_strings
 from sqlext.java import items_of, java_of, scala_seq
+from sqlext.jvm import alias
 
 _HASH_AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec")
 
@@ -35,22 +36,27 @@ def end_of_stream(spark: SparkSession, analysed: Any, is_sorted: bool) -> Any:
     planned = java_session.sessionState().executePlan(analysed, execution.CommandExecutionMode.SKIP())
     physical = planned.sparkPlan()
     if is_sorted:
-        physical = sorted_aggregates(spark, physical)
+        physical = sorted_aggregates(spark, physical, looks_at_files=True)
     forget_logical_plans(spark, physical)
     stage = execution.adaptive.LogicalQueryStage(planned.optimizedPlan(), physical)
     return _with_columns_of_its_own(spark, stage)
 
 
-def sorted_aggregates(spark: SparkSession, node: Any) -> Any:
-    """The physical plan with sort-based aggregates behind its exchanges."""
+def sorted_aggregates(spark: SparkSession, node: Any, looks_at_files: bool) -> Any:
+    """The physical plan with sort-based aggregates behind its exchanges.
+
+    Args:
+        looks_at_files: whether what is before the exchanges may depend on the input's files (`cardinality`). Which files are
+            looked at is not sure to be the same the next time, so a plan that must be made again has to do without.
+    """
     children = items_of(node.children())
-    changed = [sorted_aggregates(spark, child) for child in children]
+    changed = [sorted_aggregates(spark, child, looks_at_files) for child in children]
     if any(one is not other for one, other in zip(children, changed, strict=True)):
         node = node.withNewChildren(scala_seq(spark, changed))
-    return _sorted(spark, node) if _is_behind_exchange(spark, node) else node
+    return _sorted(spark, node, looks_at_files) if _is_behind_exchange(spark, node) else node
 
 
-def _sorted(spark: SparkSession, aggregate: Any) -> Any:
+def _sorted(spark: SparkSession, aggregate: Any, looks_at_files: bool) -> Any:
     """A hash aggregate as one that asks for its input sorted by key.
 
     Spark sorts by the first eight bytes of the first sort expression, and looks at the rows themselves only where those are
@@ -59,21 +65,26 @@ def _sorted(spark: SparkSession, aggregate: Any) -> Any:
     """
     node, keys = aggregate.toSortAggregate(), items_of(aggregate.groupingExpressions())
     below, offset = node.child(), int(node.initialInputBufferOffset())
-    if _is_partial(below) and has_many_strings(spark, below):
+    if looks_at_files and _is_partial(below) and has_many_strings(spark, below):
         below, offset = _in_one_map(spark, below), offset + 1
     if _is_hashed(keys) and _gives_its_results(node):
         hashed = java_of(spark).org.apache.spark.sql.catalyst.expressions.XxHash64(scala_seq(spark, keys), 42)
-        keys = [_alias(spark, hashed, "hash"), *keys]
-    return node.copy(
-        node.requiredChildDistributionExpressions(),
-        node.isStreaming(),
-        node.numShufflePartitions(),
-        scala_seq(spark, keys),
-        node.aggregateExpressions(),
-        node.aggregateAttributes(),
+        keys = [alias(spark, hashed, "hash"), *keys]
+    return _changed(node, scala_seq(spark, keys), offset, node.resultExpressions(), below)
+
+
+def _changed(aggregate: Any, keys: Any, offset: int, results: Any, child: Any) -> Any:
+    """An aggregate of the same kind and functions, with other keys, place of its buffers in the input, results and input."""
+    return aggregate.copy(
+        aggregate.requiredChildDistributionExpressions(),
+        aggregate.isStreaming(),
+        aggregate.numShufflePartitions(),
+        keys,
+        aggregate.aggregateExpressions(),
+        aggregate.aggregateAttributes(),
         offset,
-        node.resultExpressions(),
-        below,
+        results,
+        child,
     )
 
 
@@ -97,20 +108,11 @@ def _in_one_map(spark: SparkSession, partial: Any) -> Any:
     """
     jvm = java_of(spark)
     expressions, binary = jvm.org.apache.spark.sql.catalyst.expressions, jvm.org.apache.spark.sql.types.DataTypes.BinaryType
-    nothing = _alias(spark, expressions.Literal.create(None, binary), "many_keys")
-    keys = items_of(partial.groupingExpressions())
-    results = items_of(partial.resultExpressions())
-    return partial.copy(
-        partial.requiredChildDistributionExpressions(),
-        partial.isStreaming(),
-        partial.numShufflePartitions(),
-        scala_seq(spark, [*keys, nothing]),
-        partial.aggregateExpressions(),
-        partial.aggregateAttributes(),
-        partial.initialInputBufferOffset(),
-        scala_seq(spark, [*results[: len(keys)], nothing.toAttribute(), *results[len(keys) :]]),
-        partial.child(),
-    )
+    nothing = alias(spark, expressions.Literal.create(None, binary), "many_keys")
+    keys, results = items_of(partial.groupingExpressions()), items_of(partial.resultExpressions())
+    given = [*results[: len(keys)], nothing.toAttribute(), *results[len(keys) :]]
+    with_nothing = scala_seq(spark, [*keys, nothing])
+    return _changed(partial, with_nothing, partial.initialInputBufferOffset(), scala_seq(spark, given), partial.child())
 
 
 def _is_hashed(keys: list[Any]) -> bool:
@@ -139,13 +141,5 @@ def forget_logical_plans(spark: SparkSession, node: Any) -> None:
 
 def _with_columns_of_its_own(spark: SparkSession, stage: Any) -> Any:
     """Columns with new ids: a CTE that is read twice brings the same plan twice."""
-    named = [_alias(spark, column, str(column.name())) for column in items_of(stage.output())]
+    named = [alias(spark, column, str(column.name())) for column in items_of(stage.output())]
     return java_of(spark).org.apache.spark.sql.catalyst.plans.logical.Project(scala_seq(spark, named), stage)
-
-
-def _alias(spark: SparkSession, child: Any, name: str) -> Any:
-    """A named expression with an id of its own."""
-    java = java_of(spark)
-    expressions = java.org.apache.spark.sql.catalyst.expressions
-    nothing, none = scala_seq(spark, []), java.scala.Option.apply(None)
-    return expressions.Alias(child, name, expressions.NamedExpression.newExprId(), nothing, none, nothing)

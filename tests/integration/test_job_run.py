@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.errors import JobError
+from sqlext.execution import sorted_plan
 from sqlext.execution.jobs import division
 from sqlext.execution.jobs.events import JobEvent
 from sqlext.execution.jobs.fragments import Cut, cut
@@ -195,3 +196,15 @@ def test_the_same_query_has_the_same_fingerprint_and_another_one_has_not(spark: 
         for query in (QUERIES["join"], QUERIES["join"], QUERIES["join"].replace("sum", "min"))
     )
     assert one == again != other
+
+
+def test_the_plan_of_a_job_does_not_depend_on_the_files_that_are_looked_at(spark: SparkSession, tmp_path: Path) -> None:
+    own = jvm.clone_session(spark)
+    prepare(own, BUCKETS)
+    own.range(0, 20000, 1, 1).selectExpr("concat(repeat('a long string', 10), id) AS k").write.parquet(str(tmp_path / "many"))
+    analysed = own.read.parquet(str(tmp_path / "many")).groupBy("k").count()._jdf.queryExecution().analyzed()
+    stage = sorted_plan.end_of_stream(own, analysed, is_sorted=True).child()
+    assert "many_keys" in stage.physicalPlan().toString()
+    plans = "".join(fragment.plan.toString() for fragment in cut(own, analysed, is_sorted=True).fragments)
+    assert "SortAggregate" in plans
+    assert "many_keys" not in plans

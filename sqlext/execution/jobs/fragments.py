@@ -101,7 +101,9 @@ def _cut(spark: SparkSession, analysed: Any, is_sorted: bool) -> Cut:
     planned = spark._jsparkSession.sessionState().executePlan(analysed, execution.CommandExecutionMode.SKIP())
     ensure = execution.exchange.EnsureRequirements(True, java_of(spark).scala.Option.apply(None))
     physical = planned.sparkPlan()
-    return _Cutter(spark).run(ensure.apply(sorted_aggregates(spark, physical) if is_sorted else physical))
+    if is_sorted:
+        physical = sorted_aggregates(spark, physical, looks_at_files=False)  # a resumed job must get the same plan again
+    return _Cutter(spark).run(ensure.apply(physical))
 
 
 def input_number(node: Any) -> int | None:

@@ -17,7 +17,7 @@ from sqlext.execution.jobs.fragments import Fragment, input_number
 from sqlext.execution.jobs.outputs import BUCKET, VertexTable
 from sqlext.execution.sorted_plan import forget_logical_plans
 from sqlext.java import items_of, java_of, scala_seq
-from sqlext.jvm import frame_of
+from sqlext.jvm import alias, frame_of
 
 
 def schema_of(spark: SparkSession, fragment: Fragment) -> StructType:
@@ -41,10 +41,10 @@ def rows_of_part(
     """
     plan = _with_inputs(spark, fragment, fragment.plan.clone(), tables, buckets, slice_of_scan)  # parts are made side by side
     catalyst = java_of(spark).org.apache.spark.sql.catalyst.expressions
-    named = [_alias(spark, each, _column(at)) for at, each in enumerate(items_of(fragment.plan.output()))]
+    named = [alias(spark, each, _column(at)) for at, each in enumerate(items_of(fragment.plan.output()))]
     none = java_of(spark).org.apache.spark.sql.types.DataTypes.IntegerType
     bucket = fragment.bucket if fragment.bucket is not None else catalyst.Literal.create(0, none)
-    return _frame(spark, plan, [*named, _alias(spark, bucket, BUCKET)])
+    return _frame(spark, plan, [*named, alias(spark, bucket, BUCKET)])
 
 
 def rows_of_sink(
@@ -70,7 +70,7 @@ def _of_sink(
 ) -> DataFrame:
     plan = _with_inputs(spark, fragment, fragment.plan.clone(), tables, buckets, None)
     output = items_of(fragment.plan.output())
-    return _frame(spark, plan, [_alias(spark, each, name) for each, name in zip(output, names, strict=True)])
+    return _frame(spark, plan, [alias(spark, each, name) for each, name in zip(output, names, strict=True)])
 
 
 def result(spark: SparkSession, table: VertexTable, names: Sequence[str]) -> DataFrame:
@@ -115,7 +115,7 @@ def _input(spark: SparkSession, leaf: Any, table: VertexTable, buckets: Sequence
     if buckets is not None:
         scan = execution.CoalesceExec(1, scan)  # so that Spark knows: all rows of a key are in one place
     pairs = zip(items_of(scan.output()), items_of(leaf.output()), strict=True)
-    named = [_alias(spark, column, str(wanted.name()), wanted) for column, wanted in pairs]
+    named = [alias(spark, column, str(wanted.name()), wanted) for column, wanted in pairs]
     return execution.ProjectExec(scala_seq(spark, named), scan)
 
 
@@ -124,15 +124,6 @@ def _read(spark: SparkSession, table: VertexTable, buckets: Sequence[int] | None
     if not files:
         return spark.createDataFrame([], table.schema)
     return spark.read.schema(table.schema).parquet(*table.paths(files))
-
-
-def _alias(spark: SparkSession, child: Any, name: str, like: Any = None) -> Any:
-    """A named expression, with an id of its own or that of another one."""
-    java = java_of(spark)
-    expressions = java.org.apache.spark.sql.catalyst.expressions
-    nothing, none = scala_seq(spark, []), java.scala.Option.apply(None)
-    identity = expressions.NamedExpression.newExprId() if like is None else like.exprId()
-    return expressions.Alias(child, name, identity, nothing, none, nothing)
 
 
 def _column(at: int) -> str:
