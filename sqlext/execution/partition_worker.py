@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from functools import cached_property
 from numbers import Number
 from operator import itemgetter
 from types import NoneType
@@ -101,14 +102,18 @@ class SelectKey:
             names = [*batch.schema.names[:count], *self.key.names, *batch.schema.names[count:]]
             yield pa.RecordBatch.from_arrays([*batch.columns[:count], keys, *batch.columns[count:]], names=names)
 
+    @cached_property
+    def _declared(self) -> pa.DataType:
+        (kind,) = _arrow_schema(self.key).types
+        return kind
+
     def _of_batch(self, batch: pa.RecordBatch) -> pa.Array:
         keys = self.selector(batch)
         if isinstance(keys, pa.ChunkedArray):
             keys = keys.combine_chunks()
-        (declared,) = _arrow_schema(self.key).types
-        if not isinstance(keys, pa.Array) or not _are_alike(keys.type, declared):
+        if not isinstance(keys, pa.Array) or not _are_alike(keys.type, self._declared):
             found = keys.type if isinstance(keys, pa.Array) else type(keys).__name__
-            raise TypeError(f"the keys of a batch are a pyarrow.Array of {declared}, as key_type says; this is {found}")
+            raise TypeError(f"the keys of a batch are a pyarrow.Array of {self._declared}, as key_type says; this is {found}")
         if len(keys) != batch.num_rows:
             raise TypeError(f"a batch of {batch.num_rows} rows has as many keys; these are {len(keys)}")
         return keys

@@ -2,6 +2,7 @@
 
 python -m tests.benchmarks.partition
 python -m tests.benchmarks.partition --rows 100000 --runs 1 --result /tmp/partition.json
+python -m tests.benchmarks.partition --bytes-per-batch 2147483647     no limit, so Spark does not look for it at each row
 
 Each pair takes turns, and the fastest run of each side counts. Goals: map_partition with an Arrow identity function at most 1.05
 times mapInArrow; sort_partition at most 1.05 times sortWithinPartitions, with a key selector at most 2 times; aggregate with an
@@ -101,18 +102,22 @@ def fastest(ours: DataFrame, spark_own: DataFrame, runs: int) -> tuple[float, fl
     return min(one for one, _ in taken), min(other for _, other in taken)
 
 
-def measure(spark: SparkSession, folder: Path, rows: int, runs: int) -> dict[str, Any]:
+def measure(spark: SparkSession, folder: Path, rows: int, runs: int, limit: int | None) -> dict[str, Any]:
+    if limit is not None:
+        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(limit))
     random = np.random.default_rng(380)
     for number in range(FILES):
         write_rows(folder / "input" / f"{number}.parquet", random.integers(0, rows, rows // FILES), random)
     frame = spark.read.parquet(str(folder / "input"))
+    bytes_per_batch = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch")
     found = {}
     for name, (ours, spark_own) in pairs(frame).items():
         if name.startswith("aggregate"):
             assert sorted(ours.collect()) == sorted(spark_own.collect()), "the aggregates differ"
         own, other = fastest(ours, spark_own, runs)
         found[name] = {"sqlext_s": round(own, 2), "spark_s": round(other, 2), "ratio": round(own / other, 3), "goal": GOALS[name]}
-    return {"rows": rows, "partitions": frame.rdd.getNumPartitions(), "runs": runs, "results": found}
+    partitions = frame.rdd.getNumPartitions()
+    return {"rows": rows, "partitions": partitions, "runs": runs, "bytes_per_batch": bytes_per_batch, "results": found}
 
 
 def chart(results: dict[str, dict[str, float]]) -> alt.LayerChart | alt.FacetChart:
@@ -128,10 +133,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--runs", type=int, default=5, help="of each side, after one that is not counted")
+    parser.add_argument("--bytes-per-batch", type=int, help="on the way to Python; Spark's own limit if not given")
     parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
-    result = in_folder(folder, lambda spark: measure(spark, folder, given.rows, given.runs))
+    result = in_folder(folder, lambda spark: measure(spark, folder, given.rows, given.runs, given.bytes_per_batch))
     save(result, chart(result["results"]), given.result)
 
 

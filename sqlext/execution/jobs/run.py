@@ -46,7 +46,7 @@ class RunSettings:
         epoch: of this driver.
         home: the job's folder.
         columns: the names of the query's columns.
-        slots: how many parts run at once.
+        slots: how many tasks run at once.
         snapshot_pause: between two snapshots of the driver's own knowledge.
     """
 
@@ -107,7 +107,8 @@ class JobRun:
             SqlextError, PySparkException: of a part, or of the store; what has finished stays finished.
         """
         self._replay()
-        pool = ThreadPoolExecutor(self._settings.slots, thread_name_prefix=f"sqlext-job-{self._settings.job}")
+        # Twice as many threads as slots: a part is planned, and what it wrote is looked at, while others' tasks have the slots.
+        pool = ThreadPoolExecutor(2 * self._settings.slots, thread_name_prefix=f"sqlext-job-{self._settings.job}")
         try:
             self._loop(pool)
         finally:
@@ -270,8 +271,12 @@ def prepare(session: SparkSession, buckets: int) -> None:
         session: the job's own.
         buckets: into how many an exchange divides.
     """
+    slots = int(session.sparkContext.defaultParallelism)
     settings = {
         "spark.sql.shuffle.partitions": buckets,
+        # Parts run side by side, so a part is few tasks: each task gives a partial aggregate of each of its keys.
+        "spark.sql.files.minPartitionNum": max(1, slots // division.LEAST_SLICES),
+        "spark.sql.unionOutputPartitioning": "false",  # the groups of buckets that the sink reads would be one partition
         "spark.sql.maxConcurrentOutputFileWriters": buckets,  # no sort by bucket before the files are written
         "spark.sql.sources.bucketing.enabled": "false",  # a bucketed scan needs no exchange, and so could not be cut
         "spark.sql.sources.parallelPartitionDiscovery.threshold": 1_000_000,  # no Spark job to look for files that are known
