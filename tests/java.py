@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -36,5 +39,18 @@ def java_options() -> str:
     command += ["--warehouse", str(folder / "warehouse")]
     command += ["--conf", f"spark.driver.extraJavaOptions={ONE_TIER} {_QUIET} -XX:ArchiveClassesAtExit={archive}"]
     subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE)
+    _wait_for_java(folder / "warehouse" / "_metastore" / "lock")
     assert archive.exists(), f"Java has written no {archive}"
     return f"{ONE_TIER} {_QUIET} -XX:SharedArchiveFile={archive}"
+
+
+def _wait_for_java(lock: Path) -> None:
+    """Java writes the archive as it ends, on a busy machine after the process that started it, and has the warehouse till then."""
+    deadline = time.monotonic() + _DEADLINE
+    with lock.open() as file:
+        while time.monotonic() < deadline:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(0.2)
+    raise AssertionError(f"Java has not ended within {_DEADLINE:.0f} s")
