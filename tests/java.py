@@ -45,7 +45,7 @@ def java_options() -> str:
 
 
 def _wait_for_java(lock: Path) -> None:
-    """Java writes the archive as it ends, on a busy machine after the process that started it, and has the warehouse till then."""
+    """Java writes the archive as it ends, and has the warehouse till then: on a busy machine, longer than who started it."""
     deadline = time.monotonic() + _DEADLINE
     with lock.open() as file:
         while time.monotonic() < deadline:
