@@ -64,6 +64,7 @@ class Job:
 
     def _write(self, rows: DataFrame) -> None:
         self.columns = rows.columns
+        self.sink_tasks = rows.rdd.getNumPartitions()
         self.rows = sorted(map(tuple, rows.collect()), key=str)
 
 
@@ -121,6 +122,7 @@ def test_a_small_last_result_is_written_once(spark: SparkSession, job: Job, monk
     assert run.progress.counts().left == run.progress.counts().running == 0
     assert not list(job.folder.glob(f"vertex-{last}-*"))
     assert job.rows == expected(spark, QUERIES["aggregate"])
+    assert job.sink_tasks == BUCKETS, "its groups of buckets run side by side"
 
 
 def test_what_a_query_has_twice_runs_once(spark: SparkSession, job: Job) -> None:
