@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+from tests.support import eventually
 
 ONE_TIER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # half the CPU time of a process as short as these
 _QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
@@ -39,18 +39,17 @@ def java_options() -> str:
     command += ["--warehouse", str(folder / "warehouse")]
     command += ["--conf", f"spark.driver.extraJavaOptions={ONE_TIER} {_QUIET} -XX:ArchiveClassesAtExit={archive}"]
     subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE)
-    _wait_for_java(folder / "warehouse" / "_metastore" / "lock")
+    # Java writes the archive as it ends, and has the warehouse till then: on a busy machine, longer than who started it.
+    lock = folder / "warehouse" / "_metastore" / "lock"
+    eventually(lambda: _is_free(lock), _DEADLINE, lambda: "Java has not ended")
     assert archive.exists(), f"Java has written no {archive}"
     return f"{ONE_TIER} {_QUIET} -XX:SharedArchiveFile={archive}"
 
 
-def _wait_for_java(lock: Path) -> None:
-    """Java writes the archive as it ends, and has the warehouse till then: on a busy machine, longer than who started it."""
-    deadline = time.monotonic() + _DEADLINE
+def _is_free(lock: Path) -> bool:
     with lock.open() as file:
-        while time.monotonic() < deadline:
-            with suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(0.2)
-    raise AssertionError(f"Java has not ended within {_DEADLINE:.0f} s")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -38,7 +38,7 @@ def groups(sizes: Sequence[int], slots: int) -> Division:
 
     Args:
         sizes: of the buckets, in bytes.
-        slots: how many parts run at once.
+        slots: how many tasks run at once; a group is one.
     """
     wanted = -(-sum(sizes) // GROUP_BYTES)
     rounded = -(-max(wanted, 2 * slots) // slots) * slots
