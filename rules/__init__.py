@@ -17,9 +17,10 @@ from sqlext.rules.python_aggregate_over_list import python_aggregate_over_list
 from sqlext.rules.remove_hints import remove_hints
 from sqlext.rules.remove_idle_distinct import remove_idle_distinct
 from sqlext.rules.remove_source_options import remove_source_options
+from sqlext.rules.stream_of_function import stream_of_function
 
 BATCHES: tuple[Batch, ...] = (
-    Batch("options", Once(), (remove_hints, remove_source_options)),
+    Batch("options", Once(), (remove_hints, remove_source_options, stream_of_function)),
     Batch("user", FixedPoint()),
     Batch(
         "streaming aggregates",

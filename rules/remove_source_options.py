@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.dialect import StreamOption
+from sqlext.nodes import StreamOption
 from sqlext.options import is_option_key
 
 

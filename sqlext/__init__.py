@@ -1,5 +1,6 @@
 """Streaming tables, buffered flushes and bounded stages for plain Spark SQL on Delta."""
 
+from sqlext.backlog_reports import register_backlog_report
 from sqlext.execution.cogroup import cogroup
 from sqlext.execution.keyed import process_keyed
 from sqlext.execution.partition import Order, full_window_partition, window_all
@@ -38,6 +39,7 @@ __all__ = [
     "enable",
     "full_window_partition",
     "process_keyed",
+    "register_backlog_report",
     "register_function",
     "register_keyed_function",
     "register_partition_function",

@@ -12,9 +12,10 @@ from enum import Enum, auto
 
 from sqlglot import exp
 
-from sqlext.dialect import Stream, position_of, to_sql, without_brackets
+from sqlext.dialect import position_of, to_sql, without_brackets
 from sqlext.errors import UnsupportedError
 from sqlext.grouping import key_of
+from sqlext.nodes import Stream
 from sqlext.normal_form import NormalForm, is_above
 from sqlext.plan import AGGREGATE_PREFIX, Key
 from sqlext.shape import is_aggregation, relation_names, relations_of, window_calls

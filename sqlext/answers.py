@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlext.names import quote, quote_string
@@ -59,4 +59,6 @@ def relation_sql(table: Table) -> str:
 
 
 def _json_value(value: Any) -> Any:
+    if isinstance(value, timedelta):  # as Spark reads INTERVAL DAY TO SECOND, of which none here is below zero
+        return f"{value.days} {timedelta(seconds=value.seconds)!s:0>8}.{value.microseconds:06}"
     return value.isoformat(timespec="milliseconds") if isinstance(value, datetime) else value

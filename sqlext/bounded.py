@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sqlext.dialect import Stream, StreamOption, TableArgument, position_of
+from sqlext.dialect import position_of
 from sqlext.errors import UnsupportedError
+from sqlext.nodes import Stream, StreamOption, TableArgument
 from sqlext.options import is_option_key
 from sqlext.plan import STAGE_PREFIX
 from sqlext.shape import is_end_of_stream

@@ -9,14 +9,14 @@ from pyspark.sql import SparkSession
 
 from sqlext import job_sql
 from sqlext.answers import Answer, Deferred, PassOn, Table
-from sqlext.detect import end_of_stream_at, tokens
+from sqlext.detect import end_of_stream_at, is_stream_relation, tokens
 from sqlext.execution.job import run_job
 from sqlext.execution.jobs.host import JobHost
 from sqlext.explain import explain_bounded
 from sqlext.jvm import can_be_analysed, frame_of
 from sqlext.names import quote, quote_parts, quote_string
 from sqlext.option_levels import resolve_levels, session_levels
-from sqlext.options import JOB_RECOVERY, SORTED_SHUFFLES
+from sqlext.options import JOB_RECOVERY, SORTED_SHUFFLES, Level, Options, is_option_key, option
 from sqlext.plan import BoundedPlan
 from sqlext.planner import plan_bounded
 from sqlext.rewriter import Batch
@@ -42,7 +42,17 @@ def job_of(statement: CreateStreamingTable | Insert) -> BoundedStatement:
     exists = "IF NOT EXISTS" if statement.if_not_exists else ""
     clauses = " ".join(definition.clauses)
     head = f"{create} {exists} {quote_parts(statement.name)} USING delta {clauses} TBLPROPERTIES ({properties}) AS"
-    return BoundedStatement(head, statement.name, query)
+    return BoundedStatement(head, statement.name, query, definition.properties)
+
+
+def options_of(spark: SparkSession, statement: BoundedStatement) -> Options:
+    """The options in force for a statement that ends: those among its table's properties, and the session's.
+
+    Raises:
+        OptionError: one is unknown, or has no value that it can have.
+    """
+    own = {option(key, given.position).key: given for key, given in statement.properties.items() if is_option_key(key)}
+    return resolve_levels(spark, {Level.PROPERTY: own, **session_levels(spark)})
 
 
 def answer(
@@ -60,8 +70,9 @@ def answer(
     sql = f"{statement.head} {plan.sql}".strip()
     if not statement.target:
         return PassOn(sql)
-    if resolve_levels(spark, session_levels(spark))[JOB_RECOVERY]:
-        return Deferred("END OF STREAM", lambda: job_sql.submit(spark, statement, plan, text, jobs()))
+    options = options_of(spark, statement)
+    if options[JOB_RECOVERY]:
+        return Deferred("END OF STREAM", lambda: job_sql.submit(spark, statement, plan, text, jobs(), options))
     return Deferred("END OF STREAM", lambda: [run_job(spark, sql, statement.target)])
 
 
@@ -77,8 +88,7 @@ def explain(spark: SparkSession, statement: BoundedStatement, batches: Sequence[
 
 
 def _plan(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Batch]) -> BoundedPlan:
-    options = resolve_levels(spark, session_levels(spark))
-    return plan_bounded(statement.query, batches, options[SORTED_SHUFFLES])
+    return plan_bounded(statement.query, batches, options_of(spark, statement)[SORTED_SHUFFLES])
 
 
 def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, spark_parse: SparkParse) -> str | None:
@@ -91,8 +101,11 @@ def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, spark_pa
 
 
 def without_clauses(text: str) -> str:
-    """A text with blanks in place of each GLOBAL WINDOW END OF STREAM."""
+    """A text that Spark's parser reads: blanks in place of each GLOBAL WINDOW END OF STREAM, and of STREAM before a call."""
     found = tokens(text)
+    for number, token in enumerate(found[:-2]):
+        if found[number + 1].upper and found[number + 2].text == "(" and is_stream_relation(found, number):
+            text = text[: token.start] + " " * len("STREAM") + text[token.stop :]
     while (at := end_of_stream_at(found)) is not None:
         start, stop = found[at].start, found[at + 4].stop
         text = text[:start] + "".join(c if c in "\r\n" else " " for c in text[start:stop]) + text[stop:]

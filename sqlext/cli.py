@@ -1,4 +1,4 @@
-"""The command line: `sqlext run`, `sqlext demo`."""
+"""The command line: files of statements, a shell, dbt, servers, the demo, reports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from pathlib import Path
 
 import click
 
+from sqlext import kafka
 from sqlext.embedded import has_flows
+from sqlext.errors import NotFoundError, SetupError, WaitTimeoutError
+from sqlext.options import CONNECTORS_KEY
 from sqlext.output import Printer
-from sqlext.runner import ScriptFile, run_embedded
+from sqlext.page.address import PAGE, Address, check_packages
+from sqlext.runner import ExitCode, ScriptFile, run_embedded, serve_embedded
+from sqlext.server import ConnectServer, Server, ThriftServer
 
 _WAREHOUSE = click.option(
     "--warehouse",
@@ -55,6 +60,7 @@ def cli() -> None:
     Try it:
       sqlext demo            a year of flight departures through a streaming table, in about two minutes
       sqlext run FILE.sql    your own statements
+      sqlext shell           statements as you type them
     """
 
 
@@ -66,11 +72,18 @@ def cli() -> None:
     metavar="DURATION",
     help="With --until-idle: give up after this long, such as '5 minutes'.  [default: 1 hour]",
 )
+@PAGE
 @_CONF
 @_WAREHOUSE
 @click.pass_context
 def run(
-    context: click.Context, files: tuple[str, ...], until_idle: bool, timeout: str | None, conf: dict[str, str], warehouse: Path
+    context: click.Context,
+    files: tuple[str, ...],
+    until_idle: bool,
+    timeout: str | None,
+    page: Address | None,
+    conf: dict[str, str],
+    warehouse: Path,
 ) -> None:
     """Run the statements of SQL files, then keep their flows going.
 
@@ -92,8 +105,40 @@ def run(
     if not files and not has_flows(warehouse):
         raise click.UsageError(f"Give a FILE.sql to run: there are no flows in {warehouse} to take up.")
     scripts = [_read(file) for file in files]
-    code = run_embedded(Printer(), warehouse, conf, lambda runner: runner.run(scripts, until_idle, timeout))
+    if any(kafka.is_called_in(script.text) for script in scripts):
+        conf = {CONNECTORS_KEY: "kafka", **conf}
+    code = run_embedded(Printer(), warehouse, conf, lambda runner: runner.run(scripts, until_idle, timeout), page=page)
     context.exit(code)
+
+
+@cli.command()
+@PAGE
+@_CONF
+@_WAREHOUSE
+@click.pass_context
+def shell(context: click.Context, page: Address | None, conf: dict[str, str], warehouse: Path) -> None:
+    """Run statements as you type them, at a prompt.
+
+    A statement ends with `;`. Tab completes statements, options and names; \\? lists what else can be typed, such as SHOW FLOWS
+    \\watch 2. Ctrl-C cancels the statement that runs; Ctrl-D stops the flows, with everything flushed, and leaves. Flows that ran
+    when the last process on this warehouse ended are taken up again. What is typed is kept in $XDG_STATE_HOME/sqlext/history
+    (~/.local/state), but for what begins with a blank.
+
+    \b
+    Exit codes:
+      0  left by Ctrl-D, \\q or a signal
+      2  wrong usage, or Spark could not be started
+      3  a flow failed
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("sqlext shell is for a terminal. To run statements from a file or pipe, use: sqlext run -")
+    try:
+        from sqlext.shell.loop import run_shell
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("sqlext"):
+            raise
+        raise click.UsageError(f"sqlext shell needs {missing.name}. Install it: pip install 'sqlext[shell]'.") from None
+    context.exit(run_embedded(Printer(), warehouse, conf, run_shell, page=page))
 
 
 @cli.command()
@@ -115,6 +160,147 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
     from sqlext.demo import run_demo
 
     context.exit(run_demo(days, warehouse, conf))
+
+
+@cli.command()
+@click.argument("name", metavar="FLOW|JOB")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file to write, such as report.html; over what was there.",
+)
+@_WAREHOUSE
+@click.pass_context
+def report(context: click.Context, name: str, output: Path, warehouse: Path) -> None:
+    """Write all that is known of a flow or job as one HTML file.
+
+    FLOW is its name; JOB its id, or the beginning of it. The file has its style and charts in it, and asks for nothing else.
+    Spark is not started: flows go on, or stay stopped, and the warehouse may be in use.
+
+    \b
+    Exit codes:
+      0  the file is written
+      2  there is no such flow, job or warehouse, or the file cannot be written
+    """
+    printer = Printer()
+    try:
+        check_packages()
+        from sqlext.page.report import write_report
+
+        printer.note(write_report(name, warehouse, output))
+    except (SetupError, NotFoundError, WaitTimeoutError) as error:
+        printer.error(error.message)
+        context.exit(ExitCode.USAGE)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("arguments", metavar="DBT_COMMAND [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@_CONF
+@_WAREHOUSE
+@click.pass_context
+def dbt(context: click.Context, arguments: tuple[str, ...], conf: dict[str, str], warehouse: Path) -> None:
+    """Run dbt in the process that hosts the flows: `sqlext dbt run`, `test`, `build`, `docs generate` ..
+
+    For profiles with `method: session`. What stands behind the command goes to dbt as it is. Flows that ran when the last process
+    on this warehouse ended are taken up again; once dbt is done and everything that had arrived is in the tables, flows are
+    stopped, and the next run goes on where they are.
+
+    `sqlext dbt init-package [PROJECT]` writes the package with the materializations streaming_table and bounded_table into a dbt
+    project (the current folder), for any profile.
+
+    \b
+    Exit codes:
+      0  all went well
+      1  dbt says that something failed
+      2  wrong usage, or Spark could not be started
+      3  a flow failed
+      130  Ctrl-C; flows are stopped, flushed, all the same
+    """
+    from sqlext.dbt.command import init_package, run_dbt
+
+    if arguments[0] == "init-package":
+        if len(arguments) > 2:
+            raise click.UsageError(f"init-package takes one folder, not {len(arguments) - 1}.")
+        context.exit(init_package(Path(*arguments[1:])))
+    context.exit(run_dbt(arguments, warehouse, conf))
+
+
+_PORT = click.IntRange(0, 65535)
+_HOST = click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. Without authentication, whoever reaches it can do all that this process can.",
+)
+
+
+@cli.command()
+@_HOST
+@click.option("--port", type=_PORT, default=10000, show_default=True, help="0: any that is free.")
+@PAGE
+@_CONF
+@_WAREHOUSE
+@click.pass_context
+def thriftserver(
+    context: click.Context, host: str, port: int, page: Address | None, conf: dict[str, str], warehouse: Path
+) -> None:
+    """Serve SQL to JDBC, beeline, PyHive and dbt, and host the flows.
+
+    This is Spark's HiveServer2 with sqlext in it. Flows and jobs that ran when the last process on this warehouse ended are taken
+    up again. Ctrl-C, or SIGTERM, stops the server and then the flows, flushed.
+    """
+    context.exit(serve_embedded(Printer(), warehouse, conf, [ThriftServer(host, port)], page))
+
+
+@cli.command("connect-server")
+@_HOST
+@click.option("--port", type=_PORT, default=15002, show_default=True, help="0: any that is free.")
+@PAGE
+@_CONF
+@_WAREHOUSE
+@click.pass_context
+def connect_server(
+    context: click.Context, host: str, port: int, page: Address | None, conf: dict[str, str], warehouse: Path
+) -> None:
+    """Serve Spark Connect, and host the flows.
+
+    Otherwise as `sqlext thriftserver`.
+    """
+    context.exit(serve_embedded(Printer(), warehouse, conf, [ConnectServer(host, port)], page))
+
+
+@cli.command()
+@click.option("--thrift", is_flag=True, help="Serve JDBC, beeline, PyHive and dbt.")
+@click.option("--connect", is_flag=True, help="Serve Spark Connect.")
+@_HOST
+@click.option("--thrift-port", type=_PORT, default=10000, show_default=True, help="0: any that is free.")
+@click.option("--connect-port", type=_PORT, default=15002, show_default=True, help="0: any that is free.")
+@PAGE
+@_CONF
+@_WAREHOUSE
+@click.pass_context
+def serve(
+    context: click.Context,
+    thrift: bool,
+    connect: bool,
+    host: str,
+    thrift_port: int,
+    connect_port: int,
+    page: Address | None,
+    conf: dict[str, str],
+    warehouse: Path,
+) -> None:
+    """Serve Thrift, Spark Connect, or both from one process, and host the flows."""
+    servers: list[Server] = []
+    if thrift:
+        servers.append(ThriftServer(host, thrift_port))
+    if connect:
+        servers.append(ConnectServer(host, connect_port))
+    if not servers:
+        raise click.UsageError("Say what to serve: --thrift, --connect, or both.")
+    context.exit(serve_embedded(Printer(), warehouse, conf, servers, page))
 
 
 def _read(file: str) -> ScriptFile:

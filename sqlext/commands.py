@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import bounded_sql, grammar, job_sql, jvm, partition_sql, planner, statements
+from sqlext import bounded_sql, cancellation, flow_tables, grammar, job_sql, jvm, partition_sql, planner, statements
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
-from sqlext.execution.creation import FlowRequest
-from sqlext.execution.host import FlowHost, FlowView
-from sqlext.explain import explain_flow
+from sqlext.execution.creation import FlowRequest, backend_of, state_of, state_shown
+from sqlext.execution.host import FlowHost
+from sqlext.execution.interval_trigger import other_pace
+from sqlext.execution.spec import StateBackend
+from sqlext.explain import explain_flow, explain_memory
 from sqlext.names import quote
-from sqlext.option_levels import resolve_levels, session_levels
+from sqlext.option_levels import options_of_streams, resolve_levels, session_levels, with_level
 from sqlext.options import (
-    BACKLOG_LAG_THRESHOLD,
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
     CONF_PREFIX,
+    CONNECTORS_KEY,
     HOME_KEY,
     OPTIONS,
     RUNTIME_MODE,
@@ -30,9 +32,9 @@ from sqlext.options import (
     STATE_BACKEND,
     Given,
     Level,
-    Option,
     Options,
     is_option_key,
+    texts_by_level,
 )
 from sqlext.options import option as option_of
 from sqlext.options import parse as parse_option
@@ -41,7 +43,6 @@ from sqlext.rewriter import Batch
 from sqlext.statements import Query, Statement
 
 _DEFAULT_WAIT = timedelta(hours=1)
-_NOT_YET: tuple[tuple[Option[Any], Any, str], ...] = ((STATE_BACKEND, "delta", "aggregates keep their state in RocksDB"),)
 _TABLE_AS = (
     "CREATE TABLE .. AS ends, a stream does not. To keep the table up to date, write CREATE STREAMING TABLE .. AS; to read what "
     "is there now and end, put GLOBAL WINDOW END OF STREAM after GROUP BY."
@@ -90,17 +91,17 @@ class Commands:
             case statements.Explain(statement=explained):
                 return self._explain(spark, explained, spark_parse)
             case statements.ShowFlows():
-                return _flows_table(self._host().views())
+                return flow_tables.flows(self._host().views())
             case statements.ShowPartitionFunctions():
                 return partition_sql.functions_table()
             case statements.DescribeFlow(name=name):
-                return _flow_table(self._host().view(".".join(name)), self._host())
+                return flow_tables.flow(self._host().view(".".join(name)), self._host())
             case statements.FlowCommand():
                 return self._flow_command(spark, statement)
             case statements.AlterFlow(name=name, settings=settings):
                 values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
-                _refuse_what_is_not_here_yet(resolve_levels(spark, {Level.PROPERTY: settings}))
-                return Deferred("ALTER FLOW", lambda: [self._host().alter(".".join(name), values)])
+                resolve_levels(spark, {Level.PROPERTY: settings})  # refuses what is no value
+                return _change(spark, "ALTER FLOW", lambda _: self._host().alter(".".join(name), values))
             case statements.SetOption():
                 return _check_setting(spark, statement)
             case statements.JobCommand():
@@ -114,8 +115,8 @@ class Commands:
         plan = self._plan(spark, statement, own)
         if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
             return PassOn(wrong)
-        request, options = self._request(spark, statement, plan, own, text)
-        return Deferred("CREATE FLOW", lambda: [self._host().create(spark, request, options)])
+        request, options, _ = self._request(spark, statement, plan, own, text)
+        return _change(spark, "CREATE FLOW", lambda canceled: self._host().create(spark, request, options, canceled))
 
     def _plan(
         self, spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert, own: Mapping[str, Given]
@@ -130,11 +131,11 @@ class Commands:
         plan: FlowPlan,
         own: Mapping[str, Given],
         text: str,
-    ) -> tuple[FlowRequest, Options]:
-        given = {Level.HINT: plan.hints, Level.WITH: _with_level(plan), Level.PROPERTY: own, **session_levels(spark)}
+    ) -> tuple[FlowRequest, Options, dict[str, Options]]:
+        given = {Level.HINT: plan.hints, Level.WITH: with_level(plan), Level.PROPERTY: own, **session_levels(spark)}
         options = resolve_levels(spark, given)
-        _refuse_what_is_not_here_yet(options)
-        recorded = {level.name: {key: value.value for key, value in values.items()} for level, values in given.items() if values}
+        of_streams = options_of_streams(spark, plan, given)
+        recorded = texts_by_level(given)
         if isinstance(statement, statements.CreateStreamingTable):
             request = FlowRequest(
                 name=".".join(statement.name),
@@ -158,7 +159,7 @@ class Commands:
                 by_name=statement.by_name,
                 if_not_exists=statement.if_not_exists,
             )
-        return request, options
+        return request, options, of_streams
 
     def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:
         name = ".".join(command.name)
@@ -171,14 +172,19 @@ class Commands:
                     f"TIMEOUT cannot be `{command.timeout.value}` ({error}). Give a duration, such as 5 minutes.",
                     command.timeout.position,
                 ) from None
-        actions: dict[str, Callable[[], str]] = {
-            "START": lambda: self._host().start(name),
-            "STOP": lambda: self._host().stop(name),
-            "FLUSH": lambda: self._host().flush(name),
-            "WAIT": lambda: self._host().wait(name, timeout),
-            "DROP": lambda: self._host().drop(name, command.if_exists),
+        host = self._host
+        waits: dict[str, Callable[[], str]] = {
+            "FLUSH": lambda: host().flush(name),
+            "WAIT": lambda: host().wait(name, timeout),
         }
-        return Deferred(f"{command.verb} FLOW", lambda: [actions[command.verb]()])
+        if (wait := waits.get(command.verb)) is not None:
+            return Deferred(f"{command.verb} FLOW", lambda: [wait()])
+        changes: dict[str, Callable[[], str]] = {
+            "START": lambda: host().start(name),
+            "STOP": lambda: host().stop(name),
+            "DROP": lambda: host().drop(name, command.if_exists),
+        }
+        return _change(spark, f"{command.verb} FLOW", lambda _: changes[command.verb]())
 
     def _explain(self, spark: SparkSession, statement: Statement, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
@@ -188,10 +194,11 @@ class Commands:
             plan = self._plan(spark, statement, own)
             if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
                 return PassOn(wrong)
-            request, options = self._request(spark, statement, plan, own, "")
+            request, options, of_streams = self._request(spark, statement, plan, own, "")
             frames = queries.analyse(jvm.clone_session(spark), plan).streams
-            durable = next(filter(None, (queries.durable_because(frame, plan.output_mode) for frame in frames)), "")
-            lines = explain_flow(plan, options, ".".join(request.table), durable)
+            makes_table = isinstance(statement, statements.CreateStreamingTable)
+            memory, states = _memory_and_states(plan, frames, options, of_streams, makes_table)
+            lines = explain_flow(plan, options, ".".join(request.table), memory, of_streams, states)
             return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])
         answer = self._answer(spark, statement, "", spark_parse)
         name = answer.name if isinstance(answer, Deferred) else type(statement).__name__
@@ -206,6 +213,28 @@ class Commands:
             "AS SELECT ..",
             position,
         )
+
+
+def _memory_and_states(
+    plan: FlowPlan, frames: Sequence[DataFrame], options: Options, of_streams: Mapping[str, Options], makes_table: bool
+) -> tuple[str, list[str]]:
+    """What EXPLAIN says of the buffer in memory, and of the state of each aggregate."""
+    found = [state_of(frame, plan.output_mode, options[STATE_BACKEND]) for frame in frames]
+    states = [
+        f"{query.name or 'aggregate'}: {where}"
+        for query, frame, state in zip(plan.queries, frames, found, strict=True)
+        if (where := state_shown(frame, *state, bool(query.name) or makes_table))
+    ]
+    backends = [backend_of(aggregate) for aggregate, _ in found]
+    durable = next(filter(None, (queries.durable_because(frame, plan.output_mode) for frame in frames)), "")
+    may_lag = any(each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values())
+    pace = other_pace(backends, options, may_lag or bool(plan.hybrids))
+    return explain_memory(plan, options, pace, durable, StateBackend.DELTA in backends), states
+
+
+def _change(spark: SparkSession, name: str, change: Callable[[threading.Event], str]) -> Deferred:
+    """A command that is not left half done when its client takes it back."""
+    return Deferred(name, lambda: [cancellation.to_its_end(spark, name, change)])
 
 
 def _as_job(spark: SparkSession, statement: Statement) -> statements.BoundedStatement | None:
@@ -245,21 +274,6 @@ def _is_refused(spark: SparkSession, sql: str) -> bool:
 # Options.
 
 
-def _with_level(plan: FlowPlan) -> dict[str, Given]:
-    """The WITH options of all streams; those that are the whole flow's must not differ."""
-    merged: dict[str, Given] = {}
-    for source in plan.graph.streams:
-        for key, given in source.options.items():
-            there = merged.setdefault(key, given)
-            is_per_source = key in (BACKLOG_LAG_THRESHOLD.key, CHECKPOINT_INTERVAL_DURING_BACKLOG.key)
-            if there.value != given.value and not is_per_source:
-                raise OptionError(
-                    f"`{key}` is the whole flow's, and two streams give it differently: `{there.value}` and `{given.value}`.",
-                    given.position,
-                )
-    return merged
-
-
 def _own_options(spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert) -> dict[str, Given]:
     """Our options among the table's properties."""
     if isinstance(statement, statements.CreateStreamingTable):
@@ -273,22 +287,10 @@ def _table_properties(spark: SparkSession, name: tuple[str, ...]) -> Mapping[str
     return target.describe(spark, full).properties if target.exists(spark, full) else {}
 
 
-def _refuse_what_is_not_here_yet(options: Options) -> None:
-    for option, value, instead in _NOT_YET:
-        if options[option] == value:
-            setting = options.setting(option)
-            position = setting.given.position if setting else None
-            raise UnsupportedError(f"`{option.key}` = `{options.raw(option)}` is not in this version: {instead}.", position)
-    for option in (CHECKPOINT_INTERVAL_DURING_BACKLOG, BACKLOG_LAG_THRESHOLD):
-        if (setting := options.setting(option)) is not None and setting.value is not None:
-            raise UnsupportedError(
-                f"`{option.key}` is not in this version: flows take every micro-batch at the same interval.",
-                setting.given.position,
-            )
-
-
 def _check_setting(spark: SparkSession, setting: statements.SetOption) -> PassOn:
     key = setting.key
+    if key.lower() == CONNECTORS_KEY:
+        raise OptionError(f"`{key}` says what is on Spark's class path, and so is set before Spark starts.", setting.position)
     if key.lower().startswith(CONF_PREFIX):
         key = key[len(CONF_PREFIX) :]
         if not is_option_key(key):
@@ -299,79 +301,3 @@ def _check_setting(spark: SparkSession, setting: statements.SetOption) -> PassOn
         parse_option(option, Given(setting.value, setting.position), lambda text: jvm.parse_duration(spark, text))
     value = "" if setting.value is None else f" = {setting.value}"
     return PassOn(f"SET {quote(setting.key)}{value}")  # Spark takes a key with dashes only in backticks
-
-
-# Tables.
-
-_FLOWS = {
-    "name": "STRING",
-    "target": "STRING",
-    "status": "STRING",
-    "rows_in": "BIGINT",
-    "micro_batches": "BIGINT",
-    "buffered": "BIGINT",
-    "flushes": "BIGINT",
-    "last_flush": "TIMESTAMP",
-    "last_reason": "STRING",
-    "error": "STRING",
-    "note": "STRING",
-    "id": "STRING",
-}
-
-
-def _flows_table(views: list[FlowView]) -> Table:
-    return Table(_FLOWS, [_flow_row(view) for view in views])
-
-
-def _flow_row(view: FlowView) -> dict[str, Any]:
-    spec, progress = view.record.spec, view.progress
-    bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
-    row: dict[str, Any] = {
-        "name": spec.name,
-        "target": ".".join(spec.target),
-        "status": view.status,
-        "error": view.error or None,
-        "note": bound or (None if view.is_here or view.status != "RUNNING" else "runs in another process"),
-        "id": spec.id,
-    }
-    if progress is not None:
-        row |= {
-            "rows_in": progress.rows_in,
-            "micro_batches": progress.micro_batches,
-            "buffered": progress.buffered_rows,
-            "flushes": progress.flushes,
-            "last_flush": progress.last_flush,
-            "last_reason": progress.last_reason or None,
-        }
-    return row
-
-
-def _flow_table(view: FlowView, host: FlowHost) -> Table:
-    spec, progress = view.record.spec, view.progress
-    rows: dict[str, Any] = _flow_row(view)
-    if progress is not None:
-        rows |= {
-            "buffered_batches": progress.buffered_batches,
-            "oldest_buffered": progress.oldest_arrival,
-            "rows_flushed": progress.rows_flushed,
-            "micro_batches_per_flush": f"{progress.batches_flushed / max(progress.flushes, 1):.1f}",
-            "flush_reasons": ", ".join(f"{reason} {times}" for reason, times in sorted(progress.reasons.items())),
-            "last_flush_seconds": f"{progress.last_flush_seconds:.1f}",
-            "watermark": progress.watermark,
-        }
-    rows |= {
-        "epoch": view.record.epoch,
-        "since": view.record.since,
-        "output_mode": next((stream.output_mode.value for stream in spec.streams), None),
-        "key": None if spec.above else ", ".join(key for stream in spec.streams for key in stream.key),
-        "buffering": spec.not_idempotent_because or "by execution.flush.max-interval",
-        "home": f"{host.home}/flows/{spec.id}",
-        "statement": spec.statement,
-    }
-    rows |= {f"query {stream.relation}".strip(): stream.sql for stream in spec.streams}
-    rows |= {"query above": spec.above} if spec.above else {}
-    for status, stage in zip(host.stages(view), spec.stages, strict=True):
-        rows |= {f"stage {stage.name}": status, f"query {stage.name}": stage.sql}
-    rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.options_of(spec).as_rows()}
-    shown = [{"property": key, "value": None if value is None else str(value)} for key, value in rows.items()]
-    return Table({"property": "STRING", "value": "STRING"}, shown)

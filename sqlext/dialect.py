@@ -21,46 +21,11 @@ from sqlglot.tokenizer_core import TokenType
 
 from sqlext.detect import AFTER_A_TABLE, Token, tokens
 from sqlext.errors import Position, SyntaxProblem
+from sqlext.names import STREAMED
+from sqlext.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, Verbatim
 
 _ORIGIN = "sqlext_origin"
 _END_OF_STREAM = ("GLOBAL", "WINDOW", "END", "OF", "STREAM")
-
-
-class Stream(exp.Expression):
-    """`STREAM t [WITH (key = value, ..)] [WATERMARK expr DELAY OF interval] [AS alias]`.
-
-    Args: `this` the table, `options` a list of `StreamOption`, `watermark` a `Verbatim`, `alias` a TableAlias, `is_bounded`
-    whether what it holds now is read, and no more: Spark then reads it as a table.
-    """
-
-    arg_types = {"this": True, "options": False, "watermark": False, "alias": False, "is_bounded": False}  # noqa: RUF012  # sqlglot's own form
-
-
-class StreamOption(exp.Expression):
-    """One `key = value` of a stream's WITH clause; `this` is the key, `value` its text, `source` both as written."""
-
-    arg_types = {"this": True, "value": True, "source": True}  # noqa: RUF012
-
-
-class HintCall(exp.Expression):
-    """One hint: `this` its name in upper case, `arguments` a list of texts without quotes, `source` as written."""
-
-    arg_types = {"this": True, "arguments": False, "source": True}  # noqa: RUF012
-
-
-class Verbatim(exp.Expression):
-    """Text that nothing looks into."""
-
-    arg_types = {"this": True}  # noqa: RUF012
-
-
-class TableArgument(exp.Expression):
-    """`TABLE(query)` among a table function's arguments.
-
-    Args: `this` the query or table, `clauses` a `Verbatim` of PARTITION BY and ORDER BY.
-    """
-
-    arg_types = {"this": True, "clauses": False}  # noqa: RUF012
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +108,42 @@ class _Parser(DatabricksParser):
         first = self._curr
         self._advance()
         bracket = self._match(TokenType.L_PAREN)
-        table = self._parse_table_parts()
+        is_hybrid = self._curr.text.upper() == "HYBRID" and self._next and self._next.token_type == TokenType.L_PAREN
+        table = self._parse_hybrid() if is_hybrid else self._parse_table_parts()
         if bracket:
             self._match_r_paren()
         stream = Stream(this=table, options=self._parse_stream_options(), watermark=self._parse_watermark())
-        stream.set("alias", self._parse_table_alias())
+        alias = self._parse_table_alias()
+        stream.set("alias", alias or (exp.TableAlias(this=exp.to_identifier("hybrid")) if is_hybrid else None))
         _note(stream, first.start, self._prev.end + 1)
         return stream
+
+    def _parse_hybrid(self) -> Hybrid:
+        """`hybrid(TABLE a, STREAM b WITH (..), on => column)`."""
+        first = self._curr
+        self._advance()
+        self._match_l_paren()
+        parts, on = [], None
+        while self._curr and self._curr.token_type != TokenType.R_PAREN:
+            if self._curr.text.upper() == "ON" and self._next and self._next.token_type == TokenType.FARROW:
+                self._advance(2)
+                on = self._parse_id_var()
+            else:
+                parts.append(self._parse_hybrid_part())
+            if not self._match(TokenType.COMMA):
+                break
+        self._match_r_paren()
+        hybrid = Hybrid(parts=parts, on=on)
+        _note(hybrid, first.start, self._prev.end + 1)
+        return hybrid
+
+    def _parse_hybrid_part(self) -> HybridPart:
+        first, is_stream = self._curr, self._match(TokenType.STREAM)
+        if not is_stream and not self._match(TokenType.TABLE):
+            self.raise_error("Expected TABLE t, STREAM t or on => column")
+        part = HybridPart(this=self._parse_table_parts(), is_stream=bool(is_stream), options=self._parse_stream_options())
+        _note(part, first.start, self._prev.end + 1)
+        return part
 
     def _parse_stream_options(self) -> list[StreamOption] | None:
         if not self._match_text_seq("WITH"):
@@ -268,9 +262,10 @@ class _Generator(DatabricksGenerator):
 
     def render_stream(self, stream: Stream) -> str:
         options = stream.args.get("options")
+        is_call = stream.args.get("is_call")
         parts = [
-            "" if stream.args.get("is_bounded") else "STREAM",
-            self.sql(stream, "this"),
+            "" if stream.args.get("is_bounded") or is_call else "STREAM",
+            (STREAMED if is_call else "") + self.sql(stream, "this"),
             f"WITH ({', '.join(self.sql(option) for option in options)})" if options else "",
             self.sql(stream, "watermark"),
             f"AS {alias}" if (alias := self.sql(stream, "alias")) else "",

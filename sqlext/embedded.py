@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 import sqlext
 from sqlext.errors import SetupError, SqlextError
-from sqlext.options import CONF_PREFIX, is_option_key
+from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, is_option_key
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ def embedded_session(
     _make_folders(folder)
     with _Lock(folder / "_metastore" / "lock", progress) as lock:
         log = _open_log(folder)
+        settings[CONNECTORS_KEY] = _remembered_connectors(folder, settings.get(CONNECTORS_KEY, ""))
         spark = _start(folder, settings, log, lock, progress)
         gateway = SparkContext._gateway  # noqa: SLF001  # has no public name
         try:
@@ -71,6 +72,16 @@ def embedded_session(
 def has_flows(warehouse: Path) -> bool:
     """Whether flows were ever made in a warehouse; asks no Spark."""
     return (warehouse / "_sqlext" / "registry").is_dir()
+
+
+def _remembered_connectors(folder: Path, given: str) -> str:
+    """The connectors that this warehouse was ever started with: its flows, which are taken up again, may need them."""
+    file = folder / "_sqlext" / "connectors"
+    known = file.read_text(encoding="utf-8") if file.exists() else ""
+    names = ",".join(sorted({each.strip() for each in f"{known},{given}".split(",") if each.strip()}))
+    if names != known:
+        file.write_text(names, encoding="utf-8")
+    return names
 
 
 def java_has_ended(spark: SparkSession) -> bool:
@@ -105,7 +116,8 @@ def _settings(folder: Path) -> dict[str, str]:
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=catalog;create=true",
         "spark.hadoop.hive.exec.scratchdir": str(scratch),
         "spark.hadoop.hive.exec.local.scratchdir": str(scratch),
-        "spark.hadoop.hive.downloaded.resources.dir": str(scratch),
+        # As in Hive, one for each session: a session deletes its own when it ends, and two at once fail to make the same.
+        "spark.hadoop.hive.downloaded.resources.dir": f"{scratch}/${{hive.session.id}}_resources",
     }
 
 
@@ -230,9 +242,7 @@ def _start(
         raise SetupError(error.message) from None
     except (PySparkException, Py4JError) as error:
         has_ended = "JAVA_GATEWAY_EXITED" in str(error)
-        reason = (
-            _last_words(log_path(folder).read_bytes()[before:].decode(errors="replace")) if has_ended else _root_reason(error)
-        )
+        reason = _last_words(log_path(folder).read_bytes()[before:].decode(errors="replace")) if has_ended else root_reason(error)
         logger.exception("Spark did not start")
         raise SetupError(f"Spark did not start: {reason.rstrip('.')}. More is in {log_path(folder)}.") from None
     return session
@@ -245,8 +255,8 @@ def _last_words(log: str) -> str:
     return complaint or (lines[-1] if lines else "Java ended at once")
 
 
-def _root_reason(error: BaseException) -> str:
-    """Spark wraps what is wrong with a setting into errors about its own classes."""
+def root_reason(error: BaseException) -> str:
+    """What is at the bottom of an error of Java's: Spark wraps what is wrong with a setting into errors about its own classes."""
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     while java is not None and java.getCause() is not None:
         java = java.getCause()

@@ -115,6 +115,10 @@ class WaitTimeoutError(SqlextError, TimeoutError):
     """A wait reached its deadline."""
 
 
+class StatementCanceledError(SqlextError, InterruptedError):
+    """Its client has taken the statement back, while it waited or while its job ran."""
+
+
 class SetupError(SqlextError, EnvironmentError):
     """Java, a JAR, a directory or a setting that sqlext needs is missing or unusable."""
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from sqlext.options import CACHE_MAX_ENTRIES, FLUSH_MAX_INTERVAL, FLUSH_MEMORY_BUFFER_ONLY, Options
+from sqlext.options import (
+    BACKLOG_LAG_THRESHOLD,
+    CACHE_MAX_ENTRIES,
+    CHECKPOINT_INTERVAL_DURING_BACKLOG,
+    FLUSH_MAX_INTERVAL,
+    FLUSH_MEMORY_BUFFER_ONLY,
+    Option,
+    Options,
+)
 from sqlext.plan import BoundedPlan, Firing, FlowPlan, JobGraph, Key, Operator, OutputMode
 
 
-def explain_flow(plan: FlowPlan, options: Options, target: str, durable_because: str = "") -> list[str]:
+def explain_flow(
+    plan: FlowPlan,
+    options: Options,
+    target: str,
+    memory: str = "",
+    of_streams: Mapping[str, Options] | None = None,
+    states: Sequence[str] = (),
+) -> list[str]:
     """The lines that EXPLAIN shows for a flow.
 
     Args:
-        durable_because: why the buffer cannot be in memory only.
+        memory: as `explain_memory` gives it.
+        of_streams: the options in force for each stream, by its alias.
+        states: where the state of each aggregate lives.
     """
     return [
         "== Job graph ==",
@@ -24,8 +42,11 @@ def explain_flow(plan: FlowPlan, options: Options, target: str, durable_because:
         "",
         "== Buffering ==",
         _buffering(plan, options),
-        *_memory(plan, options, durable_because),
+        *([memory] if memory else []),
         "",
+        *_hybrids(plan),
+        *_backlog(of_streams or {}),
+        *(["== State ==", *states, ""] if states else []),
         "== Options ==",
         *_options(options),
         "",
@@ -35,6 +56,26 @@ def explain_flow(plan: FlowPlan, options: Options, target: str, durable_because:
         "== Query for Spark ==",
         *_queries(plan),
     ]
+
+
+def explain_memory(plan: FlowPlan, options: Options, other_pace: str, durable_because: str, has_partial_results: bool) -> str:
+    """What `execution.flush.memory-buffer-only` comes to; empty when it was not asked for, or there is no buffer.
+
+    Args:
+        other_pace: what else than the flush interval says when micro-batches come; empty: nothing.
+        durable_because: why rows could not be brought back from Spark's state.
+        has_partial_results: whether an aggregate's state is in a Delta table.
+    """
+    is_buffered = not plan.not_idempotent_because and options[FLUSH_MAX_INTERVAL] is not None
+    if not (is_buffered and options[FLUSH_MEMORY_BUFFER_ONLY]):
+        return ""
+    if not other_pace:
+        return "Nothing is buffered: what arrives waits in its source, and each flush takes all of it as one micro-batch."
+    if has_partial_results:
+        return f"Partial results are buffered in files all the same: {other_pace}."
+    if durable_because:
+        return f"The buffer is durable all the same: {durable_because}."
+    return f"The buffer is in memory only, and full at {options[CACHE_MAX_ENTRIES]} groups."
 
 
 def explain_bounded(plan: BoundedPlan, target: str) -> list[str]:
@@ -111,16 +152,6 @@ def _buffering(plan: FlowPlan, options: Options) -> str:
     )
 
 
-def _memory(plan: FlowPlan, options: Options, durable_because: str) -> Iterator[str]:
-    is_buffered = not plan.not_idempotent_because and options[FLUSH_MAX_INTERVAL] is not None
-    if not (is_buffered and options[FLUSH_MEMORY_BUFFER_ONLY]):
-        return
-    if durable_because:
-        yield f"The buffer is durable all the same: {durable_because}."
-    else:
-        yield f"The buffer is in memory only, and full at {options[CACHE_MAX_ENTRIES]} groups."
-
-
 def _buffering_above(plan: FlowPlan, options: Options) -> str:
     names = " and ".join(aggregate.name for aggregate in plan.aggregates)
     verb, tables = ("is", "the maintained aggregate") if len(plan.aggregates) == 1 else ("are", "the maintained aggregates")
@@ -134,6 +165,35 @@ def _buffering_above(plan: FlowPlan, options: Options) -> str:
         f"({options.level(FLUSH_MAX_INTERVAL).value}). The rest is evaluated at each flush, over {tables}: one commit there, and "
         "one on the target."
     )
+
+
+def _hybrids(plan: FlowPlan) -> Iterator[str]:
+    for hybrid in plan.hybrids:
+        yield "== Hybrid source =="
+        yield f"{hybrid.alias}, as {hybrid.name}, one after the other" + (f", by greater {hybrid.on}:" if hybrid.on else ":")
+        yield from (_one_line(relation.sql) for relation in hybrid.relations)
+        yield ""
+
+
+def _backlog(of_streams: Mapping[str, Options]) -> Iterator[str]:
+    """What each stream may do while it catches up; nothing where none has an interval for that."""
+    if not any(options[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for options in of_streams.values()):
+        return
+    yield "== Backlog =="
+    for alias, options in of_streams.items():
+        interval, threshold = options[CHECKPOINT_INTERVAL_DURING_BACKLOG], options[BACKLOG_LAG_THRESHOLD]
+        if interval is None:
+            yield f"{alias}: never"
+            continue
+        when = "while it reads its history"
+        when += f", or lags by more than {_said(options, BACKLOG_LAG_THRESHOLD)}" if threshold is not None else ""
+        size = f"of about {_said(options, CHECKPOINT_INTERVAL_DURING_BACKLOG)}" if interval else "with all there is"
+        yield f"{alias}: {when}; then micro-batches {size}, back to back, and no flush before its end"
+    yield ""
+
+
+def _said(options: Options, option: Option[Any]) -> str:
+    return f"{options.raw(option)} ({options.level(option).value})"
 
 
 def _options(options: Options) -> list[str]:

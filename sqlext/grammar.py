@@ -96,7 +96,16 @@ class _Head(Cursor):
         if not bounded.is_bounded(query):
             self._at = start
             return None
-        return BoundedStatement(head, self._target() if head else (), query)
+        target = self._target() if head else ()
+        return BoundedStatement(head, target, query, self._properties_before(at) if verb in ("CREATE", "REPLACE") else {})
+
+    def _properties_before(self, stop: int) -> dict[str, Given]:
+        """What TBLPROPERTIES gives, if it stands before a query."""
+        words = [token.upper for token in self._tokens[self._at : stop]]
+        if "TBLPROPERTIES" not in words:
+            return {}
+        self._at += words.index("TBLPROPERTIES") + 1
+        return self._properties()
 
     def _target(self) -> Name:
         """The table that INSERT or CREATE TABLE .. AS fills; none for a view or a directory."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlext.dialect import Stream, TableArgument, to_sql
+from sqlext.dialect import to_sql
 from sqlext.functions import FUNCTIONS
-from sqlext.options import Given
+from sqlext.nodes import Stream, TableArgument
+from sqlext.options import Given, Level
 from sqlext.plan import JobGraph, Operator, OperatorAttributes, OperatorAttributesBuilder, Source
 from sqlext.shape import aggregate_calls, function_name, is_aggregation, is_end_of_stream, window_calls
 
@@ -17,7 +18,7 @@ from sqlext.shape import aggregate_calls, function_name, is_aggregation, is_end_
 class GraphBuilder:
     """Walks a query from its sources up."""
 
-    def __init__(self, source_text: str, source_options: Mapping[str, Mapping[str, Given]]) -> None:
+    def __init__(self, source_text: str, source_options: Mapping[str, Mapping[Level, Mapping[str, Given]]]) -> None:
         self._text = source_text
         self._options = source_options
         self._operators: list[Operator] = []
@@ -176,6 +177,8 @@ class GraphBuilder:
 
 
 def _parts(table: exp.Expr) -> tuple[str, ...]:
+    if isinstance(table, exp.Table) and isinstance(table.this, exp.Func):
+        return (table.this.name,)
     if isinstance(table, exp.Table):
         return tuple(part.name for part in table.parts)
     return (table.name,)

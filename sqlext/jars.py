@@ -1,4 +1,4 @@
-"""Java and Delta's JARs, both in place before the JVM starts.
+"""Java, and the JARs of Delta and Kafka, all in place before the JVM starts.
 
 Loaded later (`spark.jars`, `spark.jars.packages`), Delta goes away with the first Thrift session that closes, so its JARs
 belong on `spark.driver.extraClassPath`. They are fetched once per user, by the Ivy that pyspark ships.
@@ -18,6 +18,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlext.errors import SetupError
@@ -34,13 +35,33 @@ _MARKER = "complete"  # written last into a folder of JARs: a line of name and s
 # of use only beside Unity Catalog's own client, and who brings that brings Delta as well.
 _BESIDE_DELTA_SPARK = ("delta-storage", "delta-kernel-api", "delta-kernel-defaults")
 
+# What Spark's Kafka source needs and Spark does not ship, in the versions that its build for 4.2 names. `spark-avro` is for
+# from_avro; of it 4.1.1 is the newest that the mirrors known to us have, and it serves Spark 4.2.
+_KAFKA_CLIENTS, _POOL, _AVRO = "3.9.2", "2.13.1", "4.1.1"
+
 _JAVA_VERSION = re.compile(r'^\S+ version "(?:1\.(?=\d))?(\d+)', re.MULTILINE)
 _DOWNLOADING = re.compile(r"^downloading \S*/(\S+\.jar) ")
-_UNRESOLVED = re.compile(r"^\s*:: io\.delta#([^;\s]+);", re.MULTILINE)
+_UNRESOLVED = re.compile(r"^\s*:: [\w.]+#([^;\s]+);.*not found", re.MULTILINE)
 _REASON = re.compile(  # Ivy's words for: no answer (two), a download gone wrong, a settings file it cannot read
     r'access error at url \S+ \((.+)\)$|(Host \S+ not found)|\[FAILED +\] \S+: (.+?)(?: \(\d+ms\))?$|in thread "main" (.+?)\.?$',
     re.MULTILINE,
 )
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A JAR in a Maven repository."""
+
+    group: str
+    name: str
+    version: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}-{self.version}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.name}:{self.version}"
 
 
 def check_java() -> Path:
@@ -108,21 +129,44 @@ def delta_class_path(progress: Callable[[str], None] | None = None, ivy_settings
         version = importlib.metadata.version("delta-spark")
     except importlib.metadata.PackageNotFoundError:
         raise SetupError("The Python package `delta-spark` is not installed. Run `pip install delta-spark`.") from None
-    delta_spark = f"delta-spark_{_spark_and_scala()}"
-    artifacts = [delta_spark, *_BESIDE_DELTA_SPARK]
-    names = [f"{artifact}-{version}.jar" for artifact in artifacts]
-    folder = _cache_folder() / "jars" / f"{delta_spark}-{version}"
+    delta_spark = f"delta-spark_{'_'.join(_spark_and_scala())}"
+    artifacts = [Artifact("io.delta", name, version) for name in (delta_spark, *_BESIDE_DELTA_SPARK)]
+    return _class_path("Delta", f"{delta_spark}-{version}", artifacts, progress, ivy_settings)
+
+
+def kafka_class_path(progress: Callable[[str], None] | None = None, ivy_settings: str | os.PathLike[str] | None = None) -> str:
+    """A class path of the JARs of Spark's Kafka source, for the installed Spark; see `delta_class_path`."""
+    scala, spark = _scala_and_spark()
+    of_spark = [f"spark-sql-kafka-0-10_{scala}", f"spark-token-provider-kafka-0-10_{scala}"]
+    artifacts = [
+        *(Artifact("org.apache.spark", name, spark) for name in of_spark),
+        Artifact("org.apache.spark", f"spark-avro_{scala}", _AVRO),
+        Artifact("org.apache.kafka", "kafka-clients", _KAFKA_CLIENTS),
+        Artifact("org.apache.commons", "commons-pool2", _POOL),
+    ]
+    return _class_path("Kafka", f"{of_spark[0]}-{spark}", artifacts, progress, ivy_settings)
+
+
+def _class_path(
+    whose: str,
+    folder_name: str,
+    artifacts: list[Artifact],
+    progress: Callable[[str], None] | None,
+    ivy_settings: str | os.PathLike[str] | None,
+) -> str:
+    folder = _cache_folder() / "jars" / folder_name
+    names = [artifact.file for artifact in artifacts]
     if not _is_complete(folder, names):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             scratch = tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder)
         except OSError as error:
             raise SetupError(
-                f"`{folder}` cannot be written, and Delta's JARs belong there: {error.strerror}. "
+                f"`{folder}` cannot be written, and {whose}'s JARs belong there: {error.strerror}. "
                 "Set SQLEXT_CACHE to a folder that can."
             ) from error
         with scratch as name:
-            _fetch(Path(name), artifacts, version, progress or _LOG.info, ivy_settings)
+            _fetch(Path(name), whose, artifacts, progress or _LOG.info, ivy_settings)
             _move_jars(Path(name), folder, names)
     return str(folder / "*")
 
@@ -146,10 +190,16 @@ def _spark_jar(pattern: str) -> Path:
     raise SetupError(f"There is no `{pattern}` in `{folder}`. Install pyspark again, or mend SPARK_HOME.")
 
 
-def _spark_and_scala() -> str:
-    """The versions as names of artifacts carry them: `4.2_2.13`, of `spark-core_2.13-4.2.0.jar`."""
+def _scala_and_spark() -> tuple[str, str]:
+    """Their versions, such as `2.13` and `4.2.0`, of `spark-core_2.13-4.2.0.jar`."""
     scala, spark, *_ = _spark_jar("spark-core_*-*.jar").stem.removeprefix("spark-core_").split("-")
-    return f"{'.'.join(spark.split('.')[:2])}_{scala}"
+    return scala, spark
+
+
+def _spark_and_scala() -> tuple[str, str]:
+    """Their versions as names of Delta's artifacts carry them: `4.2` and `2.13`."""
+    scala, spark = _scala_and_spark()
+    return ".".join(spark.split(".")[:2]), scala
 
 
 def _cache_folder() -> Path:
@@ -174,17 +224,17 @@ def _is_complete(folder: Path, names: list[str]) -> bool:
 
 def _fetch(
     scratch: Path,
-    artifacts: list[str],
-    version: str,
+    whose: str,
+    artifacts: list[Artifact],
     progress: Callable[[str], None],
     ivy_settings: str | os.PathLike[str] | None,
 ) -> None:
     """Let Ivy put the artifacts' JARs into `scratch`; its own cache goes there too, so nothing of it stays."""
     wanted = "".join(
-        f'<dependency org="io.delta" name="{artifact}" rev="{version}" conf="*->default" transitive="false"/>'
-        for artifact in artifacts
+        f'<dependency org="{each.group}" name="{each.name}" rev="{each.version}" conf="*->default" transitive="false"/>'
+        for each in artifacts
     )
-    module = '<ivy-module version="2.0"><info organisation="sqlext" module="delta"/><dependencies>'
+    module = '<ivy-module version="2.0"><info organisation="sqlext" module="jars"/><dependencies>'
     (scratch / "ivy.xml").write_text(f"{module}{wanted}</dependencies></ivy-module>", encoding="utf-8")
     # Paths are relative to `scratch`: in Ivy's patterns a bracket of an absolute one would have a meaning.
     command = [str(check_java()), "-cp", str(_spark_jar("ivy-*.jar")), "org.apache.ivy.Main", "-ivy", "ivy.xml"]
@@ -195,10 +245,11 @@ def _fetch(
             raise SetupError(f"`spark.jars.ivySettings` names `{settings}`, which is no file. Mend or unset it.")
         command += ["-settings", str(settings)]
     output, expired, failed = _run_ivy(command, scratch, progress)
-    missing = [artifact for artifact in artifacts if not (scratch / f"{artifact}-{version}.jar").is_file()]
+    missing = [artifact for artifact in artifacts if not (scratch / artifact.file).is_file()]
     if failed or missing:
-        named = list(dict.fromkeys(_UNRESOLVED.findall(output)))
-        listed = ", ".join(f"`io.delta:{artifact}:{version}`" for artifact in named or missing or artifacts)
+        unresolved = set(_UNRESOLVED.findall(output))
+        named = [artifact for artifact in artifacts if artifact.name in unresolved]
+        listed = ", ".join(f"`{artifact}`" for artifact in named or missing or artifacts)
         said = _REASON.search(output)
         reason = "not found in any repository" if named else "Ivy ended without them"
         if said:
@@ -206,7 +257,7 @@ def _fetch(
         if expired:
             reason = f"not done after {_FETCH_DEADLINE:.0f} seconds"
         raise SetupError(
-            f"Delta's {listed} could not be fetched: {reason}. sqlext needs Maven Central once, or a mirror of it that "
+            f"{whose}'s {listed} could not be fetched: {reason}. sqlext needs Maven Central once, or a mirror of it that "
             "the file in `spark.jars.ivySettings` names; or put the JARs on `spark.driver.extraClassPath` yourself."
         )
 

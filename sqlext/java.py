@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,19 @@ def _root(client: Any) -> Any:
     return _Package("", client)
 
 
+_answers = threading.local()
+
+
+def kept(answer: Any) -> Any:
+    """An object of Java's that goes back to Java as the answer to one of its calls, or as what that call throws.
+
+    When Python lets go of an object, Py4J tells Java so over another connection, and Java forgets it. That may be before Java has
+    read the answer, which then is null. So it is kept until the thread gives its next answer.
+    """
+    _answers.last = answer
+    return answer
+
+
 def items_of(seq: Any) -> list[Any]:
     """The items of a Scala Seq."""
     return [seq.apply(at) for at in range(seq.length())]
@@ -89,6 +103,32 @@ def _mapper(client: Any) -> Any:
     return mapper.registerModule(_object(client, "com.fasterxml.jackson.module.scala.DefaultScalaModule"))
 
 
+def scala_object(spark: SparkSession | SparkContext, name: str) -> Any:
+    """A Scala object, by its full name."""
+    return _object(_client_of(spark), name)
+
+
 def _object(client: Any, name: str) -> Any:
     """A Scala object."""
     return getattr(_Class(f"{name}$", client), "MODULE$")
+
+
+def field_of(java_object: Any, name: str) -> Any:
+    """The value of a field of Java's, private ones too."""
+    return _field(java_object, name).get(java_object)
+
+
+def set_field(java_object: Any, name: str, value: Any) -> None:
+    """Set a field of Java's that is not final, private ones too."""
+    _field(java_object, name).set(java_object, value)
+
+
+def _field(java_object: Any, name: str) -> Any:
+    kind = java_object.getClass()
+    while kind is not None:
+        for field in kind.getDeclaredFields():
+            if field.getName() == name:
+                field.setAccessible(True)
+                return field
+        kind = kind.getSuperclass()
+    raise AttributeError(f"{java_object.getClass().getName()} has no field {name}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sqlext import cancellation
 from sqlext.answers import Answer, Deferred, Table
 from sqlext.execution.jobs.events import CoordinatorSnapshot, ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.fingerprints import fingerprint
@@ -17,7 +18,7 @@ from sqlext.execution.jobs.submission import JobRequest
 from sqlext.functions import FUNCTIONS
 from sqlext.keyed_functions import KEYED_FUNCTIONS
 from sqlext.option_levels import resolve_levels, session_levels
-from sqlext.options import SORTED_SHUFFLES
+from sqlext.options import SORTED_SHUFFLES, Options
 from sqlext.partition_functions import PARTITION_FUNCTIONS
 from sqlext.plan import BoundedPlan
 from sqlext.statements import BoundedStatement, JobCommand
@@ -38,9 +39,10 @@ _JOB_COLUMNS = {
 _EVENT_COLUMNS = {"type": "STRING", "vertex": "INT", "part": "INT", "epoch": "INT", "seconds": "DOUBLE", "detail": "STRING"}
 
 
-def submit(spark: SparkSession, statement: BoundedStatement, plan: BoundedPlan, text: str, jobs: JobHost) -> list[str]:
+def submit(
+    spark: SparkSession, statement: BoundedStatement, plan: BoundedPlan, text: str, jobs: JobHost, options: Options
+) -> list[str]:
     """Run a statement as a job, to its end."""
-    options = resolve_levels(spark, session_levels(spark))
     called = {*plan.references.functions, *(literal.lower() for literal in plan.texts)}
     request = JobRequest(
         statement=text,
@@ -66,7 +68,7 @@ def answer(spark: SparkSession, statement: JobCommand, jobs: JobHost) -> Answer:
             options = resolve_levels(spark, session_levels(spark))
             return Deferred("RESUME JOB", lambda: [jobs.resume(job, fingerprints, options)])
         case _:
-            return Deferred("CANCEL JOB", lambda: [jobs.cancel(job)])
+            return Deferred("CANCEL JOB", lambda: [cancellation.to_its_end(spark, "CANCEL JOB", lambda _: jobs.cancel(job))])
 
 
 def fingerprints(names: Iterable[str]) -> dict[str, str]:

@@ -150,7 +150,7 @@ def outside_of_any_query(spark: SparkSession) -> Iterator[None]:
     """Start threads of Java's that belong to no statement.
 
     A thread takes over the local properties of the one that starts it, the id of the SQL execution among them. Jobs of a stream
-    that a statement started would be that statement's for ever: cancelled with it, and kept by Spark's scheduler (its
+    that a statement started would be that statement's for ever: canceled with it, and kept by Spark's scheduler (its
     `activeQueryToJobs`) after it has ended.
     """
     context, properties = spark.sparkContext._jsc.sc(), java_of(spark).java.util.Properties
@@ -160,6 +160,25 @@ def outside_of_any_query(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperties(before)
+
+
+@contextmanager
+def described(spark: SparkSession, description: str, group: str = "") -> Iterator[None]:
+    """Let Spark's UI say what the jobs are for that this thread starts meanwhile.
+
+    Args:
+        group: the id of the flow or job they belong to; left out, they stay in the group of the thread.
+    """
+    context = spark.sparkContext
+    new = {"spark.job.description": description, **({"spark.jobGroup.id": group} if group else {})}
+    before: dict[str, Any] = {key: context.getLocalProperty(key) for key in new}
+    for key, value in new.items():
+        context.setLocalProperty(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            context.setLocalProperty(key, value)
 
 
 @contextmanager
@@ -235,14 +254,13 @@ def release(frame: DataFrame) -> None:
 
 def last_txn_version(spark: SparkSession, location: str, app_id: str) -> int | None:
     """The `version` of the newest transaction that `app_id` committed to the Delta table at `location`."""
-    snapshot = _delta_log(spark, location).update(False, _none(spark), _none(spark))
-    version = snapshot.transactions().get(app_id)
+    version = delta_snapshot(spark, location).transactions().get(app_id)
     return int(version.get()) if version.isDefined() else None
 
 
 def table_version(spark: SparkSession, location: str) -> int:
     """The newest version of the Delta table at `location`."""
-    return int(_delta_log(spark, location).update(False, _none(spark), _none(spark)).version())
+    return int(delta_snapshot(spark, location).version())
 
 
 def delta_table(spark: SparkSession, name: str) -> tuple[str, str, dict[str, str]]:
@@ -259,13 +277,19 @@ def delta_table(spark: SparkSession, name: str) -> tuple[str, str, dict[str, str
     return str(log.dataPath().toString()), str(metadata.id()), texts_of(spark, metadata.configuration())
 
 
+def delta_table_properties(spark: SparkSession, location: str) -> dict[str, str]:
+    """The properties of the Delta table at `location`."""
+    return texts_of(spark, delta_snapshot(spark, location).metadata().configuration())
+
+
 def delta_table_id(spark: SparkSession, location: str) -> str:
-    return str(_delta_log(spark, location).update(False, _none(spark), _none(spark)).metadata().id())
+    return str(delta_snapshot(spark, location).metadata().id())
 
 
-def _delta_log(spark: SparkSession, location: str) -> Any:
-    jvm = java_of(spark)
-    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
+def delta_snapshot(spark: SparkSession, location: str) -> Any:
+    """Delta's Snapshot of the newest version of the table at `location`."""
+    log = java_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
+    return log.update(False, _none(spark), _none(spark))
 
 
 def _none(spark: SparkSession) -> Any:

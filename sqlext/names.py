@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+STREAMED = "__sqlext_stream_"
+"""What the twin of a table function that gives a stream is called, before the function's name."""
+
 
 def quote(identifier: str) -> str:
     """One identifier in backticks.

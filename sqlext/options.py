@@ -20,6 +20,7 @@ DurationParser = Callable[[str], timedelta]  # raises ValueError with a reason
 
 CONF_PREFIX = "spark.sqlext."
 HOME_KEY = "spark.sqlext.home"  # a plain Spark conf: where sqlext keeps its files is no matter of one statement
+CONNECTORS_KEY = "spark.sqlext.connectors"  # the same: what is on the class path is decided before Spark starts
 _SIZE = re.compile(r"(\d+)\s*(?:b|([kmgt])(?:i?b)?)?", re.ASCII | re.IGNORECASE)
 
 
@@ -83,7 +84,8 @@ CACHE_MAX_ENTRIES = Option(
     "state.backend.cache.max-entries-num", "integer", 1_000_000, 365, "entries (keys) that count as full", minimum=1)
 STATE_BACKEND = Option(
     "state.backend.type", "choice", "auto", 365, choices=("rocksdb", "delta", "auto"),
-    doc="where an aggregate's state lives: Spark's state store, the maintained table itself, or the cheapest that fits")
+    doc="where an aggregate's state lives: Spark's state store, a Delta table, the maintained one itself if it can, or as sqlext "
+    "chooses")
 SORTED_SHUFFLES = Option(
     "execution.sorted-shuffles.enabled", "boolean", True, 140,
     doc="bounded stages sort their input by key; false: they use Spark's own choice, a hash aggregate")
@@ -135,6 +137,8 @@ class HintSpec:
 FLUSH_INTERVAL = HintSpec("FLUSH_INTERVAL", FLUSH_MAX_INTERVAL, per_source=False)
 BACKLOG_INTERVAL = HintSpec("BACKLOG_INTERVAL", CHECKPOINT_INTERVAL_DURING_BACKLOG, per_source=True)
 BACKLOG_THRESHOLD = HintSpec("BACKLOG_THRESHOLD", BACKLOG_LAG_THRESHOLD, per_source=True)
+PER_SOURCE = frozenset((CHECKPOINT_INTERVAL_DURING_BACKLOG.key, BACKLOG_LAG_THRESHOLD.key))
+"""Options that a WITH clause or a hint gives to one stream, and not to the whole flow."""
 HINTS: Mapping[str, HintSpec] = {each.name: each for each in (FLUSH_INTERVAL, BACKLOG_INTERVAL, BACKLOG_THRESHOLD)}
 
 
@@ -155,6 +159,9 @@ class Given:
 
     value: str
     position: Position | None = None
+
+
+LevelsGiven = dict[Level, Mapping[str, Given]]
 
 
 @dataclass(frozen=True)
@@ -209,11 +216,23 @@ class Options:
         return [(key, setting.given.value, setting.level.value) for key, setting in won if setting]
 
     def warnings(self) -> tuple[str, ...]:
-        """Settings that are valid but without effect, a message each."""
-        memory_only = self.setting(FLUSH_MEMORY_BUFFER_ONLY)
-        if not (memory_only and memory_only.value) or self[FLUSH_MAX_INTERVAL]:
-            return ()
-        return (f"{memory_only.name} buffers nothing while `{FLUSH_MAX_INTERVAL.key}` is null: set that as well.",)
+        """Settings that are valid but without effect, or with one that nobody wants, a message each."""
+        found: list[str] = []
+        memory_only, threshold = self.setting(FLUSH_MEMORY_BUFFER_ONLY), self.setting(BACKLOG_LAG_THRESHOLD)
+        if memory_only and memory_only.value and not self[FLUSH_MAX_INTERVAL]:
+            found.append(f"{memory_only.name} buffers nothing while `{FLUSH_MAX_INTERVAL.key}` is null: set that as well.")
+        if threshold and threshold.value is not None:
+            base = self[CHECKPOINT_INTERVAL]
+            if self[CHECKPOINT_INTERVAL_DURING_BACKLOG] is None:
+                found.append(
+                    f"{threshold.name} has no effect while `{CHECKPOINT_INTERVAL_DURING_BACKLOG.key}` is null: set that as well."
+                )
+            elif base and threshold.value <= base:
+                found.append(
+                    f"{threshold.name} is not longer than `{CHECKPOINT_INTERVAL.key}`: a record that only waits for the next "
+                    "micro-batch counts as backlog."
+                )
+        return tuple(found)
 
 
 def is_option_key(key: str) -> bool:
@@ -250,6 +269,16 @@ def resolve(given: Mapping[Level, Mapping[str, Given]], parse_duration: Duration
     """
     assert Level.DEFAULT not in given, "defaults stand in OPTIONS"
     return Options({level: _read_level(level, texts, parse_duration) for level, texts in given.items()})
+
+
+def with_own(given: Mapping[Level, Mapping[str, Given]], own: Mapping[Level, Mapping[str, Given]]) -> LevelsGiven:
+    """What is given to a flow, with what one of its streams has of its own: that wins at its level."""
+    return {**given, **{level: {**given.get(level, {}), **texts} for level, texts in own.items()}}
+
+
+def texts_by_level(given: Mapping[Level, Mapping[str, Given]]) -> dict[str, dict[str, str]]:
+    """What every level gives, as texts, to be recorded; levels that give nothing are left out."""
+    return {level.name: {key: each.value for key, each in values.items()} for level, values in given.items() if values}
 
 
 def reference() -> str:

@@ -6,11 +6,11 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, functions
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,23 +25,38 @@ class Result:
     Attributes:
         columns: names.
         is_number: by column; numbers are aligned on the right.
-        rows: at most ROW_LIMIT; None is NULL.
-        has_more: whether rows were left out.
+        rows: None is NULL.
+        has_more: whether Spark has rows that were not fetched.
+        left_out: how many rows were fetched and are not among `rows`.
     """
 
     columns: Sequence[str]
     is_number: Sequence[bool]
     rows: Sequence[Sequence[str | None]]
     has_more: bool = False
+    left_out: int = 0
+
+    @property
+    def text(self) -> str | None:
+        """The one text that the result is, of a command or EXPLAIN; None for a table."""
+        if len(self.columns) == 1 and len(self.rows) == 1 and not self.is_number[0]:
+            only = self.rows[0][0]
+            if only is not None and ("\n" in only or self.columns[0] == "command_output"):
+                return only
+        return None
+
+    def first(self, number: int) -> Result:
+        """The result without the rows behind the first ones."""
+        return replace(self, rows=self.rows[:number], left_out=self.left_out + max(len(self.rows) - number, 0))
 
 
-def fetch(frame: DataFrame) -> Result:
-    """The first rows of a frame; Spark itself writes the values."""
+def fetch(frame: DataFrame, limit: int = ROW_LIMIT) -> Result:
+    """The first rows of a frame, at most `limit`; Spark itself writes the values."""
     kinds = [kind.split("(")[0] for _, kind in frame.dtypes]
     names = [f"c{i}" for i in range(len(frame.columns))]  # a result may have the same name twice
     text = frame.toDF(*names).select(*(functions.col(name).cast("string") for name in names))
-    rows = [tuple(row) for row in text.take(ROW_LIMIT + 1)]
-    return Result(frame.columns, [kind in _RIGHT for kind in kinds], rows[:ROW_LIMIT], len(rows) > ROW_LIMIT)
+    rows = [tuple(row) for row in text.take(limit + 1)]
+    return Result(frame.columns, [kind in _RIGHT for kind in kinds], rows[:limit], len(rows) > limit)
 
 
 class Printer:
@@ -75,22 +90,30 @@ class Printer:
         """A text as it is, a table that fits as a table, any other row by row; of a command without columns nothing."""
         if not result.columns:
             return
-        if len(result.columns) == 1 and len(result.rows) == 1 and not result.is_number[0]:
-            only = result.rows[0][0]
-            if only is not None and ("\n" in only or result.columns[0] == "command_output"):
-                self.line(only)
-                return
+        if result.text is not None:
+            self.line(result.text)
+            return
         if not self.is_live:
             for line in aligned(result):
                 self.line(line)
-        elif _width(result) <= self.console.width:
-            self.console.print(_framed(result))
+        elif _width(result) <= self.console.width or _wraps_well(result, self.console.width):
+            self.console.print(_framed(result, "fold"))
         else:
             self._records(result)
-        if result.has_more:
-            self.line(f"(the first {ROW_LIMIT} rows; there are more)")
-        elif not result.rows:
-            self.line("(no rows)")
+        if text := _not_shown(result):
+            self.line(text)
+
+    def drawn(self, result: Result) -> RenderableType:
+        """A result that something else prints, as wide as the terminal: without its empty columns if need be, then turned so
+        that a row is a column, and cut where even that is too wide.
+        """
+        if result.text is not None:
+            return Text(result.text)
+        if _width(result) > self.console.width:
+            result = _without_empty_columns(result)
+        if _width(result) > self.console.width:
+            result = _turned(result)
+        return Group(_framed(result), *([Text(text)] if (text := _not_shown(result)) else []))
 
     def _records(self, result: Result) -> None:
         wide = max(len(name) for name in result.columns)
@@ -132,6 +155,29 @@ def aligned(result: Result) -> list[str]:
     return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]] if lines else []
 
 
+def _not_shown(result: Result) -> str:
+    if result.left_out:
+        return f"(the first {len(result.rows)} rows; {'more than ' * result.has_more}{result.left_out:,} left out)"
+    if result.has_more:
+        return f"(the first {len(result.rows)} rows; there are more)"
+    return "" if result.rows else "(no rows)"
+
+
+def _without_empty_columns(result: Result) -> Result:
+    kept = [at for at in range(len(result.columns)) if any(row[at] is not None for row in result.rows)] or [0]
+    rows = [[row[at] for at in kept] for row in result.rows]
+    return replace(
+        result, columns=[result.columns[at] for at in kept], is_number=[result.is_number[at] for at in kept], rows=rows
+    )
+
+
+def _turned(result: Result) -> Result:
+    """A row for each column; the first column's values are the heads of the columns."""
+    heads = [_plain(row[0]) for row in result.rows]
+    rows = [[name, *(row[at] for row in result.rows)] for at, name in enumerate(result.columns) if at > 0]
+    return replace(result, columns=[result.columns[0], *heads], is_number=[False] * (len(heads) + 1), rows=rows)
+
+
 def _plain(value: str | None) -> str:
     return "NULL" if value is None else value.replace("\t", " ")
 
@@ -141,10 +187,16 @@ def _width(result: Result) -> int:
     return max(len(line) for line in aligned(result)) + len(result.columns) + 3
 
 
-def _framed(result: Result) -> Table:
+def _wraps_well(result: Result, width: int) -> bool:
+    """Whether it is names and values, as of DESCRIBE: long values then go over lines."""
+    first = max(len(_plain(row[0])) for row in result.rows) if result.rows else 0
+    return len(result.columns) == 2 and first * 3 < width
+
+
+def _framed(result: Result, overflow: OverflowMethod = "ellipsis") -> Table:
     table = Table(box=box.ROUNDED, header_style="bold")
     for name, number in zip(result.columns, result.is_number, strict=True):
-        table.add_column(Text(name), justify="right" if number else "left", no_wrap=False)
+        table.add_column(Text(name), justify="right" if number else "left", no_wrap=False, overflow=overflow)
     for row in result.rows:
         table.add_row(*(Text("NULL", "dim") if value is None else Text(_plain(value)) for value in row))
     return table

@@ -10,11 +10,13 @@ either: a reference from Python to the session and from the session to this obje
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import ParseException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
@@ -23,8 +25,9 @@ from sqlext.answers import Answer, Deferred, Table, relation_sql
 from sqlext.detect import is_ours
 from sqlext.errors import Position, SqlextError
 from sqlext.functions import AGGREGATE_SET
-from sqlext.java import java_of
+from sqlext.java import items_of, java_of, kept
 from sqlext.jvm import reason_of
+from sqlext.parameters import substitute
 from sqlext.set_aggregates import aggregate_set
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,8 @@ logger = logging.getLogger(__name__)
 Answerer = Callable[[SparkSession, str, Callable[[str], Any]], Answer]
 """Answers one of our statements: the session it came from, its text, and Spark's own parser."""
 
+_PATH = re.compile(r"(?:\w+:)?/(?:[^\s'\"/]+/)+([^\s'\"/]*)")  # clients need not know folders of this machine
+_INTERRUPTED = ("java.lang.InterruptedException", "java.nio.channels.ClosedByInterruptException")
 _FREE_TEXT_CONDITION = "_LEGACY_ERROR_TEMP_3100"  # Spark's error condition that is nothing but its message
 
 
@@ -131,23 +136,25 @@ class _Seam:
                 becomes a SparkRuntimeException.
         """
         try:
-            return action()
+            return kept(action())
         except (CapturedException, Py4JJavaError) as error:  # hand Java its own exception back
-            origin = error._origin if isinstance(error, CapturedException) else error.java_exception
+            origin: Any = error._origin if isinstance(error, CapturedException) else error.java_exception
+            if str(origin.getClass().getName()) in _INTERRUPTED:
+                raise Py4JJavaError("", kept(self._unchecked("The statement was canceled."))) from None
             if self._passes(origin, is_checked):
-                raise Py4JJavaError("", origin) from None
+                raise Py4JJavaError("", kept(origin)) from None
             if is_checked and hasattr(origin, "origin"):  # an error of SQL scripting; Java may not see its type here
-                raise Py4JJavaError("", self._as_parse_exception(text, origin)) from None
-            raise Py4JJavaError("", self._unchecked(reason_of(error))) from None
+                raise Py4JJavaError("", kept(self._as_parse_exception(text, origin))) from None
+            raise Py4JJavaError("", kept(self._unchecked(reason_of(error)))) from None
         except SqlextError as error:
             java = self._parse_exception(text, error.message, error.position) if is_checked else self._unchecked(str(error))
-            raise Py4JJavaError("", java) from None
+            raise Py4JJavaError("", kept(java)) from None
         except Exception as error:  # a bug of ours: the user gets a sentence, the log the traceback
             logger.exception("internal error in statement: %s", text)
-            first_line = str(error).partition("\n")[0]
+            first_line = _PATH.sub(r"\1", str(error).partition("\n")[0])
             message = f"sqlext failed on this statement ({type(error).__name__}: {first_line}). Please report it."
             java = self._parse_exception(text, message, None) if is_checked else self._unchecked(message)
-            raise Py4JJavaError("", java) from None
+            raise Py4JJavaError("", kept(java)) from None
 
     def _passes(self, error: Any, is_checked: bool) -> bool:
         """Whether Java lets the exception through as it is: it is unchecked, or declared where it comes out."""
@@ -201,11 +208,21 @@ class _Parser(_JavaObject):
     def parsePlanWithParameters(self, text: str, context: Any) -> Any:
         """`spark.sql(text, args)`: values go into the text first; Delta's own method would drop them."""
 
-        def plan() -> Any:
-            handler = self._seam.jvm.org.apache.spark.sql.catalyst.parser.ParameterHandler
-            return self._plan(handler.substituteParameters(text, context)._1())
+        return self._seam.guarded(text, lambda: self._plan(self._substituted(text, context)))
 
-        return self._seam.guarded(text, plan)
+    def _substituted(self, text: str, context: Any) -> str:
+        if context.params().isEmpty():  # then Spark's way would change nothing, and refuse clauses of ours
+            return text
+        handler = self._seam.jvm.org.apache.spark.sql.catalyst.parser.ParameterHandler
+        try:
+            return str(handler.substituteParameters(text, context)._1())
+        except ParseException:
+            if not is_ours(text):
+                raise
+        if context.getClass().getSimpleName() == "PositionalParameterContext":
+            return substitute(text, {}, [str(value.sql()) for value in items_of(context.params())])
+        pairs = items_of(context.params().toSeq())
+        return substitute(text, {str(pair._1()): str(pair._2().sql()) for pair in pairs}, [])
 
     def _plan(self, text: str) -> Any:
         if not is_ours(text):
@@ -252,7 +269,7 @@ class _FunctionBuilder(_JavaObject):
         self._build = build
 
     def apply(self, arguments: Any) -> Any:
-        return self._build(arguments)
+        return kept(self._build(arguments))
 
     class Java:
         implements = ["scala.Function1"]  # noqa: RUF012

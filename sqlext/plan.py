@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
-from sqlext.options import Given
+from sqlext.options import Given, Level
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,10 @@ AGGREGATE_PREFIX = "__sqlext_aggregate_"
 
 STAGE_PREFIX = "__sqlext_stage_"
 """What the result of a bounded stage is called in the query that reads it, before its number; numbers start at 1."""
+
+
+HYBRID_PREFIX = "__sqlext_hybrid_"
+"""What a hybrid source is called in the query that reads it, before its number; numbers start at 1."""
 
 
 class OutputMode(StrEnum):
@@ -81,13 +85,13 @@ class Source:
         name: the table's name, part by part.
         alias: what the query calls it.
         is_stream: read with STREAM, without an end.
-        options: our options of its WITH clause and hints, by key; hints win over WITH.
+        options: our options of its hints and WITH clause, by level and key.
     """
 
     name: tuple[str, ...]
     alias: str
     is_stream: bool
-    options: Mapping[str, Given] = field(default_factory=dict)
+    options: Mapping[Level, Mapping[str, Given]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -231,6 +235,35 @@ class BoundedStage:
 
 
 @dataclass(frozen=True)
+class HybridRelation:
+    """One of the relations of a hybrid source.
+
+    Attributes:
+        sql: the streaming query that reads it.
+        name: of the table, part by part; empty for a call.
+    """
+
+    sql: str
+    name: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HybridSource:
+    """Relations that are read one after the other: the last one is the live one (FLIP-309).
+
+    Attributes:
+        name: of the view that the query reads, `__sqlext_hybrid_1`, ..
+        alias: what the query calls it, in lower case.
+        on: the column by which a row of a later relation counts only if it is greater than all rows before; empty: all count.
+    """
+
+    name: str
+    alias: str
+    relations: tuple[HybridRelation, ...]
+    on: str = ""
+
+
+@dataclass(frozen=True)
 class FlowPlan:
     """A streaming query, ready to run.
 
@@ -247,6 +280,7 @@ class FlowPlan:
         above: the batch query over the relations of `aggregates` and over tables that makes all of the target's rows; empty
             when `sql` makes them.
         stages: the bounded queries that end before the streaming ones start, each behind those that it reads.
+        hybrids: the hybrid sources.
     """
 
     sql: str
@@ -260,6 +294,7 @@ class FlowPlan:
     aggregates: tuple[MaintainedAggregate, ...] = ()
     above: str = ""
     stages: tuple[BoundedStage, ...] = ()
+    hybrids: tuple[HybridSource, ...] = ()
 
     @property
     def queries(self) -> tuple[MaintainedAggregate, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -10,11 +10,13 @@ from sqlglot import exp
 from sqlext import grouping
 from sqlext.above import Split, split
 from sqlext.bounded import CutStage, called, cut_stages, with_bounded_streams, without_clauses
-from sqlext.dialect import HintCall, Stream, position_of, to_sql, without_brackets
+from sqlext.dialect import position_of, to_sql, without_brackets
 from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions import FUNCTIONS
 from sqlext.graph import GraphBuilder
-from sqlext.options import HINTS, Given, is_option_key
+from sqlext.hybrid import cut_hybrids
+from sqlext.nodes import HintCall, Stream, function_of
+from sqlext.options import HINTS, Given, Level, is_option_key
 from sqlext.options import option as option_of
 from sqlext.plan import (
     BoundedPlan,
@@ -36,6 +38,8 @@ from sqlext.shape import (
     selects_of,
 )
 from sqlext.statements import Query
+
+SourceOptions = dict[Level, dict[str, Given]]
 
 _NO_AGGREGATE = "the query has no aggregate, so each row counts and none replaces another"
 
@@ -59,7 +63,8 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         RuleError: a rule failed.
     """
     hints, source_options = read_options(query)
-    tree, cut = cut_stages(with_bounded_streams(query).tree)
+    tree, hybrids = cut_hybrids(query.tree, query.source)
+    tree, cut = cut_stages(with_bounded_streams(Query(tree, query.source)).tree)
     query = Query(tree, query.source)
     builder = GraphBuilder(query.source, source_options)
     stages, of_stages = _plan_stages(cut, query.source, batches, is_sorted, builder)
@@ -71,8 +76,12 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         if parts is None
         else _plan_above(query, tree, parts, of_aggregates, builder)
     )
-    references = _all_references([plan.references, *(references_of(each.tree) for each in cut)])
-    return replace(plan, hints=hints, firings=(*of_stages, *firings, *plan.firings), references=references, stages=stages)
+    names = [relation.name for hybrid in hybrids for relation in hybrid.relations]
+    of_hybrids = References(relations=tuple(name[0].lower() for name in names if len(name) == 1))
+    references = _all_references([plan.references, of_hybrids, *(references_of(each.tree) for each in cut)])
+    return replace(
+        plan, hints=hints, firings=(*of_stages, *firings, *plan.firings), references=references, stages=stages, hybrids=hybrids
+    )
 
 
 def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> BoundedPlan:
@@ -83,6 +92,7 @@ def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> Bou
         UnsupportedError: a stream's options have no meaning in a bounded query.
     """
     _, source_options = read_options(query)
+    cut_hybrids(query.tree, query.source)  # none has a meaning here
     tree, firings = rewrite(with_bounded_streams(query).tree, query.source, batches)
     graph = GraphBuilder(query.source, source_options).build(tree)
     return BoundedPlan(
@@ -152,14 +162,14 @@ def _plan_above(query: Query, tree: exp.Query, parts: Split, batches: Sequence[B
     )
 
 
-def read_options(query: Query) -> tuple[dict[str, Given], dict[str, dict[str, Given]]]:
+def read_options(query: Query) -> tuple[dict[str, Given], dict[str, SourceOptions]]:
     """Our hints and WITH options.
 
     Returns:
         The flow-wide options by key, and those of each stream by its alias in lower case.
     """
     streams = {_alias(stream).lower(): stream for stream in query.tree.find_all(Stream)}
-    by_source: dict[str, dict[str, Given]] = {alias: _with_options(stream, query) for alias, stream in streams.items()}
+    by_source = {alias: {Level.HINT: {}, Level.WITH: _with_options(stream, query)} for alias, stream in streams.items()}
     flow_wide: dict[str, Given] = {}
     seen: set[tuple[str, str]] = set()
     for hint in query.tree.find_all(HintCall):
@@ -185,7 +195,7 @@ def read_options(query: Query) -> tuple[dict[str, Given], dict[str, dict[str, Gi
                     f"streams are {', '.join(sorted(by_source)) or 'none'}.",
                     position,
                 )
-            options = by_source[alias]
+            options = by_source[alias][Level.HINT]
         target = (hint.name, arguments[0].lower() if spec.per_source else "")
         if target in seen:
             raise OptionError(f"The hint {hint.name} is given twice. Give it once.", position)
@@ -200,8 +210,14 @@ def _alias(stream: Stream) -> str:
 
 def _with_options(stream: Stream, query: Query) -> dict[str, Given]:
     found: dict[str, Given] = {}
-    for written in stream.args.get("options") or []:
+    relations: list[exp.Expr] = [stream, *(stream.this.args.get("parts") or [])]
+    for relation, written in [(each, option) for each in relations for option in each.args.get("options") or []]:
         position = position_of(written, query.source)
+        if (function := function_of(relation.this)) and not is_option_key(written.name):
+            raise OptionError(
+                f"`{written.name}` is an option of the source. Give it to {function} as an argument: {written.name} => ..",
+                position,
+            )
         if is_option_key(written.name):
             key = option_of(written.name, position).key
             if key in found:
@@ -226,8 +242,3 @@ def _all_references(found: Sequence[References]) -> References:
         return tuple(sorted({name for each in found for name in kind(each)}))
 
     return References(names(lambda r: r.relations), names(lambda r: r.functions), names(lambda r: r.columns))
-
-
-def source_options_of(plan: FlowPlan) -> Mapping[str, Mapping[str, Given]]:
-    """Our options of each stream, by alias."""
-    return {source.alias: source.options for source in plan.graph.streams}

@@ -15,6 +15,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from sqlext.execution.backlog.pacer import Phase
+from sqlext.execution.backlog.status import BacklogStatus
 from sqlext.execution.jobs.graph import VertexCounts
 from sqlext.execution.status import FlowPhase, FlowProgress
 from sqlext.output import Printer
@@ -29,6 +31,7 @@ _STYLES = {
 }
 _LINE_SECONDS = 2.0  # at most one plain line a flow in this time
 _POLL_SECONDS = 0.05
+_TASKS_SECONDS = 0.5  # asking Spark for its tasks takes several calls
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,20 @@ class JobStatus:
 
 
 @dataclass(frozen=True)
+class TaskCounts:
+    """Spark's tasks of the statement that runs, as far as they are known."""
+
+    done: int = 0
+    all: int = 0
+
+
+@dataclass(frozen=True)
 class Statuses:
     """Where a display asks how all that runs in this process stands."""
 
     flows: Callable[[], list[FlowStatus]]
     jobs: Callable[[], list[JobStatus]]
+    tasks: Callable[[], TaskCounts] = TaskCounts
 
 
 class Display(Protocol):
@@ -95,13 +107,20 @@ class LiveDisplay:
         self._statuses = statuses
 
     def watch(self, doing: str, is_over: Callable[[], bool]) -> None:
-        spinner = Spinner("dots", Text(doing, "dim"))
+        spinner, began, due = Spinner("dots"), time.monotonic(), 0.0
         with Live(console=self._printer.console, refresh_per_second=8, transient=True) as live:
             while not is_over():
+                if time.monotonic() >= due:
+                    due = time.monotonic() + _TASKS_SECONDS
+                    spinner.update(text=Text(self._doing(doing, time.monotonic() - began), "dim"))
                 flows = self._statuses.flows()
                 jobs = [Text(line_of_job(job)) for job in self._statuses.jobs()]
                 live.update(Group(*([_table(flows)] if flows else []), *jobs, spinner))
                 time.sleep(_POLL_SECONDS)
+
+    def _doing(self, doing: str, seconds: float) -> str:
+        tasks = self._statuses.tasks()
+        return f"{doing}, {seconds:.0f} s" + (f", {tasks.done:,} of {tasks.all:,} tasks" if tasks.all else "")
 
 
 class LineDisplay:
@@ -158,9 +177,18 @@ def line_of(flow: FlowStatus) -> str:
     if p.last_flush is not None:
         parts.append(f"last flush {_time(p.last_flush)} ({p.last_reason})")
         parts.append(f"{p.batches_flushed / max(p.flushes, 1):.1f} micro-batches a flush")
+    if p.backlog.phase is Phase.BACKLOG:
+        parts.insert(1, _backlog(p.backlog))
     if flow.error:
         parts.append(f"error: {' '.join(flow.error.split())}")
     return ", ".join(parts)
+
+
+def _backlog(backlog: BacklogStatus) -> str:
+    """The phase, and how long it will take."""
+    lag = f", lag {backlog.lag.total_seconds():.0f} s" if backlog.lag is not None else ""
+    left = f", {backlog.catch_up.total_seconds():.0f} s to catch up" if backlog.catch_up is not None else ""
+    return f"in backlog{lag}{left}"
 
 
 def print_summary(printer: Printer, flows: Iterable[FlowStatus]) -> None:
@@ -192,7 +220,7 @@ def _table(flows: Iterable[FlowStatus]) -> Table:
         last = f"{_time(p.last_flush)} {p.last_reason} {p.last_flush_seconds:.1f} s" if p.last_flush else ""
         table.add_row(
             flow.name,
-            Text(flow.phase, _STYLES[flow.phase]),
+            Text(flow.phase, _STYLES[flow.phase]).append(f" {_backlog(p.backlog)}" if p.backlog.phase is Phase.BACKLOG else ""),
             *(f"{number:,}" for number in (p.rows_in, p.micro_batches, p.buffered_rows)),
             since,
             f"{p.flushes:,}",

@@ -1,37 +1,38 @@
-"""What `sqlext run` does once Spark is there: statement by statement, then the flows."""
+"""What `sqlext run` and the servers do once Spark is there: statement by statement or client by client, then the flows."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sqlext import jvm
-from sqlext.detect import is_ours
+from sqlext.callbacks import DeadConnections
 from sqlext.embedded import embedded_session, java_has_ended, log_path
-from sqlext.errors import SetupError, SqlextError, UnsupportedError, WaitTimeoutError
+from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
 from sqlext.interrupts import Interrupts
-from sqlext.output import ErrorLog, Printer, Result, fetch
+from sqlext.output import ErrorLog, Printer
+from sqlext.page.address import Address
+from sqlext.page.server import page_server
 from sqlext.progress import FlowStatus, JobStatus, Statuses, display, print_summary
 from sqlext.script import Problem, problem_of, report, split
+from sqlext.server import Server, hive_settings
 from sqlext.session import disable, flow_host, registry_exists
+from sqlext.statement_run import StatementRunner, Task
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
-_JOB_TAG = "sqlext-statement"
-_QUICK_SECONDS = 0.3
 _DEFAULT_WAIT = timedelta(hours=1)
+_POLL_SECONDS = 0.05
 
 
 class ExitCode(IntEnum):
@@ -58,15 +59,23 @@ def run_embedded(
     conf: Mapping[str, str],
     action: Callable[[Runner], ExitCode],
     echo: bool = True,
+    page: Address | None = None,
 ) -> ExitCode:
-    """Start Spark over a warehouse folder, run `action` in it, and end Spark. What goes wrong on the way is printed."""
+    """Start Spark over a warehouse folder, run `action` in it, and end Spark. What goes wrong on the way is printed.
+
+    Args:
+        echo: whether to print each statement before it runs.
+        page: where to serve the page meanwhile.
+    """
     logging.getLogger("sqlext.execution.host").addHandler(ErrorLog(printer))
     began, interrupts = datetime.now(UTC), Interrupts()
     try:
         with ExitStack() as stack:
+            page_of = stack.enter_context(page_server(page, printer.note))
             with printer.busy("starting Spark"):
                 spark = stack.enter_context(embedded_session(warehouse, conf, printer.note))
             interrupts.install()
+            stack.enter_context(page_of.showing(spark))
             return action(Runner(spark, printer, interrupts, began, echo))
     except SetupError as error:
         printer.error(error.message)
@@ -79,9 +88,23 @@ def run_embedded(
         return ExitCode.STATEMENT_FAILED
 
 
+def serve_embedded(
+    printer: Printer, warehouse: Path, conf: Mapping[str, str], servers: Sequence[Server], page: Address | None
+) -> ExitCode:
+    """Start Spark over a warehouse folder, serve until a signal comes, and end Spark."""
+    try:
+        for server in servers:
+            server.check()
+    except SetupError as error:
+        printer.error(error.message)
+        return ExitCode.USAGE
+    settings = {key: value for server in servers for key, value in server.settings().items()} | hive_settings(conf)
+    return run_embedded(printer, warehouse, settings, lambda runner: runner.serve(servers), page=page)
+
+
 class Runner:
-    """Runs files in one session and shows what happens. Used by one thread, the main one; statements run on threads of their own,
-    so that Ctrl-C is seen at once.
+    """Runs statements in one session, with the flows and jobs of this process, and shows what happens. Used by one thread, the
+    main one.
 
     Args:
         began: before the session was made; a flow that failed after it failed in this run.
@@ -90,12 +113,13 @@ class Runner:
 
     def __init__(self, spark: SparkSession, printer: Printer, interrupts: Interrupts, began: datetime, echo: bool = True) -> None:
         self.spark = spark
-        self._printer = printer
-        self._interrupts = interrupts
+        self.printer = printer
+        self.interrupts = interrupts
+        self.statements = StatementRunner(spark, interrupts)
         self._host = flow_host(spark)
         self._began = began
         self._echo = echo
-        self._display = display(printer, Statuses(self.statuses, self.jobs))
+        self._display = display(printer, Statuses(self.statuses, self.jobs, self.statements.tasks))
 
     def statuses(self) -> list[FlowStatus]:
         """The flows of this process; asks no storage."""
@@ -116,75 +140,107 @@ class Runner:
         try:
             deadline = _DEFAULT_WAIT if timeout is None else jvm.parse_duration(self.spark, timeout)
         except ValueError as error:
-            self._printer.error(f"--timeout cannot be `{timeout}` ({error}). Give a duration, such as '5 minutes'.")
+            self.printer.error(f"--timeout cannot be `{timeout}` ({error}). Give a duration, such as '5 minutes'.")
             return ExitCode.USAGE
-        if taken_up := [flow.name for flow in self.statuses()]:
-            self._printer.note(f"flows taken up again: {', '.join(taken_up)}")
-        if self._host.jobs.taken_up:
-            self._printer.note(f"jobs taken up again: {', '.join(self._host.jobs.taken_up)}")
-        if not (scripts or taken_up or self._host.jobs.taken_up):
-            self._printer.note("there is no flow or job to take up again")
+        if not self.note_taken_up() and not scripts:
+            self.printer.note("there is no flow or job to take up again")
+        return self._run_to_the_end(lambda: self._run_scripts(scripts), until_idle, deadline)
+
+    def run_program(self, program: Callable[[], ExitCode]) -> ExitCode:
+        """Run what sends statements of its own and prints what it does, wait until the flows are idle, and stop these.
+
+        An interrupt does not wait for it to return: its statements fail when Spark ends.
+        """
+        self.note_taken_up()
+        return self._run_to_the_end(lambda: self._on_thread(program), True, _DEFAULT_WAIT)
+
+    def _run_to_the_end(self, statements: Callable[[], ExitCode], until_idle: bool, deadline: timedelta) -> ExitCode:
+        """Statements, then what was left of earlier jobs, then the flows, then the end of these."""
         try:
-            for script in scripts:
-                self._run_script(script)
+            code = statements()
             jobs = self._wait_for_jobs()
-            code = self._run_flows(until_idle, deadline) or jobs
+            flows = self._run_flows(until_idle, deadline)
+            code = code or flows or jobs
         except _StatementFailed:
             code = ExitCode.STATEMENT_FAILED
         except KeyboardInterrupt:
-            self._printer.note("interrupted")
+            self.printer.note("interrupted")
             code = ExitCode.INTERRUPTED
-        return self._stop(code)
+        return self.stop(code)
+
+    def note_taken_up(self) -> bool:
+        """Tell which flows and jobs of an earlier process go on in this one; whether there are any."""
+        flows, jobs = [flow.name for flow in self.statuses()], self._host.jobs.taken_up
+        for what, names in (("flows", flows), ("jobs", jobs)):
+            if names:
+                self.printer.note(f"{what} taken up again: {', '.join(names)}")
+        return bool(flows or jobs)
+
+    def jobs_not_taken_up(self) -> list[str]:
+        """A sentence for each job of an earlier process that could not go on in this one."""
+        return [f"job {job} cannot be taken up: {reason}" for job, reason in dict(self._host.jobs.not_taken_up).items()]
+
+    def serve(self, servers: Sequence[Server]) -> ExitCode:
+        """Start the servers, and stop them and the flows at an interrupt.
+
+        Raises:
+            SetupError: a server cannot start.
+        """
+        self.note_taken_up()
+        connections = DeadConnections(self.spark)
+        try:
+            for server in servers:
+                self.printer.line(server.start(self.spark))
+            self._display.watch("Ctrl-C stops the server and the flows, with everything flushed", self._is_asked_or_dead)
+        finally:
+            if not java_has_ended(self.spark):
+                for server in servers:
+                    server.stop()
+            connections.close()
+        return self.stop(ExitCode.FINE)
 
     # Statements.
+
+    def _run_scripts(self, scripts: Sequence[ScriptFile]) -> ExitCode:
+        for script in scripts:
+            self._run_script(script)
+        return ExitCode.FINE
 
     def _run_script(self, script: ScriptFile) -> None:
         statements = split(script.text)
         if not statements:
-            self._printer.note(f"{script.name} has no statements")
+            self.printer.note(f"{script.name} has no statements")
         for statement in statements:
             if self._echo:
-                self._printer.line(f"{script.name}:{statement.line}  {_first_words(statement.text)}", "dim")
+                self.printer.line(f"{script.name}:{statement.line}  {_first_words(statement.text)}", "dim")
             try:
-                result = self._on_thread(
-                    lambda text=statement.text: self._execute(text),  # type: ignore[misc]  # a default binds the loop's value
-                    f"running {script.name}:{statement.line}",
-                )
+                result = self.statements.run(statement.text, partial(self._watch, f"running {script.name}:{statement.line}"))
             except Exception as error:
                 logger.exception("%s:%d failed", script.name, statement.line)
-                self._printer.error(report(script.name, script.text, statement, self._problem(error)))
+                self.printer.error(report(script.name, script.text, statement, self.problem(error)))
                 raise _StatementFailed from None
-            self._printer.result(result)
+            self.printer.result(result)
 
-    def _execute(self, text: str) -> Result:
-        ours = is_ours(text)
-        if not ours:  # a flow's jobs would inherit the tag, and be cancelled with the statement that started it
-            self.spark.sparkContext.addJobTag(_JOB_TAG)
-        frame = self.spark.sql(text)
-        if frame.isStreaming:
-            raise UnsupportedError(
-                "This SELECT reads a stream and has no end, so there is nothing to print. Keep its result in a table with CREATE "
-                "STREAMING TABLE t AS SELECT .., or leave STREAM out to read what is there now."
-            )
-        return fetch(frame)
+    def _watch(self, doing: str, is_over: Callable[[], bool]) -> None:
+        """Show a statement that takes long, where somebody looks."""
+        if self.printer.is_live or self.jobs():
+            self._display.watch(doing, is_over)
 
-    def _on_thread(self, action: Callable[[], T], doing: str) -> T:
-        """The result of `action`; the display lives meanwhile where somebody looks.
+    def _on_thread(self, action: Callable[[], ExitCode]) -> ExitCode:
+        """The result of `action`.
 
         Raises:
-            KeyboardInterrupt: at an interrupt; what Spark runs for it is cancelled.
+            KeyboardInterrupt: at an interrupt.
         """
-        task = _Task(action)
-        task.thread.join(_QUICK_SECONDS)
-        while task.thread.is_alive() and not self._interrupts.asked.wait(0.05):
-            if self._printer.is_live or self.jobs():
-                self._display.watch(doing, lambda: not task.thread.is_alive() or self._interrupts.asked.is_set())
+        task = Task(action)
+        while task.thread.is_alive() and not self.interrupts.asked.wait(_POLL_SECONDS):
+            pass
         if task.thread.is_alive():
-            self.spark.sparkContext.cancelJobsWithTag(_JOB_TAG)
             raise KeyboardInterrupt
         return task.result()
 
-    def _problem(self, error: BaseException) -> Problem:
+    def problem(self, error: BaseException) -> Problem:
+        """What a person needs to know of an error that a statement raised."""
         if java_has_ended(self.spark):
             return Problem("Java has ended unexpectedly; sqlext.log in the warehouse's folder _sqlext says more.")
         return problem_of(error)
@@ -197,12 +253,12 @@ class Runner:
         if jobs.is_taking_up:
             self._display.watch(
                 "ending the jobs of an earlier run",
-                lambda: not jobs.is_taking_up or self._interrupts.asked.is_set() or java_has_ended(self.spark),
+                lambda: not jobs.is_taking_up or self.interrupts.asked.is_set() or java_has_ended(self.spark),
             )
         if jobs.is_taking_up:
             raise KeyboardInterrupt
-        for job, reason in jobs.not_taken_up.items():
-            self._printer.error(f"job {job} cannot be taken up: {reason}")
+        for text in self.jobs_not_taken_up():
+            self.printer.error(text)
         return ExitCode.FLOW_FAILED if jobs.not_taken_up else ExitCode.FINE
 
     def _run_flows(self, until_idle: bool, timeout: timedelta) -> ExitCode:
@@ -210,30 +266,31 @@ class Runner:
             return ExitCode.FINE
         if until_idle:
             return self._wait_until_idle(timeout)
-        if not self._printer.is_live:
-            self._printer.note("flows run until Ctrl-C")
+        if not self.printer.is_live:
+            self.printer.note("flows run until Ctrl-C")
         self._display.watch("Ctrl-C stops the flows, with everything flushed", self._is_over)
         return ExitCode.FINE
 
     def _is_over(self) -> bool:
-        return (
-            self._interrupts.asked.is_set() or java_has_ended(self.spark) or not any(flow.is_running for flow in self.statuses())
-        )
+        return self._is_asked_or_dead() or not any(flow.is_running for flow in self.statuses())
+
+    def _is_asked_or_dead(self) -> bool:
+        return self.interrupts.asked.is_set() or java_has_ended(self.spark)
 
     def _wait_until_idle(self, timeout: timedelta) -> ExitCode:
         ends = datetime.now(UTC) + timeout
-        task = _Task(lambda: self._wait_for_all(ends))
+        task = Task(lambda: self._wait_for_all(ends))
         self._display.watch(
-            "waiting until the flows are idle", lambda: not task.thread.is_alive() or self._interrupts.asked.is_set()
+            "waiting until the flows are idle", lambda: not task.thread.is_alive() or self.interrupts.asked.is_set()
         )
         if task.thread.is_alive():
             raise KeyboardInterrupt
         try:
             task.result()
         except WaitTimeoutError:
-            self._printer.error(f"The flows are not idle after {timeout}. The next run on this warehouse goes on where they are.")
+            self.printer.error(f"The flows are not idle after {timeout}. The next run on this warehouse goes on where they are.")
             return ExitCode.FLOW_FAILED
-        except (PySparkException, Py4JError, OSError):  # `_stop` says why when Java has died
+        except (PySparkException, Py4JError, OSError):  # `stop` says why when Java has died
             logger.exception("waiting for the flows failed")
             return ExitCode.FLOW_FAILED
         return ExitCode.FINE
@@ -258,19 +315,24 @@ class Runner:
 
     # The end.
 
-    def _stop(self, code: ExitCode) -> ExitCode:
+    def stop(self, code: ExitCode = ExitCode.FINE) -> ExitCode:
+        """Stop the flows, with everything flushed, and tell how they stand.
+
+        Returns:
+            How this process ends, of which `code` says what is known already.
+        """
         if java_has_ended(self.spark):
-            self._printer.error("Java has ended unexpectedly. Flows are taken up again in the next run.")
+            self.printer.error("Java has ended unexpectedly. Flows are taken up again in the next run.")
             return code or ExitCode.FLOW_FAILED
         running = [flow.name for flow in self.statuses() if flow.is_running]
-        stop = _Task(lambda: disable(self.spark))
-        if running and self._printer.is_live:
+        stop = Task(lambda: disable(self.spark))
+        if running and self.printer.is_live:
             self._display.watch("stopping the flows, with everything flushed", lambda: not stop.thread.is_alive())
         stop.thread.join()
         flows = self.statuses()
-        print_summary(self._printer, flows)
+        print_summary(self.printer, flows)
         if running and self._echo:
-            self._printer.note("the next run on this warehouse takes the flows up again, where they are now")
+            self.printer.note("the next run on this warehouse takes the flows up again, where they are now")
         has_failed = any(flow.has_failed for flow in flows) or self._failed_at_the_start()
         return code or (ExitCode.FLOW_FAILED if has_failed else ExitCode.FINE)
 
@@ -283,29 +345,6 @@ class Runner:
 
 class _StatementFailed(Exception):  # noqa: N818  # told already; only ends the run
     pass
-
-
-class _Task(Generic[T]):
-    """An action on a thread of its own, which the end of the process does not wait for."""
-
-    def __init__(self, action: Callable[[], T]) -> None:
-        self._action = action
-        self._result: list[T] = []
-        self._error: Exception | None = None
-        self.thread = threading.Thread(target=self._run, name="sqlext-task", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._result.append(self._action())
-        except Exception as error:  # noqa: BLE001  # raised again by `result`
-            self._error = error
-
-    def result(self) -> T:
-        """What the action returned, once the thread has ended; raises what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._result[0]
 
 
 def _first_words(text: str) -> str:

@@ -12,6 +12,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from sqlext.detect import Token, tokens
 from sqlext.errors import KeyedFunctionError, PartitionFunctionError, Position, SqlextError
 from sqlext.jvm import reason_of
+from sqlext.reference import near_statement
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,26 @@ def split(script: str) -> list[ScriptStatement]:
         place = Position.of(script, len(script) - len(rest))
         found.append(ScriptStatement(rest, place.line, place.column))
     return found
+
+
+def is_complete(script: str) -> bool:
+    """Whether a text that is being typed ends behind the `;` of a statement, or has nothing in it to run.
+
+    >>> is_complete("SELECT 1;"), is_complete("SELECT 1"), is_complete("SELECT ';"), is_complete("BEGIN SELECT 1;")
+    (True, False, False, False)
+    """
+    found = tokens(script)
+    is_open = any(token.kind == "symbol" and token.text in "'\"`" for token in found)  # a quote without its end
+    if is_open or not tokens(script + "\n\nx")[len(found) :]:  # a comment that never ends has swallowed the x
+        return False
+    blocks, has_ended = _Blocks(), True
+    for token in found:
+        has_ended = token.text == ";" and not blocks.are_open
+        if has_ended:
+            blocks = _Blocks()
+        else:
+            blocks.read(token)
+    return has_ended
 
 
 def _statement(script: str, found: list[Token]) -> ScriptStatement:
@@ -170,9 +191,14 @@ def _text_of(error: BaseException) -> str:
 
 
 def report(file: str, source: str, statement: ScriptStatement, problem: Problem) -> str:
-    """The error as compilers show it: place, message, and the line with a caret where the place is known."""
+    """The error as compilers show it: place, message, and the line with a caret where the place is known.
+
+    Args:
+        file: the name of the file; empty for what was typed.
+    """
     line, column = statement.in_file(problem.line or 1, problem.column or 1)
-    text = f"{file}:{line}:{column}: {problem.message}{_missing_quote(statement, problem)}"
+    place = f"{file}:{line}:{column}: " if file else f"line {line}, column {column}: " if problem.line else ""
+    text = f"{place}{problem.message}{_advice(statement, problem)}"
     lines = source.splitlines()
     if problem.line is None or line > len(lines):
         return text
@@ -183,12 +209,18 @@ def report(file: str, source: str, statement: ScriptStatement, problem: Problem)
     return f"{text}\n  {number} | {shown}\n  {' ' * len(number)} | {' ' * (column - 1 - left)}^"
 
 
-def _missing_quote(statement: ScriptStatement, problem: Problem) -> str:
+def _advice(statement: ScriptStatement, problem: Problem) -> str:
+    """What may be wrong where Spark's parser can only say that something is."""
+    if "PARSE_SYNTAX_ERROR" not in problem.message:
+        return ""
+    return _missing_quote(statement) or near_statement(statement.text)
+
+
+def _missing_quote(statement: ScriptStatement) -> str:
     """A quote that is missing shows lines later, where nobody looks for it."""
-    if "PARSE_SYNTAX_ERROR" in problem.message:
-        for token in tokens(statement.text):
-            if token.kind in ("text", "quoted") and "\n" in token.text:
-                place = Position.of(statement.text, token.start)
-                line, column = statement.in_file(place.line, place.column)
-                return f" The quote at line {line}, column {column} is closed only lines later: is one missing?"
+    for token in tokens(statement.text):
+        if token.kind in ("text", "quoted") and "\n" in token.text:
+            place = Position.of(statement.text, token.start)
+            line, column = statement.in_file(place.line, place.column)
+            return f" The quote at line {line}, column {column} is closed only lines later: is one missing?"
     return ""

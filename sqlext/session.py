@@ -11,13 +11,13 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sqlext import jars, job_sql, parser
+from sqlext import jars, job_sql, kafka, parser
 from sqlext.bounded import END_OF_STREAM
 from sqlext.commands import Commands
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
@@ -25,7 +25,7 @@ from sqlext.execution.host import FlowHost
 from sqlext.functions import FUNCTIONS, PythonFunction, Reduction
 from sqlext.jvm import clone_session
 from sqlext.option_levels import resolve_levels, session_levels
-from sqlext.options import CONF_PREFIX, HOME_KEY, JOB_RECOVERY, OPTIONS, is_option_key
+from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, JOB_RECOVERY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
 from sqlext.partition_functions import OPERATORS, PARTITION_FUNCTIONS, AggregateFunction, PartitionFunction
 from sqlext.registration import rules_in_force, sql_functions
@@ -44,6 +44,7 @@ _STATIC_DEFAULTS = {
     # would compile its own anew.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
+_CONNECTORS = {"kafka": jars.kafka_class_path}
 _DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
 _EXECUTOR_CLASS_PATH = "spark.executor.extraClassPath"
 
@@ -85,7 +86,8 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
     """Prepare a session builder: Delta on the class path, its catalog, room for generated code, and sqlext in its session.
 
     Args:
-        builder: `SparkSession.builder`, with whatever else is set on it.
+        builder: `SparkSession.builder`, with whatever else is set on it; `spark.sqlext.connectors` = `kafka` brings Spark's
+            Kafka source.
         progress: told, line by line, when Delta's JARs are fetched; that happens once for each version of Delta.
 
     Returns:
@@ -101,16 +103,28 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run in this environment, whatever PATH says
         provided = str(options.get(_DRIVER_CLASS_PATH, ""))
         if not jars.delta_on_class_path(provided) and "delta-spark" not in str(options.get("spark.jars.packages", "")):
-            settings = options.get("spark.jars.ivySettings")
-            delta = jars.delta_class_path(progress, settings) if settings else jars.delta_class_path(progress)
-            for key in (_DRIVER_CLASS_PATH, _EXECUTOR_CLASS_PATH):
-                builder.config(key, os.pathsep.join(filter(None, (str(options.get(key, "")), delta))))
+            _add_to_class_path(builder, jars.delta_class_path(progress, options.get("spark.jars.ivySettings")))
+        for connector in _connectors(options):
+            _add_to_class_path(builder, _CONNECTORS[connector](progress, options.get("spark.jars.ivySettings")))
         for key, value in _STATIC_DEFAULTS.items():
             if key not in options:
                 builder.config(key, value)
     get_or_create = type(builder).getOrCreate
     builder.getOrCreate = lambda: enable(get_or_create(builder))
     return builder
+
+
+def _add_to_class_path(builder: Any, entry: str) -> None:
+    for key in (_DRIVER_CLASS_PATH, _EXECUTOR_CLASS_PATH):
+        builder.config(key, os.pathsep.join(filter(None, (str(builder._options.get(key, "")), entry))))
+
+
+def _connectors(options: Mapping[str, Any]) -> list[str]:
+    named = [each.strip().lower() for each in str(options.get(CONNECTORS_KEY, "")).split(",") if each.strip()]
+    for name in named:
+        if name not in _CONNECTORS:
+            raise SetupError(f"`{CONNECTORS_KEY}` names `{name}`. There is {', '.join(f'`{each}`' for each in _CONNECTORS)}.")
+    return named
 
 
 def enable(spark: SparkSession) -> SparkSession:
@@ -148,7 +162,7 @@ def enable(spark: SparkSession) -> SparkSession:
     holder.append(installed)
     _installed[context.applicationId] = installed
     parser.inject_aggregate_set(session)
-    for operator in (*OPERATORS, END_OF_STREAM):
+    for operator in (*OPERATORS, END_OF_STREAM, *kafka.FUNCTIONS):
         parser.inject_table_function(session, operator, plan_of_call)
     for function in (*SHIPPED_FUNCTIONS, *FUNCTIONS):
         installed.add_function(function)
@@ -265,12 +279,11 @@ def register_partition_function(name: str, function: Callable[..., Any] | Aggreg
 
 def _check_conf(spark: SparkSession) -> None:
     for key, _ in spark.sparkContext.getConf().getAll():
-        if key.startswith(CONF_PREFIX) and key != HOME_KEY:
+        if key.startswith(CONF_PREFIX) and key not in (HOME_KEY, CONNECTORS_KEY):
             name = key.removeprefix(CONF_PREFIX)
             if not is_option_key(name):
-                raise SetupError(
-                    f"There is no setting `{key}`.{did_you_mean(key, [HOME_KEY, *(CONF_PREFIX + k for k in OPTIONS)])}"
-                )
+                known = [HOME_KEY, CONNECTORS_KEY, *(CONF_PREFIX + each for each in OPTIONS)]
+                raise SetupError(f"There is no setting `{key}`.{did_you_mean(key, known)}")
             option_of(name)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from sqlext.dialect import HintCall, Stream
 from sqlext.functions import AGGREGATES, FUNCTIONS
+from sqlext.nodes import HintCall, Stream
 from sqlext.options import HINTS
 from sqlext.partition_functions import OPERATORS
 from sqlext.plan import INTERNAL_PREFIX, References

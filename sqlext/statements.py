@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
@@ -78,11 +78,13 @@ class BoundedStatement:
         head: what stands before the query, as written: `INSERT INTO t (a)`, `CREATE TABLE t USING delta AS`, or nothing.
         target: the table that the rows go into; empty when they go nowhere.
         query: its source is the statement with all but the query blanked out.
+        properties: of the table that it makes, as written.
     """
 
     head: str
     target: Name
     query: Query
+    properties: Mapping[str, Given] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

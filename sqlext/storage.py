@@ -5,6 +5,12 @@ This is a seam: it calls Hadoop, Spark's checkpoint files and Delta's log store 
 
 from __future__ import annotations
 
+import copy
+import errno
+import os
+import uuid
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -12,8 +18,29 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NotFoundError, SetupError
-from sqlext.java import java_of, scala_seq
+from sqlext.java import java_of, scala_object
 from sqlext.jvm import reason_of
+
+_LOCAL = "file:"
+
+
+class _FileSystem:
+    """Hadoop's file system of a path, with what takes long to make; paths below that one share it.
+
+    Attributes:
+        conf: Hadoop's configuration, a copy of a thousand entries.
+        fs: Hadoop's own.
+    """
+
+    def __init__(self, spark: SparkSession, path: Any) -> None:
+        self._spark = spark
+        self.conf = spark._jsparkSession.sessionState().newHadoopConf()
+        self.fs = path.getFileSystem(self.conf)
+
+    @cached_property
+    def log_store(self) -> Any:
+        """What Delta writes its commits with."""
+        return java_of(self._spark).org.apache.spark.sql.delta.storage.LogStore.apply(self._spark._jsparkSession)
 
 
 class HadoopPath:
@@ -27,11 +54,20 @@ class HadoopPath:
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._spark = spark
         self._path = java_of(spark).org.apache.hadoop.fs.Path(location)
-        self._fs = self._path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        self._system = _FileSystem(spark, self._path)
+        self._fs = self._system.fs
         self.location = str(self._fs.makeQualified(self._path).toString())
 
     def child(self, *names: str) -> HadoopPath:
-        return HadoopPath(self._spark, "/".join((self.location, *names)))
+        """What lies below it, by the same file system and configuration."""
+        return self.on_same_system("/".join((self.location, *names)))
+
+    def on_same_system(self, location: str) -> HadoopPath:
+        """Another path, known to be on the same file system."""
+        made = copy.copy(self)
+        made.location = location
+        made._path = java_of(self._spark).org.apache.hadoop.fs.Path(location)
+        return made
 
     def exists(self) -> bool:
         return bool(self._fs.exists(self._path))
@@ -59,6 +95,15 @@ class HadoopPath:
         """Hadoop's FileStatus of what lies in the folder, or of the file; nothing when it does not exist."""
         return list(self._fs.listStatus(self._path)) if self.exists() else []
 
+    def status(self) -> Any | None:
+        """Hadoop's FileStatus; None when it does not exist."""
+        try:
+            return self._fs.getFileStatus(self._path)
+        except Py4JJavaError as error:
+            if "FileNotFound" in str(error.java_exception.getClass().getName()):
+                return None
+            raise
+
     def delete(self) -> None:
         """Delete the folder and all in it; one that is not there is fine."""
         self._fs.delete(self._path, True)
@@ -66,9 +111,8 @@ class HadoopPath:
     def write_text(self, text: str) -> None:
         """Write a small file over what was there, whole or not at all, as Spark does with its checkpoints' files."""
         checkpointing = java_of(self._spark).org.apache.spark.sql.execution.streaming.checkpointing
-        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
         self._fs.mkdirs(self._path.getParent())
-        stream = checkpointing.CheckpointFileManager.create(self._path, conf).createAtomic(self._path, True)
+        stream = checkpointing.CheckpointFileManager.create(self._path, self._system.conf).createAtomic(self._path, True)
         try:
             stream.write(bytearray(text.encode()))
         except BaseException:
@@ -77,7 +121,7 @@ class HadoopPath:
         stream.close()
 
     def create_text(self, text: str) -> bool:
-        """Write a small file if none is there, whole or not at all, as Delta does with its commits on this file system.
+        """Write a small file if none is there, whole or not at all; as Delta does with its commits, but for local files.
 
         Returns:
             Whether it was written.
@@ -85,20 +129,47 @@ class HadoopPath:
         Raises:
             SetupError: it cannot be written.
         """
-        jvm = java_of(self._spark)
-        java_session = self._spark._jsparkSession
-        store = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(java_session)
+        if self.location.startswith(_LOCAL) and (was_written := self._link_text(text)) is not None:
+            return was_written
         try:
             self._fs.mkdirs(self._path.getParent())
         except (Py4JJavaError, CapturedException) as error:
             raise SetupError(f"The file {self.location} cannot be written: {reason_of(error)}.") from None
         try:
-            lines = scala_seq(self._spark, text.splitlines()).iterator()
-            store.write(self._path, lines, False, java_session.sessionState().newHadoopConf())
+            lines = getattr(scala_object(self._spark, "scala.collection.StringOps"), "linesIterator$extension")(text)
+            self._system.log_store.write(self._path, lines, False, self._system.conf)
         except (Py4JJavaError, CapturedException) as error:
             if isinstance(error, Py4JJavaError) and "FileAlreadyExists" in str(error.java_exception.getClass().getName()):
                 return False
             raise SetupError(f"The file {self.location} cannot be written: {reason_of(error)}.") from None
+        return True
+
+    def _link_text(self, text: str) -> bool | None:
+        """The same by a hard link, where Hadoop would start two processes to look at files; None when there are no such links.
+
+        Raises:
+            SetupError: it cannot be written.
+        """
+        place = Path(self.location.removeprefix(_LOCAL))
+        made = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with made.open("x", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(made, place)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno in (errno.EPERM, errno.ENOTSUP):
+                    return None
+                raise
+            finally:
+                made.unlink(missing_ok=True)
+        except OSError as error:
+            raise SetupError(f"The file {self.location} cannot be written: {error.strerror}.") from None
         return True
 
     def read_text(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.column import Column
 
+from sqlext import kafka
 from sqlext.bounded import END_OF_STREAM, SORTED
 from sqlext.errors import Position, SchemaError, SqlextError
 from sqlext.execution.cogroup import OPERATOR as COGROUP
@@ -40,6 +41,8 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Any) -> Any:
         UnsupportedError: the table is a stream.
     """
     try:
+        if operator in kafka.FUNCTIONS:
+            return kafka.plan_of_call(spark, operator, items_of(arguments))
         if operator == END_OF_STREAM:
             return _end_of_stream(spark, *items_of(arguments))
         return _plan(spark, operator, items_of(arguments))

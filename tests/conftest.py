@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sqlext
-from sqlext import jvm
+from sqlext import backlog_reports, jvm
 from sqlext import session as sqlext_session
 from sqlext.keyed_functions import KEYED_FUNCTIONS
 from sqlext.names import quote, quote_parts
@@ -18,14 +18,43 @@ from sqlext.partition_functions import PARTITION_FUNCTIONS
 from sqlext.storage import HadoopPath
 from tests.support import eventually
 
-_THREADS = ("sqlext-flush-", "sqlext-stage-", "sqlext-wait-", "sqlext-end-")
+_THREADS = ("sqlext-flush-", "sqlext-pace-", "sqlext-stage-", "sqlext-wait-", "sqlext-end-")
 _DEADLINE = 30.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--complete", action="store_true", help="write the rows that come back into the .slt files")
-    parser.addoption("--kills", type=int, default=2, help="how often a fault test kills its process")
+    parser.addoption("--kills", type=int, default=1, help="how often a fault test kills its process")
     parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")
+    parser.addoption("--by-hand", action="store_true", help="run tests that take minutes as well: of servers, dbt, a terminal")
+    parser.addoption("--clients", type=int, default=4, help="Thrift clients side by side; by hand, 32")
+    parser.addoption("--statements", type=int, default=12, help="statements of each of them; by hand, 100")
+    parser.addoption("--sessions", type=int, default=30, help="Thrift sessions, one after the other; by hand, 2000")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--by-hand"):
+        for item in items:
+            if item.get_closest_marker("by_hand"):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: --by-hand"))
+
+
+@pytest.fixture
+def clients(pytestconfig: pytest.Config) -> int:
+    """How many Thrift clients work side by side."""
+    return int(pytestconfig.getoption("--clients"))
+
+
+@pytest.fixture
+def statements(pytestconfig: pytest.Config) -> int:
+    """How many statements each of them runs."""
+    return int(pytestconfig.getoption("--statements"))
+
+
+@pytest.fixture
+def sessions(pytestconfig: pytest.Config) -> int:
+    """How many Thrift sessions come and go."""
+    return int(pytestconfig.getoption("--sessions"))
 
 
 @pytest.fixture
@@ -50,6 +79,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.shuffle.partitions": "2",
+        "spark.sqlext.connectors": "kafka",
         "spark.databricks.delta.snapshotPartitions": "2",  # or every commit runs 50 tasks
         "spark.driver.memory": "2g",  # for all tests one after the other, of whose past nothing is kept:
         "spark.ui.retainedJobs": "10",
@@ -74,6 +104,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(autouse=True)
 def own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers, no other test sees."""
+    monkeypatch.setattr(backlog_reports, "_reports", {})
     for registry in (PARTITION_FUNCTIONS, KEYED_FUNCTIONS):
         monkeypatch.setattr(registry, "_functions", dict(registry._functions))
 

@@ -6,12 +6,14 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from sqlext import grammar, options, planner, statements
+from sqlext import grammar, options, planner, reference, statements
 from sqlext.detect import is_ours
 from sqlext.explain import explain_bounded, explain_flow
 from sqlext.options import Given, Level, is_option_key
+from sqlext.plan import FlowPlan, OutputMode
 from sqlext.rules import BATCHES
 from sqlext.script import split
+from sqlext.shell.meta import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -43,7 +45,20 @@ def _explain(statement: statements.CreateStreamingTable | statements.Insert | st
         own = {key: given for key, given in statement.definition.properties.items() if is_option_key(key)}
     given = {Level.HINT: plan.hints, Level.PROPERTY: own}
     table = statement.name if isinstance(statement, statements.CreateStreamingTable) else statement.target
-    return "\n".join(explain_flow(plan, options.resolve(given, _seconds_or_minutes), ".".join(table)))
+    of_streams = {
+        stream.alias: options.resolve(options.with_own(given, stream.options), _seconds_or_minutes)
+        for stream in plan.graph.streams
+    }
+    resolved = options.resolve(given, _seconds_or_minutes)
+    return "\n".join(explain_flow(plan, resolved, ".".join(table), of_streams=of_streams, states=_states(plan, resolved)))
+
+
+def _states(plan: FlowPlan, resolved: options.Options) -> list[str]:
+    """As `creation.state_shown` tells them; of other backends, only Spark could."""
+    backend = resolved[options.STATE_BACKEND]
+    assert backend == "auto"
+    is_aggregate = plan.output_mode is OutputMode.UPDATE
+    return [f"{each.name or 'aggregate'}: rocksdb: state.backend.type is {backend}." for each in plan.queries if is_aggregate]
 
 
 def _seconds_or_minutes(text: str) -> timedelta:
@@ -52,7 +67,31 @@ def _seconds_or_minutes(text: str) -> timedelta:
     return timedelta(**{{"second": "seconds", "minute": "minutes"}[unit.rstrip("s")]: int(number)})
 
 
-PARTS = {"options": options_table, "explain": explained_examples}
+def shell_table() -> str:
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in COMMANDS.items()]
+    return "\n".join(["| typed | what it does |", "|---|---|", *rows]) + "\n"
+
+
+def section(title: str) -> str:
+    """What stands under a heading of the second or third level."""
+    found = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^##|\Z)", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert found is not None, f"the README has no section {title}"
+    return found[2]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks in some language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+PARTS = {
+    "shell": shell_table,
+    "statements": reference.statements_table,
+    "hints": reference.hints_table,
+    "options": options_table,
+    "errors": reference.errors_table,
+    "explain": explained_examples,
+}
 
 
 def main() -> None:

@@ -64,10 +64,8 @@ class Buffer(Protocol):
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         """Take a micro-batch, over what was there under its id."""
 
-    def latest_rows(
-        self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]
-    ) -> DataFrame:
-        """Of every key its row in the newest of `batches`; with no key, the one newest row."""
+    def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
+        """All rows of `batches`, and in `BATCH_COLUMN` numbers that grow from one batch to the next."""
 
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
         """Forget batches that are in the table, or that changed nothing."""
@@ -94,15 +92,11 @@ class DurableBuffer:
         whole = [name for name in names if self._home.child(name, "_SUCCESS").exists()]
         return sorted(int(name.removeprefix(_FOLDER)) for name in whole)
 
-    def latest_rows(
-        self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]
-    ) -> DataFrame:
+    def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
+        """Numbered by their ids."""
         written = StructType(list(schema.fields)).add(BATCH_COLUMN, IntegerType())
         reader = spark.read.schema(written).option("basePath", self._home.location)
-        frame = reader.parquet(*(self._folder(batch.last).location for batch in batches))
-        if len(batches) == 1:
-            return frame.drop(BATCH_COLUMN)
-        return _newest(frame, schema, key)
+        return reader.parquet(*(self._folder(batch.last).location for batch in batches))
 
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
         for batch in batches:
@@ -125,21 +119,19 @@ class MemoryBuffer:
         held, rows, found = _hold(frame, key)
         return BufferedBatch(batch, batch, rows, arrived, held, found)
 
-    def latest_rows(
-        self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]
-    ) -> DataFrame:
+    def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
         # places, not ids: the same literals in each flush, so that Spark compiles them once
         held = [batch.held for batch in batches if batch.held]
         frames = [frame.withColumn(BATCH_COLUMN, F.lit(place)) for place, frame in enumerate(held)]
         frame = frames[0]
         for other in frames[1:]:
             frame = frame.union(other)
-        return frame.drop(BATCH_COLUMN) if len(frames) == 1 else _newest(frame, schema, key)
+        return frame
 
     def combine(self, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]) -> BufferedBatch:
         """One batch of the latest rows of several; theirs stay until they are dropped."""
         spark = next(batch.held.sparkSession for batch in batches if batch.held)
-        held, rows, found = _hold(self.latest_rows(spark, batches, schema, key), key)
+        held, rows, found = _hold(latest_rows(self.rows(spark, batches, schema), len(batches), key), key)
         return BufferedBatch(batches[0].first, batches[-1].last, rows, batches[0].arrived, held, found)
 
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
@@ -160,10 +152,19 @@ def _hold(frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, Bounds]
     return held, int(observation.get[bounds.ROWS]), bounds.observed(observation.get, frame.schema, key)
 
 
-def _newest(frame: DataFrame, schema: StructType, key: Sequence[str]) -> DataFrame:
+def latest_rows(rows: DataFrame, batches: int, key: Sequence[str]) -> DataFrame:
+    """Of every key its row in the newest batch; with no key, the one newest row.
+
+    Args:
+        rows: with `BATCH_COLUMN`.
+        batches: how many there are.
+    """
+    if batches == 1:  # it has each key once
+        return rows.drop(BATCH_COLUMN)
+    names = [name for name in rows.columns if name != BATCH_COLUMN]
     newest = F.max(BATCH_COLUMN)
     keys = [F.col(quote(name)) for name in key]
     # column by column: over a struct of them, Spark would sort all rows instead of hashing their keys
-    values = [F.max_by(quote(name), BATCH_COLUMN).alias(name) for name in schema.names if name not in key]
-    found = frame.groupBy(*keys).agg(newest.alias(BATCH_COLUMN), *values)
-    return found.where(F.col(BATCH_COLUMN).isNotNull()).select(*(quote(name) for name in schema.names))
+    values = [F.max_by(quote(name), BATCH_COLUMN).alias(name) for name in names if name not in key]
+    found = rows.groupBy(*keys).agg(newest.alias(BATCH_COLUMN), *values)
+    return found.where(F.col(BATCH_COLUMN).isNotNull()).select(*(quote(name) for name in names))

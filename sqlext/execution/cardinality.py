@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sqlext.execution.footers import Footers
 from sqlext.java import items_of, java_of
 
 logger = logging.getLogger(__name__)
@@ -81,14 +82,9 @@ def _some_file(spark: SparkSession, index: Any) -> Any:
 
 def _without_dictionary(spark: SparkSession, path: Any, names: set[str]) -> bool:
     """Whether the first row group has no dictionary for one of some columns, or only for its beginning."""
-    hadoop = java_of(spark).org.apache.parquet.hadoop
-    conf = spark._jsparkSession.sessionState().newHadoopConf()
-    reader = hadoop.ParquetFileReader.open(hadoop.util.HadoopInputFile.fromPath(path, conf))
-    try:
-        blocks = reader.getFooter().getBlocks()
+    with Footers(spark).of(path) as footer:
+        blocks = footer.getBlocks()
         columns = () if blocks.isEmpty() else blocks.get(0).getColumns()
         wanted = (column for column in columns if str(column.getPath().toDotString()) in names)
         pages = [each.getEncodingStats() for each in wanted if each.getTotalUncompressedSize() > _DICTIONARY_BYTES]
         return any(each is not None and each.hasNonDictionaryEncodedPages() for each in pages)
-    finally:
-        reader.close()

@@ -5,10 +5,34 @@ Layout (Spark's CheckpointFileManager): `offsets/N` is written before micro-batc
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sqlext.errors import NotFoundError
 from sqlext.storage import HadoopPath
 
 _MEMORY_ONLY = "memory-only"  # a file that is there while runs buffer in memory only
+_NAMED = "v2"  # the offset log's format in which sources have names
+_NO_OFFSET = "-"  # OffsetSeqLog.SERIALIZED_VOID_OFFSET
+PARTITIONS = "spark.sql.shuffle.partitions"
+"""How many partitions the state has, among the settings that stand beside offsets."""
 _FLUSHED = "flushed"  # a file that holds the newest micro-batch of the last clean stop
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """What a micro-batch takes.
+
+    Attributes:
+        offsets: of each source, by its name, up to where it is read, as JSON; None: nothing of it yet. Sources without names of
+            their own are called by their places in the query, from 0 on.
+        watermark: as it was when the micro-batch was planned; None: there is none yet.
+    """
+
+    offsets: Mapping[str, str | None] = field(default_factory=dict)
+    watermark: datetime | None = None
 
 
 class Checkpoint:
@@ -28,6 +52,48 @@ class Checkpoint:
 
     def is_committed(self, batch: int) -> bool:
         return self._folder.child("commits", str(batch)).exists()
+
+    @property
+    def newest_planned(self) -> int | None:
+        """The newest micro-batch that was begun; None: there is none."""
+        return self._newest("offsets")
+
+    @property
+    def newest_committed(self) -> int | None:
+        """The newest micro-batch that has ended; None: there is none."""
+        return self._newest("commits")
+
+    def planned(self, batch: int | None) -> PlannedBatch:
+        """What a micro-batch takes; nothing for one that was never planned."""
+        try:
+            lines = self._folder.child("offsets", str(batch)).read_text().splitlines()
+        except NotFoundError:
+            return PlannedBatch()
+        milliseconds = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
+        watermark = datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
+        offsets = enumerate(lines[2:]) if lines[0] != _NAMED else (line.split(":", 1) for line in lines[2:])
+        return PlannedBatch({str(name): None if offset == _NO_OFFSET else offset for name, offset in offsets}, watermark)
+
+    def source_log(self, name: str) -> HadoopPath:
+        """Where Spark's file source notes the files of each micro-batch."""
+        return self._folder.child("sources", name)
+
+    def pin_partitions(self, partitions: str) -> None:
+        """Note beside the newest offsets by name how many partitions the state has.
+
+        Spark 4.2 notes it beside other offsets only, and without it cannot tell that a micro-batch which it is to repeat is no
+        change of that number (OfflineStateRepartitionUtils.isRepartitionBatch).
+        """
+        newest = self.newest_planned
+        for batch in () if newest is None else (newest - 1, newest):
+            file = self._folder.child("offsets", str(batch))
+            if batch < 0 or not file.exists():
+                continue
+            version, metadata, *offsets = file.read_text().splitlines()
+            found = json.loads(metadata)
+            if version == _NAMED and PARTITIONS not in found["conf"]:
+                found["conf"][PARTITIONS] = partitions
+                file.write_text("\n".join((version, json.dumps(found), *offsets)))
 
     def note_memory_only(self, is_memory_only: bool) -> None:
         """Before a run: what it buffers can be lost, or cannot."""

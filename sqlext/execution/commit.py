@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +13,7 @@ from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
     ProtocolChangedException,
@@ -32,22 +33,24 @@ from sqlext.plan import QUALIFIES
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 10
+ATTEMPTS = 10
 _CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
     ProtocolChangedException,
 )
 _BROADCAST_ROWS = 600_000  # so many rows of numbers and a short key are sent to every executor in about a second
 _BROADCAST_WIDE_ROWS = 5_000  # of rows with lists, texts and the like
-_FEW_ROWS = {  # adaptive execution would find that out, with a job of its own for each stage
+FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-_SMALL_TABLE_BYTES = 16 * 1024**2
+"""Settings for few rows: adaptive execution would find them out, with a job of its own for each stage."""
+SMALL_TABLE_BYTES = 16 * 1024**2
 _SMALL_TABLE = {  # rewriting its files is less work than marking rows in them
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
@@ -93,8 +96,10 @@ def merge(
     info: CommitInfo,
     check: Callable[[], None],
     size: TableSize | None,
+    attempts: int = ATTEMPTS,
+    additions: Mapping[str, str] | None = None,
 ) -> None:
-    """One commit: rows replace those of the same key; groups that no longer satisfy HAVING leave.
+    """One commit: rows replace those of the same key, or add to them; groups that no longer satisfy HAVING leave.
 
     Args:
         spark: a session that only this flow's flushes use; the transaction's settings are put on it.
@@ -103,34 +108,42 @@ def merge(
         reach: how far their keys reach, as far as that is known: only files within it are read.
         check: called before each try; raises when this driver must not commit any more.
         size: of the table, if known.
+        attempts: how often to try, if other writes come in between.
+        additions: SQL of what becomes of columns whose rows are added to, of `t`, the table, and `s`, the rows.
     """
-    same_key = F.expr(" AND ".join(f"t.{quote(k)} <=> s.{quote(k)}" for k in stream.key) or "true")
-    is_small_table = size is not None and size.bytes <= _SMALL_TABLE_BYTES
+    is_small_table = size is not None and size.bytes <= SMALL_TABLE_BYTES
     # values in a condition are compiled into code of their own; of a small table there is nothing to leave out
     within = None if is_small_table else bounds.condition(reach, rows.schema, "t")
-    is_small = 0 <= info.rows <= _broadcast_limit(stream, rows.schema)
+    is_small = are_few(info.rows, rows.schema, stream.key)
     if is_small:
         rows = rows.localCheckpoint(eager=True)  # a MERGE looks at its source twice
     source = F.broadcast(rows) if is_small else rows
     values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in stream.columns}
     qualifies = f"s.{QUALIFIES}" if stream.has_qualifies else None
-    builder = table.alias("t").merge(source.alias("s"), same_key if within is None else same_key & within)
+    builder = table.alias("t").merge(source.alias("s"), same_key(stream.key) if within is None else same_key(stream.key) & within)
     if qualifies is not None:
         builder = builder.whenMatchedDelete(f"NOT {qualifies}")
-    builder = builder.whenMatchedUpdate(set=values).whenNotMatchedInsert(qualifies or "true", values)
+    changed: dict[str, str | Column] = values if additions is None else {quote(c): sql for c, sql in additions.items()}
+    builder = builder.whenMatchedUpdate(set=changed).whenNotMatchedInsert(qualifies or "true", values)
     try:
-        settings = (_FEW_ROWS if is_small else {}) | (_SMALL_TABLE if is_small_table else {})
+        settings = (FEW_ROWS if is_small else {}) | (_SMALL_TABLE if is_small_table else {})
         with session_settings(spark, _transaction(info) | settings):
-            _again_after_conflicts(builder.execute, check)
+            again_after_conflicts(builder.execute, check, attempts)
     finally:
         if is_small:
             jvm.release(rows)
 
 
-def _broadcast_limit(stream: StreamSpec, schema: StructType) -> int:
+def same_key(key: Sequence[str]) -> Column:
+    """Whether rows of `t` and `s` have the same key; without a key, all have."""
+    return F.expr(" AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key) or "true")
+
+
+def are_few(rows: int, schema: StructType, key: Sequence[str]) -> bool:
+    """Whether rows are few enough to be sent to every executor; -1 rows, whose number is not known, are not."""
     wide = [c for c in schema if isinstance(c.dataType, _WIDE)]
-    is_short = all(isinstance(c.dataType, StringType) and c.name in stream.key for c in wide)
-    return _BROADCAST_ROWS if is_short else _BROADCAST_WIDE_ROWS
+    is_short = all(isinstance(c.dataType, StringType) and c.name in key for c in wide)
+    return 0 <= rows <= (_BROADCAST_ROWS if is_short else _BROADCAST_WIDE_ROWS)
 
 
 def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: CommitInfo, check: Callable[[], None]) -> None:
@@ -141,7 +154,7 @@ def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: C
     """
     writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "static")
     with session_settings(spark, _transaction(info)):
-        _again_after_conflicts(lambda: writer.saveAsTable(quote_parts(name)), check)
+        again_after_conflicts(lambda: writer.saveAsTable(quote_parts(name)), check)
 
 
 def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
@@ -184,9 +197,9 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
                 spark.conf.set(key, old)
 
 
-def _again_after_conflicts(commit: Callable[[], object], check: Callable[[], None]) -> None:
+def again_after_conflicts(commit: Callable[[], object], check: Callable[[], None], attempts: int = ATTEMPTS) -> None:
     """Somebody's UPDATE, DELETE or OPTIMIZE may come in between; a repeated commit cannot count twice, as its version tells."""
-    for left in reversed(range(_ATTEMPTS)):
+    for left in reversed(range(attempts)):
         check()  # what came in between may be another driver of this flow
         try:
             commit()

@@ -15,10 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
 from sqlext.execution import queries, sessions, target
+from sqlext.execution.delta_state import state_in
+from sqlext.execution.mergeable import MergeableAggregate, mergeable
 from sqlext.execution.registry import FlowRecord, Records
-from sqlext.execution.spec import Column, FlowSpec, StageSpec, StreamSpec, key_columns
+from sqlext.execution.spec import Column, FlowSpec, OperatorSpec, SourceSpec, StageSpec, StateBackend, StreamSpec, key_columns
 from sqlext.names import quote_parts
-from sqlext.plan import QUALIFIES, FlowPlan, MaintainedAggregate, OutputMode, TableDefinition
+from sqlext.options import PER_SOURCE, STATE_BACKEND, Given, Level, texts_by_level
+from sqlext.plan import QUALIFIES, FlowPlan, MaintainedAggregate, Operator, OutputMode, Source, TableDefinition
 from sqlext.storage import HadoopPath
 
 FLOW_PROPERTY = "sqlext.flow"
@@ -82,8 +85,9 @@ def check_free(records: Records, name: str, table: tuple[str, ...], replaced: Fl
 
 def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> None:
     """Raise UnsupportedError when Spark cannot run the query as a stream, or it streams a table that a flow changes in place."""
-    for source in plan.graph.streams:
-        name = target.qualified(session, source.name)
+    parts = [relation.name for hybrid in plan.hybrids for relation in hybrid.relations if relation.name]
+    for written in (*(source.name for source in plan.graph.streams), *parts):
+        name = target.qualified(session, written)
         maker = next((record.spec for record in records.values() if same_name(record.spec.target, name)), None)
         if maker is not None and maker.changes_rows:
             raise UnsupportedError(
@@ -138,6 +142,11 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         streams=(),
         above=plan.above,
         stages=tuple(StageSpec(stage.name, stage.sql, stage.after) for stage in plan.stages),
+        operators=tuple(_operator(operator) for operator in plan.graph.operators),
+        sources=tuple(
+            SourceSpec(source.alias.lower(), source.name, texts_by_level(_own(source))) for source in plan.graph.streams
+        ),
+        hybrids=plan.hybrids,
         owns_target=request.definition is not None,
         replaces_table=request.definition is not None and target.exists(session, name),
         not_idempotent_because=plan.not_idempotent_because,
@@ -150,11 +159,22 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
     )
 
 
-def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home: HadoopPath) -> FlowSpec:
+def _operator(operator: Operator) -> OperatorSpec:
+    stream = operator.source.alias.lower() if operator.source and operator.source.is_stream else ""
+    return OperatorSpec(operator.kind, operator.detail, operator.inputs, stream)
+
+
+def _own(source: Source) -> dict[Level, dict[str, Given]]:
+    """The options that are this stream's alone."""
+    return {level: {k: v for k, v in values.items() if k in PER_SOURCE} for level, values in source.options.items()}
+
+
+def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home: HadoopPath, state_backend: str) -> FlowSpec:
     """Make the flow's tables, or look its target up, and complete its record.
 
     Args:
-        home: the flow's folder; maintained aggregates lie there.
+        home: the flow's folder; maintained aggregates lie there, and partial results.
+        state_backend: of the options.
 
     Raises:
         SchemaError, NotFoundError, UnsupportedError: the table cannot take the query's rows; nothing was made then.
@@ -174,7 +194,12 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
         table = target.create(session, spec.target, output, request.definition, properties, request.refresh)
         columns = tuple(Column(column, column, kind) for column, kind in table.columns.items())
     streams = tuple(
-        _stream(session, request.plan, query, frame, columns, target.home_of(home, query.name))
+        _with_state(
+            _stream(session, request.plan, query, frame, columns, target.home_of(home, query.name)),
+            *state_of(frame, request.plan.output_mode, state_backend),
+            target.home_of(home, query.name),
+            bool(query.name) or request.definition is not None,
+        )
         for query, frame in zip(request.plan.queries, analysed.streams, strict=True)
     )
     return replace(
@@ -207,6 +232,63 @@ def _stream(
         columns=columns,
         has_qualifies=QUALIFIES in frame.columns,
         durable_because=queries.durable_because(frame, plan.output_mode),
+    )
+
+
+def state_of(frame: DataFrame, mode: OutputMode, backend: str) -> tuple[MergeableAggregate | None, str]:
+    """A streaming query whose state a Delta table is to hold; or None, and why it is in RocksDB, if there is any.
+
+    Args:
+        backend: `state.backend.type`.
+    """
+    if mode is OutputMode.APPEND:
+        return None, ""
+    if backend == StateBackend.DELTA:
+        return mergeable(frame)
+    return None, f"{STATE_BACKEND.key} is {backend}."
+
+
+def backend_of(aggregate: MergeableAggregate | None) -> StateBackend:
+    """Where the state of an aggregate lives that `state_of` has found, or none."""
+    return StateBackend.ROCKSDB if aggregate is None else StateBackend.DELTA
+
+
+def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_because: str, is_ours: bool) -> str:
+    """Where the state of a streaming query's aggregate will live, and why; empty when it has none.
+
+    Args:
+        aggregate, rocksdb_because: as `state_of` gives them.
+        is_ours: whether nobody else has written the query's table.
+    """
+    if aggregate is None:
+        return f"rocksdb: {rocksdb_because}" if rocksdb_because else ""
+    if aggregate.results_stored and is_ours and QUALIFIES not in frame.columns:
+        return "delta: its results are all that is needed to go on with them, so the table holds its state"
+    return "delta: partial results are kept in a table of the flow's own"
+
+
+def _with_state(
+    stream: StreamSpec, aggregate: MergeableAggregate | None, rocksdb_because: str, home: HadoopPath, is_ours: bool
+) -> StreamSpec:
+    """The record of a streaming query with where its state lives; makes the table of its own that the state may need.
+
+    Args:
+        is_ours: whether nobody else has written the query's table, so that it can be the state.
+    """
+    if aggregate is None:
+        return replace(stream, rocksdb_because=rocksdb_because)
+    columns = {column.output: column for column in stream.columns}
+    pairs = zip(aggregate.results_stored, aggregate.schema, strict=False)  # one for one, or no results
+    same = tuple(columns[name].target for name, field in pairs if columns[name].type == target.ddl_of(field.dataType))
+    is_target = is_ours and not stream.has_qualifies and len(same) == len(aggregate.schema)
+    if not is_target:
+        target.create_at(aggregate.input.sparkSession, state_in(home), aggregate.schema)
+    return replace(
+        stream,
+        durable_because="partial results are only in the buffer until they are flushed",
+        state_backend=StateBackend.DELTA,
+        state_fingerprint=aggregate.fingerprint,
+        state_columns=same if is_target else (),
     )
 
 

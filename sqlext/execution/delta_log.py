@@ -7,7 +7,9 @@ Delta's own ways to the same facts run Spark jobs: `Snapshot.sizeInBytes` 0.5 to
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,15 +21,19 @@ from sqlext.storage import HadoopPath
 
 @dataclass(frozen=True)
 class TableSize:
-    """The data files of a table's newest version: how many, and how many bytes in all."""
+    """The data files of a version of a table: how many, and how many bytes in all."""
 
     files: int
     bytes: int
 
 
-def table_size(spark: SparkSession, location: str) -> TableSize | None:
-    """What the version checksum file says (Delta's protocol, "Version Checksum File"); None when the last writer wrote none."""
-    version = jvm.table_version(spark, location)
+def table_size(spark: SparkSession, location: str, version: int | None = None) -> TableSize | None:
+    """What the version checksum file says (Delta's protocol, "Version Checksum File"); None when its writer wrote none.
+
+    Args:
+        version: of the table; None: its newest one.
+    """
+    version = jvm.table_version(spark, location) if version is None else version
     try:
         found = json.loads(_file(spark, location, version, "crc").read_text())
         return TableSize(int(found["numFiles"]), int(found["tableSizeBytes"]))
@@ -53,10 +59,29 @@ def exists(spark: SparkSession, location: str) -> bool:
 def commit_info(spark: SparkSession, location: str, version: int) -> dict[str, Any]:
     """What one version's commit says of itself; nothing when its file has been cleaned up."""
     try:
-        actions = [json.loads(line) for line in _file(spark, location, version, "json").read_text().splitlines()]
-    except (NotFoundError, ValueError):
+        found = actions(spark, location, version) or []
+    except ValueError:
         return {}
-    return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})
+    return info_of(found)
+
+
+def info_of(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a commit says of itself, of its actions."""
+    return next((dict(action["commitInfo"]) for action in found if "commitInfo" in action), {})
+
+
+def actions(spark: SparkSession, location: str, version: int) -> list[dict[str, Any]] | None:
+    """The actions of one version's commit; None when its file has been cleaned up."""
+    try:
+        return [json.loads(line) for line in _file(spark, location, version, "json").read_text().splitlines()]
+    except NotFoundError:
+        return None
+
+
+def written_at(spark: SparkSession, location: str, version: int) -> datetime | None:
+    """When a version was committed; None when its file has been cleaned up."""
+    statuses = _file(spark, location, version, "json").statuses()
+    return datetime.fromtimestamp(statuses[0].getModificationTime() / 1000, UTC) if statuses else None
 
 
 def _file(spark: SparkSession, location: str, version: int, kind: str) -> HadoopPath:

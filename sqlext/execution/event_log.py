@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from sqlext.errors import FlowError, SetupError
-from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +37,24 @@ Event = TypeVar("Event", bound=RegistryEvent)
 Record = TypeVar("Record")
 
 
+class Folder(Protocol):
+    """What a log asks of its folder and files; `HadoopPath` is one."""
+
+    location: str
+
+    def child(self, *names: str) -> Folder:
+        """What lies below it."""
+
+    def exists(self) -> bool:
+        """Whether it is there."""
+
+    def read_text(self) -> str:
+        """The text of a small file; NotFoundError when it is not there, SetupError when it cannot be read."""
+
+    def create_text(self, text: str) -> bool:
+        """Write a small file if none is there, whole or not at all; whether it was written."""
+
+
 class EventLog:
     """One reader's and writer's view of a log. Not for several threads: whoever owns it takes turns.
 
@@ -46,7 +63,7 @@ class EventLog:
         first: the number of the first file.
     """
 
-    def __init__(self, folder: HadoopPath, first: int = 1) -> None:
+    def __init__(self, folder: Folder, first: int = 1) -> None:
         self._folder = folder
         self._first = first
         self.count = 0
@@ -83,7 +100,7 @@ class EventLog:
         self.count += is_mine
         return is_mine
 
-    def _file(self, number: int) -> HadoopPath:
+    def _file(self, number: int) -> Folder:
         return self._folder.child(f"{self._first + number:020d}.json")
 
 

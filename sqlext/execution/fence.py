@@ -1,11 +1,11 @@
-"""One driver for each flow and job: whoever takes it writes a higher epoch into its home, and the one before stops."""
+"""One driver for each flow and job: whoever takes it puts its epoch into the home, and takes lower ones away."""
 
 from __future__ import annotations
 
-from sqlext.errors import FlowError, NotFoundError
+from sqlext.errors import FlowError
 from sqlext.storage import HadoopPath
 
-_FILE = "epoch"
+_PREFIX = "epoch-"
 
 
 class FencedError(FlowError):
@@ -13,7 +13,7 @@ class FencedError(FlowError):
 
 
 class Fence:
-    """The epoch file of one flow or job, as one driver sees it. Any thread may call `check`.
+    """The epoch of one flow or job, as one driver sees it: a file named by it. Any thread may call `check`.
 
     Args:
         home: its folder; made when it is not there.
@@ -23,34 +23,36 @@ class Fence:
 
     def __init__(self, home: HadoopPath, what: str, epoch: int) -> None:
         self._home = home
-        self._file = home.child(_FILE)
+        self._mark = home.child(f"{_PREFIX}{epoch}")
         self._what = what
         self._epoch = epoch
 
     def take(self) -> None:
         """From here on drivers with lower epochs stop at their next micro-batch or commit.
 
+        Of two that take at once, the one that looks later sees both marks: the higher one stays.
+
         Raises:
             FencedError: a driver with a higher epoch has come first.
         """
         self._home.make()
-        current = self._read()
-        if current is not None and current > self._epoch:
-            raise self._taken(current)
-        self._file.write_text(str(self._epoch))
+        self._mark.write_text("")
+        for epoch in self._epochs():
+            if epoch > self._epoch:
+                self._mark.delete()
+                raise self._taken(epoch)
+            if epoch < self._epoch:
+                self._home.child(f"{_PREFIX}{epoch}").delete()
 
     def check(self) -> None:
-        """Raise FencedError when another driver has taken it."""
-        current = self._read()
-        if current != self._epoch:
-            raise self._taken(current)
+        """Raise FencedError when another driver has taken it; one question to the file system."""
+        if not self._mark.exists():
+            raise self._taken(max(self._epochs(), default=None))
 
-    def _read(self) -> int | None:
-        """The epoch in force; None when none was ever written, or the folder is gone."""
-        try:
-            return int(self._file.read_text())
-        except NotFoundError:
-            return None
+    def _epochs(self) -> list[int]:
+        """Those in force: more than one for a moment only, and none when the folder is gone."""
+        found = (name.removeprefix(_PREFIX) for name in self._home.names() if name.startswith(_PREFIX))
+        return [int(number) for number in found if number.isdigit()]
 
     def _taken(self, current: int | None) -> FencedError:
         return FencedError(

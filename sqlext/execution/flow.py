@@ -10,20 +10,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from math import inf
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import jvm
+from sqlext import cancellation, jvm
+from sqlext.backlog_reports import BacklogReport, backlog_report
 from sqlext.clock import Clock
 from sqlext.errors import FlowError, WaitTimeoutError
 from sqlext.execution import target
+from sqlext.execution.backlog.controller import BacklogController
+from sqlext.execution.backlog.pacer import BacklogSettings, Phase
+from sqlext.execution.backlog.propagation import is_backlog
+from sqlext.execution.backlog.status import Switch
 from sqlext.execution.buffer import is_lost
 from sqlext.execution.fence import Fence, FencedError
+from sqlext.execution.flow_meter import FlowMeter
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
 from sqlext.execution.intake import Intake
+from sqlext.execution.interval_trigger import IntervalTrigger, other_pace
 from sqlext.execution.spec import FlowSpec, StreamSpec
 from sqlext.execution.stages import Stages
 from sqlext.execution.status import FlowPhase, FlowProgress
@@ -51,6 +61,7 @@ class Flow:
     Args:
         spec: what it is.
         options: its options, resolved.
+        backlog: what is asked of each of its streams, by alias.
         epoch: this driver's; a flow that another driver has taken has a higher one.
         home: the flow's folder.
         session: the flow's own; nobody else uses it.
@@ -58,7 +69,14 @@ class Flow:
     """
 
     def __init__(
-        self, spec: FlowSpec, options: Options, epoch: int, home: HadoopPath, session: SparkSession, clock: Clock
+        self,
+        spec: FlowSpec,
+        options: Options,
+        backlog: Mapping[str, BacklogSettings],
+        epoch: int,
+        home: HadoopPath,
+        session: SparkSession,
+        clock: Clock,
     ) -> None:
         self.spec = spec
         self.options = options
@@ -68,16 +86,26 @@ class Flow:
         self._clock = clock
         self._fence = Fence(home, f"flow `{spec.name}`", epoch)
         self._lock = threading.Lock()
-        self._progress = FlowProgress()
+        self._meter = FlowMeter(spec.name, clock)
         self._phase = FlowPhase.STARTING
         self._error: BaseException | None = None
         self._stopping = False
         self._quiet_since: float | None = None
         self._progress_read = float("-inf")
         self._policy = self._policy_of(options)
+        may_be_in_backlog = bool(spec.hybrids) or any(each.interval is not None for each in backlog.values())
+        backends = [stream.state_backend for stream in spec.streams]
+        self._takes_intervals = self._is_memory_only and not other_pace(backends, options, may_be_in_backlog)
+        is_watched = may_be_in_backlog or self._takes_intervals
+        self._backlog = BacklogController(
+            spec.name, options[CHECKPOINT_INTERVAL], backlog, is_watched, self._report_of, clock, self._phase_changed, self._fail
+        )
         self._intakes = tuple(self._intake(stream) for stream in spec.streams)
+        self._interval_trigger = (
+            IntervalTrigger(self._intakes, lambda: self._backlog.status.unread, clock) if self._takes_intervals else None
+        )
         self._writer = TableWriter(
-            spec, epoch, home, jvm.clone_session(session), self._intakes, clock, self._fence.check, self._note_flush
+            spec, epoch, home, jvm.clone_session(session), self._intakes, clock, self._fence.check, self._meter.note_flush
         )
         self._flusher = Flusher(spec.name, self._writer.flush, self._fail, self._compact)
         tag = f"sqlext-stages-{spec.id}"
@@ -87,12 +115,34 @@ class Flow:
     def _policy_of(self, options: Options) -> FlushPolicy:
         return FlushPolicy(None if self.spec.not_idempotent_because else options[FLUSH_MAX_INTERVAL])
 
+    @property
+    def _is_memory_only(self) -> bool:
+        return self._policy.max_interval is not None and self.options[FLUSH_MEMORY_BUFFER_ONLY]
+
+    @property
+    def _is_flushed_first(self) -> bool:
+        """Whether each micro-batch is in the table before Spark commits it."""
+        return self._policy.max_interval is None or self._takes_intervals
+
     def _intake(self, stream: StreamSpec) -> Intake:
         home = target.home_of(self._home, stream.relation)
-        is_memory_only = self.options[FLUSH_MEMORY_BUFFER_ONLY] and not stream.durable_because
-        entries = self.options[CACHE_MAX_ENTRIES] if is_memory_only and self._policy.max_interval is not None else None
+        fits = self._is_memory_only and not stream.durable_because
+        entries = inf if self._is_flushed_first else self.options[CACHE_MAX_ENTRIES] if fits else None
         name = f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}"
-        return Intake(name, stream, home, self.session, entries, self._clock, self._fence.check, self._taken, self._append)
+        return Intake(
+            name,
+            stream,
+            next((each for each in self.spec.hybrids if each.name in stream.sql), None),
+            home,
+            self.session,
+            entries,
+            self._takes_intervals,
+            self._clock,
+            self._batch_begins,
+            self._taken,
+            self._append,
+            self._batch_ended,
+        )
 
     # What statements call.
 
@@ -112,6 +162,7 @@ class Flow:
         except BaseException:
             self._stopping = True
             self._stop_queries()
+            self._backlog.close()
             self._flusher.close(FLUSH_TIMEOUT)
             raise
         self._set_phase(FlowPhase.BOUNDED_STAGES)
@@ -125,7 +176,12 @@ class Flow:
         self._recover()
         for intake in self._intakes:
             intake.rewind()
-            intake.start(self.options[CHECKPOINT_INTERVAL])
+        self._backlog.open(self._intakes)
+        for intake in self._intakes:
+            intake.start(self._backlog.pace)
+        if self._interval_trigger is not None:
+            self._interval_trigger.hold()
+        self._backlog.watch()
         with self._lock:
             if self._phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES):
                 self._phase = FlowPhase.RUNNING
@@ -143,6 +199,7 @@ class Flow:
         was_running = self.is_running
         self._stopping = True
         have_ended = self._stages.stop(FLUSH_TIMEOUT)
+        self._backlog.close()
         self._stop_queries()
         if self._phase is FlowPhase.RUNNING and self._has_buffered():
             self._flusher.wait(self._flusher.ask(FlushReason.STOP), FLUSH_TIMEOUT)
@@ -173,10 +230,28 @@ class Flow:
         Raises:
             FlowError: the flow has failed, or fails in this flush.
             WaitTimeoutError: it takes longer than `FLUSH_TIMEOUT`.
+            StatementCanceledError: the client does not wait any more; the flush goes on.
         """
-        if self._has_buffered() and not self._flusher.wait(self._flusher.ask(FlushReason.COMMAND), FLUSH_TIMEOUT):
-            raise WaitTimeoutError(f"The flush of flow `{self.spec.name}` takes longer than {FLUSH_TIMEOUT:.0f} s.")
+        if self._interval_trigger is None or self._phase is not FlowPhase.RUNNING:
+            self._flush_buffered()
+            return
+        if not self._interval_trigger.take_what_arrived(FLUSH_TIMEOUT, self._may_wait):
+            raise self._late_flush()
         self._raise_if_failed()
+
+    def _flush_buffered(self) -> None:
+        if self._has_buffered():
+            ticket = self._flusher.ask(FlushReason.COMMAND)
+            if not cancellation.wait_for(self.session, partial(self._flusher.wait, ticket), FLUSH_TIMEOUT):
+                raise self._late_flush()
+        self._raise_if_failed()
+
+    def _may_wait(self) -> bool:
+        cancellation.raise_if_canceled(self.session)
+        return not self._stopping
+
+    def _late_flush(self) -> WaitTimeoutError:
+        return WaitTimeoutError(f"The flush of flow `{self.spec.name}` takes longer than {FLUSH_TIMEOUT:.0f} s.")
 
     def wait(self, timeout: timedelta) -> None:
         """Return when all that had arrived is in the target.
@@ -184,24 +259,28 @@ class Flow:
         Raises:
             FlowError: the flow has failed, or fails meanwhile.
             WaitTimeoutError: at the deadline.
+            StatementCanceledError: the client does not wait any more.
         """
         deadline = time.monotonic() + timeout.total_seconds()
         late = WaitTimeoutError(
             f"Flow `{self.spec.name}` has not caught up after {timeout.total_seconds():.0f} s. It goes on; wait longer with "
             "WAIT FLOW .. TIMEOUT 1 hour."
         )
-        if not self._settled.wait(timeout.total_seconds()):
+        if not cancellation.wait_for(self.session, self._settled.wait, timeout.total_seconds()):
             raise late
-        for intake in self._intakes if self._phase is FlowPhase.RUNNING else ():
-            waiter = threading.Thread(target=intake.process_all, name=f"sqlext-wait-{self.spec.name}", daemon=True)
-            waiter.start()
-            waiter.join(max(deadline - time.monotonic(), 0))
-            if waiter.is_alive():
-                raise late
-            intake.read_progress()
+        trigger = self._interval_trigger if self._phase is FlowPhase.RUNNING else None
+        with nullcontext() if trigger is None else trigger.freely():
+            for intake in self._intakes if self._phase is FlowPhase.RUNNING else ():
+                catching_up = intake.process_all(f"sqlext-wait-{self.spec.name}")
+                try:
+                    if not cancellation.wait_for(self.session, catching_up.wait, max(deadline - time.monotonic(), 0)):
+                        raise late
+                finally:
+                    catching_up.give_up()
+                intake.read_progress()
         self.tick()
         self._raise_if_failed()
-        self.flush()
+        self._flush_buffered()
 
     def set_options(self, spec: FlowSpec, options: Options) -> bool:
         """Go on with other options, if that needs no new start.
@@ -216,26 +295,14 @@ class Flow:
         with self._lock:
             self.spec, self.options, self._policy = spec, options, self._policy_of(options)
         for intake in self._intakes:
-            if intake.max_entries is not None:
-                intake.max_entries = options[CACHE_MAX_ENTRIES]
+            if intake.buffer.can_lose_rows:
+                intake.buffer.max_entries = options[CACHE_MAX_ENTRIES]
         return True
 
     def status(self) -> tuple[FlowPhase, FlowProgress, str]:
         """Its phase, its progress, and its error's message."""
-        taken = [intake.progress() for intake in self._intakes]
-        oldest = min((each.oldest_arrival for each in taken if each.oldest_arrival is not None), default=None)
-        waited = timedelta(seconds=self._clock.monotonic() - oldest) if oldest is not None else None
+        progress = replace(self._meter.progress(self._intakes), stages=self._stages.statuses(), backlog=self._backlog.status)
         with self._lock:
-            progress = replace(
-                self._progress,
-                micro_batches=sum(each.micro_batches for each in taken),
-                rows_in=sum(each.rows_in for each in taken),
-                buffered_batches=sum(each.buffered_batches for each in taken),
-                buffered_rows=sum(each.buffered_rows for each in taken),
-                oldest_arrival=self._clock.now() - waited if waited is not None else None,
-                watermark=min((each.watermark for each in taken if each.watermark), default=None),
-                stages=self._stages.statuses(),
-            )
             return self._phase, progress, _message(self._error) if self._error else ""
 
     @property
@@ -255,40 +322,72 @@ class Flow:
         if self._phase is not FlowPhase.RUNNING or self._stopping:
             return
         for intake in self._intakes:
-            query = intake.query
-            if query is not None and not query.isActive:
-                self._fail(intake.error or query.exception() or FlowError("The streaming query ended by itself."))
+            if intake.has_failed:
+                if not self._stopping:  # STOP FLOW may have come since the look above, and ended it
+                    self._fail(intake.error or intake.exception() or FlowError("The streaming query ended by itself."))
                 return
         now = self._clock.monotonic()
         if now - self._progress_read >= _PROGRESS_SECONDS:
             self._progress_read = now
             for intake in self._intakes:
                 intake.read_progress()
+        if self._interval_trigger is not None:
+            self._interval_trigger.tick(self._policy)
+            return
         is_quiet = all(intake.is_quiet for intake in self._intakes)
         self._quiet_since = (self._quiet_since or now) if is_quiet else None
-        reason = self._policy.due(now, self._oldest_arrival(), self._quiet_since)
+        reason = self._due(now, self._oldest_arrival(), self._quiet_since)
         if reason is not None and not self._flusher.is_busy:
             self._flusher.ask(reason)
+
+    def new_switches(self) -> tuple[Switch, ...]:
+        """Changes of phase since the last call."""
+        return self._backlog.new_switches()
 
     # Spark's stream threads.
 
     def _append(self, rows: DataFrame, batch: int) -> None:
         self._writer.append(rows, batch)
 
+    def _batch_begins(self) -> None:
+        self._fence.check()
+        if self._interval_trigger is not None:
+            self._interval_trigger.batch_began()
+
     def _taken(self, intake: Intake) -> None:
         """A micro-batch is in a buffer: flush, when one is due; hold the stream back while the flush before it still runs."""
         if intake.rewinding_to is not None:
             self._wait_for_flush(self._flusher.ask(FlushReason.RECOVERY))
-        elif self._policy.max_interval is None:
-            self._wait_for_flush(self._flusher.ask(FlushReason.MICRO_BATCH))
+        elif self._is_flushed_first:
+            trigger = self._interval_trigger
+            self._wait_for_flush(self._flusher.ask(FlushReason.MICRO_BATCH if trigger is None else trigger.reason))
         else:
-            reason = self._policy.due(self._clock.monotonic(), self._oldest_arrival(is_waiting=True), None)
-            if intake.is_full:
+            reason = self._due(self._clock.monotonic(), self._oldest_arrival(is_waiting=True), None)
+            if intake.buffer.is_full:
                 reason = FlushReason.CACHE_FULL
             if reason is not None and self._flusher.is_busy:
                 self._wait_for_flush(self._flusher.ask(reason))
             elif reason is FlushReason.CACHE_FULL:
                 self._flusher.ask(reason)
+
+    def _batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
+        self._backlog.batch_ended(intake, batch, seconds)
+        if self._interval_trigger is not None:
+            self._interval_trigger.batch_ended(seconds)
+
+    def _phase_changed(self, phase: Phase) -> None:
+        """The rows of a backlog wait for its end (FLIP-309); also called on the pace thread."""
+        if phase is Phase.LIVE and self._policy.max_interval is not None and self._has_buffered():
+            self._flusher.ask(FlushReason.BACKLOG_END)
+
+    def _report_of(self, alias: str) -> BacklogReport | None:
+        return next((found for each in self.spec.sources if each.alias == alias and (found := backlog_report(each.name))), None)
+
+    @property
+    def _is_sink_backlog(self) -> bool:
+        """Whether what comes to the sink is backlog: with a union over other streams, the flow's phase alone does not tell."""
+        status = self._backlog.status
+        return status.phase is Phase.BACKLOG and is_backlog(self.spec.operators, status.streams)[-1]
 
     def _wait_for_flush(self, ticket: int) -> None:
         if not self._flusher.wait(ticket, FLUSH_TIMEOUT):
@@ -310,27 +409,15 @@ class Flow:
             self._wait_for_flush(self._flusher.ask(FlushReason.RECOVERY))
         self._writer.catch_up()
 
+    def _due(self, now: float, oldest_arrival: float | None, quiet_since: float | None) -> FlushReason | None:
+        return self._policy.due(now, oldest_arrival, quiet_since, self._is_sink_backlog, self._meter.last_flush_seconds)
+
     def _oldest_arrival(self, is_waiting: bool = False) -> float | None:
-        arrivals = (intake.oldest_arrival(is_waiting) for intake in self._intakes)
+        arrivals = (intake.buffer.oldest_arrival(is_waiting) for intake in self._intakes)
         return min((arrival for arrival in arrivals if arrival is not None), default=None)
 
-    def _note_flush(self, reason: FlushReason, rows: int, batches: int, started: float) -> None:
-        seconds = self._clock.monotonic() - started
-        with self._lock:
-            self._progress = replace(
-                self._progress,
-                flushes=self._progress.flushes + 1,
-                rows_flushed=self._progress.rows_flushed + rows,
-                batches_flushed=self._progress.batches_flushed + batches,
-                reasons=Counter(self._progress.reasons) + Counter([reason.value]),
-                last_flush=self._clock.now(),
-                last_reason=reason.value,
-                last_flush_seconds=seconds,
-            )
-        logger.info("flow %s: flushed %d rows in %.1f s (%s)", self.spec.name, rows, seconds, reason.value)
-
     def _has_buffered(self) -> bool:
-        return any(intake.has_buffered for intake in self._intakes)
+        return any(intake.buffer.has_any for intake in self._intakes)
 
     def _fail(self, error: BaseException) -> None:
         """The flow has failed: note the cause, and stop what still runs. Called on the flush thread or the ticker."""
@@ -360,5 +447,4 @@ class Flow:
 
 
 def _message(error: BaseException) -> str:
-    text = jvm.reason_of(error)
-    return text.split("terminated with exception:", 1)[-1].strip()
+    return jvm.reason_of(error).split("terminated with exception:", 1)[-1].strip()

@@ -22,6 +22,7 @@ class FlushReason(StrEnum):
     CACHE_FULL = "cache full"
     MICRO_BATCH = "micro-batch"
     IDLE = "idle"
+    BACKLOG_END = "backlog end"
     COMMAND = "command"
     STOP = "stop"
     RECOVERY = "recovery"
@@ -32,7 +33,8 @@ class FlushPolicy:
     """The wall-clock side of flushing.
 
     Attributes:
-        max_interval: how long a row may wait in the buffer; None: every micro-batch is flushed on its own.
+        max_interval: when a row that arrives in the buffer is in the table at the latest; None: every micro-batch is flushed on
+            its own.
     """
 
     max_interval: timedelta | None
@@ -47,11 +49,25 @@ class FlushPolicy:
         tenth = (self.max_interval or timedelta()) / 10
         return min(max(tenth, _MIN_QUIET), _MAX_QUIET)
 
-    def due(self, now: float, oldest_arrival: float | None, quiet_since: float | None) -> FlushReason | None:
-        """Why to flush now, if at all. All times are the clock's monotonic seconds."""
-        if oldest_arrival is None or self.max_interval is None:
+    def due(
+        self,
+        now: float,
+        oldest_arrival: float | None,
+        quiet_since: float | None,
+        is_backlog: bool = False,
+        flush_seconds: float = 0.0,
+    ) -> FlushReason | None:
+        """Why to flush now, if at all. All times are the clock's monotonic seconds.
+
+        Args:
+            flush_seconds: what the last flush took. The next one begins as much before the interval is over, but waits for half
+                of it.
+            is_backlog: what comes to the sink is; no row of it needs to be seen before the backlog ends (FLIP-309).
+        """
+        if oldest_arrival is None or self.max_interval is None or is_backlog:
             return None
-        if now - oldest_arrival >= self.max_interval.total_seconds():
+        interval = self.max_interval.total_seconds()
+        if now - oldest_arrival >= max(interval - flush_seconds, interval / 2):
             return FlushReason.INTERVAL
         if quiet_since is not None and now - quiet_since >= self.quiet.total_seconds():
             return FlushReason.IDLE

@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 
 from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
-from sqlext.errors import FlowError, NotFoundError, SqlextError
+from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError, StatementCanceledError
 from sqlext.execution import sessions, stages, target
+from sqlext.execution.backlog.pacer import BacklogSettings
 from sqlext.execution.creation import (
     FLOW_PROPERTY,
     FlowRequest,
@@ -45,7 +46,7 @@ from sqlext.execution.registry import (
 from sqlext.execution.spec import FlowSpec
 from sqlext.execution.status import FlowPhase, FlowProgress, StageStatus
 from sqlext.names import quote_parts
-from sqlext.options import Options, resolve
+from sqlext.options import BACKLOG_LAG_THRESHOLD, CHECKPOINT_INTERVAL_DURING_BACKLOG, STATE_BACKEND, Options, resolve
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -138,8 +139,13 @@ class FlowHost:
 
     # What statements do.
 
-    def create(self, session: SparkSession, request: FlowRequest, options: Options) -> str:
+    def create(
+        self, session: SparkSession, request: FlowRequest, options: Options, canceled: threading.Event | None = None
+    ) -> str:
         """Make a flow and start it.
+
+        Args:
+            canceled: set when the client has taken the statement back; what was made is then undone.
 
         Returns:
             A sentence with its name and id.
@@ -165,10 +171,15 @@ class FlowHost:
             try:
                 if replaced is not None:
                     self._retire(replaced)
-                spec = with_table(own, reserved, request, self._home.child("flows", reserved.id))
+                home = self._home.child("flows", reserved.id)
+                spec = with_table(own, reserved, request, home, options[STATE_BACKEND])
                 self._run(spec, own, options)
+                if canceled is not None and canceled.is_set() and replaced is None:  # else there is nothing to go back to
+                    raise StatementCanceledError("The statement was canceled.")
             except BaseException:
-                self._undo(reserved)
+                with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
+                    self._end(self._flows.get(reserved.id))
+                    self._undo(reserved)
                 raise
             bound = f"; it reads {', '.join(spec.session_bound)} and so ends with this session" if spec.session_bound else ""
             return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{bound}"
@@ -226,6 +237,11 @@ class FlowHost:
         """Set options; a flow that runs here goes on with them at once."""
         with self._lock:
             record = find(self._registry.read(), name)
+            if STATE_BACKEND.key in properties:
+                raise OptionError(
+                    f"The state of flow `{record.spec.name}` stays where it is: `{STATE_BACKEND.key}` is for new flows. "
+                    "CREATE OR REFRESH its streaming table with it."
+                )
             spec = record.spec.with_properties(properties)
             flow = self._here(record)
             was_running = flow is not None and flow.is_running
@@ -259,6 +275,14 @@ class FlowHost:
 
     def options_of(self, spec: FlowSpec) -> Options:
         return resolve(spec.levels(), lambda text: jvm.parse_duration(self._spark, text))
+
+    def _backlog_of(self, spec: FlowSpec) -> dict[str, BacklogSettings]:
+        found: dict[str, BacklogSettings] = {}
+        for source in spec.sources:
+            options = resolve(spec.levels_of(source), lambda text: jvm.parse_duration(self._spark, text))
+            interval, threshold = options[CHECKPOINT_INTERVAL_DURING_BACKLOG], options[BACKLOG_LAG_THRESHOLD]
+            found[source.alias] = BacklogSettings(interval, threshold)
+        return found
 
     # Making.
 
@@ -311,7 +335,8 @@ class FlowHost:
         self._end(self._flows.get(spec.id))
         sessions.prepare(session, self._home.location)
         home = self._home.child("flows", spec.id)
-        flow = Flow(spec, options or self.options_of(spec), records[spec.id].epoch, home, session, self._clock)
+        options = options or self.options_of(spec)
+        flow = Flow(spec, options, self._backlog_of(spec), records[spec.id].epoch, home, session, self._clock)
         try:
             flow.start()
         except BaseException as error:
@@ -370,6 +395,7 @@ class FlowHost:
             for flow in flows:
                 self._guarded(flow.tick, flow)
                 self._guarded(partial(self._report_failure, flow), flow)
+                self._guarded(partial(self._report_switches, flow), flow)
             if self._lease.has_begun:  # also while the first flow is still being made, or the last flushes run
                 self._guarded(self._lease.beat)
 
@@ -382,6 +408,11 @@ class FlowHost:
             threading.Thread(target=self._start_again, args=(flow,), name=f"sqlext-end-{flow.spec.name}", daemon=True).start()
         else:
             self._record(flow.spec.id, EventKind.FAILED, error)
+
+    def _report_switches(self, flow: Flow) -> None:
+        """Each change between live and backlog is an event of the flow's log."""
+        for switch in flow.new_switches():
+            self._record(flow.spec.id, EventKind.PHASE, f"{switch.phase.value} at {switch.at.isoformat()}: {switch.because}")
 
     def _start_again(self, flow: Flow) -> None:
         """An executor took buffered rows with it: a new start brings them back. On a thread of its own: it takes seconds."""

@@ -32,12 +32,11 @@ def run_job(spark: SparkSession, sql: str, table: tuple[str, ...]) -> str:
     job = uuid.uuid4().hex
     own = jvm.clone_session(spark)
     started = time.monotonic()
-    own.sparkContext.setLocalProperty("spark.job.description", f"sqlext job {job} into {'.'.join(table)}")
-    try:
-        with session_settings(own, {USER_METADATA: json.dumps({"sqlext": {"job": job}})}):
-            own.sql(sql)
-    finally:
-        own.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]  # Spark's way to unset it
+    with (
+        jvm.described(own, f"sqlext job {job} into {'.'.join(table)}"),  # its group is the statement's, which a client may cancel
+        session_settings(own, {USER_METADATA: json.dumps({"sqlext": {"job": job}})}),
+    ):
+        own.sql(sql)
     seconds = time.monotonic() - started
     rows = _rows_written(own, table, job)
     counted = f", {rows} rows" if rows is not None else ""

@@ -302,7 +302,8 @@ def iterable(method: str, results: Any) -> Iterable[Any]:
     """
     if isinstance(results, (Row, dict, str, bytes)) or not isinstance(results, Iterable):
         raise TypeError(f"{method} gives {shown(results)}, which is no iterable of rows. Yield rows, or return a list of them.")
-    return results
+    rows: Iterable[Any] = results
+    return rows
 
 
 def _fails(rows: list[tuple[Any, ...]], schema: StructType) -> Exception | None:

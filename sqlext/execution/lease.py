@@ -9,6 +9,7 @@ import time
 import uuid
 
 from sqlext.errors import NotFoundError
+from sqlext.execution.event_log import Folder
 from sqlext.storage import HadoopPath
 
 BEAT_SECONDS = 5.0
@@ -42,18 +43,25 @@ class Lease:
 
     def is_alive(self, host_id: str) -> bool:
         """Whether a host has beaten of late; on this machine, also whether its process is there."""
-        if host_id == self.host_id:
-            return True
-        try:
-            beat = json.loads(self._folder.child(host_id).read_text())
-            is_fresh = time.time() - float(beat["at"]) < _DEAD_AFTER
-            return is_fresh and not (beat["host"] == socket.gethostname() and not _is_process(int(beat["pid"])))
-        except (NotFoundError, ValueError, KeyError, TypeError):  # gone, or torn by a crash
-            return False
+        return host_id == self.host_id or is_alive(self._folder, host_id)
 
     def end(self) -> None:
         """Take the sign away: whoever comes next need not wait for it to grow old."""
         self._folder.child(self.host_id).delete()
+
+
+def is_alive(hosts: Folder, host_id: str) -> bool:
+    """The same, for whoever is no host.
+
+    Args:
+        hosts: the folder of the signs, `hosts` in the home.
+    """
+    try:
+        beat = json.loads(hosts.child(host_id).read_text())
+        is_fresh = time.time() - float(beat["at"]) < _DEAD_AFTER
+        return is_fresh and not (beat["host"] == socket.gethostname() and not _is_process(int(beat["pid"])))
+    except (NotFoundError, ValueError, KeyError, TypeError):  # gone, or torn by a crash
+        return False
 
 
 def _is_process(pid: int) -> bool:

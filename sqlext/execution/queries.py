@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
-from sqlext.errors import UnsupportedError
+from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution import target
-from sqlext.plan import FlowPlan, OutputMode
+from sqlext.execution.backlog.streams import SourceKind, leaves_of
+from sqlext.plan import FlowPlan, HybridSource, OutputMode
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,38 @@ def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
         result = session.sql(stage.sql)
         target.check_names(result.columns)
         session.createDataFrame([], result.schema).createOrReplaceTempView(stage.name)
+    for hybrid in plan.hybrids:
+        show_hybrid(session, hybrid)
     streams = tuple(session.sql(query.sql) for query in plan.queries)
     if not plan.above:
         return Analysed(streams, None)
     empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
     return Analysed(streams, over(session, empty, plan.above))
+
+
+def show_hybrid(session: SparkSession, hybrid: HybridSource) -> None:
+    """Make the view of a hybrid source, over its first relation.
+
+    Raises:
+        SchemaError: its relations have other columns, or `on` is none of them.
+    """
+    first, *others = (session.sql(relation.sql) for relation in hybrid.relations)
+    names = first.columns
+    for number, frame in enumerate(others, 2):
+        if [(f.name.lower(), f.dataType) for f in frame.schema] != [(f.name.lower(), f.dataType) for f in first.schema]:
+            raise SchemaError(
+                f"The relations of a hybrid source have the same columns. The first one of `{hybrid.alias}` has "
+                f"{first.schema.simpleString()}, number {number} has {frame.schema.simpleString()}."
+            )
+    if hybrid.on and hybrid.on.lower() not in [name.lower() for name in names]:
+        raise SchemaError(f"`{hybrid.alias}` has no column `{hybrid.on}`, which `on` names.{did_you_mean(hybrid.on, names)}")
+    for frame in (first, *others[:-1]) if hybrid.on else ():
+        if any(leaf.kind is not SourceKind.DELTA for leaf in leaves_of(frame, ())):
+            raise UnsupportedError(
+                f"`on` of `{hybrid.alias}` needs Delta tables before the last relation: of others it is not known which rows "
+                "were read. Leave it out, or put a filter over the source."
+            )
+    first.createOrReplaceTempView(hybrid.name)
 
 
 def over(session: SparkSession, relations: Mapping[str, DataFrame], above: str) -> DataFrame:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sqlext.errors import FlowError, NotFoundError, did_you_mean
-from sqlext.execution.event_log import EventLog, Registry, RegistryEvent
+from sqlext.execution.event_log import EventLog, Folder, Registry, RegistryEvent
 from sqlext.execution.spec import FlowSpec
-from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +25,7 @@ class EventKind(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     ALTERED = "altered"
+    PHASE = "phase"
     DROPPED = "dropped"
 
 
@@ -45,7 +45,7 @@ class FlowEvent(RegistryEvent):
     Attributes:
         epoch: of the driver that runs the flow; a driver with an older one is fenced.
         host: the process that runs it.
-        detail: an error's message.
+        detail: an error's message; the phase that a flow has changed to, and what of its sources made it.
     """
 
     flow_id: str
@@ -130,5 +130,5 @@ class FlowRegistry(Registry[FlowEvent, FlowRecord]):
         home: the folder under which the files lie.
     """
 
-    def __init__(self, home: HadoopPath) -> None:
+    def __init__(self, home: Folder) -> None:
         super().__init__(EventLog(home.child("registry")), EventKind, FlowEvent("", EventKind.DROPPED), fold)

@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.execution.cardinality import has_many_strings
+from sqlext.execution.physical_plan import forget_logical_plans
 from sqlext.java import items_of, java_of, scala_seq
 from sqlext.jvm import alias
 
@@ -128,15 +129,6 @@ def _is_behind_exchange(spark: SparkSession, node: Any) -> bool:
     if node.getClass().getSimpleName() not in _HASH_AGGREGATES or node.groupingExpressions().isEmpty():
         return False
     return bool(node.requiredChildDistributionExpressions().isDefined())
-
-
-def forget_logical_plans(spark: SparkSession, node: Any) -> None:
-    """Spark links physical nodes with logical ones. These are not in the query around, which links them with the stage."""
-    tags = java_of(spark).org.apache.spark.sql.execution.SparkPlan
-    for tag in (tags.LOGICAL_PLAN_TAG(), tags.LOGICAL_PLAN_INHERITED_TAG()):
-        node.unsetTagValue(tag)
-    for child in items_of(node.children()):
-        forget_logical_plans(spark, child)
 
 
 def _with_columns_of_its_own(spark: SparkSession, stage: Any) -> Any:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import FlowError
-from sqlext.options import Given, Level
-from sqlext.plan import Key, OutputMode
+from sqlext.options import Given, Level, LevelsGiven, with_own
+from sqlext.plan import HybridRelation, HybridSource, Key, OutputMode
 
-SPEC_VERSION = 2
+SPEC_VERSION = 4
+
+
+class StateBackend(StrEnum):
+    """Where the state of a streaming aggregate lives: Spark's state store, or a Delta table."""
+
+    ROCKSDB = "rocksdb"
+    DELTA = "delta"
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,10 @@ class StreamSpec:
         columns: in the table's order.
         has_qualifies: the query carries the HAVING column.
         durable_because: why its buffer is durable even when only memory was asked for; empty when nothing speaks against it.
+        state_backend: where its aggregate's state lives.
+        rocksdb_because: why not in a Delta table; empty when it does, or there is no aggregate.
+        state_fingerprint: of what a Delta table stores of it (`MergeableAggregate`).
+        state_columns: the table's columns that are that state, one for one; empty when it has a table of its own.
     """
 
     relation: str
@@ -50,6 +62,10 @@ class StreamSpec:
     columns: tuple[Column, ...] = ()
     has_qualifies: bool = False
     durable_because: str = ""
+    state_backend: StateBackend = StateBackend.ROCKSDB
+    rocksdb_because: str = ""
+    state_fingerprint: str = ""
+    state_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,36 @@ class StageSpec:
     name: str
     sql: str
     after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """A node of the flow's graph, as far as it matters to what passes through it; see `plan.Operator`.
+
+    Attributes:
+        inputs: the places of the operators before it.
+        stream: the alias of the stream that it reads, in lower case; empty for all else.
+    """
+
+    kind: str
+    detail: str
+    inputs: tuple[int, ...] = ()
+    stream: str = ""
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """A stream that a flow reads.
+
+    Attributes:
+        alias: what the query calls it, in lower case.
+        name: the relation's, as written.
+        given: the options that are this stream's alone, by level and key.
+    """
+
+    alias: str
+    name: tuple[str, ...]
+    given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,6 +121,9 @@ class FlowSpec:
         streams: its streaming queries: one that writes the target, or those that maintain what `above` reads.
         above: the query over maintained aggregates whose result is the target; empty when there is none.
         stages: its bounded queries, each behind those that it reads.
+        operators: its graph, inputs before those that read them; the last one feeds the target.
+        sources: the streams among them.
+        hybrids: the hybrid sources among those.
         owns_target: whether the flow made its target.
         replaces_table: whether there was a table of that name when the flow was made; it is not ours to drop.
         columns: of the target, in its order, when there is a query above.
@@ -94,6 +143,9 @@ class FlowSpec:
     streams: tuple[StreamSpec, ...]
     above: str = ""
     stages: tuple[StageSpec, ...] = ()
+    operators: tuple[OperatorSpec, ...] = ()
+    sources: tuple[SourceSpec, ...] = ()
+    hybrids: tuple[HybridSource, ...] = ()
     owns_target: bool = False
     replaces_table: bool = False
     columns: tuple[Column, ...] = ()
@@ -112,16 +164,18 @@ class FlowSpec:
 
     def levels(self) -> dict[Level, dict[str, Given]]:
         """The options as `options.resolve` takes them."""
-        return {Level[level]: {k: Given(v) for k, v in values.items()} for level, values in self.given.items()}
+        return _levels(self.given)
+
+    def levels_of(self, source: SourceSpec) -> LevelsGiven:
+        """The same for one of its streams."""
+        return with_own(self.levels(), _levels(source.given))
 
     def with_properties(self, properties: Mapping[str, str]) -> FlowSpec:
         """The flow after ALTER FLOW .. SET, which wins over what its hints and WITH clauses said of the same options."""
         level = Level.PROPERTY.name
-        kept = {
-            name: values if name == level else {key: value for key, value in values.items() if key not in properties}
-            for name, values in self.given.items()
-        }
-        return replace(self, given={**kept, level: {**kept.get(level, {}), **properties}})
+        kept = _without(self.given, properties)
+        sources = tuple(replace(source, given=_without(source.given, properties)) for source in self.sources)
+        return replace(self, given={**kept, level: {**kept.get(level, {}), **properties}}, sources=sources)
 
     def to_json(self) -> str:
         return json.dumps({"version": SPEC_VERSION, **asdict(self)}, sort_keys=True)
@@ -140,6 +194,9 @@ class FlowSpec:
                 raise FlowError(f"A flow was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
             data["streams"] = tuple(_stream(stream) for stream in data["streams"])
             data["stages"] = tuple(StageSpec(**{**stage, "after": tuple(stage["after"])}) for stage in data.get("stages", ()))
+            data["operators"] = tuple(OperatorSpec(**{**each, "inputs": tuple(each["inputs"])}) for each in data["operators"])
+            data["sources"] = tuple(SourceSpec(**{**each, "name": tuple(each["name"])}) for each in data["sources"])
+            data["hybrids"] = tuple(_hybrid(each) for each in data["hybrids"])
             data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
             for name in ("target", "session_bound"):
                 data[name] = tuple(data[name])
@@ -148,10 +205,30 @@ class FlowSpec:
             raise FlowError(f"A flow's record in the registry cannot be read: {type(error).__name__}: {error}.") from error
 
 
+def _levels(given: Mapping[str, Mapping[str, str]]) -> dict[Level, dict[str, Given]]:
+    return {Level[level]: {key: Given(value) for key, value in values.items()} for level, values in given.items()}
+
+
+def _without(given: Mapping[str, Mapping[str, str]], keys: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Options without some keys, but for those of the table's properties."""
+    return {
+        level: {key: value for key, value in values.items() if level == Level.PROPERTY.name or key not in keys}
+        for level, values in given.items()
+    }
+
+
+def _hybrid(data: Mapping[str, Any]) -> HybridSource:
+    relations = tuple(HybridRelation(each["sql"], tuple(each["name"])) for each in data["relations"])
+    return HybridSource(**{**data, "relations": relations})
+
+
 def _stream(data: Mapping[str, Any]) -> StreamSpec:
     columns = tuple(Column(**column) for column in data["columns"])
     mode = OutputMode(data["output_mode"])
-    return StreamSpec(**{**data, "output_mode": mode, "key": tuple(data["key"]), "columns": columns})
+    lists = {name: tuple(data[name]) for name in ("key", "state_columns")}
+    return StreamSpec(
+        **{**data, **lists, "output_mode": mode, "columns": columns, "state_backend": StateBackend(data["state_backend"])}
+    )
 
 
 def key_columns(key: Key, columns: tuple[Column, ...]) -> tuple[str, ...]:

@@ -151,7 +151,8 @@ class Stages:
         metadata = {"sqlext": {"flow": self._flow, "stage": spec.name, "started": started}}
         own.sparkContext.addJobTag(self._tag)
         try:
-            own.sql(spec.sql).write.format("delta").option("userMetadata", json.dumps(metadata)).mode("error").save(location)
+            with jvm.described(own, f"flow {self._flow}: bounded stage {spec.name}", self._tag):
+                own.sql(spec.sql).write.format("delta").option("userMetadata", json.dumps(metadata)).mode("error").save(location)
         except SPARK_ERRORS as error:
             if not delta_log.exists(own, location):
                 raise FlowError(f"The bounded stage {spec.name} failed: {jvm.reason_of(error)}") from error

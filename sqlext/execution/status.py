@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from sqlext.execution.backlog.status import BacklogStatus
+
 
 class FlowPhase(StrEnum):
     """Where a flow of this process is in its life. In BOUNDED STAGES its streaming queries have not started yet."""
@@ -65,6 +67,7 @@ class FlowProgress:
         last_flush, last_reason, last_flush_seconds: of the newest commit.
         watermark: event time up to which input is complete, as Spark reports it.
         stages: the bounded ones.
+        backlog: its phase, and how its sources stand.
     """
 
     micro_batches: int = 0
@@ -81,3 +84,4 @@ class FlowProgress:
     last_flush_seconds: float = 0.0
     watermark: str | None = None
     stages: tuple[StageStatus, ...] = ()
+    backlog: BacklogStatus = field(default_factory=BacklogStatus)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.execution import bounds, commit, queries, target
+from sqlext.execution.bounds import Bounds
 from sqlext.execution.buffer import BufferedBatch
 from sqlext.execution.compaction import Compaction
 from sqlext.execution.delta_log import last_transaction, table_size
+from sqlext.execution.delta_state import DeltaState, reach_in_table, state_in
 from sqlext.execution.flush import FlushReason
-from sqlext.execution.intake import Intake, Taken
-from sqlext.execution.spec import FlowSpec, StreamSpec
+from sqlext.execution.intake import Intake
+from sqlext.execution.intake_buffer import Taken
+from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.names import quote_parts
 from sqlext.storage import HadoopPath
 
@@ -57,17 +62,30 @@ class TableWriter:
         self._clock = clock
         self._check = check
         self._note = note
-        self._compactions = {
-            s.relation: Compaction(spec.name, spec.id, self.location(s), bool(s.relation))
+        self._states = {
+            s.relation: DeltaState(session, s, self._state_location(s), spec, epoch)
+            for s in spec.streams
+            if s.state_backend is StateBackend.DELTA
+        }
+        self._compactions = [
+            (Compaction(spec.name, spec.id, self.location(s), bool(s.relation)), partial(self._table, s))
             for s in spec.streams
             if s.relation or spec.owns_target  # the files of somebody else's table are not ours to rewrite
-        }
+        ] + [
+            (Compaction(spec.name, spec.id, state.location, is_hidden=True), state.table)
+            for state in self._states.values()
+            if not state.is_table_of_stream
+        ]
 
     def location(self, stream: StreamSpec) -> str:
         """Where the table of a streaming query lies."""
         if not stream.relation:
             return self._spec.target_location
         return target.table_in(target.home_of(self._home, stream.relation)).location
+
+    def _state_location(self, stream: StreamSpec) -> str:
+        own = state_in(target.home_of(self._home, stream.relation)).location
+        return self.location(stream) if stream.state_columns else own
 
     def committed(self, stream: StreamSpec) -> int | None:
         """The last micro-batch of a streaming query that is in its table."""
@@ -83,7 +101,7 @@ class TableWriter:
 
     def flush(self, reason: FlushReason) -> None:
         """Bring all that is buffered into the tables."""
-        found = [(intake, intake.take()) for intake in self._intakes]
+        found = [(intake, intake.buffer.take()) for intake in self._intakes]
         full = [(intake, taken) for intake, taken in found if taken.batches]
         if not full:
             return
@@ -99,14 +117,15 @@ class TableWriter:
         if self._spec.above:
             self._replace(before, rows, reason, arrival)
         for intake, taken in full:
-            intake.flushed(taken.batches)
+            intake.buffer.flushed(taken.batches)
         self._note(reason, max(rows, 0), sum(batch.last - batch.first + 1 for batch in batches), started)
 
     def compact(self, is_stopping: Callable[[], bool]) -> None:
         """Compact the tables whose files have grown too many."""
-        for stream in self._spec.streams:
-            if (compaction := self._compactions.get(stream.relation)) is not None and not is_stopping():
-                compaction.after_flush(self.session, partial(self._table, stream))
+        for compaction, table in self._compactions:
+            if not is_stopping():
+                with self._described("compaction"):
+                    compaction.after_flush(self.session, table)
 
     def catch_up(self) -> None:
         """Evaluate the query above, if a crash came between the flush of an aggregate and that."""
@@ -120,11 +139,36 @@ class TableWriter:
         rows = _rows_of(batches)
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
-        latest = intake.latest_rows(self.session, batches)
         reach = bounds.union(batch.bounds for batch in batches)
-        size = table_size(self.session, self.location(intake.stream))
-        commit.merge(self.session, self._table(intake.stream), intake.stream, latest, reach, info, self._check, size)
+        with self._described(f"flush of micro-batches {first} to {batches[-1].last} ({reason.value})"):
+            if intake.aggregate is None:
+                self._merge_rows(intake.stream, intake.buffer.latest_rows(self.session, batches), reach, info)
+            else:
+                commit.again_after_conflicts(partial(self._merge_partials, intake, batches, reach, info), self._check)
         intake.committed = batches[-1].last
+
+    def _merge_partials(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
+        """What is stored may have changed when this is tried again, so all of it is."""
+        if intake.aggregate is None:
+            raise AssertionError("there are no partial results")
+        partials = partial(intake.buffer.rows, self.session)
+        stream, state = intake.stream, self._states[intake.stream.relation]
+        if not state.transact(intake.aggregate, partials, batches, reach, info, self._check):
+            with state.advanced(intake.aggregate, partials, batches, reach, info) as advance:
+                reach = reach_in_table(stream, intake.aggregate, reach)
+                self._merge_rows(stream, advance.rows, reach, info, attempts=1, additions=advance.additions)
+
+    def _merge_rows(
+        self,
+        stream: StreamSpec,
+        rows: DataFrame,
+        reach: Bounds,
+        info: commit.CommitInfo,
+        attempts: int = commit.ATTEMPTS,
+        additions: Mapping[str, str] | None = None,
+    ) -> None:
+        size = table_size(self.session, self.location(stream))
+        commit.merge(self.session, self._table(stream), stream, rows, reach, info, self._check, size, attempts, additions)
 
     def _table(self, stream: StreamSpec) -> DeltaTable:
         if stream.relation:
@@ -137,7 +181,11 @@ class TableWriter:
         above = queries.over(self.session, tables, self._spec.above)
         info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival)
         rows_above = target.in_target_columns(above, self._spec.columns)
-        commit.replace(self.session, self._spec.target, rows_above, info, self._check)
+        with self._described(f"the query above its aggregates ({reason.value})"):
+            commit.replace(self.session, self._spec.target, rows_above, info, self._check)
+
+    def _described(self, doing: str) -> AbstractContextManager[None]:
+        return jvm.described(self.session, f"flow {self._spec.name}: {doing}", self._spec.id)
 
     def _version(self) -> int:
         """The target's transaction: grows with each flush of any of the queries; of one query its last micro-batch."""

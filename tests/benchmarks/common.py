@@ -27,9 +27,10 @@ FLOW_DDL = "CREATE STREAMING TABLE {name} TBLPROPERTIES ({properties}) AS " + QU
 )
 BY_COMMAND = {"execution.flush.max-interval": "1 day"}  # a flush comes by FLUSH FLOW only
 MEMORY_ONLY = {"execution.flush.memory-buffer-only": "true"}
+DELTA_STATE = {"state.backend.type": "delta"}
 
 
-def session(folder: Path) -> SparkSession:
+def session(folder: Path, connectors: str = "") -> SparkSession:
     """Two cores and 4 GB, whatever the machine has; the same for all sides."""
     settings = {
         "spark.driver.memory": "4g",
@@ -40,6 +41,7 @@ def session(folder: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sqlext.connectors": connectors,
     }
     builder: Any = SparkSession.builder
     for key, value in settings.items():
@@ -108,9 +110,9 @@ def check_equal(found: DataFrame, expected: DataFrame, side: str) -> None:
         assert not wrong, f"{side}: rows {label}, such as {wrong}"
 
 
-def in_folder(folder: Path, action: Callable[[SparkSession], dict[str, Any]]) -> dict[str, Any]:
+def in_folder(folder: Path, action: Callable[[SparkSession], dict[str, Any]], connectors: str = "") -> dict[str, Any]:
     """What `action` finds with a session over an empty folder, which is removed again."""
-    spark = session(folder)
+    spark = session(folder, connectors)
     try:
         return action(spark)
     finally:

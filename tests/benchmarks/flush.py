@@ -5,7 +5,9 @@ python -m tests.benchmarks.flush --keys 1000000     hardly a key comes twice bet
 python -m tests.benchmarks.flush --batches 4 --rows 5000 --every 2 --result /tmp/flush.json
 
 Sides: `merge`, what one writes by hand: foreachBatch and a MERGE for each micro-batch. `durable`: a flow flushed every 10
-micro-batches. `memory`: the same with execution.flush.memory-buffer-only.
+micro-batches. `memory`: the same with execution.flush.memory-buffer-only. `delta`: as `durable`, without a state store, with
+state.backend.type = delta. `interval`: that and execution.flush.memory-buffer-only: each flush takes what has arrived as one
+micro-batch.
 
 All sides get the same files, ten at a time, and the next ten when those are taken in. A flow then flushes beside the stream, as
 it does when left alone; with --one-by-one it takes nothing in meanwhile, which measures the least it gains. The clock starts when
@@ -31,6 +33,7 @@ from sqlext import jvm
 from sqlext.execution import sessions
 from tests.benchmarks.common import (
     BY_COMMAND,
+    DELTA_STATE,
     FLOW_DDL,
     MEMORY_ONLY,
     QUERY,
@@ -46,7 +49,13 @@ from tests.benchmarks.common import (
 )
 
 GOAL_RATIO = 4.0
-SIDES = {"merge": None, "durable": BY_COMMAND, "memory": BY_COMMAND | MEMORY_ONLY}
+SIDES = {
+    "merge": None,
+    "durable": BY_COMMAND,
+    "memory": BY_COMMAND | MEMORY_ONLY,
+    "delta": BY_COMMAND | DELTA_STATE,
+    "interval": BY_COMMAND | DELTA_STATE | MEMORY_ONLY,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -84,6 +93,11 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
         result["ratio"] = round(sides["merge"]["seconds"] / sides["durable"]["seconds"], 2)
         result["ratio_goal"] = f"at least {GOAL_RATIO}"
         result["commits_ratio"] = round(sides["merge"]["commits"] / sides["durable"]["commits"], 2)
+    for other, goal in (("merge", 10.0), ("durable", 2.0)):
+        for one in ("delta", "interval"):
+            if {other, one} <= sides.keys():
+                result[f"{other}_to_{one}"] = round(sides[other]["seconds"] / sides[one]["seconds"], 2)
+                result[f"{other}_to_{one}_goal"] = f"at least {goal}"
     if {"memory", "durable"} <= sides.keys():
         result["memory_to_durable"] = round(sides["memory"]["seconds"] / sides["durable"]["seconds"], 2)
         result["memory_to_durable_goal"] = "at most 1"
@@ -124,8 +138,8 @@ def measure(
     seconds = time.perf_counter() - began
     end()
     check_equal(spark.table(table), spark.sql(QUERY.format(source.name)), table)
-    commits = operations(table_folder(spark, table)).count("MERGE")
-    if side == "memory":
+    commits = sum(kind in ("MERGE", "WRITE") for kind in operations(table_folder(spark, table)))
+    if side in ("memory", "interval"):
         assert not any(buffered), f"files in the buffer's folder: {buffered}"
     print(f"{table}: {seconds:.1f} s, {commits} commits, equal to the batch query", flush=True)
     return {"seconds": round(seconds, 2), "commits": commits, "rounds": rounds, "buffer_files": buffered}
@@ -166,7 +180,10 @@ def by_flow(spark: SparkSession, table: str, source: str, properties: dict[str, 
     buffer = Path(flow_of(spark, table)._home.child("buffer").location.removeprefix("file:"))
 
     def take_round() -> int:
-        take_in(spark, table)
+        if properties == SIDES["interval"]:
+            spark.sql(f"FLUSH FLOW {table}")
+        else:
+            take_in(spark, table)
         return sum(1 for path in buffer.rglob("*") if path.is_file())
 
     return take_round, lambda: spark.sql(f"FLUSH FLOW {table}"), lambda: spark.sql(f"STOP FLOW {table}")

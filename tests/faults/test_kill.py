@@ -1,8 +1,9 @@
 """kill -9 of a flow's process at chosen and at random moments, then a restart: nothing lost, nothing twice.
 
-The process is `sqlext run`, killed with its JVM. The moments are seen from outside, on the file system. Two modes: a durable
+The process is `sqlext run`, killed with its JVM. The moments are seen from outside, on the file system. Four modes: a durable
 buffer, and one in memory only, whose content a restart computes anew ("rewind": the newest micro-batch is run once more in
-complete mode). By hand, with the issue's full count: `python -m pytest tests/faults/test_kill.py --kills 10`.
+complete mode); and durable ones whose state is in Delta, in a table of its own or in the flow's. By hand, with the issue's full
+count: `python -m pytest tests/faults/test_kill.py --kills 10`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ SCRIPT = """
 CREATE TABLE IF NOT EXISTS events (k INT, v INT) USING json LOCATION '{source}';
 
 CREATE STREAMING TABLE IF NOT EXISTS totals
-TBLPROPERTIES ('execution.flush.max-interval' = '6 seconds', 'execution.flush.memory-buffer-only' = '{memory_only}') AS
+TBLPROPERTIES ('execution.flush.max-interval' = '6 seconds', {properties}) AS
 SELECT k, count(*) AS n, sum(v) AS s FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}') GROUP BY k
-HAVING sum(v) % 7 <> 0;
+{having};
 
 CREATE STREAMING TABLE IF NOT EXISTS copies AS
 SELECT k, v FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}');
@@ -46,10 +47,20 @@ MOMENT_DEADLINE = 60.0
 
 
 class Mode(StrEnum):
-    """Where the buffer of `totals` lies."""
+    """Where buffer and state of `totals` lie."""
 
     DURABLE = "durable"
     MEMORY_ONLY = "memory-only"
+    DELTA = "delta"
+    DELTA_IN_TABLE = "delta, in the table itself"
+
+
+PROPERTIES = {
+    Mode.DURABLE: "'state.backend.type' = 'rocksdb'",
+    Mode.MEMORY_ONLY: "'state.backend.type' = 'rocksdb', 'execution.flush.memory-buffer-only' = 'true'",
+    Mode.DELTA: "'state.backend.type' = 'delta'",
+    Mode.DELTA_IN_TABLE: "'state.backend.type' = 'delta'",
+}
 
 
 @dataclass
@@ -68,9 +79,16 @@ class World:
         self.warehouse = self.folder / "warehouse"
         self.script = self.folder / "flows.sql"
         self.source.mkdir(parents=True)
-        memory_only = str(self.mode is Mode.MEMORY_ONLY).lower()
-        self.script.write_text(SCRIPT.format(source=self.source, files=self.files_a_trigger, memory_only=memory_only))
+        having = "HAVING sum(v) % 7 <> 0" if self.has_having else ""
+        properties = PROPERTIES[self.mode]
+        script = SCRIPT.format(source=self.source, files=self.files_a_trigger, properties=properties, having=having)
+        self.script.write_text(script)
         self.arrived = 0
+
+    @property
+    def has_having(self) -> bool:
+        """With HAVING, the table cannot hold the state: it has not all groups."""
+        return self.mode is not Mode.DELTA_IN_TABLE
 
     def arrive(self, files: int) -> None:
         """More files, with numbers that a later sum tells apart."""
@@ -137,6 +155,11 @@ class World:
         """The newest micro-batch of `totals` in a Delta commit."""
         return max((int(commit["last_batch"]) for commit in self.commits("totals")), default=-1)
 
+    def states(self) -> int:
+        """How many commits the table has that holds the state of `totals`, if it is one of its own."""
+        logs = (self.warehouse.glob(f"_sqlext/flows/{flow}/state/_delta_log/*.json") for flow in self._flow_of_totals())
+        return sum(1 for found in logs for _ in found)
+
     def _flow_of_totals(self) -> list[str]:
         """Its id, once the table is there."""
         actions = (action for log in self._logs("totals")[:1] for action in self._actions(log))
@@ -191,6 +214,15 @@ def in_a_merge(world: World) -> Iterator[bool]:
         now_files = world.data_files()
         yield now_files > files and now_commits == commits
         files, commits = (now_files, now_commits) if now_commits != commits else (files, commits)
+
+
+def between_state_and_results(world: World) -> Iterator[bool]:
+    """The flush has committed the state, and not yet the results."""
+    states, commits = world.states(), len(world.commits("totals"))
+    while True:
+        now = world.states(), len(world.commits("totals"))
+        yield now[0] > states and now[1] == commits
+        states, commits = now if now[1] != commits else (states, commits)
 
 
 def before_clean_up(world: World) -> Iterator[bool]:
@@ -249,8 +281,11 @@ def after_the_commit_of_a_rewind(world: World) -> Iterator[bool]:
 
 
 REWINDS: list[Moment] = [in_a_rewind, in_the_merge_of_a_rewind, after_the_commit_of_a_rewind]
+DURABLE: list[Moment] = [while_it_is_made, in_a_micro_batch, between_buffer_and_flush, in_a_merge, before_clean_up]
 CHOSEN: dict[Mode, list[Moment]] = {
-    Mode.DURABLE: [while_it_is_made, in_a_micro_batch, between_buffer_and_flush, in_a_merge, before_clean_up],
+    Mode.DURABLE: DURABLE,
+    Mode.DELTA: [between_state_and_results, *DURABLE],
+    Mode.DELTA_IN_TABLE: DURABLE,
     Mode.MEMORY_ONLY: [
         in_a_micro_batch_without_files,
         between_micro_batches_and_flush,
@@ -312,7 +347,7 @@ def damage_of(world: World, spark: SparkSession) -> dict[str, int]:
     for number in range(world.files):
         for row in range(ROWS_A_FILE):
             values[(number * 31 + row * 7) % KEYS].append(number * ROWS_A_FILE + row)
-    expected = {k: (len(v), sum(v)) for k, v in values.items() if sum(v) % 7 != 0}
+    expected = {k: (len(v), sum(v)) for k, v in values.items() if sum(v) % 7 != 0 or not world.has_having}
     found = spark.read.format("delta").load(str(world.warehouse / "totals")).collect()
     counts = {row.k: row.n for row in found}
     copies = Counter((row.k, row.v) for row in spark.read.format("delta").load(str(world.warehouse / "copies")).collect())

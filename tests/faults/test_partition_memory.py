@@ -52,7 +52,12 @@ def later(one: Row, other: Row) -> Row:
 
 
 folder, limit, rows = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-with embedded_session(folder / "warehouse", {"spark.executor.pyspark.memory": f"{limit}m", "spark.executor.cores": "1"}) as spark:
+settings = {
+    "spark.executor.pyspark.memory": f"{limit}m",
+    "spark.executor.cores": "1",
+    "spark.python.worker.tracebackDumpIntervalSeconds": "240",  # longer than all of it takes: a worker that hangs says where
+}
+with embedded_session(folder / "warehouse", settings) as spark:
     payload = "repeat(md5(CAST(id AS STRING)), 32) AS payload"
     frame = spark.range(0, rows, 1, 1).selectExpr("id", payload)
     summary = "n BIGINT, total BIGINT, length BIGINT, limit BIGINT"
@@ -71,8 +76,13 @@ with embedded_session(folder / "warehouse", {"spark.executor.pyspark.memory": f"
 @pytest.mark.skipif(sys.platform != "linux", reason="Spark limits its workers' memory on Linux")
 def test_a_partition_may_be_larger_than_a_worker(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(LIMIT_MB), str(ROWS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    log = tmp_path / "out.log"
+    with log.open("wb") as output:
+        try:
+            done = subprocess.run(command, stdout=output, stderr=output, timeout=600, check=False)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it hangs:\n{log.read_text()[-20_000:]}") from None
+    assert done.returncode == 0, log.read_text()[-3000:]
     total = ROWS * (ROWS - 1) // 2
     assert json.loads((tmp_path / "found.json").read_text()) == {
         "map_partition": [ROWS, total, ROWS * 1024, LIMIT_MB],

@@ -244,3 +244,19 @@ def test_a_session_made_later_has_it_too(events: Workshop) -> None:
     assert rows(other.sql(f"{COUNTS.format('ev')} {END}")) == events.batch(COUNTS.format("ev"))
     clone = jvm.clone_session(events.spark)
     assert rows(clone.sql(f"{COUNTS.format('ev')} {END}")) == events.batch(COUNTS.format("ev"))
+
+
+@pytest.mark.parametrize(
+    ("where", "args"),
+    [("k = 'a:b?'", None), ("k = :key", {"key": "a:b?"}), ("k = ?", ["a:b?"])],
+    ids=["a text with markers in it", "named", "positional"],
+)
+def test_parameters(sql: Workshop, where: str, args: Any) -> None:
+    """Spark looks for markers by parsing the text, which has a clause that it does not know."""
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    sql("INSERT INTO ev VALUES ('a:b?', 1), ('a:b?', 2), ('c', 3)")
+    found = sql.spark.sql(
+        f"SELECT k, sum(v) AS s FROM STREAM ev WHERE {where} GROUP BY k GLOBAL WINDOW END OF STREAM",
+        **({} if args is None else {"args": args}),
+    )
+    assert [tuple(row) for row in found.collect()] == [("a:b?", 3)]

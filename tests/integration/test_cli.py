@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -72,6 +73,7 @@ EXPECTED = {
         ["2024-05-01 09:00:02", "/cart", "503", "0.04", "checkout"],
         ["2024-05-01 09:01:00", "/cart", "500", "0.015", "checkout"],
     ],
+    "backlog.sql": [["Ada", "2", "15.50"], ["Bob", "2", "21.00"], ["Cleo", "1", "7.25"], ["Dan", "1", "2.00"]],
     "bounded_then_stream.sql": [["ann", "1", "1"], ["bob", "2", "1"], ["dan", "1", "0"]],
     "distinct_visitors.sql": [["blog", "1", "1", "1"], ["docs", "4", "2", "2"], ["home", "3", "2", "2"]],
     "end_of_stream.sql": [
@@ -81,6 +83,7 @@ EXPECTED = {
         ["everybody", "5", "3", "23.90"],
     ],
     "having.sql": [["cocoa", "12", "3"], ["coffee", "7", "2"], ["tea", "15", "2"]],
+    "hybrid.sql": [["attic", "1", "31.0"], ["cellar", "2", "12.5"], ["roof", "2", "22.0"]],
     "insert_into.sql": [["east", "12.00", "1"], ["north", "24.25", "2"], ["south", "16.00", "2"], ["west", "99.90", "1"]],
     "most_viewed_page.sql": [["blog", "4"]],
     "operations.sql": [["3"]],
@@ -144,7 +147,7 @@ def test_a_flow_goes_on_over_processes(tmp_path: Path) -> None:
     with (
         log.open("w") as output,
         subprocess.Popen(
-            command(files["flow.sql"], "--warehouse", warehouse),
+            command(files["flow.sql"], "--warehouse", warehouse, "--page", "0"),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -152,6 +155,11 @@ def test_a_flow_goes_on_over_processes(tmp_path: Path) -> None:
     ):
         try:
             eventually(lambda: "rows in 3" in log.read_text() or first.poll() is not None, DEADLINE, log.read_text)
+
+            place = re.search(r"^the page is at (http://127\.0\.0\.1:\d+/)$", log.read_text(), re.MULTILINE)
+            assert place is not None
+            with urllib.request.urlopen(place[1], timeout=60) as page:
+                assert ">hottest</a>" in page.read().decode()
 
             refused = run("-", "--warehouse", warehouse, expect=2)
             assert f"in use by process {first.pid}" in refused

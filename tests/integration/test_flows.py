@@ -20,6 +20,7 @@ import sqlext
 from sqlext import jvm, registration
 from sqlext.errors import FlowError
 from sqlext.execution.host import FlowHost
+from sqlext.execution.intake import Intake
 from sqlext.execution.registry import EventKind, FlowEvent, FlowRegistry
 from sqlext.execution.status import FlowPhase
 from sqlext.names import quote, quote_string
@@ -157,6 +158,27 @@ def test_goes_on_after_a_stop_and_leaves_only_its_target(sql: Workshop) -> None:
     assert sql.equals_batch()
 
 
+def test_a_stop_while_the_ticker_looks_is_no_failure(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    sql.freeze()
+    flow = sql.flow("t")
+
+    def stopped_meanwhile(intake: Intake) -> bool:
+        flow.stop()
+        return intake.running.has_failed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Intake, "has_failed", property(stopped_meanwhile))
+        patch.setattr(Intake, "release", lambda _: None)  # so that the query, which has ended, is still looked at
+        flow.tick()
+
+    assert flow.status()[0] is FlowPhase.STOPPED
+    sql.crash()
+    assert sql.take_up() == ["t"]
+
+
 def test_refresh_computes_all_anew_and_if_not_exists_keeps(sql: Workshop) -> None:
     sql.source()
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
@@ -255,7 +277,7 @@ def test_takes_up_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPat
     sql("INSERT INTO ev VALUES ('b', 20)")
     sql.take_in("t")
     with monkeypatch.context() as patched:
-        patched.setattr(sql.flow("t")._intakes[0]._durable, "drop", lambda batches: None)
+        patched.setattr(sql.flow("t")._intakes[0].buffer._durable, "drop", lambda batches: None)
         sql("FLUSH FLOW t")
     assert len(list(buffer.glob("__sqlext_batch=*"))) == 1
     sql.crash()

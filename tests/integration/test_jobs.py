@@ -1,4 +1,4 @@
-"""Jobs that survive their driver, from SQL: run, killed, gone on with, refused, cancelled, shown."""
+"""Jobs that survive their driver, from SQL: run, killed, gone on with, refused, canceled, shown."""
 
 from __future__ import annotations
 
@@ -103,6 +103,19 @@ def test_a_streaming_table_in_batch_mode_is_a_job(jobs: Workshop) -> None:
     jobs("CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM facts GROUP BY k")
     assert rows(jobs) == jobs.batch("SELECT k, count(*) AS n FROM facts GROUP BY k")
     assert [row.status for row in jobs("SHOW JOBS")] == ["FINISHED"]
+
+
+def test_columns_that_folders_name(jobs: Workshop) -> None:
+    """Of files in folders, each part reads some: what the folders say is read along."""
+    jobs("CREATE TABLE folders (v BIGINT, day DATE, site STRING) USING parquet PARTITIONED BY (day, site)")
+    jobs(
+        "INSERT INTO folders SELECT v, date_add(DATE '2024-01-01', CAST(k % 3 AS INT)), "
+        "element_at(array('a b', 'x=y/z', '50%', NULL), CAST(k % 4 AS INT) + 1) FROM facts"
+    )
+    query = "SELECT day, site, count(*) AS n, sum(v) AS s FROM {} GROUP BY day, site"
+    jobs(f"CREATE TABLE t USING delta AS {query.format('STREAM folders')} GLOBAL WINDOW END OF STREAM")
+    assert rows(jobs) == jobs.batch(query.format("folders"))
+    assert jobs("SHOW JOBS")[0].parts > 3
 
 
 @pytest.mark.parametrize("parts", [0, 2, 4])

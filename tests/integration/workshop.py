@@ -83,6 +83,7 @@ class Workshop:
         for flow in host._flows.values():
             flow._stopping = True
             flow._stop_queries()
+            flow._backlog.close()
             flow._flusher.close(DEADLINE)
         host._lease.end()
         self.installed.host = None

@@ -35,6 +35,12 @@ def rows_of(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> An
     return json.loads(data)
 
 
+def test_durations_are_written_as_spark_reads_intervals() -> None:
+    durations = [timedelta(days=1, hours=2, seconds=3, microseconds=4), timedelta(hours=23), timedelta()]
+    rows = rows_of({"lag": "INTERVAL DAY TO SECOND"}, [{"lag": each} for each in durations])
+    assert [row["lag"] for row in rows] == ["1 02:00:03.000004", "0 23:00:00.000000", "0 00:00:00.000000"]
+
+
 def test_a_table_as_a_query() -> None:
     table = Table({"name": "STRING", "buffered": "BIGINT"}, [{"name": "views", "buffered": 3}, {"name": "it's"}])
     assert relation_sql(table) == (

@@ -174,6 +174,19 @@ def test_a_statement_of_sparks_keeps_its_head(head: str, target: tuple[str, ...]
     assert plan_bounded(statement.query, (), True).sql == called("SELECT k FROM t GROUP BY k")
 
 
+def test_the_properties_of_the_table_that_it_makes_are_read() -> None:
+    statement = parse(
+        "CREATE OR REPLACE TABLE t USING delta TBLPROPERTIES ('execution.batch.job-recovery.enabled' = 'true', 'a.b' = 1) "
+        f"COMMENT 'tblproperties' AS SELECT k FROM t GROUP BY k {END}"
+    )
+    assert isinstance(statement, BoundedStatement)
+    given = {key: value.value for key, value in statement.properties.items()}
+    assert given == {"execution.batch.job-recovery.enabled": "true", "a.b": "1"}
+    insert = parse(f"INSERT INTO t SELECT tblproperties FROM t {END}")
+    assert isinstance(insert, BoundedStatement)
+    assert not insert.properties
+
+
 def test_a_with_clause_before_insert_goes_to_the_query() -> None:
     statement = parse(f"WITH c AS (SELECT 1 AS insert) INSERT INTO t SELECT * FROM c {END}")
     assert isinstance(statement, BoundedStatement)
@@ -218,6 +231,7 @@ def test_a_flows_statement_as_a_job() -> None:
         "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'x' = 'y') AS"
     )
     assert plan_bounded(job.query, BATCHES, True).sql == called("SELECT k, count(*) FROM t GROUP BY k")
+    assert list(job.properties) == ["x"]
     insert = parse("INSERT INTO db.t BY NAME SELECT k FROM STREAM a UNION ALL SELECT k FROM STREAM b")
     assert isinstance(insert, Insert)
     assert job_of(insert).head == "INSERT INTO `db`.`t` BY NAME"

@@ -47,6 +47,12 @@ def test_a_flush_is_due_after_the_interval_or_when_nothing_comes(
     assert minutes(2).due(now, oldest_arrival, quiet_since) == expected
 
 
+@pytest.mark.parametrize(("flush_seconds", "due"), [(0.0, 120.0), (3.0, 117.0), (59.0, 61.0), (61.0, 60.0), (500.0, 60.0)])
+def test_a_flush_begins_early_by_what_the_last_one_took_up_to_half_the_interval(flush_seconds: float, due: float) -> None:
+    assert minutes(2).due(due - 0.001, 0.0, None, flush_seconds=flush_seconds) is None
+    assert minutes(2).due(due, 0.0, None, flush_seconds=flush_seconds) is FlushReason.INTERVAL
+
+
 def test_without_an_interval_the_clock_never_asks_for_a_flush() -> None:
     assert FlushPolicy(None).due(1e9, 0.0, 0.0) is None
 
@@ -94,6 +100,7 @@ def test_reasons_are_the_words_of_the_commit() -> None:
         "cache full",
         "micro-batch",
         "idle",
+        "backlog end",
         "command",
         "stop",
         "recovery",

@@ -59,9 +59,20 @@ def test_a_terminal_gets_a_frame_where_the_table_fits_and_records_where_it_does_
     assert narrow.text == "-- row 1\npage   home\nviews  12\n-- row 2\npage   NULL\nviews  3\n"
 
 
+def test_a_long_value_beside_its_name_goes_over_lines() -> None:
+    sheet = Sheet(20, is_live=True)
+    sheet.printer.result(Result(["name", "value"], [False, False], [("home", "a/long/place/to/be")]))
+    assert "│ home │ a/long/pl │\n│      │ ace/to/be │\n" in sheet.text
+
+
 @pytest.mark.parametrize(
     ("result", "note"),
-    [(replace(PAGES, has_more=True), "(the first 100 rows; there are more)"), (replace(PAGES, rows=[]), "(no rows)")],
+    [
+        (replace(PAGES, has_more=True), "(the first 2 rows; there are more)"),
+        (replace(PAGES, rows=[]), "(no rows)"),
+        (PAGES.first(1), "(the first 1 rows; 1 left out)"),
+        (replace(PAGES, rows=[*PAGES.rows] * 700, has_more=True).first(100), "(the first 100 rows; more than 1,300 left out)"),
+    ],
 )
 def test_what_is_not_shown_is_said(result: Result, note: str) -> None:
     sheet = Sheet(80, is_live=False)
@@ -109,3 +120,20 @@ def test_a_summary_tells_in_full_what_went_wrong(is_live: bool, capsys: pytest.C
     print_summary(sheet.printer, [FLOW, FlowStatus("clicks", FlowPhase.FAILED, FlowProgress(), "the disk is full")])
     assert "pages" in sheet.text
     assert capsys.readouterr().err == "flow clicks has failed: the disk is full\n"
+
+
+def test_what_is_too_wide_to_be_watched_loses_empty_columns_and_then_is_turned() -> None:
+    rows = [("pages", None, "stop", "1,200"), ("clicks", None, "idle", "7")]
+    flows = Result(["name", "lag", "last_reason", "rows_in"], [False, False, False, True], rows)
+    sheets = {width: Sheet(width, is_live=True) for width in (41, 34, 32)}
+    for sheet in sheets.values():
+        sheet.printer.console.print(sheet.printer.drawn(flows))
+    assert "│ name   │ lag  │ last_reason │ rows_in │" in sheets[41].text
+    assert "│ name   │ last_reason │ rows_in │" in sheets[34].text
+    assert "│ last_reason │ stop  │ idle   │" in sheets[32].text
+
+
+def test_a_plan_is_watched_as_it_is() -> None:
+    sheet = Sheet(20, is_live=True)
+    sheet.printer.console.print(sheet.printer.drawn(Result(["plan"], [False], [("== Plan ==\n+- Scan",)])))
+    assert sheet.text == "== Plan ==\n+- Scan\n"

@@ -12,9 +12,9 @@ from sqlext.errors import OptionError, SqlextError, UnsupportedError
 from sqlext.explain import explain_flow
 from sqlext.functions import FUNCTIONS, PythonFunction
 from sqlext.graph import GraphBuilder
-from sqlext.options import Given, Level, resolve
+from sqlext.options import Given, Level, resolve, texts_by_level
 from sqlext.plan import FlowPlan, JobGraph, Key, MaintainedAggregate, OperatorAttributes, OutputMode, Stage
-from sqlext.planner import plan_flow, source_options_of
+from sqlext.planner import plan_flow
 from sqlext.rewriter import Batch, Once, Scope
 from sqlext.rules import BATCHES
 from sqlext.statements import Query
@@ -207,8 +207,8 @@ def test_hints_are_read_for_the_flow_and_for_a_stream() -> None:
     )
     found = plan(query)
     assert {key: value.value for key, value in found.hints.items()} == {FLUSH: "2 min"}
-    assert [{key: value.value for key, value in source.options.items()} for source in found.graph.streams] == [
-        {BACKLOG: "30 min", LAG: "INTERVAL 5 MINUTES"},
+    assert [texts_by_level(source.options) for source in found.graph.streams] == [
+        {"HINT": {BACKLOG: "30 min", LAG: "INTERVAL 5 MINUTES"}},
         {},
     ]
     position = found.hints[FLUSH].position
@@ -219,15 +219,13 @@ def test_hints_are_read_for_the_flow_and_for_a_stream() -> None:
 
 def test_a_stream_without_an_alias_goes_by_its_name() -> None:
     found = plan("SELECT /*+ BACKLOG_INTERVAL(orders, '0') */ k FROM STREAM cat.db.orders")
-    assert {alias: {k: v.value for k, v in each.items()} for alias, each in source_options_of(found).items()} == {
-        "orders": {BACKLOG: "0"}
-    }
+    assert {each.alias: texts_by_level(each.options) for each in found.graph.streams} == {"orders": {"HINT": {BACKLOG: "0"}}}
 
 
 def test_hints_in_subqueries_count_as_well() -> None:
     found = plan("SELECT k FROM (SELECT /*+ FLUSH_INTERVAL('1 s'), BACKLOG_THRESHOLD(t, '1 s') */ k FROM STREAM t) x")
     assert list(found.hints) == [FLUSH]
-    assert list(found.graph.streams[0].options) == [LAG]
+    assert list(found.graph.streams[0].options[Level.HINT]) == [LAG]
 
 
 def test_with_options_of_ours_are_read_and_taken_out() -> None:
@@ -236,7 +234,7 @@ def test_with_options_of_ours_are_read_and_taken_out() -> None:
         "JOIN STREAM u WITH (execution.checkpointing.interval-during-backlog = 30 min) ON a.k = u.k"
     )
     found = plan(query)
-    given = source_options_of(found)
+    given = {each.alias: each.options[Level.WITH] for each in found.graph.streams}
     assert given["a"][LAG].value == "5 min"
     assert given["u"][BACKLOG].value == "30 min"
     position = given["a"][LAG].position
@@ -245,9 +243,9 @@ def test_with_options_of_ours_are_read_and_taken_out() -> None:
     assert found.sql == "SELECT a.k FROM STREAM s WITH ('maxFilesPerTrigger' = '1') AS a JOIN STREAM u ON a.k = u.k"
 
 
-def test_a_hint_wins_over_with() -> None:
+def test_hint_and_with_are_told_apart() -> None:
     found = plan("SELECT /*+ BACKLOG_THRESHOLD(t, '1 s') */ k FROM STREAM t WITH ('backlog.lag-threshold' = '2 s')")
-    assert found.graph.streams[0].options[LAG].value == "1 s"
+    assert texts_by_level(found.graph.streams[0].options) == {"HINT": {LAG: "1 s"}, "WITH": {LAG: "2 s"}}
 
 
 OURS = "Ours are BACKLOG_INTERVAL, BACKLOG_THRESHOLD, FLUSH_INTERVAL."

@@ -10,7 +10,8 @@ Division = tuple[tuple[int, ...], ...]
 SLICE_BYTES = 256 * 2**20
 """A slice of a scan has at least so much, if there are more than `LEAST_SLICES`."""
 LEAST_SLICES = 8
-"""What a kill may cost: each slice that was running is run again."""
+"""What a kill may cost: each slice that was running is run again. Fewer would cost more then, and more would cost more always: a
+key that is in many slices is written as often."""
 GROUP_BYTES = 64 * 2**20
 """A group of buckets has about so much: Spark's own advisory size of a partition."""
 

@@ -28,6 +28,8 @@ class ExecutionJobVertexInitialized:
         division: what each part reads: the numbers of buckets, or of slices.
         table: the folder its results go to, under the job's.
         epoch: of the driver that decided.
+        name: what the vertex does, for people.
+        inputs: the vertices that it reads.
     """
 
     vertex: int
@@ -35,6 +37,8 @@ class ExecutionJobVertexInitialized:
     division: tuple[tuple[int, ...], ...] = ()
     table: str = ""
     epoch: int = 0
+    name: str = ""
+    inputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

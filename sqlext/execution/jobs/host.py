@@ -1,4 +1,4 @@
-"""The recoverable jobs of this process: submitted, gone on with, cancelled, shown.
+"""The recoverable jobs of this process: submitted, gone on with, canceled, shown.
 
 A job runs on the thread of whoever submits or resumes it. Its folder under the home holds its events and the results of its
 vertices; the registry says what it is and what became of it.
@@ -18,8 +18,8 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
-from sqlext.errors import JobError, NameTakenError, SqlextError
+from sqlext import cancellation, jvm
+from sqlext.errors import JobError, NameTakenError, SqlextError, StatementCanceledError
 from sqlext.execution import sessions, target
 from sqlext.execution.event_log import EventLog
 from sqlext.execution.fence import Fence, FencedError
@@ -242,6 +242,7 @@ class JobHost:
         with self._claims:
             while spec.id in self._claimed and not self._closing:
                 self._claims.wait(_POLL_SECONDS)
+                cancellation.raise_if_canceled(self._spark)
         record = find(self._registry.read(), spec.id)
         if record.state is JobState.FINISHED:
             return _sentence(spec, Counted(**json.loads(record.detail)))
@@ -276,8 +277,11 @@ class JobHost:
             except FencedError:
                 raise
             except (SqlextError, *target.SPARK_ERRORS) as error:
+                is_canceled = cancellation.is_canceled(self._spark)  # an interrupt must not reach what is still to be noted
                 if not self._closing:  # else the next host goes on with it
                     self._registry.append(RegisteredEvent(spec.id, JobEventKind.FAILED, epoch, detail=jvm.reason_of(error)))
+                if is_canceled:  # Spark's own word for it says nothing of the job
+                    raise StatementCanceledError(f"The statement was canceled.{_left(spec)}") from None
                 raise
             counted = replace(counted, seconds=round(time.monotonic() - started, 1))
             self._registry.append(RegisteredEvent(spec.id, JobEventKind.FINISHED, epoch, detail=json.dumps(asdict(counted))))
@@ -292,6 +296,7 @@ class JobHost:
         settings = RunSettings(spec.id, epoch, self._folder(spec), planned.columns, slots, options[SNAPSHOT_MIN_PAUSE])
 
         def tick() -> None:
+            cancellation.raise_if_canceled(self._spark, _left(spec))
             self._lease.beat()
             fence.check()
 
@@ -348,6 +353,7 @@ class JobHost:
                     f"{timeout.total_seconds():g} s ({PREVIOUS_WORKER_TIMEOUT.key})."
                 )
             time.sleep(_POLL_SECONDS)
+            cancellation.raise_if_canceled(self._spark)
             record = find(self._registry.read(), record.spec.id)
 
     def _view(self, record: JobRecord) -> JobView:
@@ -367,3 +373,8 @@ def _sentence(spec: JobSpec, counted: Counted) -> str:
     what = f"{counted.parts} parts" if counted.parts else "its table was filled before"
     again = f", {counted.skipped} had finished before" if counted.skipped else ""
     return f"job {spec.id} finished into {'.'.join(spec.target)}, {what}{again}, {counted.seconds:.1f} s"
+
+
+def _left(spec: JobSpec) -> str:
+    """What can be done about a job whose statement was canceled."""
+    return f" RESUME JOB {spec.id} goes on with what its job had begun, CANCEL JOB {spec.id} takes that away."

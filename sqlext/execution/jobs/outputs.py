@@ -18,12 +18,12 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DatetimeType, NumericType, StructType
 
 from sqlext.errors import JobError
 from sqlext.execution.event_log import EventLog
+from sqlext.execution.footers import Footers
 from sqlext.execution.jobs.events import ExecutionVertexFinished, TornEventError, from_json, to_json
-from sqlext.java import java_of
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ class VertexTable:
         self._folder = folder
         self.schema = schema
         self._log = EventLog(folder.child("_delta_log"), first=0)
+        self._footers = Footers(spark)
         self.parts: dict[int, PartOutput] = {}
 
     @property
@@ -95,7 +96,8 @@ class VertexTable:
             rows: with the bucket as their last column.
         """
         folder = f"part-{part}-{epoch}-{uuid.uuid4().hex[:8]}"
-        rows.write.partitionBy(BUCKET).parquet(self._folder.child(folder).location)
+        writer = rows.write.options(**_encodings(self.schema)).partitionBy(BUCKET)
+        writer.parquet(self._folder.child(folder).location)
         return tuple(self._files(folder))
 
     def commit(self, output: PartOutput) -> None:
@@ -155,27 +157,23 @@ class VertexTable:
             if name.startswith(f"{BUCKET}="):
                 for status in self._folder.child(folder, name).statuses():
                     path = f"{folder}/{name}/{status.getPath().getName()}"
-                    yield OutputFile(path, int(name.partition("=")[2]), int(status.getLen()), self._rows_in(status))
-
-    def _rows_in(self, status: Any) -> int:
-        """What the file's footer counts."""
-        hadoop = java_of(self._spark).org.apache.parquet.hadoop
-        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
-        reader = hadoop.ParquetFileReader.open(hadoop.util.HadoopInputFile.fromStatus(status, conf))
-        try:
-            return int(reader.getRecordCount())
-        finally:
-            reader.close()
+                    yield OutputFile(path, int(name.partition("=")[2]), int(status.getLen()), self._footers.rows_in(status))
 
     def _is_whole(self, output: PartOutput) -> bool:
         try:
             for file in output.files:
-                (status,) = self._folder.child(file.path).statuses()
-                if int(status.getLen()) != file.bytes or self._rows_in(status) != file.rows:
+                status = self._folder.child(file.path).status()
+                if status is None or int(status.getLen()) != file.bytes or self._footers.rows_in(status) != file.rows:
                     return False
-        except (Py4JJavaError, CapturedException, ValueError):  # gone, or without a footer
+        except (Py4JJavaError, CapturedException):  # without a footer
             return False
         return True
+
+
+def _encodings(schema: StructType) -> dict[str, str]:
+    """How the columns are written: once, and read once, soon. Numbers in a result rarely repeat, so a dictionary costs only."""
+    numbers = [field.name for field in schema if isinstance(field.dataType, (NumericType, DatetimeType))]
+    return {"compression": "lz4_raw", **{f"parquet.enable.dictionary#{name}": "false" for name in numbers}}
 
 
 def finished_events(folder: HadoopPath) -> list[ExecutionVertexFinished]:

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 
 from sqlext.execution.jobs.fragments import Fragment, input_number
 from sqlext.execution.jobs.outputs import BUCKET, VertexTable
-from sqlext.execution.sorted_plan import forget_logical_plans
+from sqlext.execution.physical_plan import as_columns, frame_over
 from sqlext.java import items_of, java_of, scala_seq
-from sqlext.jvm import alias, frame_of
+from sqlext.jvm import alias
 
 
 def schema_of(spark: SparkSession, fragment: Fragment) -> StructType:
@@ -44,7 +44,7 @@ def rows_of_part(
     named = [alias(spark, each, _column(at)) for at, each in enumerate(items_of(fragment.plan.output()))]
     none = java_of(spark).org.apache.spark.sql.types.DataTypes.IntegerType
     bucket = fragment.bucket if fragment.bucket is not None else catalyst.Literal.create(0, none)
-    return _frame(spark, plan, [*named, alias(spark, bucket, BUCKET)])
+    return frame_over(spark, plan, [*named, alias(spark, bucket, BUCKET)])
 
 
 def rows_of_sink(
@@ -70,28 +70,12 @@ def _of_sink(
 ) -> DataFrame:
     plan = _with_inputs(spark, fragment, fragment.plan.clone(), tables, buckets, None)
     output = items_of(fragment.plan.output())
-    return _frame(spark, plan, [alias(spark, each, name) for each, name in zip(output, names, strict=True)])
+    return frame_over(spark, plan, [alias(spark, each, name) for each, name in zip(output, names, strict=True)])
 
 
 def result(spark: SparkSession, table: VertexTable, names: Sequence[str]) -> DataFrame:
     """The rows of a whole result, under the query's own names."""
     return _read(spark, table, None).toDF(*names)
-
-
-def _frame(spark: SparkSession, plan: Any, columns: list[Any]) -> DataFrame:
-    """A DataFrame over a physical plan."""
-    java = java_of(spark)
-    execution = java.org.apache.spark.sql.execution
-    none = java.scala.Option.apply(None)
-    forget_logical_plans(spark, plan)
-    rdd = spark._jsparkSession.emptyDataFrame().queryExecution().toRdd()
-    partitioning = java.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(0)
-    # An empty relation would do, but for the optimizer: it would leave out what it thinks has no rows.
-    unknown = execution.LogicalRDD(
-        plan.output(), rdd, partitioning, scala_seq(spark, []), False, none, spark._jsparkSession, none, none
-    )
-    stage = execution.adaptive.LogicalQueryStage(unknown, plan)
-    return frame_of(spark, java.org.apache.spark.sql.catalyst.plans.logical.Project(scala_seq(spark, columns), stage))
 
 
 def _with_inputs(
@@ -110,13 +94,11 @@ def _with_inputs(
 
 def _input(spark: SparkSession, leaf: Any, table: VertexTable, buckets: Sequence[int] | None) -> Any:
     """The rows of a result, as the columns of the exchange they stand for; those of a group of buckets in one partition."""
-    execution = java_of(spark).org.apache.spark.sql.execution
     scan = _read(spark, table, buckets)._jdf.queryExecution().sparkPlan()
     if buckets is not None:
-        scan = execution.CoalesceExec(1, scan)  # so that Spark knows: all rows of a key are in one place
-    pairs = zip(items_of(scan.output()), items_of(leaf.output()), strict=True)
-    named = [alias(spark, column, str(wanted.name()), wanted) for column, wanted in pairs]
-    return execution.ProjectExec(scala_seq(spark, named), scan)
+        # so that Spark knows: all rows of a key are in one place
+        scan = java_of(spark).org.apache.spark.sql.execution.CoalesceExec(1, scan)
+    return as_columns(spark, scan, items_of(leaf.output()))
 
 
 def _read(spark: SparkSession, table: VertexTable, buckets: Sequence[int] | None) -> DataFrame:

@@ -158,10 +158,12 @@ def _of_version(spark: SparkSession, pin: Pin) -> Any:
 
 def _of_files(spark: SparkSession, relation: Any, pin: Pin) -> Any:
     """The relation over the pinned files."""
-    for path, size, changed in pin.files:
-        found = [(int(status.getLen()), int(status.getModificationTime())) for status in HadoopPath(spark, path).statuses()]
-        if found != [(size, changed)]:
-            state = "changed" if found else "gone"
+    place: HadoopPath | None = None
+    for path, size, changed in pin.files:  # which are on one file system
+        place = HadoopPath(spark, path) if place is None else place.on_same_system(path)
+        status = place.status()
+        if status is None or (int(status.getLen()), int(status.getModificationTime())) != (size, changed):
+            state = "changed" if status is not None else "gone"
             raise JobError(
                 f"The job reads the file {path} of {pin.name}, which is {state} since it was submitted. CANCEL JOB it, and run "
                 "the statement again."

@@ -10,9 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import JobError, NotFoundError, did_you_mean
-from sqlext.execution.event_log import EventLog, Registry, RegistryEvent
+from sqlext.execution.event_log import EventLog, Folder, Registry, RegistryEvent
 from sqlext.execution.jobs.pins import Pin
-from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
@@ -190,5 +189,5 @@ class JobRegistry(Registry[RegisteredEvent, JobRecord]):
         home: the folder under which the files lie.
     """
 
-    def __init__(self, home: HadoopPath) -> None:
+    def __init__(self, home: Folder) -> None:
         super().__init__(EventLog(home.child("jobs", "registry")), JobEventKind, RegisteredEvent("", JobEventKind.CANCELED), fold)

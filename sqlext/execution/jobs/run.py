@@ -143,10 +143,11 @@ class JobRun:
                     return
                 started.add(vertex.id)
                 self._initialize(vertex)
-                for part in self.progress.missing(vertex.id):
+                for part in self._largest_first(vertex):
                     running[pool.submit(self._run_part, part)] = (part, time.monotonic())
             done, _ = wait(running, TICK_SECONDS, return_when=FIRST_COMPLETED)
-            self._tick()
+            if not done:
+                self._tick()
             self._snapshot()
             for future in done:
                 part, began = running.pop(future)
@@ -187,11 +188,23 @@ class JobRun:
             return
         divided = self._division(vertex)
         table = f"vertex-{vertex.id}-{self._settings.epoch}"
-        event = ExecutionJobVertexInitialized(vertex.id, len(divided), divided, table, self._settings.epoch)
+        event = ExecutionJobVertexInitialized(
+            vertex.id, len(divided), divided, table, self._settings.epoch, vertex.name, vertex.inputs
+        )
         self._initialized[vertex.id] = event
         self.progress.parallelism[vertex.id] = len(divided)
         self._write_event(event)
         self._table(event)
+
+    def _largest_first(self, vertex: JobVertex) -> list[ExecutionVertex]:
+        """The missing parts of a vertex, in an order that leaves no slot without work for long before the last one ends."""
+        divided, sizes = self._initialized[vertex.id].division, [0]
+        if vertex.kind is VertexKind.SOURCE:
+            sizes = self._slices[vertex.id].bytes
+        elif vertex.kind is VertexKind.BUCKETS:
+            sizes = self._bytes_of_buckets(vertex)
+        missing = self.progress.missing(vertex.id)
+        return sorted(missing, key=lambda part: -sum(sizes[number] for number in divided[part.part]))
 
     def _check_files(self, event: ExecutionJobVertexInitialized) -> None:
         """The pinned input must have the files that were divided."""
@@ -234,13 +247,13 @@ class JobRun:
         context, fragment = self._session.sparkContext, self._fragments[part.vertex]
         context.addJobTag(self._settings.job)
         context.setLocalProperty("spark.scheduler.pool", self._settings.job)  # in FAIR mode, jobs share the cluster
-        context.setLocalProperty("spark.job.description", f"sqlext job {self._settings.job}: {fragment.vertex.name} {part}")
         kind, chosen = fragment.vertex.kind, self._initialized[part.vertex].division[part.part]
         tables = [self._tables[each.vertex] for each in fragment.inputs]
         scan = self._slices[part.vertex].scan(chosen) if kind is VertexKind.SOURCE else None
         buckets = chosen if kind is VertexKind.BUCKETS else None
-        rows = parts.rows_of_part(self._session, fragment, tables, buckets, scan)
-        return self._tables[part.vertex].write(rows, part.part, self._settings.epoch)
+        with jvm.described(self._session, f"sqlext job {self._settings.job}: {fragment.vertex.name} {part}", self._settings.job):
+            rows = parts.rows_of_part(self._session, fragment, tables, buckets, scan)
+            return self._tables[part.vertex].write(rows, part.part, self._settings.epoch)
 
     def _finish(self, part: ExecutionVertex, files: tuple[OutputFile, ...], seconds: float) -> None:
         self._tick()
@@ -254,7 +267,8 @@ class JobRun:
         fragment = self._fragments.get(vertex.id)
         context = self._session.sparkContext
         context.addJobTag(self._settings.job)
-        with jvm.active(self._session):
+        job = self._settings.job
+        with jvm.active(self._session), jvm.described(self._session, f"sqlext job {job}: {vertex.name}", job):
             if fragment is None:
                 rows = parts.result(self._session, self._tables[vertex.inputs[0]], self._settings.columns)
             else:

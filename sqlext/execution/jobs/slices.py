@@ -78,10 +78,11 @@ def is_delta(index: Any) -> bool:
 
 
 def index_of_files(spark: SparkSession, index: Any, paths: Sequence[str]) -> Any:
-    """A file index like another one, over some files only; folders' names still give columns, below its roots."""
+    """A file index like another one, over some files only; folders' names still give columns, as many as they gave there."""
     java = java_of(spark)
-    roots = [str(path.toString()) for path in items_of(index.rootPaths())]
-    options = {"basePath": roots[0]} if len(roots) == 1 else {}
+    depth = int(index.partitionSchema().length())
+    bases = {path.rsplit("/", depth + 1)[0] for path in paths} if depth else set()
+    options = {"basePath": bases.pop()} if len(bases) == 1 else {}
     datasources = java.org.apache.spark.sql.execution.datasources
     return datasources.InMemoryFileIndex(
         spark._jsparkSession,

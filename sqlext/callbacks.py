@@ -1,0 +1,100 @@
+"""Java's connections to this process, taken back when the thread that made them has ended. This is a seam.
+
+Each thread of Java's that calls Python gets a connection of its own, with a thread of Python's behind it, and Py4J keeps both for
+ever. Servers use up threads as long as they run: Spark Connect one a statement.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from py4j.clientserver import ClientServerConnection
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from sqlext.java import field_of, java_of
+
+logger = logging.getLogger(__name__)
+
+_EVERY_SECONDS = 10.0
+_DEADLINE = 10.0
+
+
+class _Connection(ClientServerConnection):  # type: ignore[misc]  # py4j has no types
+    """A connection that knows which thread of Java's it is of."""
+
+    threads: Any = None
+    owner: Any = None
+    port = 0  # Java's
+
+    def _get_params(self, received: Any) -> list[Any]:
+        params: list[Any] = super()._get_params(received)
+        if self.owner is None and self.threads is not None:  # after the parameters: what Java answers to this stands behind them
+            self.owner = self.threads.currentThread()
+        return params
+
+
+class DeadConnections:
+    """Closes the connections of Java's threads that have ended, on one thread, until it is closed itself.
+
+    Args:
+        spark: any session of the application.
+        every: seconds between two looks.
+    """
+
+    def __init__(self, spark: SparkSession, every: float = _EVERY_SECONDS) -> None:
+        gateway: Any = spark.sparkContext._gateway
+        self._server = gateway.get_callback_server()
+        self._client = gateway.java_gateway_server.getCallbackClient()
+        self._threads = java_of(spark).java.lang.Thread
+        self._server._create_connection = self._made
+        self._every = every
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sqlext-connections", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(_DEADLINE)
+        del self._server._create_connection  # the class has Py4J's own
+
+    def _made(self, socket: Any, stream: Any) -> _Connection:
+        """As Py4J makes one for a thread of Java's."""
+        server = self._server
+        connection = _Connection(
+            server.java_parameters, server.python_parameters, server.gateway_property, server.gateway_client, server
+        )
+        connection.threads = self._threads
+        connection.port = socket.getpeername()[1]
+        connection.init_socket_from_python_server(socket, stream)
+        return connection
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._every):
+            try:
+                self.sweep()
+            except (Py4JError, OSError):  # Java has ended, or is about to
+                logger.debug("dead connections were not looked for", exc_info=True)
+            except Exception:  # the next look may be all right; without it the server would run out of files
+                logger.exception("dead connections were not looked for")
+
+    def sweep(self) -> None:
+        """Close them on Java's side; Python's side ends with that."""
+        known = [each for each in list(self._server.connections) if isinstance(each, _Connection)]
+        ports = {each.port for each in known if each.owner is not None and not each.owner.isAlive()}
+        if not ports:
+            return
+        lock, connections = field_of(self._client, "lock"), field_of(self._client, "connections")
+        lock.lock()  # by the thread of Java's that is this one's
+        try:
+            for each in list(connections.toArray()):
+                if not each.isInitiatedFromClient():
+                    continue
+                socket = each.getSocket()  # None once it is closed: a call over it has failed
+                if socket is None or socket.getLocalPort() in ports:
+                    connections.remove(each)
+                    each.shutdown()
+        finally:
+            lock.unlock()

@@ -1,0 +1,91 @@
+"""`sqlext dbt ..`: dbt in the process that hosts the flows; and the package of materializations, written into a project."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from sqlext.output import Printer
+from sqlext.runner import ExitCode, run_embedded
+
+PACKAGE = Path(__file__).parent / "package"
+"""The dbt package, as it is installed."""
+FOLDER = "sqlext_package"
+"""What it is called in a project. dbt's own `dbt_packages` is no place for it: `dbt clean` and `dbt deps` empty that."""
+
+_PACKAGES = f"""\
+packages:
+  - local: {FOLDER}  # written by `sqlext dbt init-package`
+"""
+_WITH_SPARK = frozenset("build clone compile debug docs retry run run-operation seed show snapshot source test".split())
+"""Commands of dbt that send statements."""
+_WITHOUT_SPARK = frozenset("clean deps init list ls parse".split())
+"""Those that send none."""
+_ONLY_TELL = frozenset(("--help", "-h", "--version", "-V", "-v"))
+"""Its options with which no command does."""
+
+
+def run_dbt(arguments: Sequence[str], warehouse: Path, conf: Mapping[str, str]) -> ExitCode:
+    """Run dbt over a warehouse folder, wait until its flows are idle, and stop them.
+
+    Args:
+        arguments: dbt's, its command first.
+        warehouse: made when it is not there.
+        conf: Spark settings on top.
+    """
+    printer = Printer()
+    if importlib.util.find_spec("dbt.adapters.spark") is None:
+        printer.error("dbt is not installed here. Install it with sqlext: pip install 'sqlext[dbt]'.")
+        return ExitCode.USAGE
+    # dbt's own options may stand before its command. dbt itself is not asked: once imported, it prints what sqlext logs.
+    command = next((each for each in arguments if each in _WITH_SPARK | _WITHOUT_SPARK), "")
+    if command not in _WITH_SPARK or _ONLY_TELL.intersection(arguments):
+        return _invoke(arguments, printer)
+    program = partial(_invoke, arguments, printer)
+    return run_embedded(printer, warehouse, conf, lambda runner: runner.run_program(program), echo=False)
+
+
+def _invoke(arguments: Sequence[str], printer: Printer) -> ExitCode:
+    """What dbt's own command does; it prints its results and errors itself, but for wrong usage."""
+    from dbt.cli.exceptions import DbtUsageException
+    from dbt.cli.main import dbtRunner
+
+    answer = dbtRunner().invoke(list(arguments))
+    if isinstance(answer.exception, DbtUsageException):
+        printer.error(f"dbt: {answer.exception}")
+        return ExitCode.USAGE
+    return ExitCode.FINE if answer.success else ExitCode.STATEMENT_FAILED
+
+
+def init_package(project: Path) -> ExitCode:
+    """Write the dbt package into a project, over an earlier copy, and name it in `packages.yml` when there is none yet.
+
+    A copy goes with the project: into version control, onto machines that have dbt and no sqlext. A path to the installed package
+    would hold for one virtual environment only.
+
+    Args:
+        project: the folder with `dbt_project.yml`.
+    """
+    printer = Printer()
+    if not (project / "dbt_project.yml").is_file():
+        printer.error(f"There is no dbt_project.yml in {project.absolute()}. Give the folder of a dbt project.")
+        return ExitCode.USAGE
+    folder, packages = project / FOLDER, project / "packages.yml"
+    try:
+        if folder.exists() and not (folder / "dbt_project.yml").is_file():
+            printer.error(f"{folder} is there already and is no dbt package. Move it away.")
+            return ExitCode.USAGE
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(PACKAGE, folder)
+        if not packages.exists():
+            packages.write_text(_PACKAGES, encoding="utf-8")
+        elif FOLDER not in packages.read_text(encoding="utf-8"):
+            printer.line(f"Add this to {packages}:\n\n  - local: {FOLDER}\n")
+    except OSError as error:
+        printer.error(f"The package cannot be written to {project.absolute()}: {error.strerror}.")
+        return ExitCode.USAGE
+    printer.line(f"{folder} is written. `dbt deps` takes it into the project; run both again after an upgrade of sqlext.")
+    return ExitCode.FINE

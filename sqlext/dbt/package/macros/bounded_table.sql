@@ -1,0 +1,35 @@
+{#- A model that a job fills: its query says GLOBAL WINDOW END OF STREAM. Each run computes it anew, in one transaction. -#}
+{% materialization bounded_table, adapter='spark' %}
+  {%- set relation = this.incorporate(type='table') -%}
+  {%- set existing = load_cached_relation(this) -%}
+  {%- set properties = sqlext._flow_properties() -%}
+  {%- if config.get('recovery') is not none -%}
+    {%- do properties.update({'execution.batch.job-recovery.enabled': sqlext._plain(config.get('recovery'))}) -%}
+  {%- endif -%}
+  {%- if not modules.re.search('global\\s+window\\s+end\\s+of\\s+stream', compiled_code, modules.re.IGNORECASE) -%}
+    {% do exceptions.raise_compiler_error("The query of a bounded_table ends by GLOBAL WINDOW END OF STREAM, after GROUP BY or HAVING, or after FROM and WHERE. Write it there, or use materialized='table'.") %}
+  {%- endif -%}
+
+  {{ run_hooks(pre_hooks) }}
+
+  {%- if existing is not none and sqlext.find_flow(relation) is not none -%}
+    {% do exceptions.raise_compiler_error("A flow keeps " ~ relation ~ " up to date, and a job would replace what it has written. Drop it first: dbt run-operation sqlext.drop_flow --args '{name: " ~ relation ~ "}'.") %}
+  {%- endif -%}
+  {%- if existing is not none and not existing.is_delta -%}
+    {% do adapter.drop_relation(existing) %}
+  {%- endif -%}
+  {%- call statement('main') -%}
+    create or replace table {{ relation }} using delta
+    {{ sqlext._table_clauses() }}
+    {{ comment_clause() }}
+    {{ sqlext._tblproperties(properties) }}
+    as
+    {{ compiled_code }}
+  {%- endcall -%}
+  {% do apply_grants(relation, config.get('grants'), should_revoke(existing, full_refresh_mode=True)) %}
+  {% do sqlext._comment_columns(relation) %}
+
+  {{ run_hooks(post_hooks) }}
+
+  {{ return({'relations': [relation]}) }}
+{% endmaterialization %}

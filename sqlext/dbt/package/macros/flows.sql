@@ -1,0 +1,54 @@
+{#- The flow that keeps a relation up to date, as a dictionary of the columns of SHOW FLOWS; none when there is none. -#}
+{% macro find_flow(relation) %}
+  {%- for flow in sqlext.flows() if flow.target.lower().split('.')[-2:] == [relation.schema | lower, relation.identifier | lower] -%}
+    {% do return(flow) %}
+  {%- endfor -%}
+  {% do return(none) %}
+{% endmacro %}
+
+
+{#- All flows, each as a dictionary of the columns of SHOW FLOWS. -#}
+{% macro flows() %}
+  {%- set found = [] -%}
+  {%- if execute -%}
+    {%- call statement('sqlext_flows', fetch_result=True) -%} show flows {%- endcall -%}
+    {%- set answer = load_result('sqlext_flows') -%}
+    {%- for row in answer.data -%}
+      {%- do found.append(dict(zip(answer.table.column_names, row))) -%}
+    {%- endfor -%}
+  {%- endif -%}
+  {% do return(found) %}
+{% endmacro %}
+
+
+{#- Return when all that had arrived is in the relation. Of a relation that no flow keeps up to date: at once. -#}
+{% macro wait_for_flow(relation, timeout=none) %}
+  {%- if execute -%}
+    {%- set flow = sqlext.find_flow(relation) -%}
+    {%- if flow is not none -%}
+      {% do run_query('wait flow ' ~ sqlext._flow_name(flow) ~ (" timeout '" ~ timeout ~ "'" if timeout else '')) %}
+    {%- endif -%}
+  {%- endif -%}
+{% endmacro %}
+
+
+{#- Before `dbt test`, wait for the flows of all streaming tables of the project. For `on-run-start`. -#}
+{% macro wait_for_flows(timeout=none) %}
+  {%- if execute and flags.WHICH == 'test' -%}
+    {%- for node in graph.nodes.values() if node.config.materialized == 'streaming_table' -%}
+      {% do sqlext.wait_for_flow(api.Relation.create(schema=node.schema, identifier=node.alias), timeout) %}
+    {%- endfor -%}
+  {%- endif -%}
+{% endmacro %}
+
+
+{#- dbt run-operation sqlext.drop_flow --args '{name: my_model}': of a model that is gone. Its table stays unless `drop_table`. -#}
+{% macro drop_flow(name, drop_table=false) %}
+  {%- set parts = name.split('.') -%}
+  {%- set relation = api.Relation.create(schema=parts[0] if parts | length > 1 else target.schema, identifier=parts[-1]) -%}
+  {% do run_query('drop flow if exists ' ~ relation) %}
+  {%- if drop_table -%}
+    {% do run_query('drop table if exists ' ~ relation) %}
+  {%- endif -%}
+  {% do log('flow ' ~ relation ~ ' dropped' ~ (', with its table' if drop_table else '; its table stays'), info=true) %}
+{% endmacro %}

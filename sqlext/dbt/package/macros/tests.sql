@@ -1,0 +1,22 @@
+{#- All that had arrived is in the table: fails, with the flow's own error, when the flow does not run or is not done in time. -#}
+{% test flushed(model, timeout='10 minutes') %}
+  {%- if execute and sqlext.find_flow(model) is none -%}
+    select 'no flow keeps {{ model }} up to date' as problem
+  {%- else -%}
+    {%- do sqlext.wait_for_flow(model, timeout) -%}
+    select 'not flushed' as problem where false
+  {%- endif -%}
+{% endtest %}
+
+
+{#- Once all that had arrived is in the table, its rows are those of another relation, such as a view with the batch query. -#}
+{% test flushed_equals(model, compare_model, timeout='10 minutes') %}
+  {%- do sqlext.wait_for_flow(model, timeout) -%}
+  {%- set columns = '*' -%}
+  {%- if execute -%}
+    {%- set columns = adapter.get_columns_in_relation(model) | map(attribute='quoted') | join(', ') -%}
+  {%- endif -%}
+  (select 'only in {{ model }}' as problem, * from (select {{ columns }} from {{ model }} except all select {{ columns }} from {{ compare_model }}))
+  union all
+  (select 'only in {{ compare_model }}' as problem, * from (select {{ columns }} from {{ compare_model }} except all select {{ columns }} from {{ model }}))
+{% endtest %}

@@ -1,0 +1,301 @@
+"""Steers one flow through backlog: looks at its sources, and sets the pace of its queries when the phase changes (FLIP-309).
+
+Sources are looked at about once a second by a thread of its own, and at the end of each micro-batch by Spark's stream thread, so
+that the next micro-batch is planned at the right pace already.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlext import jvm
+from sqlext.clock import Clock
+from sqlext.errors import SqlextError
+from sqlext.execution.backlog.pacer import BacklogSettings, BatchTaken, Pace, Pacer, Phase, SourceLook
+from sqlext.execution.backlog.readers import SourceReader, reader_of
+from sqlext.execution.backlog.status import BacklogStatus, SourceBacklogStatus, Switch, because
+from sqlext.execution.backlog.streams import StreamLeaf
+from sqlext.execution.checkpoint import PlannedBatch
+from sqlext.execution.intake import Intake
+from sqlext.execution.target import SPARK_ERRORS
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+_LOOKS_SHARE = 0.05
+"""Looking at the sources takes at most this part of the time, however slow it is to list their files."""
+_CLOSE_SECONDS = 30.0
+_SWITCHES_KEPT = 50
+
+
+@dataclass
+class _Source:
+    """One stream of one query, and what was read of it."""
+
+    name: str
+    intake: Intake
+    leaf: StreamLeaf
+    reader: SourceReader
+    offset: str | None = None
+    watermark: datetime | None = None
+    throughput: float | None = None
+    has_failed: bool = False
+
+
+class BacklogController:
+    """See the module's docstring.
+
+    `_lock` guards the pacer and the sources, and is held while sources are looked at. `status` is replaced whole, and may be
+    read without it.
+
+    Args:
+        name: the flow's.
+        interval: `execution.checkpointing.interval`.
+        settings: by the alias of each stream.
+        is_enabled: whether sources are to be looked at.
+        report_of: the function of the user's that says isProcessingBacklog of a stream, by its alias; None: there is none.
+        clock: tells ages.
+        changed: called when the phase has changed, on the thread that found out.
+        failed: told when a hybrid source cannot go on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        interval: timedelta | None,
+        settings: Mapping[str, BacklogSettings],
+        is_enabled: bool,
+        report_of: Callable[[str], Callable[[], bool] | None],
+        clock: Clock,
+        changed: Callable[[Phase], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._report_of = report_of
+        self._clock = clock
+        self._changed = changed
+        self._failed = failed
+        self._pacer = Pacer(interval, {})
+        self._interval = interval
+        self._sources: list[_Source] = []
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_enabled = is_enabled
+        self.status = BacklogStatus()
+        self._switches_told = 0
+
+    @property
+    def pace(self) -> Pace:
+        """How micro-batches are to come now."""
+        with self._lock:
+            return self._pacer.pace
+
+    def new_switches(self) -> tuple[Switch, ...]:
+        """Changes of phase since the last call, which one thread makes."""
+        status = self.status
+        number, self._switches_told = status.switch_count - self._switches_told, status.switch_count
+        return status.switches[-number:] if number else ()
+
+    def open(self, intakes: Sequence[Intake]) -> None:
+        """Look at the sources of queries that are analysed and do not run yet."""
+        if not self._is_enabled:
+            return
+        with self._lock:
+            for intake in intakes:
+                self._find_sources(intake)
+            none = BacklogSettings(None, None)
+            self._pacer = Pacer(self._interval, {s.name: self._settings.get(s.leaf.alias, none) for s in self._sources})
+            self._look(is_first=True)
+
+    def watch(self) -> None:
+        """Begin to look at the sources by itself, when all queries run."""
+        if self._is_enabled:
+            self._thread = threading.Thread(target=self._watch, name=f"sqlext-pace-{self._name}", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and let go of what the readers hold."""
+        self._closed.set()
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
+        with self._lock:
+            for source in self._sources:
+                source.reader.close()
+            self._sources = []
+
+    def batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
+        """A micro-batch has done its work; Spark plans the next one when this returns. Called on the stream thread."""
+        if not self._is_enabled:
+            return
+        try:
+            has_switched = self._after(intake, batch, seconds)
+        except Exception:  # what is known of a source must not cost the micro-batch
+            if not intake.stopping:
+                logger.exception("flow %s: its sources could not be looked at", self._name)
+            return
+        self._tell(has_switched)
+
+    def _after(self, intake: Intake, batch: int, seconds: float) -> bool:
+        planned = intake.checkpoint.planned(batch)
+        with self._lock:
+            before = {source.name: source.offset for source in self._sources}
+            mine = [source for source in self._sources if source.intake is intake]
+            for source in mine:
+                _move(source, planned)
+            has_switched = self._look()
+            taken_at = intake.running.pace
+            if taken_at.phase is Phase.BACKLOG and taken_at.size is not None:
+                fills = [self._fill(source, before[source.name], taken_at.size, seconds) for source in mine]
+                known = [fill for fill in fills if fill is not None]
+                self._pacer.note_batch(BatchTaken(taken_at.size, max(known) if known else None, seconds))
+            self._apply()
+        return has_switched
+
+    # The thread.
+
+    def _watch(self) -> None:
+        took = 0.0
+        while not self._closed.wait(max(LOOK_SECONDS, took / _LOOKS_SHARE)):
+            began = time.monotonic()
+            try:
+                with self._lock:
+                    has_switched = not self._closed.is_set() and self._look()
+                    self._apply()
+                self._tell(has_switched)
+                for intake in {id(source.intake): source.intake for source in self._sources}.values():
+                    if intake.has_ended_part and not self._closed.is_set():
+                        self._advance(intake)
+            except Exception:
+                if not self._closed.is_set():
+                    logger.exception("flow %s: its sources could not be looked at", self._name)
+            took = time.monotonic() - began
+
+    def _advance(self, intake: Intake) -> None:
+        """A relation of a hybrid source was read to its end: go on with the next."""
+        try:
+            intake.next_part()
+            with self._lock:
+                self._find_sources(intake)
+                has_switched = self._look()
+                pace = self._pacer.pace
+            intake.start(pace)
+        except (SqlextError, *SPARK_ERRORS) as error:
+            self._failed(error)
+            return
+        self._tell(has_switched)
+
+    # With the lock held.
+
+    def _find_sources(self, intake: Intake) -> None:
+        """Of a query that is analysed, and does not run yet."""
+        intake.running.find_streams(self._settings)
+        planned = intake.checkpoint.planned(intake.checkpoint.newest_committed)
+        for source in self._sources:
+            if source.intake is intake:
+                source.reader.close()
+        self._sources = [source for source in self._sources if source.intake is not intake]
+        for leaf in intake.running.leaves:
+            reader = reader_of(intake.session, leaf, intake.checkpoint, self._clock.now)
+            source = _Source(self._free_name(leaf), intake, leaf, reader)
+            _move(source, planned)
+            self._sources.append(source)
+
+    def _look(self, is_first: bool = False) -> bool:
+        """See what the sources have left; whether the phase has changed."""
+        looks = {source.name: self._look_at(source) for source in self._sources if not source.intake.has_failed}
+        self._pacer.see(looks, is_first)
+        before, phase = self.status, self._pacer.phase
+        aliases = {source.name: source.leaf.alias for source in self._sources}
+        sources = {
+            name: SourceBacklogStatus(aliases[name], source.is_processing_backlog, source.look)
+            for name, source in self._pacer.sources.items()
+            if name in aliases
+        }
+        lag = max((look.lag for look in looks.values() if look.lag is not None), default=None)
+        status = replace(before, phase=phase, sources=sources, lag=lag, catch_up=self._catch_up(looks))
+        if phase is not before.phase:
+            switch = Switch(self._clock.now(), phase, because(sources))
+            logger.info("flow %s: %s (%s)", self._name, phase.value, switch.because)
+            newest = (*before.switches, switch)[-_SWITCHES_KEPT:]
+            status = replace(status, switches=newest, switch_count=before.switch_count + 1)
+        self.status = status
+        return phase is not before.phase
+
+    def _look_at(self, source: _Source) -> SourceLook:
+        try:
+            look = source.reader.look(source.offset)
+            source.has_failed = False
+        except SPARK_ERRORS as error:  # the query itself says what is wrong with its source, if it is more than a moment
+            if not source.has_failed:
+                logger.warning("flow %s: source %s cannot be looked at: %s", self._name, source.name, jvm.reason_of(error))
+            source.has_failed = True
+            look = SourceLook()
+        is_waiting = bool(look.unread) if look.unread is not None else not source.intake.is_quiet
+        if source.leaf.has_watermark and source.watermark is not None and is_waiting:
+            age = self._clock.now() - source.watermark
+            look = replace(look, lag=max(look.lag or timedelta(), age))
+        hybrid = source.intake.hybrid
+        if hybrid is not None and hybrid.alias == source.leaf.alias:
+            look = replace(look, is_history=not hybrid.is_last)
+        return replace(look, reported=self._reported(source))
+
+    def _reported(self, source: _Source) -> bool | None:
+        function = self._report_of(source.leaf.alias)
+        if function is None:
+            return None
+        try:
+            return bool(function())
+        except Exception as error:  # noqa: BLE001  # a function of the user's may raise anything
+            logger.warning("flow %s: the backlog function of %s failed: %s", self._name, source.name, error)
+            return False
+
+    def _fill(self, source: _Source, before: str | None, size: float, seconds: float) -> float | None:
+        """How much of its limit a source gave to a micro-batch."""
+        first_limit = source.leaf.first_limit
+        if first_limit is None:
+            return None
+        old, new = source.reader.handed_over(before), source.reader.handed_over(source.offset)
+        if old is None or new is None:
+            unread = self._pacer.sources[source.name].look.unread
+            return 0.0 if unread == 0 else None
+        source.throughput = (new - old) / max(seconds, 0.001)
+        return (new - old) / (first_limit * size)
+
+    def _catch_up(self, looks: Mapping[str, SourceLook]) -> timedelta | None:
+        left = [
+            timedelta(seconds=unread / source.throughput)
+            for source in self._sources
+            if (unread := looks.get(source.name, SourceLook()).unread) and source.throughput
+        ]
+        return max(left, default=None)
+
+    def _apply(self) -> None:
+        pace = self._pacer.pace
+        for intake in {id(source.intake): source.intake for source in self._sources}.values():
+            intake.running.set_pace(pace)
+
+    def _free_name(self, leaf: StreamLeaf) -> str:
+        taken = {source.name for source in self._sources}
+        name, number = leaf.alias or f"source {leaf.at}", 1
+        while name in taken:
+            number += 1
+            name = f"{leaf.alias} ({number})"
+        return name
+
+    # Without it.
+
+    def _tell(self, has_switched: bool) -> None:
+        if has_switched:
+            self._changed(self.status.phase)
+
+
+def _move(source: _Source, planned: PlannedBatch) -> None:
+    source.offset = planned.offsets.get(source.leaf.name, source.offset)
+    source.watermark = planned.watermark or source.watermark

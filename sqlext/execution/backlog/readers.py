@@ -1,0 +1,330 @@
+"""What a stream has not handed over yet: told from its own log and from the offsets of the last micro-batch.
+
+Each reader takes an offset as Spark's checkpoint has it, the end of what was handed over, and looks what lies behind it. This is
+a seam: it reads the offsets of Delta's, Spark's file and Spark's Kafka source, and files that these write.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+from sqlext.execution import delta_log
+from sqlext.execution.backlog.pacer import SourceLook
+from sqlext.execution.backlog.streams import SourceKind, StreamLeaf
+from sqlext.execution.checkpoint import Checkpoint
+from sqlext.java import java_of, scala_object
+from sqlext.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+
+Now = Callable[[], datetime]
+
+
+class SourceReader(Protocol):
+    """Looks at one stream. Not for several threads."""
+
+    def look(self, offset: str | None) -> SourceLook:
+        """What is there behind an offset; None: nothing was handed over yet."""
+
+    def handed_over(self, offset: str | None) -> float | None:
+        """How much lies before an offset, in the look's unit; only differences mean anything. None: it cannot tell."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+def reader_of(spark: SparkSession, leaf: StreamLeaf, checkpoint: Checkpoint, now: Now) -> SourceReader:
+    """The reader for a stream."""
+    match leaf.kind:
+        case SourceKind.DELTA:
+            return DeltaReader(spark, leaf, now)
+        case SourceKind.FILES:
+            return FilesReader(spark, leaf, checkpoint.source_log(leaf.name), now)
+        case SourceKind.KAFKA:
+            return KafkaReader(spark, leaf, now)
+    return UnknownReader()
+
+
+class UnknownReader:
+    """A source that tells nothing: only its watermark, or a function of the user's, can."""
+
+    def look(self, offset: str | None) -> SourceLook:
+        return SourceLook()
+
+    def handed_over(self, offset: str | None) -> float | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+# Delta.
+
+
+@dataclass(frozen=True)
+class _DeltaOffset:
+    """Delta's DeltaSourceOffset: files of a version up to an index; below zero: none of them."""
+
+    version: int
+    index: int
+    is_starting: bool
+
+    @classmethod
+    def parse(cls, text: str) -> _DeltaOffset:
+        data: dict[str, Any] = json.loads(text)
+        is_starting = bool(data.get("isStartingVersion", data.get("isInitialSnapshot", False)))
+        return cls(int(data["reservoirVersion"]), int(data["index"]), is_starting)
+
+
+class DeltaReader:
+    """A Delta table: its first snapshot is history; behind it, versions count.
+
+    Bytes are those of the table's version checksum files, so commits that take files away make them smaller than they are.
+    """
+
+    def __init__(self, spark: SparkSession, leaf: StreamLeaf, now: Now) -> None:
+        self._spark = spark
+        self._location = leaf.location
+        self._now = now
+        self._has_history: bool | None = None  # a query that begins with an empty table has none, whatever Delta's offsets say
+        self._starts_at = leaf.options.get("startingversion") or leaf.options.get("startingtimestamp")
+
+    def look(self, offset: str | None) -> SourceLook:
+        latest = jvm.table_version(self._spark, self._location)
+        size = delta_log.table_size(self._spark, self._location, latest)
+        end = self._start() if offset is None else _DeltaOffset.parse(offset)
+        if end is None:
+            if self._starts_at:
+                return SourceLook()  # at a version that only Delta knows: a time, or the newest
+            if self._has_history is None:
+                self._has_history = size is None or size.files > 0
+            return SourceLook(self._has_history, None, size.bytes if size else None, "bytes")
+        before = self._bytes_before(end)
+        unread = max(size.bytes - before, 0.0) if size is not None and before is not None else None
+        if end.is_starting and self._has_history is not False:
+            return SourceLook(True, None, unread, "bytes")
+        if end.version > latest:
+            return SourceLook(False, None, 0.0, "bytes")
+        return SourceLook(False, self._age(end.version, latest), unread, "bytes")
+
+    def handed_over(self, offset: str | None) -> float | None:
+        return 0.0 if offset is None else self._bytes_before(_DeltaOffset.parse(offset))
+
+    def close(self) -> None:
+        pass
+
+    def _start(self) -> _DeltaOffset | None:
+        is_version = self._starts_at is not None and self._starts_at.isdigit()
+        return _DeltaOffset(int(self._starts_at), -1, False) if is_version and self._starts_at else None
+
+    def _bytes_before(self, end: _DeltaOffset) -> float | None:
+        """Bytes of the files before an offset, as if all files of a version were of one size."""
+        none = delta_log.TableSize(0, 0)
+        is_first = end.is_starting or end.version == 0
+        before = none if is_first else delta_log.table_size(self._spark, self._location, end.version - 1)
+        if before is None or end.index < 0:
+            return None if before is None else float(before.bytes)
+        own = delta_log.table_size(self._spark, self._location, end.version)
+        if own is None:
+            return None
+        part = min((end.index + 1) / max(own.files - before.files, 1), 1.0)
+        return before.bytes + part * (own.bytes - before.bytes)
+
+    def _age(self, version: int, latest: int) -> timedelta:
+        """Of a commit; where its file was cleaned up already, of the newest one, which is younger."""
+        written = delta_log.written_at(self._spark, self._location, version)
+        if written is None:
+            written = delta_log.written_at(self._spark, self._location, latest)
+        return max(self._now() - written, timedelta()) if written is not None else timedelta()
+
+
+# Files.
+
+_STATUS = re.compile(r"path=(.*?); isDirectory=(?:true|false); length=(\d+);.*?modification_time=(\d+)")
+
+
+class FilesReader:
+    """A folder of files, or a pattern of such: those that the source's log does not name are unread."""
+
+    def __init__(self, spark: SparkSession, leaf: StreamLeaf, log: HadoopPath, now: Now) -> None:
+        self._spark = spark
+        self._leaf = leaf
+        self._log = log
+        self._now = now
+        self._read: set[str] = set()
+        self._read_through = -1
+
+    def look(self, offset: str | None) -> SourceLook:
+        self._read_log(-1 if offset is None else int(json.loads(offset)["logOffset"]))
+        unread = [written for path, written in self._listed() if path not in self._read]
+        if not unread:
+            return SourceLook(False, None, 0.0, "files")
+        lag = self._now() - datetime.fromtimestamp(min(unread) / 1000, UTC)
+        return SourceLook(False, max(lag, timedelta()), float(len(unread)), "files")
+
+    def handed_over(self, offset: str | None) -> float | None:
+        return None  # limits are in bytes, and the source's log has none
+
+    def close(self) -> None:
+        pass
+
+    def _read_log(self, through: int) -> None:
+        """Files by micro-batch; Spark puts those of ten micro-batches or so together in one file."""
+        if through <= self._read_through:
+            return
+        names = {name for name in self._log.names() if not name.startswith(".")}
+        compacted = [int(n.split(".")[0]) for n in names if n.endswith(".compact")]
+        newest = max((number for number in compacted if self._read_through < number <= through), default=None)
+        wanted = [f"{newest}.compact"] if newest is not None else []
+        first = self._read_through + 1 if newest is None else newest + 1
+        wanted += [str(number) for number in range(first, through + 1)]
+        for name in wanted:
+            if name in names:
+                lines = self._log.child(name).read_text().splitlines()
+                self._read.update(_plain(unquote(json.loads(line)["path"])) for line in lines[1:])
+        self._read_through = through
+
+    def _listed(self) -> list[tuple[str, int]]:
+        """Path and time of change (milliseconds since 1970) of all files, in a few round trips, however many there are."""
+        java = java_of(self._spark)
+        path = java.org.apache.hadoop.fs.Path(self._leaf.location)
+        roots = java.org.apache.spark.deploy.SparkHadoopUtil.get().globPathIfNecessary(self._file_system(path), path)
+        if not roots.nonEmpty():
+            return []
+        index = java.org.apache.spark.sql.execution.datasources.InMemoryFileIndex(
+            self._spark._jsparkSession,
+            roots,
+            self._leaf.relation.dataSource().options(),
+            java.scala.Option.apply(None),
+            scala_object(self._spark, "org.apache.spark.sql.execution.datasources.NoopCache"),
+            java.scala.Option.apply(None),
+            java.scala.Option.apply(None),
+        )
+        text = str(index.allFiles().mkString("\n"))
+        return [(_plain(found[1]), int(found[3])) for found in _STATUS.finditer(text)]
+
+    def _file_system(self, path: Any) -> Any:
+        return path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+
+
+def _plain(path: str) -> str:
+    """A local path as Hadoop writes it; Spark's log has it as a URI."""
+    return re.sub("^file:/+", "file:/", path)
+
+
+# Kafka.
+
+_POLL_SECONDS = 2.0
+"""A look gives up after this time on partitions that no broker answers for."""
+
+
+class KafkaReader:
+    """Topics: how many offsets are behind, and the time of the oldest unread record. Keeps one consumer, of no group."""
+
+    def __init__(self, spark: SparkSession, leaf: StreamLeaf, now: Now) -> None:
+        self._spark = spark
+        self._options = leaf.options
+        self._now = now
+        self._consumer: Any = None
+
+    def look(self, offset: str | None) -> SourceLook:
+        java = java_of(self._spark)
+        consumer = self._open()
+        ends = {(str(p.topic()), int(p.partition())): int(end) for p, end in self._ends(consumer).items()}
+        starts = self._starts(consumer, ends) if offset is None else _kafka_offsets(offset)
+        behind = {at: starts.get(at, 0) for at, end in ends.items() if end > starts.get(at, 0)}
+        unread = float(sum(ends[at] - start for at, start in behind.items()))
+        if not behind:
+            return SourceLook(False, None, 0.0, "offsets")
+        partitions = java.java.util.ArrayList()
+        for topic, number in behind:
+            partitions.add(java.org.apache.kafka.common.TopicPartition(topic, number))
+        consumer.assign(partitions)
+        for (topic, number), start in behind.items():
+            consumer.seek(java.org.apache.kafka.common.TopicPartition(topic, number), start)
+        oldest = self._oldest(consumer, len(behind))
+        lag = max(self._now() - datetime.fromtimestamp(oldest / 1000, UTC), timedelta()) if oldest is not None else None
+        return SourceLook(False, lag, unread, "offsets")
+
+    def handed_over(self, offset: str | None) -> float | None:
+        return None if offset is None else float(sum(_kafka_offsets(offset).values()))
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _open(self) -> Any:
+        if self._consumer is None:
+            java = java_of(self._spark)
+            settings = java.java.util.HashMap()
+            for key, value in self._options.items():
+                if key.startswith("kafka."):
+                    settings.put(key.removeprefix("kafka."), value)
+            for side in ("key", "value"):
+                settings.put(f"{side}.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer")
+            settings.put("enable.auto.commit", "false")
+            settings.put("max.partition.fetch.bytes", "1")  # a fetch brings at least one record of each partition
+            self._consumer = java.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
+        return self._consumer
+
+    def _ends(self, consumer: Any) -> Mapping[Any, Any]:
+        return dict(consumer.endOffsets(self._partitions(consumer)))
+
+    def _partitions(self, consumer: Any) -> Any:
+        java = java_of(self._spark)
+        found = java.java.util.ArrayList()
+        if "assign" in self._options:
+            for topic, numbers in json.loads(self._options["assign"]).items():
+                for number in numbers:
+                    found.add(java.org.apache.kafka.common.TopicPartition(topic, int(number)))
+            return found
+        for topic in self._topics(consumer):
+            for partition in consumer.partitionsFor(topic):
+                found.add(java.org.apache.kafka.common.TopicPartition(topic, partition.partition()))
+        return found
+
+    def _topics(self, consumer: Any) -> list[str]:
+        if "subscribe" in self._options:
+            return [topic.strip() for topic in self._options["subscribe"].split(",")]
+        pattern = re.compile(self._options.get("subscribepattern", ""))
+        return [str(topic) for topic in consumer.listTopics() if pattern.fullmatch(str(topic))]
+
+    def _starts(self, consumer: Any, ends: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Where a query begins that has no checkpoint."""
+        said = self._options.get("startingoffsets", "latest")
+        if said == "latest":
+            return dict(ends)
+        given = _kafka_offsets(said) if said.startswith("{") else {}
+        first = {(str(p.topic()), int(p.partition())): int(at) for p, at in self._beginnings(consumer).items()}
+        return {at: ends[at] if (asked := given.get(at, -2)) == -1 else max(asked, first.get(at, 0)) for at in ends}
+
+    def _beginnings(self, consumer: Any) -> Mapping[Any, Any]:
+        return dict(consumer.beginningOffsets(self._partitions(consumer)))
+
+    def _oldest(self, consumer: Any, partitions: int) -> int | None:
+        """The time of the oldest unread record, in milliseconds since 1970; a poll may bring those of some partitions only."""
+        times: dict[str, int] = {}
+        wait = java_of(self._spark).java.time.Duration.ofMillis(200)
+        deadline = time.monotonic() + _POLL_SECONDS
+        while len(times) < partitions and time.monotonic() < deadline:
+            records = consumer.poll(wait)
+            for partition in records.partitions():
+                times.setdefault(str(partition.toString()), int(records.records(partition).get(0).timestamp()))
+        return min(times.values(), default=None)
+
+
+def _kafka_offsets(text: str) -> dict[tuple[str, int], int]:
+    data: dict[str, dict[str, int]] = json.loads(text)
+    return {(topic, int(number)): int(at) for topic, numbers in data.items() for number, at in numbers.items()}

@@ -1,0 +1,337 @@
+"""The streams of a query as Spark sees them, and how much of each a micro-batch takes.
+
+How much is said twice: by options of the relation, for the first micro-batch of a query, and by the read limits of the running
+query, which hold from the next micro-batch that is planned. A query need not be started anew to change its pace.
+This is a seam: it reads and copies Catalyst's plans and reaches into Spark's StreamExecution. Seen with Spark 4.2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sqlext.errors import WaitTimeoutError
+from sqlext.java import items_of, java_of, scala_seq, texts_of
+from sqlext.jvm import frame_of
+
+
+class SourceKind(StrEnum):
+    """Sources whose backlog can be told and whose micro-batches can be sized."""
+
+    DELTA = "delta"
+    FILES = "files"
+    KAFKA = "kafka"
+    OTHER = "other"
+
+
+_FIRST_LIMIT = {SourceKind.DELTA: 16 * 1024**2, SourceKind.FILES: 16 * 1024**2, SourceKind.KAFKA: 100_000}
+"""What a first micro-batch in backlog takes, in bytes or offsets: seconds of work, from which the next one is sized."""
+_LIMIT_OPTIONS = {
+    SourceKind.DELTA: ("maxfilespertrigger", "maxbytespertrigger"),
+    SourceKind.FILES: ("maxfilespertrigger", "maxbytespertrigger"),
+    SourceKind.KAFKA: ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
+}
+_DELTA_DEFAULT_FILES = 1000  # DeltaOptions.MAX_FILES_PER_TRIGGER_OPTION_DEFAULT
+_ALL = 2**31 - 1
+_START_SECONDS = 60.0
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class StreamLeaf:
+    """One stream of an analysed query.
+
+    Attributes:
+        alias: what the query calls the relation that it stands under, in lower case.
+        has_watermark: a watermark of the query's own stands above it.
+        options: of its reader; keys in lower case.
+        location: of its table or files; empty for others.
+        at: its place among the query's streams.
+        name: of its offset in the checkpoint.
+        relation: Catalyst's.
+    """
+
+    alias: str
+    kind: SourceKind
+    has_watermark: bool
+    options: Mapping[str, str]
+    location: str
+    at: int
+    name: str
+    relation: Any
+
+    @property
+    def first_limit(self) -> float | None:
+        """What a first micro-batch in backlog takes, in the unit of the source; None: it cannot be limited."""
+        return _FIRST_LIMIT.get(self.kind)
+
+
+def leaves_of(frame: DataFrame, aliases: Collection[str]) -> tuple[StreamLeaf, ...]:
+    """The streams of a query, in the order of their offsets.
+
+    Args:
+        aliases: of the streams, as the query calls them.
+    """
+    found: list[StreamLeaf] = []
+    _collect(frame.sparkSession, frame._jdf.queryExecution().analyzed(), {each.lower() for each in aliases}, "", False, found)
+    return tuple(found)
+
+
+def _collect(spark: SparkSession, plan: Any, aliases: set[str], alias: str, has_watermark: bool, found: list[StreamLeaf]) -> None:
+    if not plan.isStreaming():
+        return
+    name = plan.getClass().getSimpleName()
+    if name == "SubqueryAlias" and (own := str(plan.alias()).lower()) in aliases:
+        alias = own
+    has_watermark = has_watermark or name == "EventTimeWatermark"
+    children = items_of(plan.children())
+    for child in children:
+        _collect(spark, child, aliases, alias, has_watermark, found)
+    if not children and not any(each.relation.equals(plan) for each in found):  # Spark reads equal ones once
+        kind, options, location = _described(spark, plan, name)
+        given = plan.sourceIdentifyingName()
+        own = str(given.name()) if given.getClass().getSimpleName() == "UserProvided" else str(len(found))
+        found.append(StreamLeaf(alias, kind, has_watermark, options, location, len(found), own, plan))
+
+
+def _described(spark: SparkSession, relation: Any, name: str) -> tuple[SourceKind, dict[str, str], str]:
+    """Kind, options and location of a stream."""
+    if name == "StreamingRelation":
+        source = relation.dataSource()
+        options = {key.lower(): value for key, value in texts_of(spark, source.options()).items()}
+        of_table = source.catalogTable()
+        location = str(of_table.get().location().toString()) if of_table.isDefined() else options.get("path", "")
+        if str(source.className()).lower() == "delta":
+            return SourceKind.DELTA, options, location
+        is_of_files = str(relation.sourceName()).startswith("FileSource[")
+        return (SourceKind.FILES if is_of_files else SourceKind.OTHER), options, location
+    if name == "StreamingRelationV2":
+        options = {str(k).lower(): str(v) for k, v in dict(relation.extraOptions().asCaseSensitiveMap()).items()}
+        is_kafka = str(relation.sourceName()).lower() == "kafka"
+        return (SourceKind.KAFKA if is_kafka else SourceKind.OTHER), options, ""
+    return SourceKind.OTHER, {}, ""
+
+
+def limited(frame: DataFrame, leaves: Sequence[StreamLeaf], size: float | None) -> DataFrame:
+    """A query whose first micro-batch takes `size` times the first limit of each stream; None: all there is."""
+    spark = frame.sparkSession
+    copies = [(leaf.relation, _limited_relation(spark, leaf, size)) for leaf in leaves if leaf.first_limit is not None]
+    return with_relations(frame, copies)
+
+
+def with_relations(frame: DataFrame, copies: Sequence[tuple[Any, Any]]) -> DataFrame:
+    """A query in which other relations stand in the place of some."""
+    if not copies:
+        return frame
+    plan = frame._jdf.queryExecution().analyzed()
+    return frame_of(frame.sparkSession, _replaced(frame.sparkSession, plan, copies))
+
+
+def _replaced(spark: SparkSession, plan: Any, copies: Sequence[tuple[Any, Any]]) -> Any:
+    if not plan.isStreaming():
+        return plan
+    children = items_of(plan.children())
+    if children:
+        return plan.withNewChildren(scala_seq(spark, [_replaced(spark, child, copies) for child in children]))
+    return next((copy for relation, copy in copies if relation.equals(plan)), plan)
+
+
+def _limited_relation(spark: SparkSession, leaf: StreamLeaf, size: float | None) -> Any:
+    limit = {} if size is None or leaf.first_limit is None else {leaf.kind: str(max(int(leaf.first_limit * size), 1))}
+    ours: dict[str, str] = {}
+    match leaf.kind:
+        case SourceKind.DELTA:
+            ours = {"maxBytesPerTrigger": limit[leaf.kind]} if limit else {"maxFilesPerTrigger": str(_ALL)}
+        case SourceKind.FILES:
+            ours = {"maxBytesPerTrigger": limit[leaf.kind]} if limit else {}
+        case SourceKind.KAFKA:
+            ours = {"maxOffsetsPerTrigger": limit[leaf.kind]} if limit else {}
+    if leaf.relation.getClass().getSimpleName() == "StreamingRelationV2":
+        return _copied(leaf.relation, {4: _java_options(spark, leaf, ours)})
+    source = leaf.relation.dataSource()
+    options = source.options()
+    for key in texts_of(spark, options):
+        options = options.removed(key) if key.lower() in _LIMIT_OPTIONS[leaf.kind] else options
+    for key, value in ours.items():
+        options = options.updated(key, value)
+    return _copied(leaf.relation, {1: _copied(source, {7: options})})
+
+
+def _java_options(spark: SparkSession, leaf: StreamLeaf, ours: Mapping[str, str]) -> Any:
+    java = java_of(spark)
+    changed = java.java.util.HashMap(leaf.relation.extraOptions().asCaseSensitiveMap())
+    for key in list(changed):
+        if str(key).lower() in _LIMIT_OPTIONS[leaf.kind]:
+            changed.remove(key)
+    for key, value in ours.items():
+        changed.put(key, value)
+    return java.org.apache.spark.sql.util.CaseInsensitiveStringMap(changed)
+
+
+def _copied(case_class: Any, changed: Mapping[int, Any]) -> Any:
+    """A copy of a Scala case class with other values at some of its places, which count from 1."""
+    places = range(1, case_class.productArity() + 1)
+    return case_class.copy(*(changed[at] if at in changed else getattr(case_class, f"copy$default${at}")() for at in places))
+
+
+# The running query.
+
+
+def set_backlog_limits(spark: SparkSession, query: StreamingQuery, leaves: Sequence[StreamLeaf], size: float | None) -> None:
+    """Let the next micro-batches take `size` times the first limit of each stream; None: all there is."""
+    limits = java_of(spark).org.apache.spark.sql.connector.read.streaming.ReadLimit
+    by_place: dict[int, Any] = {}
+    for leaf in leaves:
+        if leaf.first_limit is None:
+            continue
+        if size is None:
+            by_place[leaf.at] = limits.allAvailable()
+            continue
+        amount = max(int(leaf.first_limit * size), 1)
+        match leaf.kind:
+            case SourceKind.DELTA:
+                by_place[leaf.at] = java_of(spark).org.apache.spark.sql.delta.sources.ReadMaxBytes(amount)
+            case SourceKind.FILES:
+                by_place[leaf.at] = limits.maxBytes(amount)
+            case _:
+                by_place[leaf.at] = limits.maxRows(amount)
+    _set_limits(query, by_place)
+
+
+def set_own_limits(spark: SparkSession, query: StreamingQuery, leaves: Sequence[StreamLeaf]) -> None:
+    """Let the next micro-batches take what the user's own options say."""
+    _set_limits(query, {leaf.at: _own_limit(spark, leaf) for leaf in leaves if leaf.first_limit is not None})
+
+
+def set_interval(spark: SparkSession, query: StreamingQuery, interval: timedelta | None) -> None:
+    """Let the next micro-batches begin this long after each other; None: as data arrives.
+
+    Spark takes the interval at the query's start only, and looks at this field after each micro-batch.
+    """
+    milliseconds = (interval or timedelta()) // timedelta(milliseconds=1)
+    executor = _execution(query).triggerExecutor()
+    _field(executor.getClass(), "intervalMs").set(executor, java_of(spark).java.lang.Long.valueOf(milliseconds))
+
+
+class HeldTrigger:
+    """Lets a query that runs as data arrives look for input only when asked.
+
+    Its trigger waits by a clock, which Spark takes at the query's start and asks anew after each micro-batch. Here that is a
+    clock of Spark's that moves when it is told. Not for several threads at once.
+
+    Raises:
+        WaitTimeoutError: the query has not come to its first micro-batch in time.
+    """
+
+    def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
+        self._spark = spark
+        self._query = query
+        self._executor = _trigger_executor(query)
+        self._field = _field(self._executor.getClass(), "clock")
+        self._own = self._field.get(self._executor)
+        java = java_of(spark)
+        # a wait that the other clock has set an end to is over by this one
+        self._clock = java.org.apache.spark.util.ManualClock(java.java.lang.System.currentTimeMillis() + 2)
+        set_interval(spark, query, timedelta(milliseconds=1))
+        self._field.set(self._executor, self._clock)
+
+    def fire(self) -> None:
+        """Look once."""
+        self._clock.advance(1)
+
+    def let_go(self) -> None:
+        """Let it run as before."""
+        self._field.set(self._executor, self._own)
+        set_interval(self._spark, self._query, None)
+        self._clock.advance(1)
+
+
+def _trigger_executor(query: StreamingQuery) -> Any:
+    """The query's own thread makes it."""
+    deadline = time.monotonic() + _START_SECONDS
+    while (found := _execution(query).triggerExecutor()) is None:
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(f"The streaming query has not begun after {_START_SECONDS:.0f} s.")
+        time.sleep(_POLL_SECONDS)
+    return found
+
+
+def forget_last_look(query: StreamingQuery) -> None:
+    """Forget that there was no input, so that `has_found_nothing` tells of a look that begins from now on."""
+    execution = _execution(query)
+    looking = execution.awaitProgressLock()
+    looking.lock()
+    try:
+        getattr(execution, "noNewData_$eq")(False)
+    finally:
+        looking.unlock()
+
+
+def has_found_nothing(query: StreamingQuery) -> bool:
+    """Whether the last look for input found none."""
+    return bool(_execution(query).noNewData())
+
+
+def _field(of: Any, name: str) -> Any:
+    field = of.getDeclaredField(name)
+    field.setAccessible(True)
+    return field
+
+
+def is_data_available(query: StreamingQuery) -> bool:
+    status: Any = query.status
+    return bool(status["isDataAvailable"])
+
+
+def _execution(query: StreamingQuery) -> Any:
+    java_query: Any = query._jsq
+    return java_query.streamingQuery()
+
+
+def _set_limits(query: StreamingQuery, by_place: Mapping[int, Any]) -> None:
+    execution = _execution(query)
+    limits = execution.uniqueSources()
+    for at, source in enumerate(items_of(execution.sources())):
+        if at in by_place:
+            limits = limits.updated(source, by_place[at])
+    getattr(execution, "uniqueSources_$eq")(limits)
+
+
+def _own_limit(spark: SparkSession, leaf: StreamLeaf) -> Any:
+    java = java_of(spark)
+    limits = java.org.apache.spark.sql.connector.read.streaming.ReadLimit
+    delta = java.org.apache.spark.sql.delta.sources
+    given = {key: leaf.options[key] for key in _LIMIT_OPTIONS[leaf.kind] if key in leaf.options}
+    files = limits.maxFiles(int(given["maxfilespertrigger"])) if "maxfilespertrigger" in given else None
+    size = given.get("maxbytespertrigger")
+    amount = int(java.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(size)) if size else 0
+    match leaf.kind:
+        case SourceKind.DELTA if size and files:
+            return delta.CompositeLimit(delta.ReadMaxBytes(amount), files, delta.ReadMinFiles(-1))
+        case SourceKind.DELTA:
+            return delta.ReadMaxBytes(amount) if size else files or limits.maxFiles(_DELTA_DEFAULT_FILES)
+        case SourceKind.FILES:
+            return limits.maxBytes(amount) if size else files or limits.allAvailable()
+    return _own_kafka_limit(spark, limits, given)
+
+
+def _own_kafka_limit(spark: SparkSession, limits: Any, given: Mapping[str, str]) -> Any:
+    """KafkaMicroBatchStream.getDefaultReadLimit."""
+    most, least = given.get("maxoffsetspertrigger"), given.get("minoffsetspertrigger")
+    if not least:
+        return limits.maxRows(int(most)) if most else limits.allAvailable()
+    java = java_of(spark)
+    delay = int(java.org.apache.spark.network.util.JavaUtils.timeStringAsMs(given.get("maxtriggerdelay", "15m")))
+    lower = limits.minRows(int(least), delay)
+    if not most:
+        return lower
+    both = spark.sparkContext._gateway.new_array(java.org.apache.spark.sql.connector.read.streaming.ReadLimit, 2)  # type: ignore[union-attr]
+    both[0], both[1] = lower, limits.maxRows(int(most))
+    return limits.compositeLimit(both)

@@ -1,0 +1,64 @@
+"""A wait until a stream has taken all that has arrived, which whoever waits may give up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sqlext.java import java_of
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.05
+
+
+class CatchingUp:
+    """See the module's docstring. Spark's own wait has no deadline, so it has a thread of its own.
+
+    Args:
+        name: of the thread.
+        query: gives the query to wait for; None: there is none. Asked when nothing has to come first.
+        is_before_query: whether something that ends comes before that query, such as the first parts of a hybrid source.
+    """
+
+    def __init__(
+        self, spark: SparkSession, name: str, query: Callable[[], StreamingQuery | None], is_before_query: Callable[[], bool]
+    ) -> None:
+        self._spark = spark
+        self._query = query
+        self._is_before_query = is_before_query
+        self._given_up = threading.Event()
+        self._java_thread: Any = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether all is taken in, or the query has ended, within these seconds."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def give_up(self) -> None:
+        """End the wait, if it has not ended; the query goes on."""
+        self._given_up.set()
+        if self._thread.is_alive() and self._java_thread is not None:
+            with suppress(Py4JError):
+                self._java_thread.interrupt()
+
+    def _run(self) -> None:
+        try:
+            self._java_thread = java_of(self._spark).java.lang.Thread.currentThread()
+            while self._is_before_query():
+                if self._given_up.wait(_POLL_SECONDS):
+                    return
+            query = self._query()
+            if query is not None and not self._given_up.is_set():
+                query.processAllAvailable()
+        except Exception:  # Spark and Py4J raise many kinds here, all of them told by `query.exception()`
+            logger.info("%s: ended while it was waited for", self._thread.name, exc_info=not self._given_up.is_set())

@@ -1,0 +1,175 @@
+"""A Delta table read and changed in one transaction of Delta's own: a small one written anew as a whole, a large one row by row.
+
+Delta's MERGE and its writer look for the files of the table first, by Spark jobs over its log, which take longer than the rows
+of a small table; and MERGE reads a large one twice, to find rows and to write them. Whoever wrote the table last knows its files,
+and rows that were read with their places need not be looked for again: deletion vectors mark them. What is read and what is
+written is one transaction, so a change that somebody else makes in between is a conflict.
+
+This is a seam: it uses Delta's OptimisticTransaction, and what its DELETE makes deletion vectors with. Seen with Delta 4.4.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from sqlext.execution.commit import USER_METADATA, session_settings
+from sqlext.java import items_of, java_of, scala_object, scala_seq
+from sqlext.jvm import active, delta_snapshot
+from sqlext.plan import INTERNAL_PREFIX
+
+FILE_COLUMN = f"{INTERNAL_PREFIX}file"
+ROW_COLUMN = f"{INTERNAL_PREFIX}row"
+_METRICS = "spark.databricks.delta.history.metricsEnabled"  # those of MERGE's own plan, which there is none of here
+_COMMANDS = "org.apache.spark.sql.delta.commands"
+
+
+@dataclass(frozen=True)
+class KnownFiles:
+    """The files of one version of a table, as Delta's AddFile actions, by their paths."""
+
+    version: int
+    files: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a commit says of itself.
+
+    Attributes:
+        app_id, app_version: its transaction.
+        metadata: of the user's.
+    """
+
+    app_id: str
+    app_version: int
+    metadata: str
+
+
+class TableTransaction:
+    """One transaction; see the module's docstring.
+
+    Args:
+        spark: whose session it runs in.
+        location: of the table.
+        known: what the last commit returned; of no use when others have committed since.
+
+    Attributes:
+        version: of the table that is read.
+    """
+
+    def __init__(self, spark: SparkSession, location: str, known: KnownFiles | None) -> None:
+        self._spark = spark
+        self._java = java_of(spark)
+        self._none, self._some = self._java.scala.Option.apply(None), self._java.scala.Option.apply
+        with active(spark):
+            self._snapshot = delta_snapshot(spark, location)
+            self._log = self._snapshot.deltaLog()
+            self.version = int(self._snapshot.version())
+            self._transaction = self._log.startTransaction(self._none, self._some(self._snapshot))
+            self._transaction.readWholeTable()
+            if known is not None and known.version == self.version:
+                self._files = known.files
+            else:
+                self._files = {str(file.path()): file for file in self._snapshot.allFiles().collectAsList()}
+
+    def committed(self, app_id: str) -> int:
+        """The version of the application's newest transaction; -1: there is none."""
+        return int(self._transaction.txnVersion(app_id))
+
+    @property
+    def can_mark_rows(self) -> bool:
+        """Whether the table has deletion vectors."""
+        utils = scala_object(self._spark, f"{_COMMANDS}.DeletionVectorUtils")
+        return bool(utils.deletionVectorsWritable(self._snapshot, self._none, self._none))
+
+    @property
+    def rows(self) -> DataFrame:
+        """All rows of the table."""
+        files = scala_seq(self._spark, [*self._files.values()])
+        return DataFrame(self._log.createDataFrame(self._snapshot, files, False, self._none), self._spark)
+
+    @property
+    def placed_rows(self) -> DataFrame:
+        """All rows of the table, with `FILE_COLUMN` and `ROW_COLUMN` that say where each is."""
+        file, row = F.col("_metadata.file_path").alias(FILE_COLUMN), F.col("_metadata.row_index").alias(ROW_COLUMN)
+        return self.rows.select("*", file, row)
+
+    def write_whole(self, rows: DataFrame, said: Said) -> KnownFiles:
+        """Let the table hold these rows and no others.
+
+        Raises:
+            DeltaConcurrentModificationException: somebody else has changed the table since it was read.
+        """
+        now = int(time.time() * 1000)
+        operation = getattr(self._java.org.apache.spark.sql.delta, "DeltaOperations$Write")(
+            self._java.org.apache.spark.sql.SaveMode.Overwrite, *[self._none] * 8
+        )
+        with active(self._spark):
+            added = items_of(self._transaction.writeFiles(rows._jdf))
+            removed = [file.removeWithTimestamp(now, True) for file in self._files.values()]
+            version = self._commit([*added, *removed], operation, said)
+        return KnownFiles(version, {str(file.path()): file for file in added})
+
+    def replace(self, places: DataFrame, rows: DataFrame, said: Said) -> KnownFiles:
+        """Take rows out of the table, and put others in.
+
+        Args:
+            places: of the rows that go, from `placed_rows`.
+            rows: that come.
+
+        Raises:
+            DeltaConcurrentModificationException: somebody else has changed the table since it was read.
+        """
+        operation = getattr(self._java.org.apache.spark.sql.delta, "DeltaOperations$Merge")(
+            *[self._none] * 4, *[scala_seq(self._spark, [])] * 3
+        )
+        with active(self._spark):
+            added = items_of(self._transaction.writeFiles(rows._jdf))
+            removed, marked, gone = self._without(places)
+            version = self._commit([*added, *removed, *marked], operation, said)
+        left = {path: file for path, file in self._files.items() if path not in gone}
+        return KnownFiles(version, left | {str(file.path()): file for file in (*marked, *added)})
+
+    def _without(self, places: DataFrame) -> tuple[list[Any], list[Any], set[str]]:
+        """The actions that take rows out: files removed, and those of them with rows left anew, with deletion vectors; and the
+        paths of both as they were."""
+        files, now = scala_seq(self._spark, [*self._files.values()]), int(time.time() * 1000)
+        helper = scala_object(self._spark, f"{_COMMANDS}.DMLWithDeletionVectorsHelper")
+        every = self._java.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral()
+        found = scala_object(
+            self._spark, f"{_COMMANDS}.DeletionVectorBitmapGenerator"
+        ).buildRowIndexSetsForFilesMatchingCondition(
+            self._spark._jsparkSession,
+            self._transaction,
+            True,
+            places._jdf,
+            files,
+            every,
+            self._some(F.col(FILE_COLUMN)._jc),
+            self._some(F.col(ROW_COLUMN)._jc),
+        )
+        by_path = helper.generateCandidateFileMap(self._log.dataPath(), files)
+        removed, marked, gone = [], [], set()
+        for touched in items_of(helper.findFilesWithMatchingRows(self._transaction, by_path, found)):
+            file = touched.fileLogEntry()
+            gone.add(str(file.path()))
+            if touched.isFullyReplaced():
+                removed.append(file.removeWithTimestamp(now, True))
+                continue
+            both = file.removeRows(touched.newDeletionVector(), True, True)
+            marked.append(both._1())
+            removed.append(both._2())
+        return removed, marked, gone
+
+    def _commit(self, actions: Sequence[Any], operation: Any, said: Said) -> int:
+        done = self._java.org.apache.spark.sql.delta.actions.SetTransaction(
+            said.app_id, said.app_version, self._some(int(time.time() * 1000))
+        )
+        with session_settings(self._spark, {USER_METADATA: said.metadata, _METRICS: "false"}):
+            return int(self._transaction.commit(scala_seq(self._spark, [*actions, done]), operation))

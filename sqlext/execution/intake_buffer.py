@@ -1,0 +1,183 @@
+"""What an intake has taken and its table has not: micro-batches in files or in memory, from Spark's stream to the flush.
+
+Spark's stream thread calls `write`; the flush thread calls `take`, `rows`, `latest_rows` and `flushed`; any thread may ask for
+the rest.
+`_lock` guards what they share and is held for moments only; `_moving` is held by whoever takes batches out of the buffer, and so
+makes a flush wait for a combination.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sqlext.clock import Clock
+from sqlext.execution.buffer import BufferedBatch, DurableBuffer, MemoryBuffer, latest_rows
+from sqlext.execution.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
+from sqlext.storage import HadoopPath
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a flush takes out of a buffer.
+
+    Attributes:
+        batches: oldest first.
+        watermark: the latest that came with them, in seconds since 1970.
+        arrived: the clock's monotonic time of the oldest, in seconds.
+    """
+
+    batches: tuple[BufferedBatch, ...]
+    watermark: float | None
+    arrived: float
+
+
+class IntakeBuffer:
+    """See the module's docstring.
+
+    Args:
+        name: of the query, for latency markers.
+        folder: where batches lie in files.
+        max_entries: how many groups memory may buffer; None: the buffer is durable; infinite: it holds one micro-batch, until
+            that is in the table.
+        clock: measures arrivals.
+    """
+
+    def __init__(self, name: str, folder: HadoopPath, max_entries: float | None, clock: Clock) -> None:
+        self._name = name
+        self._key: tuple[str, ...] = ()
+        self.max_entries = max_entries
+        self._clock = clock
+        self._durable = DurableBuffer(folder)
+        self._memory = MemoryBuffer()
+        self._lock = threading.Lock()
+        self._moving = threading.Lock()
+        self._emitted: list[Element] = []
+        self._output = BufferOutput(self._emitted.append)  # of micro-batches: row by row it happens in Spark
+        self._in_flight: tuple[BufferedBatch, ...] = ()
+        self._in_hand: tuple[BufferedBatch, ...] = ()
+        self.schema = StructType()
+        self.watermark: float | None = None
+
+    def open(self, schema: StructType, key: tuple[str, ...], committed: int | None) -> None:
+        """Find what an earlier driver left in files.
+
+        Args:
+            schema, key: of the rows.
+            committed: the last micro-batch that is in the table.
+        """
+        self.schema, self._key = schema, key
+        if committed is not None:
+            self._durable.drop_through(committed)
+        now = self._clock.monotonic()
+        for batch in self._durable.complete_batches():
+            self._hold(BufferedBatch(batch, batch, -1, now))
+
+    # Spark's stream thread.
+
+    def write(self, rows: DataFrame, batch: int) -> bool:
+        """Take a micro-batch in.
+
+        Returns:
+            Whether it has rows; one without only moves the watermark, and an empty buffer commits nothing.
+        """
+        buffer = self._durable if self.max_entries is None else self._memory
+        taken = buffer.write(rows, batch, self._clock.monotonic(), self._key)
+        if taken.rows == 0:
+            buffer.drop([taken])
+            return False
+        with self._lock:
+            self._hold(taken)
+        if self.is_full:
+            self._combine()
+        return True
+
+    def _hold(self, batch: BufferedBatch) -> None:
+        self._output.collect(Record(batch.last, batch))
+        self._output.emit_latency_marker(LatencyMarker(self._name, batch.arrived))
+        if self.watermark is not None:
+            self._output.emit_watermark(Watermark(self.watermark))
+
+    def _combine(self) -> None:
+        """Several batches may change the same groups; entries that count are distinct ones."""
+        with self._moving:
+            with self._lock:
+                old = self._in_hand = self._emit().batches
+            is_worth_it = len(old) > 1  # one batch has each group once
+            kept = (self._memory.combine(old, self.schema, self._key),) if is_worth_it else old
+            with self._lock:
+                for batch in kept:
+                    self._hold(batch)
+                self._in_hand = ()
+            if is_worth_it:
+                self._memory.drop(old)
+
+    @property
+    def can_lose_rows(self) -> bool:
+        """Whether rows of micro-batches that Spark has committed are nowhere but in memory."""
+        return self.max_entries is not None and self.max_entries < inf
+
+    @property
+    def is_full(self) -> bool:
+        """Whether memory holds as many groups as it may."""
+        with self._lock:
+            waiting = sum(record.value.rows for record in self._output.records)
+            return self.max_entries is not None and waiting >= self.max_entries
+
+    # The flush thread.
+
+    def take(self) -> Taken:
+        """What is in the buffer now, oldest first; it counts as buffered until `flushed`."""
+        with self._moving, self._lock:
+            taken = self._emit()
+            self._in_flight = taken.batches
+            return taken
+
+    def _emit(self) -> Taken:
+        self._output.flush()
+        batches = tuple(element.value for element in self._emitted if isinstance(element, Record))
+        watermarks = [element.timestamp for element in self._emitted if isinstance(element, Watermark)]
+        arrivals = [element.marked_at for element in self._emitted if isinstance(element, LatencyMarker)]
+        self._emitted.clear()
+        return Taken(batches, max(watermarks, default=None), min(arrivals, default=0.0))
+
+    def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch]) -> DataFrame:
+        """All rows of `batches`; see `Buffer.rows`."""
+        buffer = self._memory if batches[-1].held is not None else self._durable
+        return buffer.rows(spark, batches, self.schema)
+
+    def latest_rows(self, spark: SparkSession, batches: Sequence[BufferedBatch]) -> DataFrame:
+        """Of every group in `batches` its newest row."""
+        return latest_rows(self.rows(spark, batches), len(batches), self._key)
+
+    def flushed(self, batches: Sequence[BufferedBatch]) -> None:
+        """They are in the table."""
+        with self._lock:
+            self._in_flight = ()
+        self._memory.drop([batch for batch in batches if batch.held is not None])
+        self._durable.drop([batch for batch in batches if batch.held is None])
+
+    # Anybody.
+
+    @property
+    def batches(self) -> list[BufferedBatch]:
+        """All that is buffered, what a flush has taken too."""
+        with self._lock:
+            return [*self._in_flight, *self._in_hand, *(record.value for record in self._output.records)]
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything is buffered."""
+        return bool(self.batches)
+
+    def oldest_arrival(self, is_waiting: bool = False) -> float | None:
+        """When the oldest batch arrived; with `is_waiting`, of those that no flush has taken yet."""
+        if is_waiting:
+            with self._lock:
+                return self._output.oldest_mark
+        return min((batch.arrived for batch in self.batches), default=None)

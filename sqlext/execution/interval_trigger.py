@@ -1,0 +1,146 @@
+"""One micro-batch for each flush interval: what arrives waits in its source until a flush is due.
+
+For flows that buffer in memory only and whose state Delta tables hold. Between two flushes such a flow would only add partial
+results up that nobody reads. So its queries stand still; when a flush is due each takes all there is as one micro-batch, which
+is in the table before Spark commits it. After a crash Spark itself repeats it, and nothing of it was lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlext.clock import Clock
+from sqlext.execution.flush import FlushPolicy, FlushReason
+from sqlext.execution.intake import Intake
+from sqlext.execution.spec import StateBackend
+from sqlext.options import CHECKPOINT_INTERVAL, Options
+
+_POLL_SECONDS = 0.02
+
+
+def other_pace(backends: Sequence[StateBackend], options: Options, may_be_in_backlog: bool) -> str:
+    """What else than the flush interval says when a flow that buffers in memory only takes micro-batches; empty: nothing.
+
+    Args:
+        backends: where the state of each of its aggregates lives.
+        may_be_in_backlog: whether its micro-batches grow while it catches up.
+    """
+    if any(backend is not StateBackend.DELTA for backend in backends):
+        return "not all of its aggregates have their state in Delta tables"
+    if options[CHECKPOINT_INTERVAL] is not None:
+        return f"{CHECKPOINT_INTERVAL.key} says when micro-batches come"
+    return "micro-batches come at another pace while a source is in backlog" if may_be_in_backlog else ""
+
+
+class IntervalTrigger:
+    """See the module's docstring.
+
+    The lock guards what was seen of the sources, the reason, and how many statements let the queries run freely. The host's
+    ticker calls `tick`, Spark's stream threads `batch_began` and `batch_ended`, statements the rest.
+
+    Args:
+        intakes: whose queries stand still.
+        unread: how much no micro-batch has taken yet; None: a source cannot tell.
+        clock: measures intervals.
+    """
+
+    def __init__(self, intakes: Sequence[Intake], unread: Callable[[], float | None], clock: Clock) -> None:
+        self._intakes = intakes
+        self._unread = unread
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._reason = FlushReason.MICRO_BATCH
+        self._oldest_arrival: float | None = None
+        self._quiet_since: float | None = None
+        self._seen: float | None = 0.0
+        self._asked_at = clock.monotonic()
+        self._batch_seconds = 0.0
+        self._batches = 0
+        self._running_freely = 0
+
+    @property
+    def reason(self) -> FlushReason:
+        """Why the newest micro-batch was asked for."""
+        with self._lock:
+            return self._reason
+
+    def hold(self) -> None:
+        """Let no query take a micro-batch by itself any more."""
+        for intake in self._intakes:
+            intake.running.hold()
+
+    def tick(self, policy: FlushPolicy) -> None:
+        """Ask for a micro-batch when a flush is due."""
+        now, unread = self._clock.monotonic(), self._unread()
+        with self._lock:
+            self._see(now, unread)
+            oldest = self._asked_at if unread is None else self._oldest_arrival
+            reason = policy.due(now, oldest, self._quiet_since, False, self._batch_seconds)
+            waits = now - self._asked_at >= policy.quiet.total_seconds()  # for the micro-batch that was asked for last
+            if reason is None or self._running_freely or not waits:
+                return
+            self._reason, self._asked_at = reason, now
+        for intake in self._intakes:
+            intake.running.take_one()
+
+    def _see(self, now: float, unread: float | None) -> None:
+        if not unread:
+            self._oldest_arrival = self._quiet_since = None
+        elif unread != self._seen:
+            self._oldest_arrival = self._oldest_arrival or now
+            self._quiet_since = now
+        self._seen = unread
+
+    def batch_began(self) -> None:
+        """A micro-batch has taken what there was."""
+        with self._lock:
+            self._oldest_arrival = self._quiet_since = None
+            self._seen = 0.0
+            self._asked_at = self._clock.monotonic()
+
+    def batch_ended(self, seconds: float) -> None:
+        """It is in the table."""
+        with self._lock:
+            self._batches += 1
+            self._batch_seconds = seconds
+
+    @contextmanager
+    def freely(self) -> Iterator[None]:
+        """Let the queries take what arrives as it arrives."""
+        with self._lock:
+            self._running_freely += 1
+            self._reason = FlushReason.COMMAND
+        try:
+            for intake in self._intakes:
+                intake.running.let_go()
+            yield
+        finally:
+            with self._lock:
+                self._running_freely -= 1
+                is_last = self._running_freely == 0
+            if is_last:
+                self.hold()
+
+    def take_what_arrived(self, timeout: float, may_go_on: Callable[[], bool]) -> bool:
+        """Bring all that has arrived by now into the tables; False at the deadline (seconds).
+
+        Args:
+            may_go_on: False ends the wait.
+        """
+        deadline = time.monotonic() + timeout
+        with self.freely():
+            return all(self._has_taken(intake, deadline, may_go_on) for intake in self._intakes)
+
+    def _has_taken(self, intake: Intake, deadline: float, may_go_on: Callable[[], bool]) -> bool:
+        """Wait for a look at its sources that finds nothing; where there is always more, for two micro-batches, of which the
+        second was planned after this began."""
+        intake.running.forget_last_look()
+        before = self._batches
+        while not intake.running.has_found_nothing and self._batches < before + 2 and may_go_on():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True

@@ -1,0 +1,116 @@
+"""SHOW FLOWS and DESCRIBE FLOW: flows as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlext.answers import Table
+from sqlext.execution.backlog.propagation import is_backlog
+from sqlext.execution.backlog.status import BacklogStatus, describe
+from sqlext.execution.host import FlowHost, FlowView
+from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec
+
+_FLOWS = {
+    "name": "STRING",
+    "target": "STRING",
+    "status": "STRING",
+    "phase": "STRING",
+    "lag": "INTERVAL DAY TO SECOND",
+    "catch_up": "INTERVAL DAY TO SECOND",
+    "rows_in": "BIGINT",
+    "micro_batches": "BIGINT",
+    "buffered": "BIGINT",
+    "flushes": "BIGINT",
+    "last_flush": "TIMESTAMP",
+    "last_reason": "STRING",
+    "error": "STRING",
+    "note": "STRING",
+    "id": "STRING",
+}
+
+
+def flows(views: list[FlowView]) -> Table:
+    """SHOW FLOWS."""
+    return Table(_FLOWS, [_flow_row(view) for view in views])
+
+
+def _flow_row(view: FlowView) -> dict[str, Any]:
+    spec, progress = view.record.spec, view.progress
+    bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
+    row: dict[str, Any] = {
+        "name": spec.name,
+        "target": ".".join(spec.target),
+        "status": view.status,
+        "error": view.error or None,
+        "note": bound or (None if view.is_here or view.status != "RUNNING" else "runs in another process"),
+        "id": spec.id,
+    }
+    if progress is not None:
+        row |= {
+            "phase": progress.backlog.phase.value,
+            "lag": progress.backlog.lag,
+            "catch_up": progress.backlog.catch_up,
+            "rows_in": progress.rows_in,
+            "micro_batches": progress.micro_batches,
+            "buffered": progress.buffered_rows,
+            "flushes": progress.flushes,
+            "last_flush": progress.last_flush,
+            "last_reason": progress.last_reason or None,
+        }
+    return row
+
+
+def flow(view: FlowView, host: FlowHost) -> Table:
+    """DESCRIBE FLOW."""
+    spec, progress = view.record.spec, view.progress
+    rows: dict[str, Any] = _flow_row(view)
+    if progress is not None:
+        rows |= {
+            "buffered_batches": progress.buffered_batches,
+            "oldest_buffered": progress.oldest_arrival,
+            "rows_flushed": progress.rows_flushed,
+            "micro_batches_per_flush": f"{progress.batches_flushed / max(progress.flushes, 1):.1f}",
+            "flush_reasons": ", ".join(f"{reason} {times}" for reason, times in sorted(progress.reasons.items())),
+            "last_flush_seconds": f"{progress.last_flush_seconds:.1f}",
+            "watermark": progress.watermark,
+        }
+    rows |= {
+        "epoch": view.record.epoch,
+        "since": view.record.since,
+        "output_mode": next((stream.output_mode.value for stream in spec.streams), None),
+        "key": None if spec.above else ", ".join(key for stream in spec.streams for key in stream.key),
+        "buffering": spec.not_idempotent_because or "by execution.flush.max-interval",
+        "home": f"{host.home}/flows/{spec.id}",
+        "statement": spec.statement,
+    }
+    rows |= _backlog_rows(spec, progress.backlog) if progress is not None else {}
+    rows |= {f"query {stream.relation}".strip(): stream.sql for stream in spec.streams}
+    rows |= {f"state {stream.relation}".strip(): where for stream in spec.streams if (where := _state_of(stream))}
+    rows |= {"query above": spec.above} if spec.above else {}
+    for status, stage in zip(host.stages(view), spec.stages, strict=True):
+        rows |= {f"stage {stage.name}": status, f"query {stage.name}": stage.sql}
+    rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.options_of(spec).as_rows()}
+    shown = [{"property": key, "value": None if value is None else str(value)} for key, value in rows.items()]
+    return Table({"property": "STRING", "value": "STRING"}, shown)
+
+
+def _state_of(stream: StreamSpec) -> str:
+    """Where an aggregate's state lives; empty when there is no aggregate."""
+    if stream.state_backend is StateBackend.DELTA:
+        return "delta: in the table itself" if stream.state_columns else "delta: in a table of its own"
+    return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else ""
+
+
+def _backlog_rows(spec: FlowSpec, backlog: BacklogStatus) -> dict[str, str]:
+    """How far each source is, and isBacklog through the graph."""
+    rows = {f"source {name}": describe(source.look) for name, source in backlog.sources.items()}
+    through = is_backlog(spec.operators, backlog.streams) if backlog.sources else ()
+    rows |= {
+        f"operator {at} {operator.kind}": f"isBacklog {str(found).lower()}"
+        for at, (operator, found) in enumerate(zip(spec.operators, through, strict=bool(backlog.sources)))
+    }
+    rows |= {
+        f"switch {at}": f"{s.phase.value} at {s.at.astimezone():%Y-%m-%d %H:%M:%S}: {s.because}"
+        for at, s in enumerate(backlog.switches, 1)
+    }
+    return rows

@@ -1,0 +1,76 @@
+"""The nodes of our clauses in a sqlglot tree."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+
+class Stream(exp.Expression):
+    """`STREAM t [WITH (key = value, ..)] [WATERMARK expr DELAY OF interval] [AS alias]`; `t` may be a call, as of `read_kafka`.
+
+    Args: `this` the table, `options` a list of `StreamOption`, `watermark` a `Verbatim`, `alias` a TableAlias, `is_bounded`
+    whether what it holds now is read, and no more: Spark then reads it as a table; `is_call` whether Spark gets it as a call of
+    the function's twin that gives a stream.
+    """
+
+    arg_types = {  # noqa: RUF012  # sqlglot's own form
+        "this": True,
+        "options": False,
+        "watermark": False,
+        "alias": False,
+        "is_bounded": False,
+        "is_call": False,
+    }
+
+    @property
+    def function(self) -> str:
+        """The name of the function that is called; empty for a table."""
+        return function_of(self.this)
+
+
+class Hybrid(exp.Expression):
+    """`hybrid(TABLE history, STREAM live [WITH (..)] [, on => column])` behind STREAM: relations read one after the other.
+
+    Args: `parts` a list of `HybridPart`, `on` the Identifier of a column.
+    """
+
+    arg_types = {"parts": True, "on": False}  # noqa: RUF012
+
+
+class HybridPart(exp.Expression):
+    """One of them: `this` the table, `options` a list of `StreamOption`, `is_stream` whether STREAM stands before it."""
+
+    arg_types = {"this": True, "options": False, "is_stream": False}  # noqa: RUF012
+
+
+class StreamOption(exp.Expression):
+    """One `key = value` of a stream's WITH clause; `this` is the key, `value` its text, `source` both as written."""
+
+    arg_types = {"this": True, "value": True, "source": True}  # noqa: RUF012
+
+
+class HintCall(exp.Expression):
+    """One hint: `this` its name in upper case, `arguments` a list of texts without quotes, `source` as written."""
+
+    arg_types = {"this": True, "arguments": False, "source": True}  # noqa: RUF012
+
+
+class Verbatim(exp.Expression):
+    """Text that nothing looks into."""
+
+    arg_types = {"this": True}  # noqa: RUF012
+
+
+class TableArgument(exp.Expression):
+    """`TABLE(query)` among a table function's arguments.
+
+    Args: `this` the query or table, `clauses` a `Verbatim` of PARTITION BY and ORDER BY.
+    """
+
+    arg_types = {"this": True, "clauses": False}  # noqa: RUF012
+
+
+def function_of(table: exp.Expr) -> str:
+    """The name of the function that a relation is a call of; empty for a table."""
+    called = table.this if isinstance(table, exp.Table) else None
+    return str(called.name) if isinstance(called, exp.Func) else ""

@@ -1,0 +1,222 @@
+"""The page's web application: GET and HEAD only, each answer made of a snapshot by a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from sqlext.errors import NotFoundError, SetupError, SqlextError, WaitTimeoutError
+from sqlext.page.guard import Guard
+from sqlext.page.painter import WIDTHS, flushes_chart, timeline_chart
+from sqlext.page.render import REFRESH_SECONDS, Chart, Renderer, asset, data_uri
+from sqlext.page.snapshot import FlowDetail, JobDetail, Overview, Trace
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Detail = FlowDetail | JobDetail
+
+_SVG = "image/svg+xml"
+
+
+class Source(Protocol):
+    """Where snapshots come from; `Collector` is one."""
+
+    def overview(self) -> Overview: ...
+    def flow(self, flow_id: str) -> FlowDetail: ...
+    def job(self, job_id: str) -> JobDetail: ...
+    def trace(self, text: str) -> Trace: ...
+
+
+Draw = Callable[[Mapping[str, Any], int], str]
+"""Draws a chart of a width; see `Painter.svg`."""
+
+
+class PageApp:
+    """Routes and their answers. `asgi` is what a server runs; `close` ends the threads.
+
+    Args:
+        source: asked on one thread, so that who looks never takes more than one of the process's.
+        draw: called on another one.
+        hosts: the names, besides IP addresses and localhost, under which the page may be asked for.
+    """
+
+    def __init__(self, source: Source, draw: Draw, hosts: frozenset[str] = frozenset()) -> None:
+        self._source = source
+        self._draw = draw
+        self._renderer = Renderer()
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-look")
+        self._draws = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-draw")
+        get = ["GET"]  # HEAD comes with it
+        routes = [
+            Route("/", self._overview, methods=get),
+            Route("/flows/{id}", self._flow, methods=get),
+            Route("/flows/{id}/chart-{width}.svg", self._flow_chart, methods=get),
+            Route("/flows/{id}/report.html", self._flow_report, methods=get),
+            Route("/jobs/{id}", self._job, methods=get),
+            Route("/jobs/{id}/chart-{width}.svg", self._job_chart, methods=get),
+            Route("/jobs/{id}/report.html", self._job_report, methods=get),
+            Route("/trace", self._trace, methods=get),
+            Route("/style.css", _constant(self._renderer.style, "text/css"), methods=get),
+            Route("/icon.svg", _constant(asset("icon.svg"), _SVG), methods=get),
+        ]
+        failures = {HTTPException: self._refused, Exception: self._failed}
+        self.asgi = Guard(Starlette(routes=routes, exception_handlers=failures), hosts)
+
+    def close(self) -> None:
+        """End the threads; what they do is of no use to anybody any more."""
+        for pool in (self._looks, self._draws):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    # Pages.
+
+    async def _overview(self, request: Request) -> Response:
+        overview = await self._look(self._source.overview)
+        return HTMLResponse(self._renderer.overview(overview, _refresh(request)))
+
+    async def _flow(self, request: Request) -> Response:
+        return await self._detail(request, self._source.flow)
+
+    async def _job(self, request: Request) -> Response:
+        return await self._detail(request, self._source.job)
+
+    async def _detail(self, request: Request, get: Callable[[str], Detail]) -> Response:
+        def made() -> str:
+            overview, detail = self._source.overview(), get(request.path_params["id"])
+            path = request.url.path.rstrip("/")
+            charts = Chart(f"{path}/chart-wide.svg", f"{path}/chart-narrow.svg") if has_chart(detail) else None
+            return self._rendered(overview, detail, charts, _refresh(request))
+
+        return HTMLResponse(await self._look(made))
+
+    def _rendered(
+        self, overview: Overview, detail: Detail, charts: Chart | None, refresh: int = 0, is_saved: bool = False
+    ) -> str:
+        if isinstance(detail, FlowDetail):
+            return self._renderer.flow(overview, detail, charts, refresh, is_saved)
+        return self._renderer.job(overview, detail, charts, refresh, is_saved)
+
+    async def _trace(self, request: Request) -> Response:
+        sql = request.query_params.get("sql", "")
+        made = (lambda: self._renderer.trace(self._source.trace(sql))) if sql.strip() else (lambda: self._renderer.trace(None))
+        return HTMLResponse(await self._look(made))
+
+    # Charts, which come after the page that shows them.
+
+    async def _flow_chart(self, request: Request) -> Response:
+        return await self._chart(request, self._source.flow)
+
+    async def _job_chart(self, request: Request) -> Response:
+        return await self._chart(request, self._source.job)
+
+    async def _chart(self, request: Request, get: Callable[[str], Detail]) -> Response:
+        width = WIDTHS.get(request.path_params["width"])
+        detail = await self._look(lambda: get(request.path_params["id"]))
+        if width is None or not has_chart(detail):
+            raise HTTPException(404)
+        asked = chart_of(detail)
+        etag = f'"{hashlib.sha256(f"{asked}{width}".encode()).hexdigest()[:32]}"'
+        headers = {"etag": etag, "cache-control": "private, no-cache"}
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers=headers)
+        return Response(await self._on(self._draws, lambda: self._draw(asked, width)), media_type=_SVG, headers=headers)
+
+    # The same as one file.
+
+    async def _flow_report(self, request: Request) -> Response:
+        return await self._report(request, self._source.flow)
+
+    async def _job_report(self, request: Request) -> Response:
+        return await self._report(request, self._source.job)
+
+    async def _report(self, request: Request, get: Callable[[str], Detail]) -> Response:
+        overview = await self._look(self._source.overview)
+        detail = await self._look(lambda: get(request.path_params["id"]))
+        html = await self._on(self._draws, lambda: saved(self._renderer, overview, detail, self._draw))
+        return HTMLResponse(html, headers={"content-disposition": f'attachment; filename="{detail.summary.id}.html"'})
+
+    # Answers.
+
+    async def _look(self, action: Callable[[], T]) -> T:
+        return await self._on(self._looks, action)
+
+    async def _on(self, pool: ThreadPoolExecutor, action: Callable[[], T]) -> T:
+        """What `action` gives, on a thread of a pool; what can go wrong is told without a traceback.
+
+        Raises:
+            HTTPException: 404 when a thing is not there, 503 when it cannot be told now.
+        """
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, action)
+        except NotFoundError as error:
+            raise HTTPException(404, error.message) from None
+        except (SetupError, WaitTimeoutError) as error:
+            raise HTTPException(503, error.message) from None
+        except (SqlextError, PySparkException, Py4JError, OSError, RuntimeError) as error:
+            logger.warning("a page could not be made: %s: %s", type(error).__name__, error)
+            raise HTTPException(503, "The process cannot tell now: Spark is stopping, or has ended.") from None
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        heading, message = _REFUSALS.get(error.status_code, (f"Error {error.status_code}", error.detail))
+        if error.status_code in (404, 503) and error.detail not in ("Not Found", "Service Unavailable"):
+            message = error.detail
+        return HTMLResponse(self._renderer.error(heading, message), error.status_code, headers=error.headers)
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        logger.error("a page failed", exc_info=error)
+        return HTMLResponse(self._renderer.error("Error", "The page failed; the log of the process says why."), 500)
+
+
+_REFUSALS = {
+    404: ("Not found", "There is no such page."),
+    503: ("Not now", "The process cannot tell now."),
+}
+
+
+def has_chart(detail: Detail) -> bool:
+    """Whether there is something to draw."""
+    return bool(detail.flushes if isinstance(detail, FlowDetail) else detail.spans)
+
+
+def chart_of(detail: Detail) -> dict[str, Any]:
+    """The request for a page's chart."""
+    return flushes_chart(detail.summary.name, detail.flushes) if isinstance(detail, FlowDetail) else timeline_chart(detail)
+
+
+def saved(renderer: Renderer, overview: Overview, detail: Detail, draw: Draw) -> str:
+    """A page as one file, with its charts in it.
+
+    Raises:
+        SetupError, WaitTimeoutError: a chart cannot be drawn.
+    """
+    charts = None
+    if has_chart(detail):
+        asked = chart_of(detail)
+        charts = Chart(*(data_uri(draw(asked, WIDTHS[name])) for name in ("wide", "narrow")))
+    if isinstance(detail, FlowDetail):
+        return renderer.flow(overview, detail, charts, is_saved=True)
+    return renderer.job(overview, detail, charts, is_saved=True)
+
+
+def _refresh(request: Request) -> int:
+    """A reader may ask for the page to come again by itself."""
+    return REFRESH_SECONDS if request.query_params.get("refresh") == str(REFRESH_SECONDS) else 0
+
+
+def _constant(text: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return Response(text, media_type=kind, headers={"cache-control": "private, max-age=3600"})
+
+    return answer

@@ -1,0 +1,321 @@
+"""What the hosting process knows, as a snapshot: asked of its hosts of flows and jobs, and of small files.
+
+No Spark job runs. What was found is kept for a second, so that many who look cost no more than one. What a statement's text
+becomes is found out once for each flow and job.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar, cast
+
+from pyspark.sql import SparkSession
+
+from sqlext.clock import Clock, SystemClock
+from sqlext.errors import NotFoundError, SqlextError
+from sqlext.execution.backlog.status import describe
+from sqlext.execution.host import FlowHost, FlowView
+from sqlext.execution.jobs.host import JobView
+from sqlext.execution.jobs.registry import JobRecord, JobState
+from sqlext.execution.spec import FlowSpec
+from sqlext.execution.status import FlowProgress
+from sqlext.options import FLUSH_MAX_INTERVAL
+from sqlext.page.files import folder_at
+from sqlext.page.flushes import FlushLog
+from sqlext.page.joblog import SINK, JobLog, spans_of, vertices_of
+from sqlext.page.snapshot import (
+    FlowDetail,
+    FlowSummary,
+    FlushView,
+    JobDetail,
+    JobSummary,
+    LiveFigures,
+    Overview,
+    Trace,
+    VertexView,
+)
+from sqlext.page.trace import recorded_graph, trace
+from sqlext.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_KEPT_SECONDS = 1.0
+
+
+class Collector:
+    """Takes snapshots. Any thread may call any method; the lock makes them take turns.
+
+    Args:
+        spark: a session of the application.
+        host: of its flows and jobs.
+    """
+
+    def __init__(self, spark: SparkSession, host: FlowHost, clock: Clock | None = None) -> None:
+        self._spark = spark
+        self._host = host
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()  # guards all below
+        self._kept: dict[Hashable, tuple[float, object]] = {}
+        self._traces: dict[str, tuple[str, Trace]] = {}
+        self._flushes: dict[str, FlushLog] = {}
+        self._jobs: dict[str, JobLog] = {}
+        self._names: dict[str, dict[int, str]] = {}
+
+    def overview(self) -> Overview:
+        """All flows and jobs."""
+        return self._recent("overview", self._overview)
+
+    def flow(self, flow_id: str) -> FlowDetail:
+        """One flow; NotFoundError when there is none of that id."""
+        return self._recent(("flow", flow_id), lambda: self._flow(flow_id))
+
+    def job(self, job_id: str) -> JobDetail:
+        """One job; NotFoundError when there is none of that id."""
+        return self._recent(("job", job_id), lambda: self._job(job_id))
+
+    def trace(self, text: str) -> Trace:
+        """What becomes of a statement."""
+        return trace(text, self._spark)
+
+    def _recent(self, key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            now = self._clock.monotonic()
+            self._kept = {each: found for each, found in self._kept.items() if now - found[0] < _KEPT_SECONDS}
+            if key not in self._kept:
+                self._kept[key] = (now, make())
+            return cast(T, self._kept[key][1])
+
+    def _overview(self) -> Overview:
+        flows, jobs = self._host.views(), self._host.jobs.views()
+        self._forget_others({view.record.spec.id for view in flows} | {view.record.spec.id for view in jobs})
+        return Overview(
+            taken_at=self._clock.now(),
+            place=f"process {os.getpid()}",
+            flows=tuple(flow_summary(view) for view in flows),
+            jobs=tuple(self._job_summary(view) for view in jobs),
+        )
+
+    def _forget_others(self, ids: set[str]) -> None:
+        """What was kept of flows and jobs that are gone."""
+        for kept in (self._traces, self._flushes, self._jobs, self._names):
+            for gone in kept.keys() - ids:
+                del cast(dict[str, object], kept)[gone]
+
+    # Flows.
+
+    def _flow(self, flow_id: str) -> FlowDetail:
+        view = next((each for each in self._host.views() if each.record.spec.id == flow_id), None)
+        if view is None:
+            raise NotFoundError("There is no such flow.")
+        spec, progress = view.record.spec, view.progress
+        backlog = progress.backlog if progress is not None else None
+        options = tuple(self._host.options_of(spec).as_rows())
+        return FlowDetail(
+            summary=flow_summary(view),
+            statement=spec.statement,
+            since=view.record.since,
+            epoch=view.record.epoch,
+            buffering=buffering_of(spec, options),
+            flushes=self._last_flushes(spec),
+            bounded_stages=tuple((stage.name, str(stage)) for stage in self._host.stages(view)),
+            sources=tuple((name, describe(each.look)) for name, each in backlog.sources.items()) if backlog else (),
+            switches=tuple(
+                f"{each.phase.value} at {each.at.astimezone():%Y-%m-%d %H:%M:%S}: {each.because}"
+                for each in (backlog.switches if backlog else ())
+            ),
+            queries=queries_of(spec),
+            options=options,
+            trace=self._trace_of_flow(spec),
+        )
+
+    def _trace_of_flow(self, spec: FlowSpec) -> Trace:
+        known = self._traces.get(spec.id)
+        if known is None or known[0] != spec.statement:
+            known = (spec.statement, trace_of_flow(spec))
+            self._traces[spec.id] = known
+        return known[1]
+
+    def _last_flushes(self, spec: FlowSpec) -> tuple[FlushView, ...]:
+        if spec.id not in self._flushes:
+            folder = folder_at(spec.target_location, self._spark)
+            if folder is None:
+                return ()
+            self._flushes[spec.id] = FlushLog(folder, spec.id)
+        try:
+            return self._flushes[spec.id].read()
+        except SqlextError as error:
+            logger.warning("the log of flow %s's table cannot be read: %s", spec.name, error)
+            return ()
+
+    # Jobs.
+
+    def _job_summary(self, view: JobView) -> JobSummary:
+        summary = job_summary(view.record, view.status)
+        if (progress := view.progress) is None:
+            return summary
+        counts = progress.counts()
+        self._names[view.record.spec.id] = {vertex.id: vertex.name for vertex in progress.graph.vertices}
+        return replace(
+            summary,
+            parts=counts.parts,
+            skipped=counts.skipped,
+            vertices_done=counts.done,
+            vertices=counts.done + counts.running + counts.left,
+            running=progress.summary(),
+        )
+
+    def _job(self, job_id: str) -> JobDetail:
+        view = next((each for each in self._host.jobs.views() if each.record.spec.id == job_id), None)
+        if view is None:
+            raise NotFoundError("There is no such job.")
+        if job_id not in self._jobs:
+            folder = folder_at(self._host.home, self._spark)
+            home = folder if folder is not None else HadoopPath(self._spark, self._host.home)
+            self._jobs[job_id] = JobLog(home.child("jobs", job_id))
+        if job_id not in self._traces:
+            self._traces[job_id] = ("", trace(view.record.spec.statement, is_batch=True))
+        summary = self._job_summary(view)
+        return job_detail(summary, view.record, self._jobs[job_id], self._names.get(job_id, {}), self._traces[job_id][1])
+
+
+# What a warehouse at rest tells as well.
+
+
+def flow_summary(view: FlowView) -> FlowSummary:
+    """A flow in the overview."""
+    spec = view.record.spec
+    bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
+    return FlowSummary(
+        id=spec.id,
+        name=spec.name,
+        target=".".join(spec.target),
+        status=view.status,
+        live=_figures(view.progress) if view.progress is not None else None,
+        error=view.error,
+        note=bound or ("" if view.is_here or view.status != "RUNNING" else "runs in another process"),
+    )
+
+
+def _figures(progress: FlowProgress) -> LiveFigures:
+    return LiveFigures(
+        phase=progress.backlog.phase.value,
+        lag=progress.backlog.lag,
+        catch_up=progress.backlog.catch_up,
+        rows_in=progress.rows_in,
+        micro_batches=progress.micro_batches,
+        buffered_batches=progress.buffered_batches,
+        buffered_rows=progress.buffered_rows,
+        oldest_arrival=progress.oldest_arrival,
+        flushes=progress.flushes,
+        rows_flushed=progress.rows_flushed,
+        batches_flushed=progress.batches_flushed,
+        last_flush=progress.last_flush,
+        last_reason=progress.last_reason,
+        last_flush_seconds=progress.last_flush_seconds,
+        watermark=progress.watermark,
+    )
+
+
+def trace_of_flow(spec: FlowSpec) -> Trace:
+    """The trace of a flow's statement, with the graph that was recorded where the statement cannot be planned any more."""
+    found = trace(spec.statement)
+    if found.graph is None:
+        problem = f"The statement is planned otherwise now, so attributes and stages are not known: {found.error or found.note}"
+        return Trace(spec.statement, graph=recorded_graph(spec, problem))
+    return Trace(spec.statement, graph=found.graph, firings=found.firings)
+
+
+def buffering_of(spec: FlowSpec, options: Iterable[tuple[str, str, str]]) -> str:
+    """Whether flushes are set apart, and why not.
+
+    Args:
+        options: key, value and level of those in force.
+    """
+    if spec.not_idempotent_because:
+        return f"no, one commit a micro-batch: {spec.not_idempotent_because}"
+    interval = next((value for key, value, _ in options if key == FLUSH_MAX_INTERVAL.key), "null")
+    is_null = interval.strip().lower() in ("", "null")
+    return f"no, one commit a micro-batch: {FLUSH_MAX_INTERVAL.key} is not set" if is_null else f"for at most {interval}"
+
+
+def queries_of(spec: FlowSpec) -> tuple[tuple[str, str], ...]:
+    """What Spark runs for a flow, by name."""
+    streams = [(stream.relation, stream.sql) for stream in spec.streams]
+    above = [("above, at each flush", spec.above)] if spec.above else []
+    return (*((stage.name, stage.sql) for stage in spec.stages), *streams, *above)
+
+
+def job_summary(record: JobRecord, status: str) -> JobSummary:
+    """A job in the overview, as the registry tells it."""
+    has_finished = record.state is JobState.FINISHED
+    counted = json.loads(record.detail) if has_finished and record.detail else {}
+    return JobSummary(
+        id=record.spec.id,
+        target=".".join(record.spec.target),
+        status=status,
+        submitted=_time(record.submitted),
+        ended=_time(record.ended),
+        parts=counted["parts"] + counted["skipped"] if counted else None,
+        skipped=counted.get("skipped"),
+        seconds=counted.get("seconds"),
+        error=record.detail if record.state is JobState.FAILED else "",
+    )
+
+
+def job_detail(summary: JobSummary, record: JobRecord, log: JobLog, names: dict[int, str], traced: Trace) -> JobDetail:
+    """A job's page, of its registry record and its events."""
+    error = ""
+    try:
+        log.read()
+    except SqlextError as problem:
+        error = str(problem)
+    known = {number: vertex.name for number, vertex in log.vertices.items() if vertex.name} | names
+    has_finished = summary.ended is not None and record.state is JobState.FINISHED
+    vertices = vertices_of(log, record.epoch, known)
+    begun = {vertex.id for vertex in vertices}
+    waiting = tuple(VertexView(number, name) for number, name in sorted(names.items()) if number not in begun)
+    if has_finished:  # what no event tells of, the sink has run along with its own work
+        left = (summary.parts or 0) - len(log.parts)
+        waiting = (VertexView(max(begun) + 1, SINK, parts=left, done=left),) if begun and left > 0 else ()
+    detail = JobDetail(
+        summary=replace(summary, error=error) if error else summary,
+        statement=record.spec.statement,
+        drivers=max(record.epoch, 1),
+        vertices=(*vertices, *waiting),
+        spans=spans_of(
+            log.parts.values(),
+            record.epoch,
+            known,
+            summary.ended if has_finished and log.parts else None,
+            summary.seconds or 0.0,
+        ),
+        inputs=tuple(f"{pin.name}, version {pin.version}" if pin.version >= 0 else pin.name for pin in record.spec.pins),
+        trace=traced,
+    )
+    return _counted(detail, log)
+
+
+def _counted(detail: JobDetail, log: JobLog) -> JobDetail:
+    """With counts of the events where nobody else tells them."""
+    summary = detail.summary
+    if summary.parts is not None or not log.vertices:
+        return detail
+    done = sum(vertex.parts == vertex.done for vertex in detail.vertices)
+    counted = replace(
+        summary,
+        parts=len(log.parts),
+        skipped=sum(vertex.skipped for vertex in detail.vertices),
+        vertices_done=done,
+    )
+    return replace(detail, summary=counted)
+
+
+def _time(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

@@ -1,0 +1,48 @@
+"""Small files to be read: with Python alone where they are local, so that looking costs Spark and Java nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from sqlext.errors import NotFoundError, SetupError
+from sqlext.execution.event_log import Folder
+from sqlext.storage import HadoopPath
+
+
+class LocalFolder:
+    """A folder or file on this machine, for reading only.
+
+    Args:
+        location: its path, or `file:` URI.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        # Hadoop writes such a URI without escapes: a `%` in it is a character of the name
+        self._path = Path("/" + location.removeprefix("file:").lstrip("/")) if location.startswith("file:") else Path(location)
+
+    def child(self, *names: str) -> LocalFolder:
+        return LocalFolder(str(self._path.joinpath(*names)))
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def read_text(self) -> str:
+        try:
+            return self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise NotFoundError(f"There is no file {self.location}.") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SetupError(f"The file {self.location} cannot be read: {error}.") from None
+
+    def create_text(self, text: str) -> bool:
+        raise SetupError(f"The file {self.location} was opened to be read only.")
+
+
+def folder_at(location: str, spark: SparkSession | None) -> Folder | None:
+    """The folder of a location; None when it is not on this machine and there is no Spark to open it."""
+    if location.startswith("file:") or "://" not in location:
+        return LocalFolder(location)
+    return HadoopPath(spark, location) if spark is not None else None

@@ -1,0 +1,74 @@
+"""What holds for every answer of the page: who may ask, and what a browser may do with it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",  # a statement stands in the address of its trace
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+_IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+"""A chart has its colours in a style of its own, and matters where it is opened alone."""
+_HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:\[\]]*)(?::\d{1,5})?")
+
+
+class Guard:
+    """Wraps an application.
+
+    Against DNS rebinding, a request must be for an IP address, for localhost, or for a name known to be this page's: what another
+    site asks for through a name of its own, whatever that points to, is refused.
+
+    Args:
+        hosts: the names known, in lower case.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app = app
+        self._hosts = hosts | {"localhost"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # there is no other way in
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+                if headers.get("content-type", "").startswith("image/svg+xml"):
+                    headers["content-security-policy"] = _IMAGE_POLICY
+            await send(message)
+
+        if not self._is_known(Headers(scope=scope).getlist("host")):
+            refusal = PlainTextResponse("This page is not served under that name.\n", 421)
+            await refusal(scope, receive, guarded)
+            return
+        if scope["method"] not in ("GET", "HEAD"):
+            refusal = PlainTextResponse("The page is for reading: GET and HEAD only.\n", 405, {"allow": "GET, HEAD"})
+            await refusal(scope, receive, guarded)
+            return
+        await self._app(scope, receive, guarded)
+
+    def _is_known(self, given: list[str]) -> bool:
+        found = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        if found is None:
+            return False
+        name = found["name"].lower()
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return name.rstrip(".") in self._hosts
+        return True

@@ -1,0 +1,193 @@
+"""Snapshots as HTML. Every value is escaped by the templates' engine; what is HTML already, templates have written."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from importlib import resources
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from sqlext.page.snapshot import FlowDetail, JobDetail, OperatorView, Overview, Trace, VertexView
+from sqlext.plan import Firing
+
+REFRESH_SECONDS = 5
+"""What a reader may ask for."""
+_TONES = {
+    "RUNNING": "good",
+    "FINISHED": "good",
+    "STARTING": "wait",
+    "BOUNDED STAGES": "wait",
+    "RESERVED": "wait",
+    "LOST": "bad",
+    "FAILED": "bad",
+    "FENCED": "bad",
+}
+_WORD = re.compile(r"\w+|\s+|.", re.DOTALL)
+_MOST_WORDS = 4000
+"""Of two texts: beyond it, to compare them would take seconds."""
+
+
+class Chart(NamedTuple):
+    """Where a chart is, for either width of the page: paths, or the image itself as a `data:` URI."""
+
+    wide: str
+    narrow: str
+
+
+class Changes(NamedTuple):
+    """Two texts in pieces, and whether each piece is in this one only."""
+
+    before: list[tuple[bool, str]]
+    after: list[tuple[bool, str]]
+
+
+def data_uri(svg: str) -> str:
+    """An image that lies in the page itself."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def asset(name: str) -> str:
+    """A file that the pages need: `style.css`, `icon.svg`."""
+    return (resources.files("sqlext.page") / "templates" / name).read_text(encoding="utf-8")
+
+
+class Renderer:
+    """Makes pages. Any thread may call any method; nothing is kept but the templates."""
+
+    def __init__(self) -> None:
+        self._templates = Environment(
+            loader=PackageLoader("sqlext.page"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "local": lambda at: f"{at.astimezone():%Y-%m-%d %H:%M:%S}",
+            "zone": lambda at: f"{at.astimezone():%Z}",
+            "iso": lambda text: f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}" if text else "not known",
+            "number": number,
+            "ratio": lambda value: "none yet" if value is None else f"{value:.1f}",
+            "seconds": lambda value: "not known" if value is None else f"{value:,.1f} s",
+            "duration": duration,
+            "tone": lambda status: _TONES.get(status, "quiet"),
+            "short": lambda job: job[:9],
+            "by_id": _by_id,
+            "changes": changes,
+            "pointed": pointed,
+            "state": state_of,
+        }
+        self.style = asset("style.css")
+        self._inline_style = Markup(self.style)  # noqa: S704  # a file of this package, with nothing of the user's
+
+    def overview(self, overview: Overview, refresh: int = 0) -> str:
+        """Flows and jobs."""
+        return self._page("overview.html", "overview", overview=overview, refresh=refresh, path="/", **_seen(overview))
+
+    def flow(self, overview: Overview, flow: FlowDetail, charts: Chart | None, refresh: int = 0, is_saved: bool = False) -> str:
+        """A flow's page; `overview` tells when and where it was seen."""
+        values = {"flow": flow, "charts": charts, "refresh": refresh, "path": f"/flows/{flow.summary.id}"}
+        return self._page("flow.html", "", is_saved, **values, **_seen(overview))
+
+    def job(self, overview: Overview, job: JobDetail, charts: Chart | None, refresh: int = 0, is_saved: bool = False) -> str:
+        """A job's page."""
+        values = {"job": job, "charts": charts, "refresh": refresh, "path": f"/jobs/{job.summary.id}"}
+        return self._page("job.html", "", is_saved, **values, **_seen(overview))
+
+    def trace(self, trace: Trace | None) -> str:
+        """The form, and what becomes of the statement in it."""
+        return self._page("trace.html", "trace", trace=trace)
+
+    def error(self, heading: str, message: str) -> str:
+        """What went wrong."""
+        return self._page("error.html", "", heading=heading, message=message)
+
+    def _page(self, template: str, here: str, is_saved: bool = False, **values: object) -> str:
+        known: dict[str, object] = {
+            "refresh": 0,
+            "refreshable": False,
+            "path": "/",
+            "taken_at": None,
+            "place": "",
+            "is_live": True,
+        }
+        known |= {"here": here, "is_saved": is_saved, "policy": self._policy, "style": self._inline_style}
+        known |= values
+        known["refreshable"] = "refresh" in values and not is_saved
+        return self._templates.get_template(template).render(known)
+
+    @property
+    def _policy(self) -> str:
+        """Of a saved page: nothing from anywhere, but the style and the charts that lie in it."""
+        style = base64.b64encode(hashlib.sha256(self.style.encode()).digest()).decode()
+        return f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
+
+
+def _seen(overview: Overview) -> dict[str, Any]:
+    return {"taken_at": overview.taken_at, "place": overview.place, "is_live": overview.is_live}
+
+
+def _by_id(operators: Iterable[OperatorView]) -> Mapping[int, OperatorView]:
+    return {operator.id: operator for operator in operators}
+
+
+def number(value: int | None) -> str:
+    """1234567 as 1,234,567."""
+    return "not known" if value is None else f"{value:,}"
+
+
+def duration(span: timedelta | None) -> str:
+    """A span of time as people say it.
+
+    >>> duration(timedelta(seconds=75))
+    '1 min 15 s'
+    """
+    if span is None:
+        return "none"
+    seconds = span.total_seconds()
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    units = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    said = [f"{count} {unit}" for count, unit in units if count]
+    return " ".join(said[:2])
+
+
+def state_of(vertex: VertexView) -> str:
+    """What a job vertex does, in a word or two."""
+    if vertex.parts is None:
+        return "waits"
+    if vertex.done < vertex.parts:
+        return "runs"
+    return "skipped" if vertex.skipped == vertex.parts else "finished"
+
+
+def pointed(trace: Trace) -> str:
+    """The line of a statement that an error is about, with a mark below the place."""
+    lines = trace.statement.split("\n")
+    if not 0 < trace.line <= len(lines):
+        return trace.statement
+    line = lines[trace.line - 1].rstrip("\r")
+    return line + "\n" + "".join("\t" if c == "\t" else " " for c in line[: trace.column - 1]) + "^"
+
+
+def changes(firing: Firing) -> Changes:
+    """What a rule has changed, word by word."""
+    before, after = _WORD.findall(firing.before), _WORD.findall(firing.after)
+    if len(before) + len(after) > _MOST_WORDS:
+        return Changes([(False, firing.before)], [(False, firing.after)])
+    left: list[tuple[bool, str]] = []
+    right: list[tuple[bool, str]] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        left += [(kind != "equal", "".join(before[a:b]))] if a < b else []
+        right += [(kind != "equal", "".join(after[c:d]))] if c < d else []
+    return Changes(left, right)

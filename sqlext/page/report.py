@@ -1,0 +1,36 @@
+"""`sqlext report`: a flow's or job's page as one file, of a warehouse that may be in use or at rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlext.errors import SetupError
+from sqlext.page.app import saved
+from sqlext.page.painter import Painter
+from sqlext.page.render import Renderer
+from sqlext.page.stored import StoredHome
+
+
+def write_report(name: str, warehouse: Path, output: Path) -> str:
+    """Write the page of a flow or job.
+
+    Args:
+        name: of the flow; or the job's id, or the beginning of it.
+        output: written whole, over what was there.
+
+    Returns:
+        A sentence on what was written.
+
+    Raises:
+        SetupError: there is no warehouse, or the file cannot be written.
+        NotFoundError: there is no such flow or job; with the nearest name.
+    """
+    home = StoredHome(warehouse)
+    detail = home.detail(name)
+    with Painter() as painter:
+        html = saved(Renderer(), home.overview(), detail, painter.svg)
+    try:
+        output.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise SetupError(f"The report cannot be written to {output}: {error.strerror}.") from None
+    return f"{output}: {len(html.encode()) / 1024:,.0f} KB"

@@ -1,0 +1,136 @@
+"""Serves the page from the process that hosts flows, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from sqlext.page.address import Address, check_packages
+from sqlext.session import flow_host
+
+logger = logging.getLogger(__name__)
+
+_STOP_SECONDS = 5.0
+_MOST_REQUEST_BYTES = 256 * 1024
+"""Of a request's head, in which the statement of a trace stands, escaped."""
+_MOST_CONNECTIONS = 64
+
+
+@contextmanager
+def page_server(address: Address | None, note: Callable[[str], None] = logger.info) -> Iterator[PageServer]:
+    """The page at an address, for a `with` block: its port is taken at once, and it answers within `showing`.
+
+    with page_server(address, printer.note) as page:  # before Spark starts: a port that is taken is told at once
+        spark = ..
+        with page.showing(spark):
+            ..
+
+    Args:
+        address: None: there is no page, and nothing happens.
+        note: told where the page is.
+
+    Raises:
+        SetupError: the port is taken, or the extra `page` is not installed.
+    """
+    server = PageServer(address, note)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+class PageServer:
+    """See `page_server`. One thread calls its methods.
+
+    Attributes:
+        url: of the page; empty when there is none.
+    """
+
+    def __init__(self, address: Address | None, note: Callable[[str], None]) -> None:
+        self._address = address
+        self._note = note
+        self._socket: socket.socket | None = None
+        self.url = ""
+        if address is not None:
+            check_packages()
+            self._socket = address.listen()
+            self.url = replace(address, port=self._socket.getsockname()[1]).url
+
+    @contextmanager
+    def showing(self, spark: SparkSession) -> Iterator[None]:
+        """Answer requests, for a `with` block; Spark must not end within it.
+
+        Args:
+            spark: of the application whose flows and jobs are shown.
+        """
+        if self._address is None or self._socket is None:
+            yield
+            return
+        serving = _Serving(self._socket, self._address, spark)
+        others = "" if self._address.is_loopback else "; whoever reaches this address can read it"
+        self._note(f"the page is at {self.url}{others}")
+        try:
+            yield
+        finally:
+            serving.close()
+
+    def close(self) -> None:
+        """Let the port go."""
+        if self._socket is not None:
+            self._socket.close()
+
+
+class _Serving:
+    """A server that runs: its thread, the threads that make pages, and the process that draws."""
+
+    def __init__(self, listening: socket.socket, address: Address, spark: SparkSession) -> None:
+        import uvicorn
+
+        from sqlext.page.app import PageApp
+        from sqlext.page.collect import Collector
+        from sqlext.page.painter import Painter
+
+        self._painter = Painter()
+        self._app = PageApp(Collector(spark, flow_host(spark)), self._painter.svg, names_of(address))
+        config = uvicorn.Config(
+            self._app.asgi,
+            interface="asgi3",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,  # a trace's statement would stand in it
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=_MOST_REQUEST_BYTES,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listening]}, name="sqlext-page", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(_STOP_SECONDS)
+        self._server.force_exit = True
+        self._app.close()
+        self._painter.close()
+        self._thread.join(_STOP_SECONDS)
+        if self._thread.is_alive():
+            logger.error("the page's thread did not end within %.0f s", 2 * _STOP_SECONDS)
+
+
+def names_of(address: Address) -> frozenset[str]:
+    """The names under which a page may be asked for: of one that only this machine can see, none but localhost."""
+    if address.is_loopback:
+        return frozenset()
+    return frozenset(name.lower() for name in (address.host, socket.gethostname(), socket.getfqdn()))

@@ -1,0 +1,114 @@
+"""What a warehouse folder tells of its flows and jobs, read with Python alone: no Java is started, and whoever uses the warehouse
+at the moment is not disturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlext.errors import NotFoundError, SetupError, did_you_mean
+from sqlext.execution import lease, registry
+from sqlext.execution.host import FlowView
+from sqlext.execution.jobs import registry as job_registry
+from sqlext.execution.jobs.registry import JobRecord, JobRegistry, JobState
+from sqlext.execution.registry import FlowRecord, FlowRegistry, FlowState
+from sqlext.options import OPTIONS, Level
+from sqlext.page.collect import buffering_of, flow_summary, job_detail, job_summary, queries_of, trace_of_flow
+from sqlext.page.files import LocalFolder, folder_at
+from sqlext.page.flushes import FlushLog
+from sqlext.page.joblog import JobLog
+from sqlext.page.snapshot import FlowDetail, JobDetail, Overview
+from sqlext.page.trace import trace
+
+
+class StoredHome:
+    """The flows and jobs of one warehouse folder. For one thread.
+
+    Args:
+        warehouse: the folder.
+
+    Raises:
+        SetupError: there is no warehouse.
+    """
+
+    def __init__(self, warehouse: Path) -> None:
+        home = warehouse.absolute() / "_sqlext"
+        if not home.is_dir():
+            raise SetupError(f"There is no warehouse in {warehouse}: no flow or job was made there. Choose one with --warehouse.")
+        self._warehouse = warehouse
+        self._home = LocalFolder(str(home))
+        self._flows: Mapping[str, FlowRecord] = FlowRegistry(self._home).read()
+        self._jobs: Mapping[str, JobRecord] = JobRegistry(self._home).read()
+
+    def overview(self) -> Overview:
+        """All flows and jobs."""
+        flows = [flow_summary(self._view(record)) for record in self._flows.values()]
+        jobs = [job_summary(record, self._status(record)) for record in reversed(list(self._jobs.values()))]
+        return Overview(
+            taken_at=datetime.now(UTC),
+            place=f"warehouse {self._warehouse.name}",
+            flows=tuple(sorted(flows, key=lambda flow: flow.name.lower())),
+            jobs=tuple(jobs),
+            is_live=False,
+        )
+
+    def detail(self, name: str) -> FlowDetail | JobDetail:
+        """A flow of a name, or a job of an id or the beginning of one.
+
+        Raises:
+            NotFoundError: with the nearest name.
+        """
+        try:
+            return self._flow(registry.find(self._flows, name))
+        except NotFoundError:
+            pass
+        try:
+            return self._job(job_registry.find(self._jobs, name))
+        except NotFoundError:
+            known = [record.spec.name for record in self._flows.values()] + list(self._jobs)
+            there = f"There are {', '.join(f'`{each}`' for each in known[:10])}." if known else "The warehouse has neither."
+            advice = did_you_mean(name, known) or f" {there}"
+            raise NotFoundError(f"There is no flow `{name}`, and no one job whose id begins so.{advice}") from None
+
+    def _view(self, record: FlowRecord) -> FlowView:
+        is_running = record.state is FlowState.RUNNING
+        status = "LOST" if is_running and not self._is_alive(record.host) else record.state.value
+        return FlowView(record, status, None, record.error, is_here=False)
+
+    def _status(self, record: JobRecord) -> str:
+        is_running = record.state is JobState.RUNNING
+        return "LOST" if is_running and not self._is_alive(record.host) else str(record.state)
+
+    def _is_alive(self, host: str) -> bool:
+        return lease.is_alive(self._home.child("hosts"), host)
+
+    def _flow(self, record: FlowRecord) -> FlowDetail:
+        spec = record.spec
+        folder, options = folder_at(spec.target_location, None), _options(spec.given)
+        return FlowDetail(
+            summary=flow_summary(self._view(record)),
+            statement=spec.statement,
+            since=record.since,
+            epoch=record.epoch,
+            buffering=buffering_of(spec, options),
+            flushes=FlushLog(folder, spec.id).read() if folder is not None else (),
+            queries=queries_of(spec),
+            options=options,
+            trace=trace_of_flow(spec),
+        )
+
+    def _job(self, record: JobRecord) -> JobDetail:
+        log = JobLog(self._home.child("jobs", record.spec.id))
+        traced = trace(record.spec.statement, is_batch=True)
+        return job_detail(job_summary(record, self._status(record)), record, log, {}, traced)
+
+
+def _options(given: Mapping[str, Mapping[str, str]]) -> tuple[tuple[str, str, str], ...]:
+    """Options that somebody gave; of several, the one of the highest precedence."""
+    rows = []
+    for key in OPTIONS:
+        found = ((level, given.get(level.name, {}).get(key)) for level in Level)
+        rows += [(key, value, level.value) for level, value in found if value is not None][:1]
+    return tuple(rows)

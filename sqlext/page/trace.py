@@ -1,0 +1,187 @@
+"""What sqlext makes of a statement: EXPLAIN without Spark's analysis, so no table or path is looked at and nothing runs.
+
+Options of tables that exist, and refusals that need the tables' columns, are therefore EXPLAIN's only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from pyspark.sql import SparkSession
+from sqlglot import exp
+
+from sqlext import grammar, statements
+from sqlext.bounded_sql import job_of
+from sqlext.detect import is_ours
+from sqlext.errors import SqlextError
+from sqlext.execution.spec import FlowSpec
+from sqlext.explain import explain_bounded, explain_flow
+from sqlext.option_levels import options_of_streams, resolve_levels, session_levels, with_level
+from sqlext.options import RUNTIME_MODE, SORTED_SHUFFLES, Given, Level, is_option_key
+from sqlext.options import option as option_of
+from sqlext.page.snapshot import GraphView, OperatorView, Section, StageView, Trace
+from sqlext.plan import BoundedPlan, FlowPlan, JobGraph, Operator, OperatorAttributes
+from sqlext.planner import plan_bounded, plan_flow
+from sqlext.registration import rules_in_force
+from sqlext.script import split
+from sqlext.statements import BoundedStatement, CreateStreamingTable, Insert, Query, Select
+
+MOST_CHARACTERS = 20_000
+"""Of a statement: longer ones would keep the process from its flows for too long."""
+_MOST_RELATIONS = 1000
+"""That a statement reads, each use of a WITH query counted with all that it reads: 30, each used twice, are a billion."""
+_TOLD_APART = ("Job graph", "Stages", "Rules fired")
+"""Parts of EXPLAIN that the page shows in its own way."""
+
+
+def trace(text: str, spark: SparkSession | None = None, is_batch: bool = False) -> Trace:
+    """Trace a statement.
+
+    Args:
+        spark: whose settings count, and whose parser reads durations; None: options are left out.
+        is_batch: a statement of a flow is known to have run as a job (`execution.runtime-mode`).
+    """
+    found = Trace(text)
+    if len(text) > MOST_CHARACTERS:
+        return replace(found, error=f"The statement has {len(text):,} characters; at most {MOST_CHARACTERS:,} are traced.")
+    try:
+        return _trace(found, spark, is_batch)
+    except SqlextError as error:
+        place = error.position
+        return replace(found, error=error.message, line=place.line if place else 0, column=place.column if place else 0)
+    except RecursionError:
+        return replace(found, error="The statement is nested too deeply.")
+
+
+def _trace(found: Trace, spark: SparkSession | None, is_batch: bool) -> Trace:
+    pieces = split(found.statement)
+    if len(pieces) != 1:
+        return replace(found, error=f"Give one statement; here are {len(pieces)}." if pieces else "Give a statement.")
+    if not is_ours(found.statement):
+        return replace(
+            found, note="This statement is Spark's: it uses none of sqlext's constructs and reaches Spark byte for byte."
+        )
+    statement = grammar.parse(found.statement)
+    if isinstance(statement, statements.Explain):
+        statement = statement.statement
+    query = getattr(statement, "query", None)
+    if isinstance(query, Query) and _relations_of(query.tree) > _MOST_RELATIONS:
+        return replace(
+            found, error=f"With all uses of its WITH queries, the statement reads more than {_MOST_RELATIONS:,} relations."
+        )
+    match statement:
+        case CreateStreamingTable() | Insert():
+            return _of_flow(found, statement, spark, is_batch)
+        case BoundedStatement():
+            return _of_job(found, statement, spark)
+        case Select(query=query) | statements.CreateTableAs(query=query):
+            plan = plan_flow(query, rules_in_force())
+            note = "A query over a stream that does not end needs CREATE STREAMING TABLE or INSERT INTO around it to run."
+            return replace(found, note=note, graph=graph_of(plan.graph, "no table"), firings=plan.firings)
+        case statements.PartitionQuery(sql=sql):
+            note = "Spark runs this query; calls of partition operators are written as Spark knows them."
+            return replace(found, note=note, sections=(Section("Query for Spark", sql),))
+        case _:
+            return replace(found, note="This is a command: there is no query to rewrite.")
+
+
+def _of_flow(found: Trace, statement: CreateStreamingTable | Insert, spark: SparkSession | None, is_batch: bool) -> Trace:
+    own = _own_options(statement)
+    levels = session_levels(spark) if spark is not None else {}
+    if is_batch or (spark and resolve_levels(spark, {Level.PROPERTY: own, **levels})[RUNTIME_MODE] == "BATCH"):
+        return _of_job(found, job_of(statement), spark)
+    is_sorted = resolve_levels(spark, {Level.PROPERTY: own, **levels})[SORTED_SHUFFLES] if spark is not None else True
+    plan = plan_flow(statement.query, rules_in_force(), is_sorted)
+    table = ".".join(statement.name if isinstance(statement, CreateStreamingTable) else statement.target)
+    traced = replace(found, graph=graph_of(plan.graph, table), firings=plan.firings)
+    if spark is None:
+        return replace(traced, sections=_queries_of(plan))
+    given = {Level.HINT: plan.hints, Level.WITH: with_level(plan), Level.PROPERTY: own, **levels}
+    lines = explain_flow(plan, resolve_levels(spark, given), table, of_streams=options_of_streams(spark, plan, given))
+    return replace(traced, sections=_sections(lines))
+
+
+def _of_job(found: Trace, statement: BoundedStatement, spark: SparkSession | None) -> Trace:
+    is_sorted = resolve_levels(spark, session_levels(spark))[SORTED_SHUFFLES] if spark is not None else True
+    plan = plan_bounded(statement.query, rules_in_force(), is_sorted)
+    table = ".".join(statement.target)
+    sections = _sections(explain_bounded(plan, table))
+    return replace(found, graph=graph_of(plan.graph, table or "the client"), firings=plan.firings, sections=sections)
+
+
+def _relations_of(tree: exp.Query) -> int:
+    """How many relations a query reads, each use of a WITH query counted with all that it reads."""
+    definitions = {cte.alias.lower(): cte for cte in tree.find_all(exp.CTE)}
+    counts: dict[str, int] = {}
+
+    def count(node: exp.Expr, within: frozenset[str]) -> int:
+        total = 0
+        for found in node.walk(prune=lambda each: isinstance(each, exp.With)):
+            if isinstance(found, exp.Table):
+                name = found.name.lower()
+                total += of(name, within) if name in definitions and name not in within else 1
+        return total
+
+    def of(name: str, within: frozenset[str]) -> int:
+        if name not in counts:
+            counts[name] = count(definitions[name].this, within | {name})
+        return counts[name]
+
+    return count(tree, frozenset())
+
+
+def _own_options(statement: CreateStreamingTable | Insert) -> dict[str, Given]:
+    if isinstance(statement, Insert):
+        return {}
+    properties = statement.definition.properties.items()
+    return {option_of(key, given.position).key: given for key, given in properties if is_option_key(key)}
+
+
+def _sections(lines: Sequence[str]) -> tuple[Section, ...]:
+    """EXPLAIN's lines, cut at their headings."""
+    found: list[tuple[str, list[str]]] = []
+    for line in lines:
+        if line.startswith("== ") and line.endswith(" =="):
+            found.append((line.strip("= "), []))
+        elif found:
+            found[-1][1].append(line)
+    return tuple(Section(title, "\n".join(text).strip()) for title, text in found if title not in _TOLD_APART)
+
+
+def _queries_of(plan: FlowPlan | BoundedPlan) -> tuple[Section, ...]:
+    if isinstance(plan, FlowPlan) and plan.above:
+        queries = [*(f"{each.name}:\n{each.sql}" for each in plan.aggregates), f"above:\n{plan.above}"]
+        return (Section("Query for Spark", "\n".join(queries)),)
+    return (Section("Query for Spark", plan.sql),)
+
+
+# Graphs.
+
+
+def graph_of(graph: JobGraph, sink: str) -> GraphView:
+    """A graph with attributes and stages."""
+    stages = graph.stages()
+    stage_of = {operator: stage.id for stage in stages for operator in stage.operators}
+    return GraphView(
+        sink,
+        tuple(_operator(operator, stage_of.get(operator.id)) for operator in graph.operators),
+        tuple(
+            StageView(stage.id, tuple(graph.operators[at].kind for at in stage.operators), stage.is_blocking) for stage in stages
+        ),
+    )
+
+
+def recorded_graph(spec: FlowSpec, problem: str) -> GraphView:
+    """The graph that a flow's record holds, which has no attributes."""
+    operators = tuple(
+        OperatorView(at, each.kind, each.detail, each.inputs, is_stream=bool(each.stream))
+        for at, each in enumerate(spec.operators)
+    )
+    return GraphView(".".join(spec.target), operators, problem=problem)
+
+
+def _operator(operator: Operator, stage: int | None) -> OperatorView:
+    held = tuple(each.name for each in fields(OperatorAttributes) if getattr(operator.attributes, each.name))
+    is_stream = operator.source is not None and operator.source.is_stream
+    return OperatorView(operator.id, operator.kind, operator.detail, operator.inputs, held, stage, is_stream)

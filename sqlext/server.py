@@ -1,0 +1,184 @@
+"""The servers of a process: Thrift (JDBC, beeline, PyHive, dbt) and Spark Connect, over the session that hosts parser and flows.
+
+Both are Spark's own. Each client gets a session made by `newSession()` of ours, so that its statements reach our parser, and its
+flows are this process's. This is a seam: it starts and stops Java's objects.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from sqlext import java
+from sqlext.client_messages import hidden_folders
+from sqlext.embedded import root_reason
+from sqlext.errors import SetupError
+from sqlext.thrift_errors import hide_stacks
+
+logger = logging.getLogger(__name__)
+
+_HIVE = "hive."
+_HADOOP = "spark.hadoop."
+_WITHOUT_TRACEBACKS = {"spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true"}  # of functions that the host registered
+
+
+class Server(Protocol):
+    """A server that this process may run. Used by one thread."""
+
+    def settings(self) -> Mapping[str, str]:
+        """What Spark must be started with; what the user sets goes before."""
+
+    def check(self) -> None:
+        """See that it can listen, before Spark is started.
+
+        Raises:
+            SetupError: it cannot.
+        """
+
+    def start(self, spark: SparkSession) -> str:
+        """Start it over a session with sqlext.
+
+        Returns:
+            A sentence on where it listens.
+
+        Raises:
+            SetupError: it cannot listen there, or a setting is wrong.
+        """
+
+    def stop(self) -> None:
+        """Take no more clients, and end the statements of those that are there."""
+
+
+class ThriftServer:
+    """Spark's HiveServer2.
+
+    Args:
+        host: a name or address of this machine; `0.0.0.0` for all of them.
+        port: 0 for any that is free.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._server: Any = None
+
+    def settings(self) -> Mapping[str, str]:
+        return {
+            f"{_HADOOP}hive.server2.thrift.bind.host": self._host,
+            f"{_HADOOP}hive.server2.thrift.port": str(self._port),
+            f"{_HADOOP}hive.server2.transport.mode": "binary",
+            **_WITHOUT_TRACEBACKS,
+        }
+
+    def check(self) -> None:
+        check_address("Thrift", self._host, self._port)
+
+    def start(self, spark: SparkSession) -> str:
+        _show_to_hive(spark)
+        server = java.scala_object(spark, "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2")
+        try:
+            self._server = server.startWithSparkSession(spark._jsparkSession, False)
+        except (PySparkException, Py4JJavaError) as error:
+            logger.exception("the Thrift server did not start")
+            raise SetupError(f"The Thrift server did not start: {root_reason(error)}.") from None
+        service = next(each for each in _services(self._server) if "Thrift" in each.getName())
+        authentication = str(self._server.getHiveConf().get("hive.server2.authentication")).upper()
+        if authentication != "KERBEROS":  # whose processor reads more from the connection
+            hide_stacks(spark, service, hidden_folders(spark.conf.get("spark.sql.warehouse.dir") or ""))
+        return f"Thrift server on {self._host}:{service.getPortNumber()}, authentication {authentication}"
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+
+class ConnectServer:
+    """Spark Connect.
+
+    Args:
+        host: a name or address of this machine; `0.0.0.0` for all of them.
+        port: 0 for any that is free.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._service: Any = None
+
+    def settings(self) -> Mapping[str, str]:
+        return {
+            "spark.connect.grpc.binding.address": self._host,
+            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.sql.connect.serverStacktrace.enabled": "false",
+            **_WITHOUT_TRACEBACKS,
+        }
+
+    def check(self) -> None:
+        check_address("Spark Connect", self._host, self._port)
+
+    def start(self, spark: SparkSession) -> str:
+        service = java.scala_object(spark, "org.apache.spark.sql.connect.service.SparkConnectService")
+        try:
+            service.start(spark._jsparkSession.sparkContext())
+        except (PySparkException, Py4JJavaError) as error:
+            logger.exception("the Spark Connect server did not start")
+            raise SetupError(f"The Spark Connect server did not start: {root_reason(error)}.") from None
+        self._service = service
+        has_token = "token" if spark.conf.get("spark.connect.authenticate.token", "") else "none"
+        return f"Spark Connect server on sc://{self._host}:{service.localPort()}, authentication {has_token}"
+
+    def stop(self) -> None:
+        if self._service is not None:
+            none = java.java_of(SparkSession.active()).scala.Option.apply(None)
+            self._service.stop(none, none)
+
+
+def _show_to_hive(spark: SparkSession) -> None:
+    """Hive's authenticators make a configuration of their own, which knows of system properties, but not of Spark's settings."""
+    system = java.java_of(spark).java.lang.System
+    for key, value in spark.sparkContext.getConf().getAll():
+        if key.startswith(f"{_HADOOP}hive.server2."):
+            system.setProperty(key.removeprefix(_HADOOP), value)
+
+
+def _services(server: Any) -> list[Any]:
+    found = server.getServices()
+    return [found.get(at) for at in range(found.size())]
+
+
+def hive_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """Settings as Spark takes them: Hive's own (`hive.server2.authentication`) go through Hadoop's."""
+    return {f"{_HADOOP}{key}" if key.startswith(_HIVE) else key: value for key, value in conf.items()}
+
+
+def check_address(what: str, host: str, port: int) -> None:
+    """See that a server can listen on an address.
+
+    Raises:
+        SetupError: says why not.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: connections that have ended do not matter
+            probe.bind(address)
+            probe.listen(1)
+    except socket.gaierror:
+        raise SetupError(
+            f"The {what} server cannot listen on `{host}`: there is no such host. Choose another with --host."
+        ) from None
+    except OSError as error:
+        reasons = {
+            errno.EADDRINUSE: "another program has that port. End it, or choose another port.",
+            errno.EACCES: "this user may not open that port. Choose one above 1023.",
+            errno.EADDRNOTAVAIL: "that is no address of this machine. Choose another with --host.",
+        }
+        reason = reasons.get(error.errno or 0, f"{error.strerror}.")
+        raise SetupError(f"The {what} server cannot listen on {host}:{port}: {reason}") from None

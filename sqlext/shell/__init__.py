@@ -1,0 +1,1 @@
+"""`sqlext shell`: an SQL prompt on the session of this process. Needs the extra `shell`."""

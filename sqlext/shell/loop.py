@@ -1,0 +1,255 @@
+"""The shell: reads what is typed, runs it, shows what comes of it, until Ctrl-D."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+from prompt_toolkit.history import History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.output import Output
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from sqlext import reference
+from sqlext.embedded import java_has_ended
+from sqlext.errors import SyntaxProblem, did_you_mean
+from sqlext.output import Result
+from sqlext.progress import Statuses, display
+from sqlext.runner import ExitCode, Runner
+from sqlext.script import Problem, ScriptStatement, report, split
+from sqlext.shell import meta
+from sqlext.shell.completion import StatementCompleter
+from sqlext.shell.history import PrivateHistory, history_path
+from sqlext.shell.meta import LEAVE, Command, Watch
+from sqlext.shell.names import SessionNames
+from sqlext.shell.prompt import Prompt, toolbar_text
+
+logger = logging.getLogger(__name__)
+
+FETCHED = 1_000
+"""How many rows of a result are asked for: those that are not shown are counted."""
+_SHOWN = 100
+_NO_TABLE = re.compile(r"(\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (`.*?`) cannot be found\.)")
+
+
+class Shell:
+    """See the module's docstring. Used by one thread, the main one.
+
+    Args:
+        environment: of the process; says where the history lies.
+        source, sink: in place of the terminal, for tests.
+    """
+
+    def __init__(
+        self, runner: Runner, environment: Mapping[str, str], source: Input | None = None, sink: Output | None = None
+    ) -> None:
+        self._runner = runner
+        self._printer = runner.printer
+        self._interrupts = runner.interrupts
+        self._names = SessionNames(runner.spark)
+        self._display = display(runner.printer, Statuses(list, runner.jobs, runner.statements.tasks))
+        self._prompt = Prompt(
+            StatementCompleter(self._names),
+            self._history(environment),
+            lambda: toolbar_text(runner.statuses(), runner.jobs()),
+            lambda: runner.interrupts.must_end,
+            source,
+            sink,
+        )
+        self._last = ""
+        self._told: set[str] = set()
+        self._shown = _SHOWN
+        self._tells_time = True
+        self._commands: Mapping[str, Callable[[str], None]] = {
+            "\\?": self._help,
+            "\\h": self._syntax,
+            "\\i": self._run_file,
+            "\\timing": self._set_timing,
+            "\\maxrows": self._set_shown,
+        }
+
+    def run(self) -> ExitCode:
+        """Read and run until Ctrl-D, or a signal that ends the process; then stop the flows, flushed."""
+        self._runner.note_taken_up()
+        self._printer.line(
+            f"sqlext {version('sqlext')} on Spark {self._runner.spark.version}, Delta {version('delta-spark')}. "
+            "A statement ends with ;  \\? helps  Ctrl-D stops the flows, flushed, and leaves.",
+            "dim",
+        )
+        self._interrupts.is_forgiving, self._interrupts.on_end = True, self._prompt.end
+        try:
+            while not self._interrupts.must_end and not java_has_ended(self._runner.spark):
+                self._interrupts.asked.clear()
+                self._tell_failures()
+                try:
+                    text = self._prompt.read(f"sqlext ({self._database()})> ")
+                except KeyboardInterrupt:
+                    continue
+                except EOFError:
+                    break
+                if self._take(text):
+                    break
+        finally:
+            self._interrupts.is_forgiving = False
+        return self._runner.stop()
+
+    def _take(self, text: str) -> bool:
+        """Do what was typed.
+
+        Returns:
+            Whether to leave.
+        """
+        try:
+            told = meta.parse(text)
+            if isinstance(told, Command) and told.name == LEAVE:
+                return True
+            if isinstance(told, Command):
+                self._commands[told.name](told.argument)
+            elif isinstance(told, Watch):
+                self._watch(told)
+            else:
+                self._run_statements("", text)
+        except SyntaxProblem as problem:
+            self._printer.error(problem.message)
+        return False
+
+    # Statements.
+
+    def _run_statements(self, name: str, text: str) -> None:
+        """Run the statements of a text, up to the first that fails or is canceled."""
+        for statement in split(text):
+            self._last = statement.text
+            began = time.monotonic()
+            result = self._result(name, text, statement, partial(self._display.watch, "Ctrl-C cancels"))
+            if result is None:
+                return
+            self._printer.result(result.first(self._shown))
+            if self._tells_time:
+                self._printer.line(_summary(result, time.monotonic() - began), "dim")
+
+    def _result(
+        self, name: str, text: str, statement: ScriptStatement, watch: Callable[[Callable[[], bool]], None]
+    ) -> Result | None:
+        """What a statement gives; None when it fails or is canceled, which is told."""
+        try:
+            return self._runner.statements.run(statement.text, watch, FETCHED)
+        except KeyboardInterrupt as interrupt:
+            self._printer.note(str(interrupt))
+        except Exception as error:
+            logger.exception("statement failed: %s", statement.text)
+            self._printer.error(report(name, text, statement, self._with_near_table(self._runner.problem(error))))
+        finally:
+            self._names.forget()
+        return None
+
+    def _with_near_table(self, problem: Problem) -> Problem:
+        """Spark names the table that it does not find, and no other."""
+        if (match := _NO_TABLE.match(problem.message)) is None:
+            return problem
+        name = [part.strip("`") for part in match[2].split("`.`")]
+        near = did_you_mean(name[-1], self._names.relations(name[-2] if len(name) > 1 else ""))
+        return replace(problem, message=f"{match[1]}{near}{problem.message[match.end() :]}")
+
+    def _watch(self, watch: Watch) -> None:
+        """Run a statement again and again, its result in place of the one before, until Ctrl-C."""
+        statements = split(watch.statement or self._last)
+        if len(statements) != 1:
+            many = "there is none yet" if not statements else f"there are {len(statements)}"
+            raise SyntaxProblem(f"\\watch repeats one statement, and {many}. Write it before: SHOW FLOWS \\watch 2")
+        statement = statements[0]
+        self._last = statement.text
+        asked = self._interrupts.asked
+        with Live(console=self._printer.console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+            while not asked.is_set():
+                began = time.monotonic()
+                result = self._result("", statement.text, statement, _wait_until)
+                if result is None:
+                    return
+                title = Text(f"every {watch.seconds:g} s, {time.strftime('%H:%M:%S')}, Ctrl-C ends it", "dim")
+                live.update(Group(title, self._printer.drawn(result.first(self._shown))), refresh=True)
+                asked.wait(max(watch.seconds - (time.monotonic() - began), 0))
+
+    # What the shell itself is told.
+
+    def _help(self, _: str) -> None:
+        rows = [*meta.COMMANDS.items(), ("Esc Enter", "run what is typed, also without ;"), ("Ctrl-C", "cancel what runs")]
+        rows += [("Tab", "complete statements, options, names"), ("Ctrl-X Ctrl-E", "edit what is typed in $EDITOR")]
+        self._printer.result(Result(["typed", "what it does"], [False, False], rows))
+
+    def _syntax(self, words: str) -> None:
+        found = reference.statements_like(words)
+        if not found:
+            raise SyntaxProblem(f"No statement of sqlext's has `{words}`. \\h alone lists all.")
+        for each in found:
+            self._printer.line(each.syntax)
+            self._printer.line(f"    {each.meaning}", "dim")
+
+    def _run_file(self, name: str) -> None:
+        path = Path(name.strip("'\"")).expanduser()
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (UnicodeDecodeError, OSError) as error:
+            reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+            raise SyntaxProblem(f"{name or 'A file without a name'} cannot be read: {reason}. Write \\i FILE.") from None
+        self._run_statements(str(path), text)
+
+    def _set_timing(self, argument: str) -> None:
+        if argument.lower() not in ("", "on", "off"):
+            raise SyntaxProblem(f"\\timing cannot be `{argument}`. Write \\timing on, or \\timing off.")
+        self._tells_time = argument.lower() == "on" if argument else not self._tells_time
+        self._printer.note(f"timing is {'on' if self._tells_time else 'off'}")
+
+    def _set_shown(self, argument: str) -> None:
+        if not (argument.isascii() and argument.isdigit() and 0 < int(argument) <= FETCHED):
+            raise SyntaxProblem(f"\\maxrows cannot be `{argument}`. Give a number of rows from 1 to {FETCHED:,}.")
+        self._shown = int(argument)
+
+    # Pieces.
+
+    def _tell_failures(self) -> None:
+        """Tell once of each flow and job that has failed beside the statements."""
+        failed = [f"flow {flow.name} has failed: {flow.error}" for flow in self._runner.statuses() if flow.has_failed]
+        for text in (*failed, *self._runner.jobs_not_taken_up()):
+            if text not in self._told:
+                self._told.add(text)
+                self._printer.error(text)
+
+    def _database(self) -> str:
+        try:
+            return self._runner.spark.catalog.currentDatabase()
+        except Exception:  # noqa: BLE001  # the next statement says what is wrong with Spark
+            return "?"
+
+    def _history(self, environment: Mapping[str, str]) -> History:
+        path = history_path(environment)
+        try:
+            return PrivateHistory(path)
+        except OSError as error:
+            self._printer.note(f"what is typed here is not kept: {path} cannot be written ({error.strerror})")
+            return InMemoryHistory()
+
+
+def _wait_until(is_over: Callable[[], bool]) -> None:
+    while not is_over():
+        time.sleep(0.05)
+
+
+def _summary(result: Result, seconds: float) -> str:
+    if not result.columns or result.text is not None:
+        return f"{seconds:.2f} s"
+    count = f"{len(result.rows):,} {'row' if len(result.rows) == 1 else 'rows'}"
+    return f"{'more than ' * result.has_more}{count}, {seconds:.2f} s"
+
+
+def run_shell(runner: Runner) -> ExitCode:
+    """The shell on this process's terminal."""
+    return Shell(runner, os.environ).run()

@@ -1,0 +1,99 @@
+"""What the shell itself is told, as psql has it: `\\watch 2`, `\\q`, `help`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sqlext.detect import tokens
+from sqlext.errors import SyntaxProblem, did_you_mean
+
+PATH_COMMAND = "\\i"
+LEAVE = "\\q"
+COMMANDS = {
+    "\\?": "what can be typed here",
+    "\\h": "how sqlext's statements are written; \\h FLOW: those about flows",
+    PATH_COMMAND: "run the statements of a file: \\i FILE",
+    "\\watch": "run a statement again and again, every 2 seconds: SHOW FLOWS \\watch 2; alone: the last one",
+    "\\timing": "whether to tell how long statements take: \\timing on, \\timing off",
+    "\\maxrows": "how many rows of a result to show: \\maxrows 100",
+    LEAVE: "stop the flows, with everything flushed, and leave; so does Ctrl-D",
+}
+"""Each command with its meaning."""
+
+_WORDS = {"help": "\\?", "quit": LEAVE, "exit": LEAVE}
+_WATCH = re.compile(r"\\watch\b([^\n\\]*)$")
+_DEFAULT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something for the shell.
+
+    Attributes:
+        name: one of `COMMANDS`.
+        argument: what stands behind it.
+    """
+
+    name: str
+    argument: str = ""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A statement to run again and again.
+
+    Attributes:
+        statement: empty: the last one.
+        seconds: from one run's beginning to the next one's.
+    """
+
+    statement: str
+    seconds: float
+
+
+def parse(text: str) -> Command | Watch | None:
+    """What a text that was typed tells the shell; None where it is statements.
+
+    Raises:
+        SyntaxProblem: there is no such command, or its argument is wrong.
+    """
+    stripped = text.strip()
+    bare = stripped.rstrip(";").rstrip()
+    if name := _WORDS.get(bare.lower()):
+        return Command(name)
+    if (match := _WATCH.search(stripped)) is not None and not _is_quoted(stripped[: match.start()]):
+        return Watch(stripped[: match.start()].strip(), _seconds(match[1]))
+    if not stripped.startswith("\\"):
+        return None
+    name, _, argument = bare.partition(" ")
+    if name not in COMMANDS:
+        raise SyntaxProblem(f"There is no command {name}.{did_you_mean(name, COMMANDS)} \\? lists them.")
+    return Command(name, argument.strip())
+
+
+def is_command(text: str) -> bool:
+    """Whether a line needs no `;` to be taken."""
+    stripped = text.strip()
+    if stripped.startswith("\\") or stripped.lower() in _WORDS:
+        return True
+    match = _WATCH.search(stripped)
+    return match is not None and not _is_quoted(stripped[: match.start()])
+
+
+def _is_quoted(before: str) -> bool:
+    """Whether a quote or comment is open behind a text."""
+    found = tokens(before)
+    is_open = any(token.kind == "symbol" and token.text in "'\"`" for token in found)
+    return is_open or not tokens(before + " x")[len(found) :]
+
+
+def _seconds(text: str) -> float:
+    given = text.strip().rstrip(";").strip()
+    try:
+        seconds = float(given) if given else _DEFAULT_SECONDS
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds < 86_400:
+        raise SyntaxProblem(f"\\watch cannot be `{given}`. Give the seconds from one run to the next, such as \\watch 2.")
+    return seconds

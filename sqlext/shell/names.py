@@ -1,0 +1,84 @@
+"""What a session has names for, asked for when completion first needs it, and again after each statement."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from sqlext.errors import SqlextError
+from sqlext.names import quote
+
+logger = logging.getLogger(__name__)
+
+
+class Names(Protocol):
+    """Names of a session, each with a word on what it is."""
+
+    def flows(self) -> Mapping[str, str]: ...
+
+    def jobs(self) -> Mapping[str, str]: ...
+
+    def relations(self, database: str = "") -> Mapping[str, str]:
+        """Tables and views of a database, the current one if none is given; of that one, databases too."""
+
+    def words(self) -> Sequence[str]:
+        """Spark's keywords."""
+
+    def functions(self) -> Sequence[str]: ...
+
+
+class SessionNames:
+    """Those of a Spark session. Completion must not fail: what cannot be asked for has no names.
+
+    Used by one thread, the main one.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._known: dict[str, Mapping[str, str]] = {}  # until the next statement
+        self._lasting: dict[str, Sequence[str]] = {}
+
+    def forget(self) -> None:
+        """A statement was run, which may have made or dropped something."""
+        self._known.clear()
+
+    def flows(self) -> Mapping[str, str]:
+        return self._mapping("SHOW FLOWS", lambda row: (str(row["name"]), f"flow, {str(row['status']).lower()}"))
+
+    def jobs(self) -> Mapping[str, str]:
+        return self._mapping("SHOW JOBS", lambda row: (str(row["id"]), f"{row['status']}, {row['target']}"))
+
+    def relations(self, database: str = "") -> Mapping[str, str]:
+        where = f" IN {quote(database)}" if database else ""
+        found = dict(self._mapping(f"SHOW TABLES{where}", lambda row: (str(row["tableName"]), "table")))
+        views = self._mapping(f"SHOW VIEWS{where}", lambda row: (str(row["viewName"]), "view"))
+        databases = {} if database else self._mapping("SHOW DATABASES", lambda row: (str(row[0]), "database"))
+        return {**databases, **found, **views}
+
+    def words(self) -> Sequence[str]:
+        return self._once("SELECT keyword FROM sql_keywords()")
+
+    def functions(self) -> Sequence[str]:
+        return [name for name in self._once("SHOW FUNCTIONS") if name.isidentifier() and not name.startswith("__")]
+
+    def _mapping(self, sql: str, entry: Callable[[Row], tuple[str, str]]) -> Mapping[str, str]:
+        if sql not in self._known:
+            self._known[sql] = dict(map(entry, self._rows(sql)))
+        return self._known[sql]
+
+    def _once(self, sql: str) -> Sequence[str]:
+        if sql not in self._lasting:
+            self._lasting[sql] = [str(row[0]) for row in self._rows(sql)]
+        return self._lasting[sql]
+
+    def _rows(self, sql: str) -> Sequence[Row]:
+        try:
+            return self._spark.sql(sql).collect()
+        except (PySparkException, Py4JError, SqlextError, OSError) as error:
+            logger.info("no names for completion from %s: %s", sql, error)
+            return []

@@ -1,0 +1,113 @@
+"""The line that is typed: keys, colours, completion, history, and what runs meanwhile below it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import Completer
+from prompt_toolkit.history import History
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.lexers import PygmentsLexer
+from prompt_toolkit.output import Output
+from prompt_toolkit.patch_stdout import patch_stdout
+
+from sqlext.progress import FlowStatus, JobStatus
+from sqlext.script import is_complete
+from sqlext.shell import meta
+from sqlext.shell.lexer import STYLE, SqlextLexer
+
+
+def is_done(text: str) -> bool:
+    """Whether Enter takes a text, or begins its next line: statements end with `;`, what the shell is told with the line."""
+    return meta.is_command(text) or is_complete(text)
+
+
+class Prompt:
+    """Reads statements. Used by one thread, the main one, but for `end`, which a signal handler may call.
+
+    Args:
+        toolbar: what stands below the line; asked every second.
+        must_end: whether there is no more to read.
+        source, sink: in place of the terminal, for tests.
+    """
+
+    def __init__(
+        self,
+        completer: Completer,
+        history: History,
+        toolbar: Callable[[], str],
+        must_end: Callable[[], bool],
+        source: Input | None = None,
+        sink: Output | None = None,
+    ) -> None:
+        self._must_end = must_end
+        self._session: PromptSession[str] = PromptSession(
+            completer=completer,
+            complete_while_typing=False,  # Tab asks, as in psql: names may have to come from storage
+            history=history,
+            lexer=PygmentsLexer(SqlextLexer),
+            style=STYLE,
+            key_bindings=_keys(),
+            multiline=True,
+            prompt_continuation=lambda width, _line, _is_wrapped: "-> ".rjust(width),
+            bottom_toolbar=toolbar,
+            refresh_interval=1.0,
+            enable_open_in_editor=True,  # Ctrl-X Ctrl-E
+            tempfile_suffix=".sql",
+            input=source,
+            output=sink,
+        )
+
+    def read(self, label: str) -> str:
+        """What was typed. Errors of flows that come meanwhile are printed above the line.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+            EOFError: Ctrl-D, or the end that was asked for.
+        """
+        with patch_stdout(raw=True):
+            return self._session.prompt(label, pre_run=self._end_if_asked)
+
+    def end(self) -> None:
+        """Let `read` raise EOFError."""
+        app = self._session.app
+        if app.loop is not None and app.is_running:
+            app.loop.call_soon_threadsafe(self._end_if_asked)
+
+    def _end_if_asked(self) -> None:
+        if self._must_end() and not self._session.app.is_done:
+            with suppress(Exception):  # it has just been given another end
+                self._session.app.exit(exception=EOFError())
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.complete_state and buffer.complete_state.current_completion:
+            buffer.complete_state = None  # it stands in the text already
+        elif is_done(buffer.text):
+            buffer.validate_and_handle()
+        else:
+            buffer.newline(copy_margin=False)
+
+    return keys
+
+
+def toolbar_text(flows: list[FlowStatus], jobs: list[JobStatus]) -> str:
+    """What runs in this process, in one line; empty where nothing does."""
+    parts = [f"flows: {', '.join(f'{count} {phase.lower()}' for phase, count in _by_phase(flows))}"] if flows else []
+    buffered = sum(flow.progress.buffered_rows for flow in flows)
+    parts += [f"{buffered:,} rows buffered"] if buffered else []
+    parts += [f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} running"] if jobs else []
+    return "  ".join(parts)
+
+
+def _by_phase(flows: list[FlowStatus]) -> list[tuple[str, int]]:
+    return sorted(Counter(str(flow.phase.value) for flow in flows).items())

@@ -1,0 +1,138 @@
+"""One statement at a time, on a thread of its own, so that Ctrl-C is seen at once; what the statement started ends with it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from pyspark.sql import SparkSession
+
+from sqlext.cancellation import canceled_by
+from sqlext.detect import is_ours
+from sqlext.errors import UnsupportedError
+from sqlext.interrupts import Interrupts
+from sqlext.output import ROW_LIMIT, Result, fetch
+from sqlext.progress import TaskCounts
+from sqlext.script import problem_of
+
+T = TypeVar("T")
+Watch = Callable[[Callable[[], bool]], None]
+"""Shows how things stand until the given question is answered by true; asked and called on the main thread."""
+
+_QUICK_SECONDS = 0.3
+_POLL_SECONDS = 0.05
+_CANCEL_AGAIN_SECONDS = 0.5  # a statement may begin its next job just after its last one was canceled
+_CANCELLED_WITHIN = 15.0
+_BY_US = "The statement was canceled."
+
+
+class Task(Generic[T]):
+    """An action on a thread of its own, which the end of the process does not wait for."""
+
+    def __init__(self, action: Callable[[], T]) -> None:
+        self._action = action
+        self._result: list[T] = []
+        self._error: Exception | None = None
+        self.thread = threading.Thread(target=self._run, name="sqlext-task", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result.append(self._action())
+        except Exception as error:  # noqa: BLE001  # raised again by `result`
+            self._error = error
+
+    def result(self) -> T:
+        """What the action returned, once the thread has ended; raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+class StatementRunner:
+    """Runs statements in one session. Used by one thread, the main one.
+
+    A statement is a job group of Spark's; flows that it starts are none of it (`jvm.outside_of_any_query`).
+    """
+
+    def __init__(self, spark: SparkSession, interrupts: Interrupts) -> None:
+        self._spark = spark
+        self._interrupts = interrupts
+        self._numbers = itertools.count(1)
+        self._group = ""
+
+    def run(self, text: str, watch: Watch, limit: int = ROW_LIMIT) -> Result:
+        """The rows of a statement.
+
+        Args:
+            watch: called when the statement takes long.
+            limit: how many rows at most.
+
+        Raises:
+            KeyboardInterrupt: at an interrupt; the statement has ended, or will, and its message says which.
+            Exception: whatever the statement raises.
+        """
+        group, canceled = f"sqlext-statement-{next(self._numbers)}", threading.Event()
+        self._group = group
+        task = Task(lambda: self._execute(text, group, canceled, limit))
+
+        def is_over() -> bool:
+            return not task.thread.is_alive() or self._interrupts.asked.is_set()
+
+        task.thread.join(_QUICK_SECONDS)
+        while not is_over():
+            watch(is_over)
+            self._interrupts.asked.wait(_POLL_SECONDS)
+        if not task.thread.is_alive():
+            return task.result()
+        if self._interrupts.must_end:
+            if not is_ours(text):  # a job that survives its process has not failed: it goes on in the next one
+                self._spark.sparkContext.cancelJobGroup(group)
+            raise KeyboardInterrupt("interrupted")
+        canceled.set()
+        raise KeyboardInterrupt(self._cancel(task, group))
+
+    def tasks(self) -> TaskCounts:
+        """How many of Spark's tasks of the statement that runs have ended, and how many there are so far."""
+        tracker = self._spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+        ids = [stage for job in jobs if job is not None and job.status == "RUNNING" for stage in job.stageIds]
+        stages = [stage for each in ids if (stage := tracker.getStageInfo(each)) is not None]
+        return TaskCounts(sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages))
+
+    def _execute(self, text: str, group: str, canceled: threading.Event, limit: int) -> Result:
+        description = " ".join(text.split())[:200]
+        self._spark.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
+        with canceled_by(canceled):
+            frame = self._spark.sql(text)
+            if frame.isStreaming:
+                raise UnsupportedError(
+                    "This SELECT reads a stream and has no end, so there is nothing to print. Keep its result in a table with "
+                    "CREATE STREAMING TABLE t AS SELECT .., or leave STREAM out to read what is there now."
+                )
+            return fetch(frame, limit)
+
+    def _cancel(self, task: Task[Result], group: str) -> str:
+        """Cancel until the statement has ended, or takes too long to, or a second interrupt asks for no more waiting.
+
+        Returns:
+            What to tell.
+        """
+        self._interrupts.asked.clear()
+        deadline = time.monotonic() + _CANCELLED_WITHIN
+        while task.thread.is_alive() and time.monotonic() < deadline:
+            self._spark.sparkContext.cancelJobGroup(group)
+            task.thread.join(_CANCEL_AGAIN_SECONDS)
+            if self._interrupts.asked.is_set():
+                break
+        if task.thread.is_alive():
+            return "The statement is canceled, but has not ended yet; what it does last goes on beside."
+        try:
+            task.result()
+        except Exception as error:  # noqa: BLE001  # its end is what was asked for
+            message = problem_of(error).message
+            return message if _BY_US in message else _BY_US
+        return "The statement ended before it could be canceled."

@@ -1,0 +1,97 @@
+"""A statement that is canceled ends soon, with what it started; flows and the session go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sqlext.interrupts import Interrupts
+from sqlext.statement_run import StatementRunner
+from tests.integration.workshop import Workshop
+from tests.support import eventually
+
+SLEEPS = "java_method('java.lang.Thread', 'sleep', 600000L)"
+SLOW = f"(SELECT k, {SLEEPS} AS m FROM ev)"
+ENDS_WITHIN = 30.0
+
+
+@pytest.fixture
+def interrupts() -> Interrupts:
+    return Interrupts()
+
+
+@pytest.fixture
+def runner(spark: SparkSession, interrupts: Interrupts) -> StatementRunner:
+    return StatementRunner(spark, interrupts)
+
+
+@pytest.fixture
+def canceled(runner: StatementRunner, interrupts: Interrupts) -> Iterator[Callable[..., str]]:
+    """Runs a statement, cancels it once a condition holds, and gives what the user is told."""
+
+    def cancel(text: str, when: Callable[[], bool]) -> str:
+        asked = 0.0
+
+        def watch(is_over: Callable[[], bool]) -> None:
+            nonlocal asked
+            eventually(lambda: when() or is_over(), ENDS_WITHIN)
+            asked = time.monotonic()
+            interrupts.asked.set()
+
+        with pytest.raises(KeyboardInterrupt) as raised:
+            runner.run(text, watch)
+        assert time.monotonic() - asked < ENDS_WITHIN
+        interrupts.asked.clear()
+        return str(raised.value)
+
+    yield cancel
+    assert runner.run("SELECT 1 + 1 AS two", lambda _: None).rows == [("2",)]
+
+
+def test_a_query_ends_in_mid_task(runner: StatementRunner, canceled: Callable[..., str]) -> None:
+    told = canceled(f"SELECT {SLEEPS} FROM range(2)", lambda: runner.tasks().all > 0)
+    assert told == "The statement was canceled."
+
+
+def test_a_wait_ends_and_the_flow_goes_on(sql: Workshop, runner: StatementRunner, canceled: Callable[..., str]) -> None:
+    sql.source()
+    slow = f"CREATE STREAMING TABLE t AS SELECT k, v, {SLEEPS} AS nothing FROM STREAM ev"
+    assert "flow t" in str(runner.run(slow, lambda _: None).rows)
+    told = canceled("WAIT FLOW t", lambda: True)
+    assert told == "The statement was canceled."
+    told = canceled(f"SELECT {SLEEPS} FROM range(2)", lambda: runner.tasks().all > 0)
+    assert told == "The statement was canceled."
+    assert sql.shown("t").status == "RUNNING"
+
+
+def test_a_job_that_survives_its_driver_can_be_gone_on_with(
+    sql: Workshop, runner: StatementRunner, canceled: Callable[..., str]
+) -> None:
+    sql.source()
+    sql("SET execution.batch.job-recovery.enabled = true")
+    told = canceled(
+        f"CREATE TABLE made USING delta AS SELECT k, max(m) AS m FROM {SLOW} GROUP BY k GLOBAL WINDOW END OF STREAM",
+        lambda: any(progress.graph for _, progress in sql.host.jobs.running()),
+    )
+    (job,) = sql("SHOW JOBS")
+    assert told == (
+        f"The statement was canceled. RESUME JOB {job.id} goes on with what its job had begun, "
+        f"CANCEL JOB {job.id} takes that away."
+    )
+    assert job.status == "FAILED"
+    assert not sql.spark.catalog.tableExists("made")
+    sql(f"CANCEL JOB {job.id}")
+
+
+def test_a_job_in_one_piece_writes_nothing(sql: Workshop, runner: StatementRunner, canceled: Callable[..., str]) -> None:
+    sql.source()
+    sql("CREATE TABLE sums (k STRING, nothing STRING) USING delta")
+    told = canceled(
+        f"INSERT INTO sums SELECT k, max(m) FROM {SLOW} GROUP BY k GLOBAL WINDOW END OF STREAM",
+        lambda: runner.tasks().all > 0,
+    )
+    assert told == "The statement was canceled."
+    assert sql("SELECT * FROM sums") == []

@@ -1,0 +1,246 @@
+"""The dbt package: what a run does to flows, in this process's session; then the example, over Thrift and by `sqlext dbt`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyhive import hive
+from pyspark.sql import SparkSession
+
+from tests.dbt_project import Project, example, new_project
+from tests.integration.workshop import Workshop
+from tests.java import ONE_TIER
+from tests.support import eventually
+
+DEADLINE = 600.0
+
+pytestmark = pytest.mark.timeout(2 * DEADLINE)
+
+COUNTS = """
+{{ config(materialized='streaming_table', flush_interval='10 minutes', on_schema_change='append_new_columns', wait=true) }}
+select k, count(*) as n from stream events.ev group by k
+"""
+
+
+@pytest.fixture
+def sql(spark: SparkSession) -> Workshop:
+    workshop = Workshop(spark)
+    workshop("CREATE SCHEMA events")
+    workshop.source("events.ev")
+    return workshop
+
+
+@pytest.fixture
+def project(tmp_path: Path, sql: Workshop) -> Project:
+    made = new_project(tmp_path / "project")
+    made.write("models/counts.sql", COUNTS)
+    assert made("run") == {"counts": "OK"}
+    return made
+
+
+def epoch(sql: Workshop) -> tuple[str, str]:
+    """The flow's id, and how often it was started."""
+    rows = {row.property: row.value for row in sql("DESCRIBE FLOW models.counts")}
+    return rows["id"], rows["epoch"]
+
+
+def test_an_unchanged_model_leaves_its_flow_alone(sql: Workshop, project: Project) -> None:
+    before = epoch(sql)
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 1), ("b", 1), (None, 1)]
+    sql("INSERT INTO events.ev VALUES ('a', 7)")
+    project.edit("models/counts.sql", "from stream", "-- how often each was seen\n  from   stream")
+    assert project("run") == {"counts": "unchanged"}
+    assert epoch(sql) == before
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 2), ("b", 1), (None, 1)]
+
+
+def test_options_are_altered_and_a_stopped_flow_is_started(sql: Workshop, project: Project) -> None:
+    before = epoch(sql)
+    project.edit("models/counts.sql", "10 minutes", "20 minutes")
+    sql("STOP FLOW models.counts")
+    assert project("run") == {"counts": "altered, started"}
+    assert epoch(sql) == (before[0], str(int(before[1]) + 1))
+    options = {row.property: row.value for row in sql("DESCRIBE FLOW models.counts")}
+    assert options["option execution.flush.max-interval"] == "20 minutes (table property)"
+    assert project("run") == {"counts": "unchanged"}
+
+
+def test_a_changed_query_is_computed_anew_as_far_as_the_model_allows(sql: Workshop, project: Project) -> None:
+    before = epoch(sql)
+    project.edit("models/counts.sql", "k, count", "upper(k) as k, max(v) as most, count")
+    project.edit("models/counts.sql", "group by k", "group by upper(k)")
+    assert project("run") == {"counts": "OK"}
+    assert epoch(sql)[0] != before[0]
+    assert sql.batch("SELECT k, most, n FROM models.counts") == [("A", 1, 1), ("B", 2, 1), (None, 3, 1)]
+    before = epoch(sql)
+    project.edit("models/counts.sql", r"max\(v\) as most, ", "")
+    (said,) = project("run", fails=True).values()
+    assert "The columns of models.counts would change (gone: most), and `on_schema_change` is `append_new_columns`" in said
+    project.edit("models/counts.sql", "wait=true", "wait=true, on_configuration_change='continue'")
+    assert project("run") == {"counts": "unchanged"}
+    project.edit("models/counts.sql", "'continue'", "'fail'")
+    (said,) = project("run", fails=True).values()
+    assert "The query of models.counts has changed, and `on_configuration_change` is `fail`" in said
+    assert epoch(sql) == before
+    assert project("run", "--full-refresh") == {"counts": "OK"}
+    assert sql.batch("SELECT * FROM models.counts") == [("A", 1), ("B", 1), (None, 1)]
+
+
+def test_what_is_no_flows_is_taken_only_when_asked(sql: Workshop, project: Project) -> None:
+    project("run-operation", "sqlext.drop_flow", "--args", "{name: counts, drop_table: true}")
+    assert sql("SHOW FLOWS") == []
+    sql("CREATE TABLE models.counts (k STRING) USING parquet")
+    (said,) = project("run", fails=True).values()
+    assert "There is a table models.counts already, which no flow has made" in said
+    assert project("run", "--full-refresh") == {"counts": "OK"}
+    project.edit("models/counts.sql", "streaming_table", "bounded_table")
+    (said,) = project("run", fails=True).values()
+    assert "ends by GLOBAL WINDOW END OF STREAM" in said
+    project.edit("models/counts.sql", "group by k", "group by k global  window\nend of stream")
+    (said,) = project("run", fails=True).values()
+    assert "A flow keeps models.counts up to date" in said
+    project("run-operation", "sqlext.drop_flow", "--args", "{name: counts}")
+    assert project("run") == {"counts": "OK"}
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 1), ("b", 1), (None, 1)]
+    assert sql("SHOW JOBS") == []
+    project.edit("models/counts.sql", "wait=true", "recovery=true")
+    assert project("run") == {"counts": "OK"}
+    (job,) = sql("SHOW JOBS")
+    assert (job.status, job.target) == ("FINISHED", "spark_catalog.models.counts")
+
+
+def test_a_test_waits_for_the_flow_and_tells_what_is_wrong(sql: Workshop, project: Project) -> None:
+    project.write("models/batch.sql", "select k, count(*) as n from events.ev group by k")
+    data_tests = "[sqlext.flushed, sqlext.flushed_equals: {arguments: {compare_model: ref('batch')}}]"
+    project.write("models/models.yml", f"models: [{{name: counts, data_tests: {data_tests}}}]")
+    project("run", "--select", "batch")
+    sql.freeze()  # nothing is flushed for being due or idle
+    sql("INSERT INTO events.ev VALUES ('a', 7), ('c', 8)")
+    assert set(project("test").values()) == {"pass"}
+    sql("DELETE FROM models.counts WHERE k = 'c'")
+    said = project("test", fails=True)
+    assert said["sqlext_flushed_equals_counts_ref_batch_"].startswith("Got 1 result")
+    sql("DROP FLOW models.counts")
+    assert said["sqlext_flushed_counts_"] == "pass"
+    assert project("test", "--select", "test_name:flushed", fails=True)["sqlext_flushed_counts_"].startswith("Got 1 result")
+
+
+# The example.
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dbt") / "warehouse"
+
+
+@pytest.fixture
+def port(warehouse: Path, tmp_path: Path) -> Iterator[int]:
+    """A server's; it is ended as a service manager ends it."""
+    output = tmp_path / "server.txt"
+    command = [sys.executable, "-m", "sqlext.cli", "thriftserver", "--port", "0", "--warehouse", str(warehouse)]
+    with output.open("wb") as file:
+        server = subprocess.Popen(
+            [*command, "--conf", f"spark.driver.extraJavaOptions={ONE_TIER}"],
+            stdout=file,
+            stderr=file,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        found = eventually(
+            lambda: re.search(r"Thrift server on 127\.0\.0\.1:(\d+)", output.read_text()) or server.poll() is not None, DEADLINE
+        )
+        assert isinstance(found, re.Match), output.read_text()
+        yield int(found[1])
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(DEADLINE) == 0, output.read_text()
+    finally:
+        server.kill()
+        server.wait()
+
+
+def rows(port: int, statement: str) -> list[Any]:
+    with hive.connect("127.0.0.1", port, username="test") as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
+def flows(port: int) -> dict[str, tuple[str, str]]:
+    """Id and epoch of each flow, by name."""
+    named = {row[0]: dict(rows(port, f"DESCRIBE FLOW {row[0]}")) for row in rows(port, "SHOW FLOWS")}
+    return {name: (described["id"], described["epoch"]) for name, described in named.items()}
+
+
+@pytest.mark.by_hand
+def test_the_example_over_thrift(tmp_path: Path, warehouse: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQLEXT_PORT", str(port))
+    dbt = example(warehouse.parent / "example", "thrift")
+    sqlext_dbt("init-package", str(dbt.folder))
+    dbt("deps")
+    dbt("seed")
+    dbt("run-operation", "arrive", "--args", "{day: 1}")
+    made = dbt("run")
+    assert {made[name] for name in ("delays", "late_departures", "destinations")} == {"OK"}
+    before = flows(port)
+    assert set(before) == {"new_york.delays", "new_york.late_departures"}
+    dbt("run-operation", "arrive", "--args", "{day: 2}")
+    again = dbt("run", "--select", "delays", "late_departures")
+    assert again["delays"] == again["late_departures"] == "unchanged"
+    assert flows(port) == before
+    assert set(dbt("test").values()) == {"pass"}
+    assert rows(port, "SELECT sum(departures) FROM new_york.delays") == [(391,)]
+    assert rows(port, "SELECT sum(departures) FROM new_york.destinations") == [(165,)]
+    assert rows(port, "SELECT count(*) FROM new_york.late_departures") == [(13,)]
+
+    dbt("run", "--full-refresh", "--select", "delays")
+    assert flows(port)["new_york.delays"][0] != before["new_york.delays"][0]
+    assert set(dbt("test", "--select", "delays").values()) == {"pass"}
+
+    dbt("docs", "generate")
+    catalog = json.loads((dbt.folder / "target" / "catalog.json").read_text())["nodes"]
+    columns = list(catalog["model.new_york.delays"]["columns"])
+    assert columns == ["carrier", "origin", "departures", "destinations", "cancelled", "longest"]
+    assert dbt("source", "freshness") == {"departures": "pass"}
+
+
+def sqlext_dbt(*arguments: str, cwd: Path | None = None) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", "sqlext.cli", "dbt", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=DEADLINE,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+@pytest.mark.by_hand
+def test_the_same_flows_go_on_in_dbts_own_process(warehouse: Path) -> None:
+    quick = f"spark.driver.extraJavaOptions={ONE_TIER}"
+    said = sqlext_dbt(
+        "--warehouse",
+        str(warehouse),
+        "--conf",
+        quick,
+        "test",
+        "--select",
+        "delays late_departures",
+        cwd=warehouse.parent / "example",
+    )
+    found = re.search(r"taken up again: (.*)", said)
+    assert found is not None, said
+    assert sorted(found[1].split(", ")) == ["new_york.delays", "new_york.late_departures"]
+    assert "PASS=5 WARN=0 ERROR=0" in said  # four tests, and the hook that comes before
+    assert len(re.findall(r"^new_york\.\w+ STOPPED, rows in 0,", said, re.MULTILINE)) == 2

@@ -1,0 +1,318 @@
+"""State in Delta tables: partial results are added up, once each, to what a batch query gives (`state.backend.type` = delta)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from sqlext.execution import commit
+from sqlext.execution.delta_transaction import TableTransaction
+from sqlext.execution.table_writer import TableWriter
+from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
+from tests.support import eventually
+
+DELTA = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes', 'state.backend.type' = 'delta')"
+ONE_FILE = "STREAM ev WITH ('maxFilesPerTrigger' = '1')"
+FUNCTIONS = {
+    "numbers": "count(*), count(v), sum(v), sum(d), min(v), max(s), avg(v), avg(d), try_sum(v), try_avg(d), count_if(b), "
+    "bit_and(v), bit_or(v), bit_xor(v), bool_and(b), bool_or(b), min_by(s, v), max_by(s, v)",
+    "statistics": "round(stddev(v), 6), round(stddev_pop(d), 6), round(var_samp(v), 6), round(var_pop(d), 6), "
+    "round(skewness(v), 6), round(kurtosis(v), 6), round(corr(v, d), 6), round(covar_pop(v, d), 6), round(regr_slope(v, d), 6)",
+    "filtered": "count(*) FILTER (WHERE b), sum(v) FILTER (WHERE v > 5), avg(d) FILTER (WHERE s > '3'), "
+    "array_sort(collect_set(s) FILTER (WHERE b)), max_by(s, v) FILTER (WHERE NOT b)",
+    "values": "array_sort(collect_list(v)), array_sort(collect_set(s)), listagg(s, '-') WITHIN GROUP (ORDER BY s), mode(s), "
+    "median(v), percentile(v, array(0.1, 0.9)), max(struct(v, s)), sum0(v)",
+    "distinct": "count(DISTINCT s), sum(DISTINCT v), count(DISTINCT v, s), avg(DISTINCT d)",
+    "sketches": "approx_count_distinct(v), hll_sketch_estimate(hll_sketch_agg(v)), theta_sketch_estimate(theta_sketch_agg(v)), "
+    "kll_sketch_get_quantile_bigint(kll_sketch_agg_bigint(coalesce(v, 0)), 0.5D), percentile_approx(v, 0.5)",
+}
+DATA = (
+    "SELECT CAST(id % 5 AS STRING) AS k, id AS v, CAST(id / 3 AS DECIMAL(10, 2)) AS d, CAST(id % 7 AS STRING) AS s, "
+    "id % 2 = 0 AS b FROM range({}, {}, 1, 1) UNION ALL SELECT NULL, NULL, NULL, NULL, NULL"
+)
+
+
+def state(sql: Workshop, flow: str = "t") -> str:
+    return next(str(row.value) for row in sql(f"DESCRIBE FLOW {flow}") if row.property == "state")
+
+
+@pytest.mark.parametrize("group", FUNCTIONS)
+def test_functions(sql: Workshop, group: str) -> None:
+    """Over three micro-batches and two flushes, what a batch query gives of the same rows."""
+    columns = ", ".join(f"{call} AS c{at}" for at, call in enumerate(_calls(FUNCTIONS[group])))
+    query = f"SELECT k, {columns} FROM {{}} GROUP BY k"
+    sql(f"CREATE TABLE ev USING delta AS {DATA.format(0, 40)}")
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    sql(f"INSERT INTO ev {DATA.format(30, 60)}")
+    sql(f"INSERT INTO ev {DATA.format(60, 80)}")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev").replace("sum0(v)", "coalesce(sum(v), 0)"))
+    assert state(sql).startswith("delta")
+    assert are_contiguous(sql.commits("t"))
+
+
+def _calls(text: str) -> list[str]:
+    """Cut a list at its outermost commas."""
+    calls, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            calls.append("")
+        else:
+            calls[-1] += character
+    return calls
+
+
+def test_the_table_itself_is_the_state(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    for more in range(2):
+        sql(f"INSERT INTO ev VALUES ('a', {more}), ('new {more}', 7)")
+        sql("WAIT FLOW t")
+    assert sql.equals_batch()
+    assert state(sql) == "delta: in the table itself"
+    assert sql.spark.table("t").columns == ["k", "n", "total"]
+    assert not (sql.home("t") / "state").exists()
+    assert not list((sql.home("t") / "checkpoint").glob("state"))
+    assert are_contiguous(sql.commits("t"))
+    assert len(sql.commits("t")) == 3
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "count(*) AS n, count(v) AS c, sum(v) AS total, min(v) AS least, max(v) AS most, bit_and(v) AS x, bit_or(v) AS y, "
+        "bit_xor(v) AS z, bool_and(v > 1) AS every, bool_or(v > 1) AS one",
+        "count(*) AS n, count(*) AS again, 'x' AS mark",
+        "any_value(k) AS same, count(*) AS n",
+    ],
+    ids=["added", "twice", "own"],
+)
+def test_a_table_whose_change_feed_is_read_is_merged_into(sql: Workshop, columns: str) -> None:
+    query = f"SELECT k, {columns} FROM {{}} GROUP BY k"
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA[:-1]}, 'delta.enableChangeDataFeed' = 'true') AS {query.format(ONE_FILE)}")
+    for values in ("('a', NULL), ('new', NULL)", "('a', 7), ('a', 4)", "('new', 2), ('a', -5)"):
+        sql("WAIT FLOW t")
+        sql(f"INSERT INTO ev VALUES {values}")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+    changes = sql.batch("SELECT k, n FROM table_changes('t', 1) WHERE _change_type <> 'update_preimage' ORDER BY _commit_version")
+    assert [n for k, n in changes if k == "a"] == [1, 2, 4, 5]
+    assert [n for k, n in changes if k == "b"] == [1]
+
+
+def test_values_stay_in_the_order_of_their_arrival(sql: Workshop) -> None:
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    query = f"SELECT k, first(v) AS f, last(v) AS l, collect_list(v) AS c FROM {ONE_FILE} GROUP BY k"
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query}")
+    sql("CREATE STREAMING TABLE one TBLPROPERTIES ('state.backend.type' = 'delta') AS SELECT collect_list(v) AS c FROM STREAM ev")
+    for values in ((5, 3), (9,), (1, 7)):
+        listed = ", ".join(f"('a', {value})" for value in values)
+        sql(f"INSERT INTO ev SELECT /*+ COALESCE(1) */ * FROM VALUES {listed}")  # files of one commit have no order
+        sql.take_in("t")
+        if values == (5, 3):
+            sql("FLUSH FLOW t")
+        sql("WAIT FLOW one")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [("a", 5, 7, [5, 3, 9, 1, 7])]
+    assert sql.batch("SELECT * FROM one") == [([5, 3, 9, 1, 7],)]
+
+
+def test_groups_that_do_not_qualify_keep_their_state(sql: Workshop) -> None:
+    query = COUNTS + " HAVING count(*) BETWEEN 2 AND 3"
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
+    for _ in range(4):
+        sql("WAIT FLOW t")
+        assert sql.batch("SELECT k, n, total FROM t") == sql.batch(query.format("ev"))
+        sql("INSERT INTO ev VALUES ('a', 1)")
+    assert state(sql) == "delta: in a table of its own"
+
+
+def test_above_an_aggregate(sql: Workshop) -> None:
+    query = "SELECT k, n FROM (SELECT k, count(*) AS n, avg(v) AS a FROM {} GROUP BY k) ORDER BY n DESC, k LIMIT 2"
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
+    sql("INSERT INTO ev VALUES ('b', 1), ('c', 1), ('c', 2)")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+
+
+def test_a_table_with_rows_of_others_is_no_state(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE TABLE t (k STRING, n BIGINT, total BIGINT) USING delta {DELTA}")
+    sql("INSERT INTO t VALUES ('a', 100, 100), ('other', 1, 1)")
+    sql(f"CREATE FLOW t AS INSERT INTO t {COUNTS.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 5)")
+    sql("WAIT FLOW t")
+    assert set(sql.batch("SELECT * FROM t")) == {(None, 1, 3), ("a", 2, 6), ("b", 1, 2), ("other", 1, 1)}
+    assert state(sql) == "delta: in a table of its own"
+
+
+# Crashes.
+
+
+@pytest.mark.parametrize("query", [COUNTS, COUNTS.replace("sum(v)", "avg(v)")], ids=["table", "own"])
+def test_takes_up_what_a_crash_left(sql: Workshop, query: str) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
+    sql.freeze()
+    sql.take_in("t")
+    sql("FLUSH FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 10), ('c', 1)")
+    sql.take_in("t")
+    sql.crash()
+    assert sql.take_up() == ["t"]
+    assert [commit["reason"] for commit in sql.commits("t")] == ["command", "recovery"]
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+
+
+def test_a_crash_between_the_two_commits_of_a_flush(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = COUNTS.replace("sum(v)", "avg(v)")
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 10), ('c', 1)")
+
+    def dies(*_: object, **__: object) -> None:
+        raise OSError("died here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableWriter, "_merge_rows", dies)
+        with pytest.raises(PySparkException, match="died here"):
+            sql("WAIT FLOW t")
+    assert len(sql.commits("t")) == 1
+    sql.crash()
+    sql("INSERT INTO ev VALUES ('b', 4), ('c', 9)")  # to be flushed beside what was stored already
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+    assert are_contiguous(sql.commits("t"))
+
+
+@pytest.mark.parametrize("keys", ["k", "k, d"])
+def test_a_large_table_is_changed_row_by_row(sql: Workshop, monkeypatch: pytest.MonkeyPatch, keys: str) -> None:
+    """Rows marked in files that have marks already, whole files gone, new keys, and a table that others compact meanwhile."""
+    monkeypatch.setattr(commit, "SMALL_TABLE_BYTES", 0)
+    query = f"SELECT {keys}, count(*) AS n, sum(v) AS total, max(s) AS most FROM {{}} GROUP BY {keys}"
+    sql(f"CREATE TABLE ev USING delta AS {DATA.format(0, 400)}")
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    for first, last in ((390, 420), (0, 3), (0, 3), (0, 400)):
+        sql(f"INSERT INTO ev {DATA.format(first, last)}")
+        sql("WAIT FLOW t")
+        assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+    assert operations(sql) == ["WRITE", *["MERGE"] * 4]
+    sql("OPTIMIZE t")
+    sql(f"INSERT INTO ev {DATA.format(7, 9)}")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+    assert len(sql.commits("t")) == 6
+    assert are_contiguous(sql.commits("t"))
+
+
+def operations(sql: Workshop) -> list[str]:
+    """What others read of the table's newest commits, oldest first, but for its making."""
+    return [row.operation for row in reversed(sql("DESCRIBE HISTORY t")) if "CREATE" not in row.operation]
+
+
+# Others.
+
+
+@pytest.mark.parametrize("change", ["UPDATE t SET n = n + 1", "DELETE FROM t WHERE k = 'a'", "RESTORE TABLE t VERSION AS OF 0"])
+def test_a_change_by_somebody_else_is_told(sql: Workshop, change: str) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    sql(change)
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    with pytest.raises(PySparkException, match=f"Version 2 of the table in .*, {change.split()[0]}, changed rows"):
+        sql("WAIT FLOW t")
+    assert "CREATE OR REFRESH" in sql.shown("t").error
+    sql(f"CREATE OR REFRESH STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+@pytest.mark.parametrize("statement", ["OPTIMIZE t", "DELETE FROM t WHERE k = 'a'"])
+def test_a_write_in_the_middle_of_a_flush(sql: Workshop, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
+    for more in range(2):
+        sql(f"INSERT INTO ev SELECT CAST(id AS STRING), {more} FROM range(9)")
+        sql("WAIT FLOW t")
+    to_do, commit = [statement], TableTransaction._commit
+
+    def commit_after(self: TableTransaction, *arguments: Any) -> int:
+        if to_do:
+            sql(to_do.pop())
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(TableTransaction, "_commit", commit_after)
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    if statement.startswith("OPTIMIZE"):
+        sql("WAIT FLOW t")
+        assert sql.equals_batch()
+    else:
+        with pytest.raises(PySparkException, match="DELETE, changed rows"):
+            sql("WAIT FLOW t")
+    assert to_do == []
+
+
+def test_a_rewrite_by_somebody_else_is_fine(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
+    for more in range(3):
+        sql(f"INSERT INTO ev VALUES ('a', {more}), ('b', {more})")
+        sql("WAIT FLOW t")
+    sql("OPTIMIZE t")
+    sql("ALTER TABLE t SET TBLPROPERTIES ('comment' = 'ours')")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+def test_a_flow_keeps_its_state_where_it_is(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
+    with pytest.raises(PySparkException, match="CREATE OR REFRESH"):
+        sql("ALTER FLOW t SET ('state.backend.type' = 'rocksdb')")
+    sql("SET `spark.sqlext.state.backend.type` = rocksdb")
+    sql("STOP FLOW t")
+    sql("START FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+    assert state(sql).startswith("delta")
+    sql(f"CREATE OR REFRESH STREAMING TABLE t AS {COUNTS.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    assert state(sql) == "rocksdb: state.backend.type is rocksdb."
+    assert sql.equals_batch()
+
+
+def test_what_cannot_be_split_stays_in_rocksdb(sql: Workshop) -> None:
+    sql("CREATE TABLE ticks (at TIMESTAMP, v INT) USING delta")
+    late = (
+        "SELECT window.start AS s, count(*) AS n FROM STREAM ticks WATERMARK at DELAY OF INTERVAL 1 MINUTE "
+        "GROUP BY window(at, '5 minutes')"
+    )
+    (explained,) = sql(f"EXPLAIN CREATE STREAMING TABLE t {DELTA} AS {late}")
+    assert "aggregate: rocksdb: a watermark says when Spark forgets a group." in explained.plan
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {late}")
+    assert state(sql) == "rocksdb: a watermark says when Spark forgets a group."
+    (explained,) = sql(f"EXPLAIN CREATE STREAMING TABLE u {DELTA} AS SELECT v, count(*) AS n FROM STREAM ticks GROUP BY v")
+    assert "aggregate: delta: its results are all that is needed" in explained.plan
+
+
+def test_flushes_at_its_interval(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA.replace('10 minutes', '1 second')} AS {COUNTS.format(ONE_FILE)}")
+    eventually(sql.equals_batch, DEADLINE)
+    sql("INSERT INTO ev VALUES ('a', 30)")
+    eventually(sql.equals_batch, DEADLINE)

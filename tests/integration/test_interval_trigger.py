@@ -1,0 +1,118 @@
+"""One micro-batch for each flush interval: memory-only flows whose state is in a Delta table (FLIP-365)."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sqlext.execution.table_writer import TableWriter
+from tests.integration.test_memory_only import files
+from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
+from tests.support import eventually
+
+IN_DELTA = "'state.backend.type' = 'delta', 'execution.flush.memory-buffer-only' = 'true'"
+QUERY = COUNTS.format("STREAM ev WITH ('maxFilesPerTrigger' = '1')")
+
+
+def flow(sql: Workshop, interval: str, query: str = QUERY) -> None:
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({IN_DELTA}, 'execution.flush.max-interval' = '{interval}') AS {query}")
+
+
+def reasons(sql: Workshop) -> list[str]:
+    return [commit["reason"] for commit in sql.commits("t")]
+
+
+def test_what_arrives_waits_in_its_source_until_a_flush(sql: Workshop) -> None:
+    sql.source()
+    flow(sql, "10 minutes")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+    before = files(sql.home("t"))
+    commits = len(sql.commits("t"))
+    for more in range(3):
+        sql(f"INSERT INTO ev VALUES ('a', {more}), ('c', NULL)")
+
+    assert len(sql.commits("t")) == commits
+    assert files(sql.home("t")) == before
+    eventually(lambda: (sql.shown("t").lag or timedelta()) > timedelta(), DEADLINE)
+    sql("FLUSH FLOW t")
+    *_, newest = sql.commits("t")
+    assert len(sql.commits("t")) == commits + 1
+    assert newest["reason"] == "command"
+    assert newest["first_batch"] == newest["last_batch"]
+    assert newest["rows"] == 2
+    assert are_contiguous(sql.commits("t"))
+    assert sql.equals_batch()
+    assert files(sql.home("t")) == before
+
+
+def test_flushes_when_input_pauses_and_when_the_interval_is_over(sql: Workshop) -> None:
+    sql.source()
+    flow(sql, "30 seconds")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    eventually(lambda: reasons(sql)[-1] == "idle", DEADLINE)
+    assert sql.equals_batch()
+
+    sql("ALTER FLOW t SET ('execution.flush.max-interval' = '2 seconds')")
+    stop = threading.Event()
+
+    def arrive() -> None:
+        while not stop.wait(0.3):
+            sql("INSERT INTO ev VALUES ('b', 1)")
+
+    arrivals = threading.Thread(target=arrive)
+    arrivals.start()
+    try:
+        eventually(lambda: reasons(sql)[-2:] == ["interval", "interval"], DEADLINE)
+    finally:
+        stop.set()
+        arrivals.join()
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+    sql("STOP FLOW t")
+    sql("INSERT INTO ev VALUES ('b', 1)")
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+def test_a_crash_around_the_commit_loses_and_doubles_nothing(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch, is_after: bool
+) -> None:
+    sql.source()
+    flow(sql, "10 minutes")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 10), ('c', 1)")
+    merge = TableWriter._merge
+
+    def dies(self: TableWriter, *what: Any) -> None:
+        if is_after:
+            merge(self, *what)
+        raise RuntimeError("the driver has gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableWriter, "_merge", dies)
+        with pytest.raises(Exception, match="the driver has gone"):
+            sql("FLUSH FLOW t")
+    sql("START FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 1)")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+    assert are_contiguous(sql.commits("t"))
+
+
+def test_a_query_above_two_aggregates(sql: Workshop) -> None:
+    sql.source()
+    above = "SELECT x.k, x.n, y.total FROM ({}) x JOIN ({}) y ON x.k <=> y.k"
+    counts = "SELECT k, count(*) AS n FROM {} GROUP BY k"
+    sums = "SELECT k, sum(v) AS total FROM {} GROUP BY k"
+    flow(sql, "10 minutes", above.format(counts.format("STREAM ev"), sums.format("STREAM ev")))
+    for more in range(2):
+        sql(f"INSERT INTO ev VALUES ('a', {more}), ('new', 3)")
+        sql("FLUSH FLOW t")
+        assert sql.batch("SELECT * FROM t") == sql.batch(above.format(counts.format("ev"), sums.format("ev")))

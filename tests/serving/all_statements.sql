@@ -1,0 +1,111 @@
+-- Every statement of sqlext, as each kind of client runs it, each in a database of its own. Behind `-->` stands what it answers, a
+-- row a line; `...` is any text. The sums are worked out by hand from the two INSERTs.
+CREATE TABLE orders (customer STRING, amount INT) USING delta;
+INSERT INTO orders VALUES ('ann', 3), ('bob', 4), ('ann', 5);
+
+-- Flows.
+EXPLAIN CREATE STREAMING TABLE spent AS SELECT customer, sum(amount) AS amount FROM STREAM orders GROUP BY customer;
+--> == Job graph ==
+--> Sink spent [upsert by customer]
+--> +- Aggregate key: customer; customer, sum(amount) AS amount [is_output_idempotent]
+--> ...
+CREATE STREAMING TABLE spent TBLPROPERTIES ('execution.flush.max-interval' = '1 hour')
+AS SELECT customer, sum(amount) AS amount FROM STREAM orders GROUP BY customer;
+--> flow spent (<id>) started into spark_catalog.<database>.spent
+WAIT FLOW spent TIMEOUT 5 minutes;
+--> flow spent is up to date
+SELECT * FROM spent ORDER BY customer;
+--> ann | 8
+--> bob | 4
+SHOW FLOWS;
+--> spent | spark_catalog.<database>.spent | RUNNING | live | NULL | NULL | 3 | ... | 0 | ...
+DESCRIBE FLOW spent;
+--> name | spent
+--> target | spark_catalog.<database>.spent
+--> status | RUNNING
+--> ...
+ALTER FLOW spent SET ('execution.flush.max-interval' = '2 hours');
+--> flow spent altered: execution.flush.max-interval
+FLUSH FLOW spent;
+--> flow spent flushed
+STOP FLOW spent;
+--> flow spent stopped
+INSERT INTO orders VALUES ('cem', 7);
+START FLOW spent;
+--> flow spent (<id>) started
+WAIT FLOW spent TIMEOUT 5 minutes;
+--> flow spent is up to date
+SELECT * FROM spent ORDER BY customer;
+--> ann | 8
+--> bob | 4
+--> cem | 7
+CREATE TABLE large_orders (customer STRING, amount INT) USING delta;
+CREATE FLOW large AS INSERT INTO large_orders SELECT customer, amount FROM STREAM orders WHERE amount > 4;
+--> flow large (<id>) started into spark_catalog.<database>.large_orders
+WAIT FLOW large TIMEOUT 5 minutes;
+--> flow large is up to date
+SELECT * FROM large_orders ORDER BY amount;
+--> ann | 5
+--> cem | 7
+DROP FLOW large;
+--> flow large dropped; its target spark_catalog.<database>.large_orders stays
+
+-- Bounded queries and jobs.
+SELECT customer, count(*) AS orders FROM STREAM orders GROUP BY customer GLOBAL WINDOW END OF STREAM ORDER BY customer;
+--> ann | 2
+--> bob | 1
+--> cem | 1
+CREATE TABLE totals USING delta AS
+SELECT customer, sum(amount) AS total FROM STREAM orders GROUP BY customer GLOBAL WINDOW END OF STREAM;
+--> job <id> finished into totals, 3 rows, <seconds>
+SET execution.batch.job-recovery.enabled = true;
+--> execution.batch.job-recovery.enabled | true
+INSERT INTO totals SELECT 'all', sum(amount) FROM STREAM orders GLOBAL WINDOW END OF STREAM;
+--> job <id> finished into spark_catalog.<database>.totals, ...
+SELECT * FROM totals ORDER BY total;
+--> bob | 4
+--> cem | 7
+--> ann | 8
+--> all | 19
+SHOW JOBS;
+--> <id> | FINISHED | spark_catalog.<database>.totals | ...
+
+-- Partitions.
+SHOW PARTITION FUNCTIONS;
+--> ...
+SELECT * FROM sort_partition(TABLE(totals) WITH SINGLE PARTITION ORDER BY total DESC);
+--> all | 19
+--> ann | 8
+--> cem | 7
+--> bob | 4
+
+-- What is refused.
+STOP FLOW nobody;
+--> ERROR There is no flow `nobody`. SHOW FLOWS lists them.
+SHOW JOB EVENTS none;
+--> ERROR There is no job `none`...
+RESUME JOB none;
+--> ERROR There is no job `none`...
+CANCEL JOB none;
+--> ERROR There is no job `none`...
+CREATE STREAMING TABLE bad TBLPROPERTIES ('execution.flush.max-intervall' = '1 hour') AS SELECT count(*) AS n FROM STREAM orders;
+--> ERROR There is no option `execution.flush.max-intervall`. Did you mean `execution.flush.max-interval`? (line 1, pos 42)...
+INSERT INTO totals SELECT /*+ FLUSH_INTERVALL('1 hour') */ customer, sum(amount) FROM STREAM orders GROUP BY customer;
+--> ERROR There is no hint FLUSH_INTERVALL...Did you mean `FLUSH_INTERVAL`?...
+CREATE STREAMING TABLE bad AS SELECT customer, sum(amont) AS amount FROM STREAM orders GROUP BY customer;
+--> ERROR [UNRESOLVED_COLUMN.WITH_SUGGESTION] ...`amont`...
+CREATE TABLE bad AS SELECT customer FROM STREAM orders;
+--> ERROR CREATE TABLE .. AS ends, a stream does not. ...
+CREATE STREAMING;
+--> ERROR [PARSE_SYNTAX_ERROR] Syntax error at or near end of input. SQLSTATE: 42601 (line 1, pos 16)...
+SELECT * FROM nowhere;
+--> ERROR [TABLE_OR_VIEW_NOT_FOUND] The table or view `nowhere` cannot be found. ...
+DROP FLOW boom;
+--> ERROR sqlext failed on this statement (RuntimeError: no file notes.txt). Please report it.
+SELECT divide_by_zero(amount) FROM orders;
+--> ERROR ...ZeroDivisionError: division by zero...
+
+DROP FLOW spent;
+--> flow spent dropped; its target spark_catalog.<database>.spent stays
+DROP FLOW IF EXISTS spent;
+--> there is no flow spent

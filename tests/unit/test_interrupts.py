@@ -1,0 +1,91 @@
+"""Signals as wishes, and statements that wait and see that they were canceled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sqlext import cancellation
+from sqlext.errors import StatementCanceledError
+from sqlext.interrupts import Interrupts
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    found = Interrupts()
+    found.install()
+    yield found
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_the_first_signal_asks_for_the_end(interrupts: Interrupts) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    assert interrupts.asked.is_set()
+    assert interrupts.must_end
+
+
+def test_at_a_prompt_any_number_of_ctrl_c_leaves_the_process_alone(interrupts: Interrupts) -> None:
+    interrupts.is_forgiving = True
+    for _ in range(3):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.asked.is_set()
+    assert not interrupts.must_end
+
+
+def test_a_prompt_is_told_to_end(interrupts: Interrupts) -> None:
+    told: list[str] = []
+    interrupts.is_forgiving, interrupts.on_end = True, lambda: told.append("end")
+    os.kill(os.getpid(), signal.SIGINT)
+    assert told == []
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert told == ["end"]
+    assert interrupts.must_end
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    script = "import os, signal\nfrom sqlext.interrupts import Interrupts\nInterrupts().install()\n"
+    twice = "for _ in range(2): os.kill(os.getpid(), signal.SIGTERM)\nprint('never')"
+    ended = subprocess.run([sys.executable, "-c", script + twice], capture_output=True, text=True)
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert (ended.stdout, ended.stderr.strip()) == ("", "ended at once; flows are taken up again in the next run")
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """Of a statement whose Java thread nobody interrupts."""
+    monkeypatch.setattr(cancellation, "_is_interrupted", lambda _: False)
+    return cast(SparkSession, None)
+
+
+def test_a_wait_that_nobody_can_cancel_is_an_ordinary_one(session: SparkSession) -> None:
+    assert not cancellation.wait_for(session, threading.Event().wait, 0.01)
+
+
+def test_a_wait_ends_with_what_it_waits_for_and_at_its_deadline(session: SparkSession) -> None:
+    came, asked = threading.Event(), threading.Event()
+    with cancellation.canceled_by(asked):
+        assert not cancellation.wait_for(session, came.wait, 0.01)
+        came.set()
+        assert cancellation.wait_for(session, came.wait, 60)
+
+
+def test_a_wait_ends_when_the_statement_is_canceled(session: SparkSession) -> None:
+    asked = threading.Event()
+    with cancellation.canceled_by(asked):
+        threading.Timer(0.05, asked.set).start()
+        with pytest.raises(StatementCanceledError, match=r"^The statement was canceled\.$"):
+            cancellation.wait_for(session, threading.Event().wait, 60)
+        with pytest.raises(StatementCanceledError, match=r"canceled\. RESUME it\.$"):
+            cancellation.raise_if_canceled(session, " RESUME it.")
+    cancellation.raise_if_canceled(session)

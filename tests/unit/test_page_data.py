@@ -1,0 +1,316 @@
+"""What the page reads: Delta's commits, job events, a warehouse at rest, an address."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import socket
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from sqlext.cli import cli
+from sqlext.errors import SetupError
+from sqlext.execution.commit import CommitInfo
+from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, ExecutionVertexFinished, to_json
+from sqlext.execution.jobs.registry import JobEventKind, JobSpec, RegisteredEvent
+from sqlext.execution.registry import EventKind, FlowEvent
+from sqlext.execution.spec import FlowSpec, StreamSpec
+from sqlext.options import OPTIONS, is_option_key
+from sqlext.page import address, flushes
+from sqlext.page.files import LocalFolder
+from sqlext.page.flushes import FlushLog
+from sqlext.page.joblog import FinishedPart, JobLog, spans_of
+from sqlext.page.painter import Painter, flushes_chart, timeline_chart
+from sqlext.page.snapshot import FlowDetail, JobDetail, Span
+from sqlext.page.stored import StoredHome
+from sqlext.page.trace import trace
+from sqlext.plan import OutputMode
+from tests.pages import FLUSHES, HOSTILE, NINE, hostile_job
+
+MERGED = {"numTargetRowsInserted": "3", "numTargetRowsUpdated": "4", "numTargetRowsDeleted": "1", "executionTimeMs": "1250"}
+
+
+def write(folder: Path, number: int, *lines: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{number:020d}.json").write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+
+
+def commit(table: Path, version: int, info: CommitInfo | None, metrics: dict[str, str] = MERGED) -> None:
+    at = NINE + timedelta(minutes=version)
+    said: dict[str, Any] = {"timestamp": int(at.timestamp() * 1000), "operation": "MERGE", "operationMetrics": metrics}
+    said |= {"userMetadata": info.to_json()} if info is not None else {}
+    log = table / "_delta_log"
+    write(log, version, json.dumps({"commitInfo": said}, separators=(",", ":")), {"add": {"path": "x"}})
+
+
+def flush(version: int, flow_id: str = "f1") -> CommitInfo:
+    arrival = NINE + timedelta(minutes=version, seconds=-90)
+    return CommitInfo("views", flow_id, 2, version * 5, version * 5 + 4, 40, "interval", None, arrival)
+
+
+# Flushes.
+
+
+def test_flushes_are_the_flows_own_commits(tmp_path: Path) -> None:
+    commit(tmp_path, 0, None)
+    commit(tmp_path, 1, flush(1))
+    commit(tmp_path, 2, flush(2, "another flow"))
+    commit(tmp_path, 3, replace(flush(3), rows=-1), {})
+    log = FlushLog(LocalFolder(tmp_path.as_uri().replace("file://", "file:")), "f1")
+    first, last = log.read()
+    assert (first.version, first.reason, first.first_batch, first.last_batch, first.micro_batches) == (1, "interval", 5, 9, 5)
+    assert (first.buffered, first.changed, first.seconds) == (40, 8, 1.25)
+    assert first.waited == timedelta(seconds=90)
+    assert first.at == NINE + timedelta(minutes=1)
+    assert (last.version, last.buffered, last.changed, last.seconds) == (3, None, None, None)
+
+
+def test_later_flushes_are_read_as_they_come_and_the_oldest_are_forgotten(tmp_path: Path) -> None:
+    for version in range(200, 290):  # those before were cleaned up
+        commit(tmp_path, version, flush(version))
+    (tmp_path / "_delta_log" / "_last_checkpoint").write_text('{"version": 280, "size": 3}')
+    log = FlushLog(LocalFolder(str(tmp_path)), "f1")
+    assert [each.version for each in log.read()] == list(range(290 - flushes.SHOWN, 290))
+    commit(tmp_path, 290, flush(290))
+    commit(tmp_path, 291, None)
+    assert [each.version for each in log.read()] == list(range(291 - flushes.SHOWN, 291))
+
+
+def test_a_table_that_is_gone_or_torn_has_no_flushes(tmp_path: Path) -> None:
+    assert FlushLog(LocalFolder(str(tmp_path / "gone")), "f1").read() == ()
+    write(tmp_path / "_delta_log", 0, '{"commitInfo":{"timestamp":1,"userMetadata":"{\\"sqlext\\": 7}"}}')
+    assert FlushLog(LocalFolder(str(tmp_path)), "f1").read() == ()
+
+
+# Jobs.
+
+
+def part(vertex: int, number: int, epoch: int, began: float, ended: float) -> FinishedPart:
+    event = ExecutionVertexFinished(vertex, number, epoch, ended - began, {"rows_written": 10, "bytes_written": 100})
+    return FinishedPart(event, NINE + timedelta(seconds=ended))
+
+
+def test_the_time_between_two_drivers_is_left_out() -> None:
+    parts = [part(0, 0, 1, 0, 4), part(0, 1, 1, 1, 5), part(1, 0, 1, 5, 6), part(1, 1, 2, 3600, 3603)]
+    ended = NINE + timedelta(seconds=3605)
+    assert spans_of(parts, 2, {0: "Scan"}, ended, seconds=6.0) == (
+        Span("0 Scan", 1, 0.0, 5.0, 2, True),
+        Span("1", 1, 5.0, 6.0, 1, True),
+        Span("1", 2, 7.0, 10.0, 1, False),  # the second driver took 6 s, from 3599 to 3605; the first had worked for 6
+        Span("into the table", 2, 10.0, 12.0, 1, False),
+    )
+
+
+def stored_job(home: Path) -> None:
+    spec = JobSpec(
+        id="j00ff11",
+        statement="INSERT INTO t SELECT k, count(*) AS n FROM STREAM e GROUP BY k GLOBAL WINDOW END OF STREAM",
+        head="",
+        query="",
+        target=("spark_catalog", "default", "t"),
+        target_version=0,
+        target_location="",
+        is_sorted=True,
+        buckets=2,
+        pins=(),
+        fingerprint="",
+    )
+    events = [
+        RegisteredEvent(spec.id, JobEventKind.SUBMITTED, spec=spec.to_json(), at=NINE.isoformat()),
+        RegisteredEvent(spec.id, JobEventKind.STARTED, 1, "dead"),
+        RegisteredEvent(spec.id, JobEventKind.STARTED, 2, "dead too"),
+    ]
+    for number, event in enumerate(events, 1):
+        write(home / "jobs" / "registry", number, vars(event))
+    folder = home / "jobs" / spec.id
+    write(folder / "events", 1, to_json(ExecutionJobVertexInitialized(0, 2, ((0,), (1,)), "vertex-0-1", 1, "Scan", ())))
+    done = [part(0, 0, 1, 0, 4), part(0, 1, 2, 60, 62)]
+    for number, each in enumerate(done, 1):
+        info = {"commitInfo": {"timestamp": int(each.at.timestamp() * 1000), "userMetadata": to_json(each.event)}}
+        write(folder / "vertex-0-1" / "_delta_log", number, info)
+    write(folder / "vertex-0-1" / "_delta_log", 0, {"commitInfo": {"timestamp": 0}})
+
+
+def test_events_that_come_later_are_read_and_torn_ones_left_out(tmp_path: Path) -> None:
+    stored_job(tmp_path)
+    folder = tmp_path / "jobs" / "j00ff11"
+    log = JobLog(LocalFolder(str(folder)))
+    log.read()
+    assert sorted(log.parts) == [(0, 0), (0, 1)]
+    write(folder / "vertex-0-1" / "_delta_log", 3, '{"commitInfo": {"timestamp": 5, "userMeta')
+    write(folder / "events", 2, to_json(ExecutionJobVertexInitialized(1, 4, (), "vertex-1-2", 2)))
+    log.read()
+    assert sorted(log.parts) == [(0, 0), (0, 1)]
+    assert sorted(log.vertices) == [0, 1]
+
+
+# A warehouse at rest.
+
+
+def stored_flow(home: Path, table: Path) -> None:
+    statement = "CREATE STREAMING TABLE views AS SELECT k, count(*) AS n FROM STREAM e GROUP BY k"
+    key = "execution.flush.max-interval"
+    spec = FlowSpec(
+        id="f1",
+        name="views",
+        target=("spark_catalog", "default", "views"),
+        target_location=f"file:{table}",
+        target_id="",
+        statement=statement,
+        streams=(StreamSpec("", "SELECT 1", OutputMode.UPDATE),),
+        given={"PROPERTY": {key: "2 s"}, "CONF": {key: "9 s"}},
+    )
+    write(home / "registry", 1, vars(FlowEvent("f1", EventKind.RESERVED, spec=spec.to_json(), host="dead")))
+    write(home / "registry", 2, vars(FlowEvent("f1", EventKind.STARTED, 1, "dead", at=NINE.isoformat())))
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    folder = tmp_path / "a 100% warehouse"
+    stored_flow(folder / "_sqlext", folder / "views")
+    stored_job(folder / "_sqlext")
+    commit(folder / "views", 0, None)
+    commit(folder / "views", 1, flush(1))
+    return folder
+
+
+def test_a_warehouse_tells_its_flows_and_jobs_without_spark(warehouse: Path) -> None:
+    home = StoredHome(warehouse)
+    overview = home.overview()
+    assert [(flow.name, flow.status) for flow in overview.flows] == [("views", "LOST")]
+    assert [(job.id, job.status) for job in overview.jobs] == [("j00ff11", "LOST")]
+    flow = home.detail("VIEWS")
+    assert isinstance(flow, FlowDetail)
+    assert [each.version for each in flow.flushes] == [1]
+    assert flow.options == (("execution.flush.max-interval", "2 s", "table property"),)
+    assert flow.buffering == "for at most 2 s"
+    assert flow.trace.graph is not None
+    assert [operator.attributes for operator in flow.trace.graph.operators] == [(), ("is_output_idempotent",)]
+    job = home.detail("j00")
+    assert isinstance(job, JobDetail)
+    (vertex,) = job.vertices
+    assert (vertex.name, vertex.parts, vertex.done, vertex.skipped, vertex.rows) == ("Scan", 2, 2, 1, 20)
+    assert (job.summary.parts, job.summary.skipped, job.drivers) == (2, 1, 2)
+    assert [span.is_skipped for span in job.spans] == [True, False]
+
+
+def test_report_writes_one_file_and_starts_no_java(warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    for name in ("views", "j00ff"):
+        result = CliRunner().invoke(cli, ["report", name, "-o", str(tmp_path / name), "--warehouse", str(warehouse)])
+        assert result.exit_code == 0, result.output
+        assert (tmp_path / name).read_text().count("data:image/svg+xml;base64,") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report", "vews"], "There is no flow `vews`, and no one job whose id begins so. Did you mean `views`?"),
+        (["report", "zzz"], "There are `views`, `j00ff11`."),
+        (["report", "views", "--warehouse", "/nowhere"], "There is no warehouse in /nowhere"),
+        (["report", "views", "-o", "/nowhere/r.html"], "cannot be written to /nowhere/r.html: No such file or directory."),
+        (["run", "--page", "99999"], "expected [HOST:]PORT, such as 8080 or [::1]:8080, not '99999'"),
+        (["run", "--page", "http://x:1"], "expected [HOST:]PORT"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_sentence(warehouse: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    defaults = {"--warehouse": str(warehouse)} | ({"-o": str(tmp_path / "r")} if arguments[0] == "report" else {})
+    given = [*arguments, *(word for key, value in defaults.items() if key not in arguments for word in (key, value))]
+    result = CliRunner().invoke(cli, given)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_a_port_that_is_taken_is_told_before_spark_starts(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(cli, ["run", "--page", str(port), "--warehouse", str(warehouse)])
+    assert result.exit_code == 2
+    assert result.output.strip().splitlines() == [
+        f"The page's port {port} is taken on 127.0.0.1. Give another one with --page, or 0 for any."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "is_loopback", "url"),
+    [
+        ("8080", "127.0.0.1", 8080, True, "http://127.0.0.1:8080/"),
+        ("localhost:0", "localhost", 0, True, "http://localhost:0/"),
+        ("[::1]:80", "::1", 80, True, "http://[::1]:80/"),
+        ("0.0.0.0:8080", "0.0.0.0", 8080, False, "http://0.0.0.0:8080/"),
+        ("a-host.example:1", "a-host.example", 1, False, "http://a-host.example:1/"),
+    ],
+)
+def test_an_address(text: str, host: str, port: int, is_loopback: bool, url: str) -> None:
+    found = address.parse(text)
+    assert (found.host, found.port, found.is_loopback, found.url) == (host, port, is_loopback, url)
+
+
+def test_a_host_that_is_not_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SetupError, match=r"^The page cannot be served at 192\.0\.2\.1:8080: "):
+        address.Address("192.0.2.1", 8080).listen()
+
+
+# Traces, and charts.
+
+
+def test_a_trace_looks_at_no_table_and_always_ends() -> None:
+    def doubled(times: int) -> str:
+        twice = [f"c{i + 1} AS (SELECT a.k FROM c{i} a JOIN c{i} b ON a.k = b.k)" for i in range(times)]
+        first = "c0 AS (SELECT k, count(*) FROM STREAM e GROUP BY k)"
+        return f"CREATE STREAMING TABLE t AS WITH {', '.join([first, *twice])} SELECT * FROM c{times}"
+
+    assert trace(doubled(3)).error == ""
+    assert "reads more than 1,000 relations" in trace(doubled(30)).error
+    assert "RecursionError" in trace(f"CREATE STREAMING TABLE t AS SELECT {'(' * 9000}1{')' * 9000} FROM STREAM e").error
+    assert "at most 20,000" in trace("SELECT 1 -- " + "x" * 20_000).error
+
+
+def test_charts_are_drawn_by_a_process_that_is_started_again_when_it_has_ended() -> None:
+    with Painter() as painter:
+        drawn = painter.svg(flushes_chart(HOSTILE, FLUSHES), 330)
+        assert "<script" not in drawn
+        assert 'role="img"><title>Rows, seconds and micro-batches of the last flushes of "&gt;&lt;script' in drawn
+        assert "prefers-color-scheme" in drawn
+        assert " style=" not in drawn
+        process = painter._process
+        assert process is not None
+        assert painter.svg(flushes_chart(HOSTILE, FLUSHES), 330) == drawn
+        process.kill()
+        process.wait()
+        timeline = painter.svg(timeline_chart(hostile_job()), 720)
+        assert "parts: 1 skipped" in timeline
+        assert "parts: 2 run" in timeline
+        with pytest.raises(SetupError, match="The chart cannot be drawn: KeyError: 'pie'"):
+            painter.svg({"kind": "pie", "title": "", "rows": []}, 330)
+        started = painter._process
+        assert started is not None
+    assert started.poll() is not None
+    with pytest.raises(SetupError, match="closing"):
+        painter.svg({"kind": "pie", "title": "", "rows": []}, 330)
+
+
+def test_the_readme_tells_how_to_use_it() -> None:
+    """Its commands are commands, its options options, its number of flushes the one that is shown."""
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("## The page") : text.index("## Benchmarks")]
+    commands = re.findall(r"^sqlext (\w+) (.*?)(?: +#.*)?$", section, re.MULTILINE)
+    assert [name for name, _ in commands] == ["run", "report"]
+    for name, arguments in commands:
+        known = {option for parameter in cli.commands[name].params for option in parameter.opts}
+        assert {word for word in arguments.split() if word.startswith("-")} <= known
+    assert f"the last {flushes.SHOWN} flushes" in section
+    (key,) = re.findall(r"`(execution\.[\w.-]+)`", section)
+    assert is_option_key(key)
+    assert key in OPTIONS
+    for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        for module, name in re.findall(r"^from (sqlext\S+) import (\w+)$", code, re.MULTILINE):
+            assert callable(getattr(importlib.import_module(module), name))

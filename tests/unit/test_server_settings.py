@@ -1,0 +1,39 @@
+"""What is told before Spark is started: where a server may listen, and settings of Hive's."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from sqlext.errors import SetupError
+from sqlext.server import ConnectServer, ThriftServer, check_address, hive_settings
+
+
+def test_a_taken_port_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for server in (ThriftServer("127.0.0.1", port), ConnectServer("127.0.0.1", port)):
+            with pytest.raises(SetupError, match=rf"cannot listen on 127\.0\.0\.1:{port}: another program has that port\."):
+                server.check()
+    ThriftServer("127.0.0.1", port).check()
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("192.0.2.77", "that is no address of this machine. Choose another with --host."),
+        ("no such host", "there is no such host. Choose another with --host."),
+    ],
+)
+def test_a_wrong_host_is_told(host: str, reason: str) -> None:
+    with pytest.raises(SetupError) as error:
+        check_address("Thrift", host, 10000)
+    assert error.value.message.endswith(reason)
+
+
+def test_settings_of_hive_go_through_hadoop() -> None:
+    given = {"hive.server2.authentication": "LDAP", "spark.driver.memory": "4g"}
+    assert hive_settings(given) == {"spark.hadoop.hive.server2.authentication": "LDAP", "spark.driver.memory": "4g"}
