@@ -16,10 +16,11 @@ from sqlext.keyed_functions import KEYED_FUNCTIONS
 from sqlext.names import quote, quote_parts
 from sqlext.partition_functions import PARTITION_FUNCTIONS
 from sqlext.storage import HadoopPath
+from tests.java import share_archive
 from tests.support import eventually
 
 _THREADS = ("sqlext-flush-", "sqlext-pace-", "sqlext-stage-", "sqlext-wait-", "sqlext-end-")
-_DEADLINE = 30.0
+_DEADLINE = 120.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--clients", type=int, default=4, help="Thrift clients side by side; by hand, 32")
     parser.addoption("--statements", type=int, default=12, help="statements of each of them; by hand, 100")
     parser.addoption("--sessions", type=int, default=30, help="Thrift sessions, one after the other; by hand, 2000")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # not one of xdist's processes, but the one that starts them
+        share_archive()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.support import eventually
 
 ONE_TIER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # half the CPU time of a process as short as these
 _QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+_SHARED = "SQLEXT_TEST_CLASSES"
 _DEADLINE = 600.0
 _USUAL = """
 CREATE TABLE ev (k STRING, v INT) USING json;
@@ -24,16 +26,29 @@ SELECT * FROM t;
 """
 
 
+def share_archive() -> None:
+    """Let this process and those that it starts have one archive, until this one ends: the processes of `pytest -n`."""
+    folder = tempfile.mkdtemp(prefix="sqlext-java-")
+    os.environ[_SHARED] = folder
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
 @cache
 def java_options() -> str:
     """Java's options, with an archive of the classes of Spark and Delta as Java has loaded and verified them once (JEP 350).
 
-    The archive is made when the first test asks for it, and lives as long as this process. Where it does not fit, Java goes
-    without.
+    The archive is made when the first test of any process asks for it. Where it does not fit, Java goes without.
     """
-    folder = Path(tempfile.mkdtemp(prefix="sqlext-java-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = Path(os.environ[_SHARED])
     archive = folder / "classes.jsa"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            _make(folder, archive)
+    return f"{ONE_TIER} {_QUIET} -XX:SharedArchiveFile={archive}"
+
+
+def _make(folder: Path, archive: Path) -> None:
     (folder / "usual.sql").write_text(_USUAL)
     command = [sys.executable, "-m", "sqlext.cli", "run", str(folder / "usual.sql"), "--until-idle"]
     command += ["--warehouse", str(folder / "warehouse")]
@@ -43,7 +58,6 @@ def java_options() -> str:
     lock = folder / "warehouse" / "_metastore" / "lock"
     eventually(lambda: _is_free(lock), _DEADLINE, lambda: "Java has not ended")
     assert archive.exists(), f"Java has written no {archive}"
-    return f"{ONE_TIER} {_QUIET} -XX:SharedArchiveFile={archive}"
 
 
 def _is_free(lock: Path) -> bool:

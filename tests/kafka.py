@@ -62,10 +62,10 @@ class Broker:
     def stop(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=120)
 
     def create(self, topic: str, partitions: int = 2) -> None:
         from confluent_kafka.admin import AdminClient

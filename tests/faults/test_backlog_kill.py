@@ -92,7 +92,7 @@ class World:
         eventually(runs, DEADLINE, self.output)
         time.sleep(random.uniform(0.0, INTERVAL))  # any moment will do
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         begun, ended = self.marks("offsets"), self.marks("commits")
         newest = max(begun)
         return time.time() - begun[newest] if newest not in ended else 0.0

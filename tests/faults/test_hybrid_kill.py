@@ -142,4 +142,4 @@ def kill_at_any_moment(world: World) -> None:
     time.sleep(random.uniform(0.0, 8.0))
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=120)

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from tests.java import java_options
 
-DEADLINE = 180.0
+DEADLINE = 300.0
 PARTS_A_KILL = 5  # at most so many more finish; a job has about a dozen
 KILLS_A_JOB = 3
 SETTINGS = """
@@ -134,7 +134,7 @@ def run_once(world: World, kills: int) -> bool:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(timeout=30)
+                process.wait(timeout=120)
         if not is_over:
             world.killed[world.kind] += 1
             world.seen |= {(vertex, part): epoch for vertex, part, epoch in world.finished_parts()}

@@ -41,9 +41,9 @@ SELECT k, count(*) AS n, sum(v) AS s FROM STREAM events WITH ('maxFilesPerTrigge
 CREATE STREAMING TABLE IF NOT EXISTS copies AS
 SELECT k, v FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}');
 """
-START_DEADLINE = 120.0
+START_DEADLINE = 240.0
 FINISH_DEADLINE = 900.0  # the flow that appends takes every file that came meanwhile
-MOMENT_DEADLINE = 60.0
+MOMENT_DEADLINE = 180.0
 
 
 class Mode(StrEnum):
@@ -107,7 +107,7 @@ class World:
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait(timeout=120)
 
     def output(self) -> str:
         return (self.folder / "out.log").read_text(errors="replace")[-4000:]

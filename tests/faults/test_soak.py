@@ -31,8 +31,7 @@ MOST_PAUSE = 0.8  # seconds between two arrivals; most are shorter than the 1 s 
 LONG_PAUSE = 2.5  # now and then, so that it does
 SAMPLES = 12  # in all, so 4 in each third; each stops Java for a full garbage collection
 SLACK = 1.0
-"""Seconds beside the interval, the micro-batches and the flush: the ticker's beat, the source's polling, a test's full
-garbage collection in between."""
+"""Seconds beside the interval, the micro-batches, the flush and the test's own stops: the ticker's beat, the source's polling."""
 DEADLINE = 120.0
 MODES = {"durable": "false", "memory-only": "true"}
 POOLS = ("block-manager", "broadcast-excha", "shuffle-exchang", "ResultQueryStag", "QueryStageCreat")
@@ -105,6 +104,14 @@ class Measured:
         self._batch = max((progress.batchId for progress in self._progress()), default=-1)
         self.micro_batch = 0.0
         self.flush = 0.0
+        self.stop = 0.0
+
+    def footprint(self, spark: SparkSession, home: str) -> Footprint:
+        """What the process holds; all of it stands still meanwhile."""
+        began = time.monotonic()
+        found = footprint(spark, home)
+        self.stop = max(self.stop, time.monotonic() - began)
+        return found
 
     def look_at_flush(self) -> None:
         """Cheap: for each arrival, so that no flush is missed."""
@@ -168,7 +175,7 @@ def test_stays_fresh_and_small(spark: SparkSession, tmp_path: Path, soak_seconds
         if len(arrivals.times) % 20 == 0:
             measured.look_at_micro_batches()
         if passed >= len(found) * soak_seconds / SAMPLES:
-            found.append(footprint(spark, host.home))
+            found.append(measured.footprint(spark, host.home))
         tick.wait(arrivals.pause())
     spark.sql("WAIT FLOW totals")
     measured.look_at_flush()
@@ -180,11 +187,12 @@ def test_stays_fresh_and_small(spark: SparkSession, tmp_path: Path, soak_seconds
     location = local(spark.sql("DESCRIBE DETAIL totals").collect()[0].location)
     stale, commits = staleness(location, arrivals.times, first)
     # Two micro-batches: the one that ran when a row came, and its own. A flush longer than the interval holds up the next.
-    bound = max(INTERVAL, measured.flush) + measured.flush + 2 * measured.micro_batch + SLACK
+    bound = max(INTERVAL, measured.flush) + measured.flush + 2 * measured.micro_batch + measured.stop + SLACK
     growth = compare(found)
     print(
         f"\n{mode}: {len(arrivals.times) - first} arrivals, {commits} flushes in {soak_seconds:.0f} s; stalest {stale:.2f} s of "
-        f"{bound:.2f} s (interval {INTERVAL:.0f}, flush {measured.flush:.2f}, micro-batch {measured.micro_batch:.2f})"
+        f"{bound:.2f} s (interval {INTERVAL:.0f}, flush {measured.flush:.2f}, micro-batch {measured.micro_batch:.2f}, "
+        f"stopped for a look {measured.stop:.2f})"
     )
     for name, (before, after, allowed) in growth.items():
         print(f"  {name}: {before:.1f} in the first third, {after:.1f} in the last, {allowed:.1f} allowed")

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from tests.java import java_options
 from tests.support import eventually
 
-DEADLINE = 120.0
+DEADLINE = 300.0
 PROGRAM = """
 import sys, time
 from pathlib import Path
@@ -31,7 +31,7 @@ folder = Path(sys.argv[1])
 
 def gate(value):
     (folder / "reached").touch()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (folder / "open").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -51,7 +51,7 @@ with embedded_session(folder / "warehouse", conf) as spark:
     while not (folder / "reached").exists():
         time.sleep(0.02)
     spark.sql("INSERT INTO hist VALUES (0, 1000000)")  # after the first stage has read it
-    spark.sql("WAIT FLOW t TIMEOUT 2 minutes")
+    spark.sql("WAIT FLOW t TIMEOUT 4 minutes")
 """
 
 
@@ -66,7 +66,7 @@ def test_a_restart_does_not_compute_a_finished_stage(tmp_path: Path, spark: Spar
             time.sleep(random.uniform(0, 1))  # the moment is the fault, nothing waits for it
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(timeout=30)
+            process.wait(timeout=120)
         assert results(tmp_path, 2) == []
         firsts.update((file.name, file.stat().st_mtime_ns) for file in results(tmp_path, 1))
     (tmp_path / "open").touch()

@@ -53,7 +53,7 @@ def epoch(sql: Workshop) -> tuple[str, str]:
     return rows["id"], rows["epoch"]
 
 
-def test_an_unchanged_model_leaves_its_flow_alone(sql: Workshop, project: Project) -> None:
+def test_an_unchanged_model_leaves_its_flow_alone_and_options_are_altered(sql: Workshop, project: Project) -> None:
     before = epoch(sql)
     assert sql.batch("SELECT * FROM models.counts") == [("a", 1), ("b", 1), (None, 1)]
     sql("INSERT INTO events.ev VALUES ('a', 7)")
@@ -62,9 +62,6 @@ def test_an_unchanged_model_leaves_its_flow_alone(sql: Workshop, project: Projec
     assert epoch(sql) == before
     assert sql.batch("SELECT * FROM models.counts") == [("a", 2), ("b", 1), (None, 1)]
 
-
-def test_options_are_altered_and_a_stopped_flow_is_started(sql: Workshop, project: Project) -> None:
-    before = epoch(sql)
     project.edit("models/counts.sql", "10 minutes", "20 minutes")
     sql("STOP FLOW models.counts")
     assert project("run") == {"counts": "altered, started"}

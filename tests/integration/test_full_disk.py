@@ -16,7 +16,7 @@ from sqlext import session as sqlext_session
 from sqlext.options import HOME_KEY
 from tests.support import commits, eventually, rows
 
-DEADLINE = 90.0
+DEADLINE = 180.0
 COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM {} GROUP BY k"
 BUFFERED = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')"
 
@@ -68,7 +68,7 @@ def test_a_flow_fails_with_the_disk_and_catches_up(spark: SparkSession, home: Pa
     filler = fill(home.parent)
     spark.sql("INSERT INTO ev VALUES ('a', 10), ('c', 30)")
     with pytest.raises(PySparkException, match=r"^Flow `t` has failed: .*No space left on device"):
-        spark.sql("WAIT FLOW t TIMEOUT 1 minute")
+        spark.sql("WAIT FLOW t TIMEOUT 3 minutes")
 
     def shown() -> tuple[str, str | None]:
         row = spark.sql("SHOW FLOWS").collect()[0]

@@ -29,7 +29,7 @@ from tests.support import eventually
 
 ODD = '<b>odd</b> & "name" / ../%2e'
 JOB = "CREATE TABLE totals USING delta AS SELECT k, count(*) AS n FROM STREAM ev GROUP BY k GLOBAL WINDOW END OF STREAM"
-DEADLINE = 60.0
+DEADLINE = 180.0
 BACKGROUNDS = {"dark": "rgb(20, 24, 29)", "light": "rgb(255, 255, 255)"}
 
 

@@ -14,7 +14,7 @@ from sqlext.execution.host import FlowHost
 from sqlext.names import quote
 from tests.support import commits, rows
 
-DEADLINE = 90.0
+DEADLINE = 180.0
 COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM {} GROUP BY k"
 BUFFERED = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')"
 

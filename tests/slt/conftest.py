@@ -28,7 +28,7 @@ class SltSession:
         return self._spark.sql(sql).collect()
 
     def wait(self, flow: str) -> None:
-        self.execute(f"WAIT FLOW {flow} TIMEOUT 2 minutes")
+        self.execute(f"WAIT FLOW {flow} TIMEOUT 4 minutes")
 
     def restart(self) -> None:
         installed = sqlext_session._installed[self._spark.sparkContext.applicationId]

@@ -78,6 +78,6 @@ def test_the_end_does_not_wait_for_a_callback_thread_that_reads() -> None:
     embedded._wake_callback_threads(
         SimpleNamespace(get_callback_server=lambda: SimpleNamespace(connections=[connection, SimpleNamespace(socket=javas)]))
     )
-    reader.join(10)
+    reader.join(60)
     assert not reader.is_alive()
     stream.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
 
-DEADLINE = 10.0  # seconds that a test waits for a thread before it fails
+DEADLINE = 60.0  # seconds that a test waits for a thread before it fails
 SOON = 0.02  # seconds in which something must not happen
 
 

@@ -301,7 +301,7 @@ def test_charts_are_drawn_by_a_process_that_is_started_again_when_it_has_ended()
 def test_the_readme_tells_how_to_use_it() -> None:
     """Its commands are commands, its options options, its number of flushes the one that is shown."""
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("## The page") : text.index("## Benchmarks")]
+    section = text[text.index("## The page") : text.index("## SQL reference")]
     commands = re.findall(r"^sqlext (\w+) (.*?)(?: +#.*)?$", section, re.MULTILINE)
     assert [name for name, _ in commands] == ["run", "report"]
     for name, arguments in commands:
