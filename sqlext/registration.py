@@ -65,6 +65,7 @@ def sql_functions(function: PythonFunction) -> dict[str, Any]:
     def call(*arguments: Any) -> Any:  # without type hints: Spark would guess an Arrow function from them, and warn
         return function.function(*arguments)
 
+    call.__name__ = function.over_list_name if function.is_aggregate else function.name  # as plans show it, in each session
     plain = F.udf(call, function.returns, useArrow=False)  # Spark 4.2 can hang in Arrow UDFs over columnar input
     if not function.is_aggregate:
         return {function.name: plain}

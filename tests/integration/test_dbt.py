@@ -176,7 +176,6 @@ def flows(port: int) -> dict[str, tuple[str, str]]:
     return {name: (described["id"], described["epoch"]) for name, described in named.items()}
 
 
-@pytest.mark.by_hand
 def test_the_example_over_thrift(tmp_path: Path, warehouse: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQLEXT_PORT", str(port))
     dbt = example(warehouse.parent / "example", "thrift")
@@ -223,7 +222,6 @@ def sqlext_dbt(*arguments: str, cwd: Path | None = None) -> str:
     return ended.stdout
 
 
-@pytest.mark.by_hand
 def test_the_same_flows_go_on_in_dbts_own_process(warehouse: Path) -> None:
     quick = f"spark.driver.extraJavaOptions={ONE_TIER}"
     said = sqlext_dbt(

@@ -23,7 +23,7 @@ from tests.serving.ldap import PASSWORD, USER, ldap_server
 from tests.serving.script import cases, settled
 from tests.support import eventually
 
-pytestmark = [pytest.mark.timeout(3 * DEADLINE), pytest.mark.by_hand]
+pytestmark = pytest.mark.timeout(3 * DEADLINE)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ AS SELECT sensor, max(celsius) AS celsius
 FROM STREAM readings GROUP BY sensor;
 """
 
-pytestmark = [pytest.mark.timeout(3 * DEADLINE), pytest.mark.by_hand]
+pytestmark = pytest.mark.timeout(3 * DEADLINE)
 
 
 def test_an_hour_at_the_prompt(tmp_path: Path) -> None:

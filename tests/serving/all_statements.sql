@@ -1,14 +1,11 @@
 -- Every statement of sqlext, as each kind of client runs it, each in a database of its own. Behind `-->` stands what it answers, a
--- row a line; `...` is any text. The sums are worked out by hand from the two INSERTs.
+-- row a line (beeline joins the lines of one value); `...` is any text. The sums are worked out by hand from the two INSERTs.
 CREATE TABLE orders (customer STRING, amount INT) USING delta;
 INSERT INTO orders VALUES ('ann', 3), ('bob', 4), ('ann', 5);
 
 -- Flows.
 EXPLAIN CREATE STREAMING TABLE spent AS SELECT customer, sum(amount) AS amount FROM STREAM orders GROUP BY customer;
---> == Job graph ==
---> Sink spent [upsert by customer]
---> +- Aggregate key: customer; customer, sum(amount) AS amount [is_output_idempotent]
---> ...
+--> == Job graph ==...Sink spent [upsert by customer]...+- Aggregate key: customer; customer, sum(amount) AS amount [is_output_idempotent]...
 CREATE STREAMING TABLE spent TBLPROPERTIES ('execution.flush.max-interval' = '1 hour')
 AS SELECT customer, sum(amount) AS amount FROM STREAM orders GROUP BY customer;
 --> flow spent (<id>) started into spark_catalog.<database>.spent
@@ -89,9 +86,9 @@ RESUME JOB none;
 CANCEL JOB none;
 --> ERROR There is no job `none`...
 CREATE STREAMING TABLE bad TBLPROPERTIES ('execution.flush.max-intervall' = '1 hour') AS SELECT count(*) AS n FROM STREAM orders;
---> ERROR There is no option `execution.flush.max-intervall`. Did you mean `execution.flush.max-interval`? (line 1, pos 42)...
+--> ERROR sqlext has no option `execution.flush.max-intervall`. Did you mean `execution.flush.max-interval`? (line 1, pos 76)...
 INSERT INTO totals SELECT /*+ FLUSH_INTERVALL('1 hour') */ customer, sum(amount) FROM STREAM orders GROUP BY customer;
---> ERROR There is no hint FLUSH_INTERVALL...Did you mean `FLUSH_INTERVAL`?...
+--> ERROR There is no hint `FLUSH_INTERVALL`. Did you mean `FLUSH_INTERVAL`? ...(line 1, pos 30)...
 CREATE STREAMING TABLE bad AS SELECT customer, sum(amont) AS amount FROM STREAM orders GROUP BY customer;
 --> ERROR [UNRESOLVED_COLUMN.WITH_SUGGESTION] ...`amont`...
 CREATE TABLE bad AS SELECT customer FROM STREAM orders;
@@ -103,7 +100,7 @@ SELECT * FROM nowhere;
 DROP FLOW boom;
 --> ERROR sqlext failed on this statement (RuntimeError: no file notes.txt). Please report it.
 SELECT divide_by_zero(amount) FROM orders;
---> ERROR ...ZeroDivisionError: division by zero...
+--> ERROR ...ZeroDivisionError: integer division or modulo by zero...
 
 DROP FLOW spent;
 --> flow spent dropped; its target spark_catalog.<database>.spent stays

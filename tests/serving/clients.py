@@ -125,7 +125,7 @@ def by_beeline(server: Serving, database: str, texts: Sequence[str]) -> list[str
         text=True,
         timeout=DEADLINE,
     ).stdout
-    printed = re.sub(r"null {20,}null", "", printed)
+    printed = re.sub(r"null {20,}\s*null\n?", "", printed)  # its progress bar, erased
     printed = re.sub(r"^WARNING: Using incubator modules.*\n", "", printed, flags=re.MULTILINE)
     pieces = printed.split(f"{_MARK}\n")[:-1]
     assert len(pieces) == len(texts), printed
@@ -134,7 +134,7 @@ def by_beeline(server: Serving, database: str, texts: Sequence[str]) -> list[str
 
 def _of_beeline(printed: str) -> str:
     error = re.fullmatch(r"Error: (.*) \(state=\w*,code=0\)\n*(?:Aborting.*)?", printed.strip(), re.DOTALL)
-    return f"ERROR {error[1].strip()}" if error else printed.strip("\n").replace("\t", " | ")
+    return f"ERROR {error[1].strip()}" if error else printed.strip("\n\0").replace("\t", " | ")
 
 
 def by_connect(server: Serving, database: str, texts: Sequence[str], *command: str) -> list[str]:
