@@ -1,4 +1,5 @@
-"""The servers, from the outside: one process serves Thrift and Spark Connect; PyHive, beeline and a Connect client talk to it."""
+"""The servers, from the outside: one process serves Thrift and Spark Connect; PyHive, beeline, a Connect client
+and dbt talk to it."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from TCLIService.ttypes import TOperationState
 from thrift.transport.TTransport import TTransportException
 
 from tests.serving.clients import DEADLINE, Serving, answer, by_beeline, by_connect, by_pyhive, serving
+from tests.serving.dbt_client import by_dbt
 from tests.serving.ldap import PASSWORD, USER, ldap_server
 from tests.serving.script import cases, settled
 from tests.support import eventually
@@ -54,7 +56,7 @@ def sales(server: Serving) -> Serving:
 # All statements, by each kind of client.
 
 
-@pytest.mark.parametrize("client", [by_pyhive, by_beeline, by_connect])
+@pytest.mark.parametrize("client", [by_pyhive, by_beeline, by_connect, by_dbt])
 def test_each_kind_of_client_gets_the_same_answers(
     server: Serving, client: Callable[[Serving, str, Sequence[str]], list[str]]
 ) -> None:
