@@ -27,7 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--complete", action="store_true", help="write the rows that come back into the .slt files")
     parser.addoption("--kills", type=int, default=1, help="how often a fault test kills its process")
     parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")
-    parser.addoption("--by-hand", action="store_true", help="run tests that take minutes as well: of servers, dbt, a terminal")
     parser.addoption("--clients", type=int, default=4, help="Thrift clients side by side; by hand, 32")
     parser.addoption("--statements", type=int, default=12, help="statements of each of them; by hand, 100")
     parser.addoption("--sessions", type=int, default=30, help="Thrift sessions, one after the other; by hand, 2000")
@@ -36,13 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # not one of xdist's processes, but the one that starts them
         share_archive()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--by-hand"):
-        for item in items:
-            if item.get_closest_marker("by_hand"):
-                item.add_marker(pytest.mark.skip(reason="takes minutes: --by-hand"))
 
 
 @pytest.fixture
