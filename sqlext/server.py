@@ -56,18 +56,32 @@ class Server(Protocol):
         """Take no more clients, and end the statements of those that are there."""
 
 
-class ThriftServer:
-    """Spark's HiveServer2.
+class _Listener:
+    """What listens on one address.
 
     Args:
         host: a name or address of this machine; `0.0.0.0` for all of them.
         port: 0 for any that is free.
+
+    Attributes:
+        what: it is called in messages.
     """
+
+    what: str
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
         self._server: Any = None
+
+    def check(self) -> None:
+        check_address(self.what, self._host, self._port)
+
+
+class ThriftServer(_Listener):
+    """Spark's HiveServer2."""
+
+    what = "Thrift"
 
     def settings(self) -> Mapping[str, str]:
         return {
@@ -76,9 +90,6 @@ class ThriftServer:
             f"{_HADOOP}hive.server2.transport.mode": "binary",
             **_WITHOUT_TRACEBACKS,
         }
-
-    def check(self) -> None:
-        check_address("Thrift", self._host, self._port)
 
     def start(self, spark: SparkSession) -> str:
         _show_to_hive(spark)
@@ -99,18 +110,10 @@ class ThriftServer:
             self._server.stop()
 
 
-class ConnectServer:
-    """Spark Connect.
+class ConnectServer(_Listener):
+    """Spark Connect."""
 
-    Args:
-        host: a name or address of this machine; `0.0.0.0` for all of them.
-        port: 0 for any that is free.
-    """
-
-    def __init__(self, host: str, port: int) -> None:
-        self._host = host
-        self._port = port
-        self._service: Any = None
+    what = "Spark Connect"
 
     def settings(self) -> Mapping[str, str]:
         return {
@@ -120,9 +123,6 @@ class ConnectServer:
             **_WITHOUT_TRACEBACKS,
         }
 
-    def check(self) -> None:
-        check_address("Spark Connect", self._host, self._port)
-
     def start(self, spark: SparkSession) -> str:
         service = java.scala_object(spark, "org.apache.spark.sql.connect.service.SparkConnectService")
         try:
@@ -130,14 +130,14 @@ class ConnectServer:
         except (PySparkException, Py4JJavaError) as error:
             logger.exception("the Spark Connect server did not start")
             raise SetupError(f"The Spark Connect server did not start: {root_reason(error)}.") from None
-        self._service = service
+        self._server = service
         has_token = "token" if spark.conf.get("spark.connect.authenticate.token", "") else "none"
         return f"Spark Connect server on sc://{self._host}:{service.localPort()}, authentication {has_token}"
 
     def stop(self) -> None:
-        if self._service is not None:
+        if self._server is not None:
             none = java.java_of(SparkSession.active()).scala.Option.apply(None)
-            self._service.stop(none, none)
+            self._server.stop(none, none)
 
 
 def _show_to_hive(spark: SparkSession) -> None:
