@@ -14,7 +14,7 @@ from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
-from sqlext.execution.creation import FlowRequest, backend_of, state_of, state_shown
+from sqlext.execution.creation import FlowRequest, backend_of, no_delta_state, state_of, state_shown
 from sqlext.execution.host import FlowHost
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.spec import StateBackend
@@ -29,7 +29,6 @@ from sqlext.options import (
     OPTIONS,
     RUNTIME_MODE,
     SORTED_SHUFFLES,
-    STATE_BACKEND,
     Given,
     Level,
     Options,
@@ -219,7 +218,11 @@ def _memory_and_states(
     plan: FlowPlan, frames: Sequence[DataFrame], options: Options, of_streams: Mapping[str, Options], makes_table: bool
 ) -> tuple[str, list[str]]:
     """What EXPLAIN says of the buffer in memory, and of the state of each aggregate."""
-    found = [state_of(frame, plan.output_mode, options[STATE_BACKEND]) for frame in frames]
+    may_be_in_backlog = bool(plan.hybrids) or any(
+        each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values()
+    )
+    rocksdb_because = no_delta_state(options, may_be_in_backlog)
+    found = [state_of(frame, plan.output_mode, rocksdb_because) for frame in frames]
     states = [
         f"{query.name or 'aggregate'}: {where}"
         for query, frame, state in zip(plan.queries, frames, found, strict=True)
@@ -227,8 +230,7 @@ def _memory_and_states(
     ]
     backends = [backend_of(aggregate) for aggregate, _ in found]
     durable = next(filter(None, (queries.durable_because(frame, plan.output_mode) for frame in frames)), "")
-    may_lag = any(each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values())
-    pace = other_pace(backends, options, may_lag or bool(plan.hybrids))
+    pace = other_pace(backends, options, may_be_in_backlog)
     return explain_memory(plan, options, pace, durable, StateBackend.DELTA in backends), states
 
 

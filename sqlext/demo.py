@@ -162,7 +162,8 @@ class _Replay:
         if code is not ExitCode.FINE:
             return code
         micro_batches = next(flow.progress.micro_batches for flow in runner.statuses() if flow.name == "delays")
-        for line in ("", *_flush_lines(_commits(runner.spark), micro_batches)):
+        state = next(row.value for row in runner.spark.sql("DESCRIBE FLOW delays").collect() if row.property == "state")
+        for line in ("", f"State of delays: {state}.", *_flush_lines(_commits(runner.spark), micro_batches)):
             self.printer.line(line)
         batch = runner.spark.sql(_QUERY.format(source="departures"))
         comparison = compare(runner.spark.table("delays").collect(), batch.collect())

@@ -8,7 +8,7 @@ from sqlext.answers import Table
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import BacklogStatus, describe
 from sqlext.execution.host import FlowHost, FlowView
-from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec
+from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
 
 _FLOWS = {
     "name": "STRING",
@@ -85,7 +85,7 @@ def flow(view: FlowView, host: FlowHost) -> Table:
     }
     rows |= _backlog_rows(spec, progress.backlog) if progress is not None else {}
     rows |= {f"query {stream.relation}".strip(): stream.sql for stream in spec.streams}
-    rows |= {f"state {stream.relation}".strip(): where for stream in spec.streams if (where := _state_of(stream))}
+    rows |= {f"state {stream.relation}".strip(): where for stream in spec.streams if (where := _state_of(spec, stream))}
     rows |= {"query above": spec.above} if spec.above else {}
     for status, stage in zip(host.stages(view), spec.stages, strict=True):
         rows |= {f"stage {stage.name}": status, f"query {stage.name}": stage.sql}
@@ -94,10 +94,11 @@ def flow(view: FlowView, host: FlowHost) -> Table:
     return Table({"property": "STRING", "value": "STRING"}, shown)
 
 
-def _state_of(stream: StreamSpec) -> str:
-    """Where an aggregate's state lives; empty when there is no aggregate."""
+def _state_of(spec: FlowSpec, stream: StreamSpec) -> str:
+    """Where an aggregate's state lives, and why; empty when there is no aggregate."""
     if stream.state_backend is StateBackend.DELTA:
-        return "delta: in the table itself" if stream.state_columns else "delta: in a table of its own"
+        is_ours = bool(stream.relation) or spec.owns_target
+        return delta_state_shown(bool(stream.state_columns), is_ours, stream.has_qualifies)
     return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else ""
 
 

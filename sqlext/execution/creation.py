@@ -16,11 +16,31 @@ from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
 from sqlext.execution import queries, sessions, target
 from sqlext.execution.delta_state import state_in
+from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import MergeableAggregate, mergeable
 from sqlext.execution.registry import FlowRecord, Records
-from sqlext.execution.spec import Column, FlowSpec, OperatorSpec, SourceSpec, StageSpec, StateBackend, StreamSpec, key_columns
+from sqlext.execution.spec import (
+    Column,
+    FlowSpec,
+    OperatorSpec,
+    SourceSpec,
+    StageSpec,
+    StateBackend,
+    StreamSpec,
+    delta_state_shown,
+    key_columns,
+)
 from sqlext.names import quote_parts
-from sqlext.options import PER_SOURCE, STATE_BACKEND, Given, Level, texts_by_level
+from sqlext.options import (
+    FLUSH_MAX_INTERVAL,
+    FLUSH_MEMORY_BUFFER_ONLY,
+    PER_SOURCE,
+    STATE_BACKEND,
+    Given,
+    Level,
+    Options,
+    texts_by_level,
+)
 from sqlext.plan import QUALIFIES, FlowPlan, MaintainedAggregate, Operator, OutputMode, Source, TableDefinition
 from sqlext.storage import HadoopPath
 
@@ -169,12 +189,12 @@ def _own(source: Source) -> dict[Level, dict[str, Given]]:
     return {level: {k: v for k, v in values.items() if k in PER_SOURCE} for level, values in source.options.items()}
 
 
-def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home: HadoopPath, state_backend: str) -> FlowSpec:
+def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home: HadoopPath, rocksdb_because: str) -> FlowSpec:
     """Make the flow's tables, or look its target up, and complete its record.
 
     Args:
         home: the flow's folder; maintained aggregates lie there, and partial results.
-        state_backend: of the options.
+        rocksdb_because: as `no_delta_state` tells.
 
     Raises:
         SchemaError, NotFoundError, UnsupportedError: the table cannot take the query's rows; nothing was made then.
@@ -196,7 +216,7 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
     streams = tuple(
         _with_state(
             _stream(session, request.plan, query, frame, columns, target.home_of(home, query.name)),
-            *state_of(frame, request.plan.output_mode, state_backend),
+            *state_of(frame, request.plan.output_mode, rocksdb_because),
             target.home_of(home, query.name),
             bool(query.name) or request.definition is not None,
         )
@@ -235,17 +255,31 @@ def _stream(
     )
 
 
-def state_of(frame: DataFrame, mode: OutputMode, backend: str) -> tuple[MergeableAggregate | None, str]:
+def no_delta_state(options: Options, may_be_in_backlog: bool) -> str:
+    """Why the options keep all state in RocksDB; empty: a Delta table holds it, where it can.
+
+    A Delta table is cheaper: written once a flush, where a state store is at each micro-batch.
+
+    Args:
+        may_be_in_backlog: as for `other_pace`.
+    """
+    backend = options[STATE_BACKEND]
+    if backend == StateBackend.ROCKSDB:
+        return f"{STATE_BACKEND.key} is {backend}."
+    is_memory_only = options[FLUSH_MEMORY_BUFFER_ONLY] and options[FLUSH_MAX_INTERVAL] is not None
+    pace = other_pace((), options, may_be_in_backlog) if is_memory_only else ""
+    return f"partial results would be buffered in files: {pace}." if pace and backend != StateBackend.DELTA else ""
+
+
+def state_of(frame: DataFrame, mode: OutputMode, rocksdb_because: str) -> tuple[MergeableAggregate | None, str]:
     """A streaming query whose state a Delta table is to hold; or None, and why it is in RocksDB, if there is any.
 
     Args:
-        backend: `state.backend.type`.
+        rocksdb_because: as `no_delta_state` tells.
     """
     if mode is OutputMode.APPEND:
         return None, ""
-    if backend == StateBackend.DELTA:
-        return mergeable(frame)
-    return None, f"{STATE_BACKEND.key} is {backend}."
+    return (None, rocksdb_because) if rocksdb_because else mergeable(frame)
 
 
 def backend_of(aggregate: MergeableAggregate | None) -> StateBackend:
@@ -262,9 +296,8 @@ def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_
     """
     if aggregate is None:
         return f"rocksdb: {rocksdb_because}" if rocksdb_because else ""
-    if aggregate.results_stored and is_ours and QUALIFIES not in frame.columns:
-        return "delta: its results are all that is needed to go on with them, so the table holds its state"
-    return "delta: partial results are kept in a table of the flow's own"
+    has_qualifies = QUALIFIES in frame.columns
+    return delta_state_shown(bool(aggregate.results_stored) and is_ours and not has_qualifies, is_ours, has_qualifies)
 
 
 def _with_state(

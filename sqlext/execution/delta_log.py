@@ -41,9 +41,13 @@ def table_size(spark: SparkSession, location: str, version: int | None = None) -
         return None
 
 
-def last_transaction(spark: SparkSession, location: str, app_id: str) -> int | None:
-    """The `version` of the newest transaction that `app_id` committed to a table."""
-    version = jvm.table_version(spark, location)
+def last_transaction(spark: SparkSession, location: str, app_id: str, version: int | None = None) -> int | None:
+    """The `version` of the newest transaction that `app_id` committed to a table.
+
+    Args:
+        version: of the table, as for `table_size`.
+    """
+    version = jvm.table_version(spark, location) if version is None else version
     try:
         known = json.loads(_file(spark, location, version, "crc").read_text())["setTransactions"]
         return next((int(each["version"]) for each in known if each["appId"] == app_id), None)

@@ -107,56 +107,55 @@ class DeltaState:
         Raises:
             FlowError: somebody else has changed what is stored.
         """
-        if not self.is_table_of_stream or not commit.are_few(info.rows, aggregate.schema, aggregate.key):
+        opened = self._open(aggregate, info) if self.is_table_of_stream else None
+        if opened is None:
             return False
-        size = table_size(self._spark, self.location)
-        properties = jvm.delta_table_properties(self._spark, self.location)
-        if size is None or size.files > _MOST_FILES or properties.get("delta.enableChangeDataFeed") == "true":
-            return False
-        table = TableTransaction(self._spark, self.location, self._known)
-        is_small = size.bytes <= commit.SMALL_TABLE_BYTES
-        if not is_small and not table.can_mark_rows:
-            return False
-        if self._known is None or self._known.version != table.version:
-            self._refuse_changes_of_others(table.version)
-        fresh = _after(table.committed(self._spec.id), batches)
+        table, is_small = opened
+        fresh = self._not_committed(batches, table.version)
         if not fresh:
             return True
         said = Said(self._spec.id, info.last_batch, info.to_json())
         with commit.session_settings(self._spark, commit.FEW_ROWS):
             if is_small:
-                before = self._as_partials(table.rows, aggregate)
-                rows = self._merged(aggregate, before, partials(fresh))
+                rows = self._results(aggregate, _added(aggregate, self._as_partials(table.rows, aggregate), partials(fresh)))
                 check()
                 self._known = table.write_whole(rows, said)
-            else:
-                self._known = self._replaced(aggregate, table, partials(fresh), reach, check, said)
+                return True
+            with (
+                _held(aggregate.merged(partials(fresh), BATCH_COLUMN)) as new,
+                self._found(aggregate, table, new, reach) as found,
+            ):
+                rows = self._results(aggregate, _added(aggregate, found, _numbered(new)))
+                check()
+                self._known = table.replace(found, rows, said)
         return True
 
-    def _replaced(
-        self,
-        aggregate: MergeableAggregate,
-        table: TableTransaction,
-        fresh: DataFrame,
-        reach: Bounds,
-        check: Callable[[], None],
-        said: Said,
-    ) -> KnownFiles:
-        """Replace the rows of the groups that change: the table is read once."""
-        keys = F.broadcast(fresh.select(*(quote(name) for name in aggregate.key)).distinct())
-        stored = self._as_partials(table.placed_rows, aggregate, FILE_COLUMN, ROW_COLUMN)
-        found = _of_keys(stored, aggregate, keys, reach).localCheckpoint(eager=True)
-        try:
-            rows = self._merged(aggregate, found.drop(FILE_COLUMN, ROW_COLUMN), fresh)
-            check()
-            return table.replace(found, rows, said)
-        finally:
-            jvm.release(found)
+    def _open(self, aggregate: MergeableAggregate, info: commit.CommitInfo) -> tuple[TableTransaction, bool] | None:
+        """A transaction on what is stored, and whether that is so small that it is written anew as a whole; None when too many
+        rows change, or its change feed is read."""
+        if not commit.are_few(info.rows, aggregate.schema, aggregate.key):
+            return None
+        size = table_size(self._spark, self.location)
+        properties = jvm.delta_table_properties(self._spark, self.location)
+        if size is None or size.files > _MOST_FILES or properties.get("delta.enableChangeDataFeed") == "true":
+            return None
+        table = TableTransaction(self._spark, self.location, self._known)
+        is_small = size.bytes <= commit.SMALL_TABLE_BYTES
+        if not is_small and not table.can_mark_rows:
+            return None
+        if self._known is None or self._known.version != table.version:
+            self._refuse_changes_of_others(table.version)
+        return table, is_small
 
-    def _merged(self, aggregate: MergeableAggregate, before: DataFrame, fresh: DataFrame) -> DataFrame:
-        """Rows of the table, of partial results that are stored and others."""
-        before = before.withColumn(BATCH_COLUMN, F.lit(_STORED_FIRST))
-        return self._results(aggregate, aggregate.merged(before.unionByName(fresh), BATCH_COLUMN))
+    @contextmanager
+    def _found(
+        self, aggregate: MergeableAggregate, table: TableTransaction, new: DataFrame, reach: Bounds
+    ) -> Iterator[DataFrame]:
+        """What is stored of the groups in `new`, and where each row is: the table is read once."""
+        reach_there = reach_in_table(self._stream, aggregate, reach) if self.is_table_of_stream else reach
+        placed = self._as_partials(table.placed_rows(reach_there), aggregate, FILE_COLUMN, ROW_COLUMN)
+        with _held(_of_keys(placed, aggregate, _keys_of(aggregate, new), reach)) as found:
+            yield found
 
     @contextmanager
     def advanced(
@@ -181,9 +180,13 @@ class DeltaState:
         """
         version = jvm.table_version(self._spark, self.location)
         self._refuse_changes_of_others(version)
-        committed = last_transaction(self._spark, self.location, self._spec.id)
-        fresh = _after(-1 if committed is None else committed, batches)
+        fresh = self._not_committed(batches, version)
         every = partials(batches)
+        opened = self._open(aggregate, info) if not self.is_table_of_stream and len(fresh) == len(batches) else None
+        if opened is not None:
+            with self._stored(aggregate, *opened, every, reach, info) as changed:
+                yield Advance(self._results(aggregate, changed))
+            return
         new = every if len(fresh) == len(batches) else partials(fresh) if fresh else every.limit(0)
         is_small = commit.are_few(info.rows, aggregate.schema, aggregate.key)
         with commit.session_settings(self._spark, commit.FEW_ROWS if is_small else {}):
@@ -197,6 +200,29 @@ class DeltaState:
                     yield Advance(self._results(aggregate, changed))
         if self.is_table_of_stream:
             self._refuse_changes_since(version)
+
+    @contextmanager
+    def _stored(
+        self,
+        aggregate: MergeableAggregate,
+        table: TableTransaction,
+        is_small: bool,
+        partials: DataFrame,
+        reach: Bounds,
+        info: commit.CommitInfo,
+    ) -> Iterator[DataFrame]:
+        """Bring partial results into the state's own table, and give what becomes of the groups that they change."""
+        said = Said(self._spec.id, info.last_batch, info.to_json())
+        few_rows = commit.session_settings(self._spark, commit.FEW_ROWS)
+        with few_rows, _held(aggregate.merged(partials, BATCH_COLUMN)) as new:
+            if is_small:
+                with _held(_added(aggregate, table.rows, _numbered(new))) as whole:
+                    self._known = table.write_whole(whole, said)
+                    yield _of_keys(whole, aggregate, _keys_of(aggregate, new), reach)
+                return
+            with self._found(aggregate, table, new, reach) as found, _held(_added(aggregate, found, _numbered(new))) as changed:
+                self._known = table.replace(found, changed, said)
+                yield changed
 
     def _additions(self, aggregate: MergeableAggregate) -> dict[str, str]:
         values = self._stream.state_columns[len(aggregate.key) :]
@@ -214,14 +240,12 @@ class DeltaState:
         After a crash between the two commits of a flush some are stored already, and their results are still to be shown.
         """
         keys = partials.select(*(quote(name) for name in aggregate.key)).distinct()
-        table = self._spark.read.format("delta").load(self.location)
-        stored = _of_keys(self._as_partials(table, aggregate), aggregate, F.broadcast(keys) if is_small else keys, reach)
-        before = stored.withColumn(BATCH_COLUMN, F.lit(_STORED_FIRST))
-        changed = aggregate.merged(before.unionByName(new), BATCH_COLUMN).localCheckpoint(eager=True)
-        try:
+        stored = self._as_partials(self._spark.read.format("delta").load(self.location), aggregate)
+        within = bounds.condition(reach, aggregate.schema, "t")
+        stored = stored if within is None else stored.alias("t").where(within)
+        stored = _of_keys(stored, aggregate, F.broadcast(keys) if is_small else keys, reach)
+        with _held(_added(aggregate, stored, new)) as changed:
             yield changed
-        finally:
-            jvm.release(changed)
 
     def _results(self, aggregate: MergeableAggregate, merged: DataFrame) -> DataFrame:
         return target.in_target_columns(aggregate.results(merged), self._stream.columns, self._stream.has_qualifies)
@@ -238,6 +262,11 @@ class DeltaState:
         stream = StreamSpec(self._stream.relation, "", OutputMode.UPDATE, aggregate.key, columns)
         size = table_size(self._spark, self.location)
         commit.merge(self._spark, self.table(), stream, rows, reach, info, lambda: None, size, attempts=1)
+
+    def _not_committed(self, batches: Sequence[BufferedBatch], version: int) -> list[BufferedBatch]:
+        """Those that are not in the state yet."""
+        committed = last_transaction(self._spark, self.location, self._spec.id, version)
+        return [batch for batch in batches if committed is None or batch.last > committed]
 
     # Who else writes there.
 
@@ -270,24 +299,42 @@ class DeltaState:
             )
 
 
-def _after(committed: int, batches: Sequence[BufferedBatch]) -> list[BufferedBatch]:
-    return [batch for batch in batches if batch.last > committed]
-
-
 def reach_in_table(stream: StreamSpec, aggregate: MergeableAggregate, reach: Bounds) -> Bounds:
     """How far the keys of partial results reach, by the names of the query's table, if that is its state."""
     return {column: reach[name] for column, name in zip(stream.state_columns, aggregate.key, strict=False) if name in reach}
 
 
+@contextmanager
+def _held(rows: DataFrame) -> Iterator[DataFrame]:
+    """The rows, computed once, on the executors."""
+    held = rows.localCheckpoint(eager=True)
+    try:
+        yield held
+    finally:
+        jvm.release(held)
+
+
+def _added(aggregate: MergeableAggregate, stored: DataFrame, new: DataFrame) -> DataFrame:
+    """Partial results that are stored and others, of which `BATCH_COLUMN` tells the order, as one."""
+    before = stored.select(*(quote(name) for name in aggregate.schema.names), F.lit(_STORED_FIRST).alias(BATCH_COLUMN))
+    return aggregate.merged(before.unionByName(new), BATCH_COLUMN)
+
+
+def _numbered(new: DataFrame) -> DataFrame:
+    """Partial results of one batch that came after what is stored."""
+    return new.withColumn(BATCH_COLUMN, F.lit(_STORED_FIRST + 1))
+
+
+def _keys_of(aggregate: MergeableAggregate, rows: DataFrame) -> DataFrame:
+    """The groups' keys, each once, on every executor."""
+    return F.broadcast(rows.select(*(quote(name) for name in aggregate.key)))
+
+
 def _of_keys(stored: DataFrame, aggregate: MergeableAggregate, keys: DataFrame, reach: Bounds) -> DataFrame:
     """What is stored of some groups."""
-    stored = stored.alias("t")
-    within = bounds.condition(reach, aggregate.schema, "t")
-    if within is not None:
-        stored = stored.where(within)
     if not aggregate.key:
         return stored
-    return stored.join(keys.alias("s"), commit.same_key(aggregate.key), "left_semi")
+    return stored.alias("t").join(keys.alias("s"), commit.same_key(aggregate.key, reach), "left_semi")
 
 
 def _is_making(found: Sequence[dict[str, object]]) -> bool:

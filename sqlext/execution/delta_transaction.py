@@ -18,7 +18,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from sqlext.execution.bounds import Bounds
 from sqlext.execution.commit import USER_METADATA, session_settings
+from sqlext.execution.file_statistics import may_hold
 from sqlext.java import items_of, java_of, scala_object, scala_seq
 from sqlext.jvm import active, delta_snapshot
 from sqlext.plan import INTERNAL_PREFIX
@@ -78,10 +80,6 @@ class TableTransaction:
             else:
                 self._files = {str(file.path()): file for file in self._snapshot.allFiles().collectAsList()}
 
-    def committed(self, app_id: str) -> int:
-        """The version of the application's newest transaction; -1: there is none."""
-        return int(self._transaction.txnVersion(app_id))
-
     @property
     def can_mark_rows(self) -> bool:
         """Whether the table has deletion vectors."""
@@ -91,14 +89,23 @@ class TableTransaction:
     @property
     def rows(self) -> DataFrame:
         """All rows of the table."""
-        files = scala_seq(self._spark, [*self._files.values()])
-        return DataFrame(self._log.createDataFrame(self._snapshot, files, False, self._none), self._spark)
+        return self._rows_of([*self._files.values()])
 
-    @property
-    def placed_rows(self) -> DataFrame:
-        """All rows of the table, with `FILE_COLUMN` and `ROW_COLUMN` that say where each is."""
-        file, row = F.col("_metadata.file_path").alias(FILE_COLUMN), F.col("_metadata.row_index").alias(ROW_COLUMN)
-        return self.rows.select("*", file, row)
+    def placed_rows(self, reach: Bounds) -> DataFrame:
+        """All rows with keys in `reach`, and others, with `FILE_COLUMN` and `ROW_COLUMN` that say where each is.
+
+        Args:
+            reach: by columns of the table.
+        """
+        has_other_names = str(self._snapshot.metadata().columnMappingMode().name()) != "none"  # in files and their statistics
+        schema = self._rows_of([]).schema
+        files = [file for file in self._files.values() if has_other_names or may_hold(_statistics(file), reach, schema)]
+        path, row = F.col("_metadata.file_path").alias(FILE_COLUMN), F.col("_metadata.row_index").alias(ROW_COLUMN)
+        return self._rows_of(files).select("*", path, row)
+
+    def _rows_of(self, files: Sequence[Any]) -> DataFrame:
+        seq = scala_seq(self._spark, [*files])
+        return DataFrame(self._log.createDataFrame(self._snapshot, seq, False, self._none), self._spark)
 
     def write_whole(self, rows: DataFrame, said: Said) -> KnownFiles:
         """Let the table hold these rows and no others.
@@ -173,3 +180,9 @@ class TableTransaction:
         )
         with session_settings(self._spark, {USER_METADATA: said.metadata, _METRICS: "false"}):
             return int(self._transaction.commit(scala_seq(self._spark, [*actions, done]), operation))
+
+
+def _statistics(file: Any) -> str | None:
+    """JSON, of an AddFile action."""
+    found = file.stats()
+    return None if found is None else str(found)

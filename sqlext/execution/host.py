@@ -28,6 +28,7 @@ from sqlext.execution.creation import (
     check_query,
     check_table,
     existing,
+    no_delta_state,
     reserve,
     with_table,
 )
@@ -172,7 +173,8 @@ class FlowHost:
                 if replaced is not None:
                     self._retire(replaced)
                 home = self._home.child("flows", reserved.id)
-                spec = with_table(own, reserved, request, home, options[STATE_BACKEND])
+                lags = any(each.interval is not None for each in self._backlog_of(reserved).values())
+                spec = with_table(own, reserved, request, home, no_delta_state(options, bool(reserved.hybrids) or lags))
                 self._run(spec, own, options)
                 if canceled is not None and canceled.is_set() and replaced is None:  # else there is nothing to go back to
                     raise StatementCanceledError("The statement was canceled.")

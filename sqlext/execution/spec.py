@@ -107,6 +107,24 @@ class SourceSpec:
     given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
+def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool) -> str:
+    """Where an aggregate's state lives, and why, if a Delta table holds it.
+
+    Args:
+        is_in_table: whether the query's table is the state.
+        is_ours: whether nobody else writes that.
+        has_qualifies: whether groups may be missing there.
+    """
+    if is_in_table:
+        return "delta: its results are all that is needed to go on with them, so the table holds its state"
+    because = "results are not enough to go on with them"
+    if has_qualifies:
+        because = "the table has not all groups"
+    if not is_ours:
+        because = "others may write the table"
+    return f"delta: partial results are kept in a table of the flow's own, since {because}"
+
+
 @dataclass(frozen=True)
 class FlowSpec:
     """A flow.

@@ -1,9 +1,10 @@
 """kill -9 of a flow's process at chosen and at random moments, then a restart: nothing lost, nothing twice.
 
-The process is `sqlext run`, killed with its JVM. The moments are seen from outside, on the file system. Four modes: a durable
+The process is `sqlext run`, killed with its JVM. The moments are seen from outside, on the file system. Five modes: a durable
 buffer, and one in memory only, whose content a restart computes anew ("rewind": the newest micro-batch is run once more in
-complete mode); and durable ones whose state is in Delta, in a table of its own or in the flow's. By hand, with the issue's full
-count: `python -m pytest tests/faults/test_kill.py --kills 10`.
+complete mode); and those whose state is in Delta: durable ones, in a table of its own or in the flow's, and one without a buffer,
+which takes each flush interval as one micro-batch. By hand, with the issues' full count, 10 a mode and 25 a backend:
+`python -m pytest tests/faults/test_kill.py --kills 13`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class Mode(StrEnum):
     MEMORY_ONLY = "memory-only"
     DELTA = "delta"
     DELTA_IN_TABLE = "delta, in the table itself"
+    DELTA_INTERVAL = "delta, an interval as one micro-batch"
+
+
+WITHOUT_FILES = (Mode.MEMORY_ONLY, Mode.DELTA_INTERVAL)
+"""Nothing is buffered in files."""
 
 
 PROPERTIES = {
@@ -60,6 +66,7 @@ PROPERTIES = {
     Mode.MEMORY_ONLY: "'state.backend.type' = 'rocksdb', 'execution.flush.memory-buffer-only' = 'true'",
     Mode.DELTA: "'state.backend.type' = 'delta'",
     Mode.DELTA_IN_TABLE: "'state.backend.type' = 'delta'",
+    Mode.DELTA_INTERVAL: "'state.backend.type' = 'delta', 'execution.flush.memory-buffer-only' = 'true'",
 }
 
 
@@ -286,6 +293,13 @@ CHOSEN: dict[Mode, list[Moment]] = {
     Mode.DURABLE: DURABLE,
     Mode.DELTA: [between_state_and_results, *DURABLE],
     Mode.DELTA_IN_TABLE: DURABLE,
+    Mode.DELTA_INTERVAL: [
+        between_state_and_results,
+        in_a_micro_batch_without_files,
+        in_a_merge,
+        after_a_commit,
+        while_it_is_made,
+    ],
     Mode.MEMORY_ONLY: [
         in_a_micro_batch_without_files,
         between_micro_batches_and_flush,
@@ -313,7 +327,7 @@ def test_kill_and_restart(tmp_path: Path, spark: SparkSession, kills: int, mode:
         finally:
             world.kill(process)
         world.killed[moment.__name__] += 1
-        if mode is Mode.MEMORY_ONLY:
+        if mode in WITHOUT_FILES:
             assert world.buffered() == []
         world.arrive(FILES_A_KILL)
     has_to_rewind = world.newest("commits") > world.flushed()
@@ -401,4 +415,4 @@ def check_commits(world: World) -> None:
             last = commit["last_batch"]
         assert last >= 0, f"{table}: no commit"
     batches = {commit["last_batch"] - commit["first_batch"] + 1 for commit in world.commits("totals")}
-    assert max(batches) > 1, "nothing was ever buffered"
+    assert (max(batches) > 1) is (world.mode is not Mode.DELTA_INTERVAL), "nothing was ever buffered, or should not have been"

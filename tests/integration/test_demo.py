@@ -30,6 +30,7 @@ def test_twenty_days(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stdout
     assert "17,314 departures of 20 days" in ended.stdout
+    assert "State of delays: delta: partial results are kept in a table of the flow's own" in ended.stdout
     flushes = re.search(r"^20 micro-batches, (\d+) flushes", ended.stdout, re.MULTILINE)
     assert flushes is not None
     assert 1 <= int(flushes[1]) < 20

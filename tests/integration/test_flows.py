@@ -19,6 +19,7 @@ from sqlglot import exp
 import sqlext
 from sqlext import jvm, registration
 from sqlext.errors import FlowError
+from sqlext.execution.delta_transaction import TableTransaction
 from sqlext.execution.host import FlowHost
 from sqlext.execution.intake import Intake
 from sqlext.execution.registry import EventKind, FlowEvent, FlowRegistry
@@ -28,11 +29,19 @@ from sqlext.storage import HadoopPath
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are_contiguous, local
 from tests.support import commits, eventually
 
+
+@pytest.fixture(autouse=True, params=["rocksdb", "delta"])
+def backend(request: pytest.FixtureRequest, sql: Workshop) -> str:
+    """Where aggregates' state lives: all of this holds for both."""
+    sql(f"SET `spark.sqlext.state.backend.type` = {request.param}")
+    return str(request.param)
+
+
 # What the target holds, and what its commits say.
 
 
 @pytest.mark.parametrize("using", ["delta", "parquet"])
-def test_target_equals_a_batch_query_after_each_arrival(sql: Workshop, using: str) -> None:
+def test_target_equals_a_batch_query_after_each_arrival(sql: Workshop, using: str, backend: str) -> None:
     sql.source(using=using)
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
 
@@ -45,7 +54,7 @@ def test_target_equals_a_batch_query_after_each_arrival(sql: Workshop, using: st
     assert [(c["first_batch"], c["last_batch"], c["rows"], c["reason"]) for c in found] == [
         (0, 0, 3, "command"),
         (1, 1, 2, "command"),
-        (2, 2, 4, "command"),
+        (2, 2, 4 if backend == "rocksdb" else 5, "command"),  # partial results: of a group in two files there are two
     ]
     assert {(c["flow"], c["epoch"]) for c in found} == {("t", 1)}
 
@@ -75,8 +84,8 @@ def test_a_flush_is_one_commit_with_its_transaction(sql: Workshop) -> None:
     assert jvm.last_txn_version(sql.spark, location, flow_id) == batches - 1
 
 
-def test_created_tables_and_state_are_of_the_quick_kinds(sql: Workshop) -> None:
-    """Deletion vectors in the target; RocksDB with a changelog for each micro-batch under the checkpoint."""
+def test_created_tables_and_state_are_of_the_quick_kinds(sql: Workshop, backend: str) -> None:
+    """Deletion vectors in the target; RocksDB with a changelog for each micro-batch under the checkpoint, or no state store."""
     sql.source()
     sql(f"CREATE STREAMING TABLE t COMMENT 'how many' CLUSTER BY (k) {BUFFERED} AS {COUNTS.format('STREAM ev')}")
     sql("WAIT FLOW t")
@@ -89,7 +98,8 @@ def test_created_tables_and_state_are_of_the_quick_kinds(sql: Workshop) -> None:
     assert detail.description == "how many"
     assert detail.clusteringColumns == ["k"]
     state = sql.home("t") / "checkpoint" / "state"
-    assert {path.name for path in state.glob("0/0/*.changelog")} >= {"1.changelog", "2.changelog"}
+    changelogs = {path.name for path in state.glob("0/0/*.changelog")}
+    assert changelogs >= {"1.changelog", "2.changelog"} if backend == "rocksdb" else not state.exists()
     assert not list(state.rglob("*.delta"))
 
 
@@ -235,20 +245,21 @@ def test_a_failed_flow_tells_why_and_others_go_on(sql: Workshop) -> None:
         sql("START FLOW without_target")
 
 
-def test_a_flush_that_meets_another_write_is_tried_again(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_meets_another_write_is_tried_again(sql: Workshop, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     """An UPDATE, DELETE or OPTIMIZE by a user, at the same moment, costs the flow nothing; its transaction makes it safe."""
+    writer, method = (DeltaMergeBuilder, "execute") if backend == "rocksdb" else (TableTransaction, "write_whole")
     sql.source()
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
     sql.take_in("t")
-    execute, tries = DeltaMergeBuilder.execute, []
+    write, tries = getattr(writer, method), []
 
-    def meets_another_write(builder: DeltaMergeBuilder) -> Any:
-        tries.append(builder)
+    def meets_another_write(*arguments: Any) -> Any:
+        tries.append(arguments)
         if len(tries) == 1:
             raise ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] Transaction conflict detected.")
-        return execute(builder)
+        return write(*arguments)
 
-    monkeypatch.setattr(DeltaMergeBuilder, "execute", meets_another_write)
+    monkeypatch.setattr(writer, method, meets_another_write)
     sql("WAIT FLOW t")
 
     assert len(tries) == 2

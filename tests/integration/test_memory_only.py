@@ -9,7 +9,10 @@ import pytest
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop
 from tests.support import eventually
 
-MEMORY = "'execution.flush.max-interval' = '10 minutes', 'execution.flush.memory-buffer-only' = 'true'"
+MEMORY = (
+    "'execution.flush.max-interval' = '10 minutes', "
+    + "'execution.flush.memory-buffer-only' = 'true', 'state.backend.type' = 'rocksdb'"
+)
 QUERY = COUNTS.format("STREAM ev WITH ('maxFilesPerTrigger' = '1')")
 
 

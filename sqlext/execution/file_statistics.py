@@ -1,0 +1,60 @@
+"""Which files of a Delta table may hold some keys, by the statistics in its log.
+
+Delta can tell by a filter, but the filter's values become part of the code that Spark compiles: each flush, with keys of its own,
+would run through a large table in code that Java has not optimised yet. Read here instead, they cost a few comparisons.
+
+Source: Delta's protocol, "Per-file Statistics".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql.types import DataType, DateType, StructType, TimestampType
+
+from sqlext.execution.bounds import Bounds, Range
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CUT_OFF = 999  # microseconds: statistics of timestamps are cut to milliseconds
+
+
+def may_hold(statistics: str | None, reach: Bounds, schema: StructType) -> bool:
+    """Whether a file may have a row with one of the keys.
+
+    Args:
+        statistics: JSON, of an AddFile action; None: it has none.
+        reach: how far the keys reach, by the names that columns have in files.
+        schema: of the table.
+    """
+    if not statistics:
+        return True
+    try:
+        found = json.loads(statistics, parse_float=Decimal)
+        return all(_may_hold(found, name, range_, schema[name].dataType) for name, range_ in reach.items())
+    except (ValueError, TypeError, KeyError):  # years that Python does not know; what a later Delta writes
+        return True
+
+
+def _may_hold(found: Mapping[str, Mapping[str, Any]], name: str, reach: Range, kind: DataType) -> bool:
+    if reach.has_nulls and found.get("nullCount", {}).get(name) != 0:
+        return True
+    if reach.least is None:
+        return False
+    least, greatest = found.get("minValues", {}).get(name), found.get("maxValues", {}).get(name)
+    if least is None or greatest is None:
+        return True
+    least, greatest = _comparable(least, kind), _comparable(greatest, kind)
+    if isinstance(kind, TimestampType):
+        greatest += _CUT_OFF
+    return bool(least <= reach.greatest and greatest >= reach.least)
+
+
+def _comparable(value: Any, kind: DataType) -> Any:
+    """As `bounds.metrics` observes it."""
+    if isinstance(kind, TimestampType):
+        return (datetime.fromisoformat(value) - _EPOCH) // timedelta(microseconds=1)
+    return (date.fromisoformat(value) - _EPOCH.date()).days if isinstance(kind, DateType) else value
