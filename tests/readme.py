@@ -1,70 +1,65 @@
-"""The parts of the README that the code writes: `python -m tests.readme` puts them in; a test holds the README to them."""
+"""The parts of the README that the code writes: `python -m tests.readme` puts them in; tests hold the README to them."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
+from pyspark.sql import Row, SparkSession
+
+import sqlext
 from sqlext import grammar, options, planner, reference, statements
 from sqlext.detect import is_ours
-from sqlext.explain import explain_bounded, explain_flow
-from sqlext.options import Given, Level, is_option_key
-from sqlext.plan import FlowPlan, OutputMode
+from sqlext.explain import explain_bounded
 from sqlext.rules import BATCHES
 from sqlext.script import split
 from sqlext.shell.meta import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+Run = Callable[[str], list[Row]]
+"""Runs a statement, and gives its rows."""
 
 
 def options_table() -> str:
     return options.reference()
 
 
-def explained_examples() -> str:
-    """EXPLAIN of every flow in the examples, as Markdown."""
+def examples() -> list[Path]:
+    return sorted((ROOT / "sql_examples").glob("*.sql"))
+
+
+def explained(example: Path, run: Run) -> str:
+    """EXPLAIN of every flow and job in an example, as Markdown; its tables are made for it."""
     blocks = []
-    for path in sorted((ROOT / "sql_examples").glob("*.sql")):
-        for script in split(path.read_text()):
-            statement = grammar.parse(script.text) if is_ours(script.text) else None
-            if isinstance(statement, (statements.CreateStreamingTable, statements.Insert, statements.BoundedStatement)):
-                query = re.sub(r"^(\s*--[^\n]*\n)+", "", script.text).strip()
-                blocks.append(f"`{path.relative_to(ROOT)}`:\n\n```sql\nEXPLAIN {query}\n```\n\n```\n{_explain(statement)}\n```\n")
+    for script in split(example.read_text()):
+        text = re.sub(r"^(\s*--[^\n]*\n)+", "", script.text).strip()
+        statement = grammar.parse(script.text) if is_ours(script.text) else None
+        if statement is None and text.startswith(("CREATE OR REPLACE TABLE", "INSERT INTO")):
+            run(text)
+        if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
+            plan = run(f"EXPLAIN {text}")[0].plan
+        elif isinstance(statement, statements.BoundedStatement):  # Spark's own plan follows, with numbers of its own
+            bounded = planner.plan_bounded(statement.query, BATCHES, is_sorted=True)
+            plan = "\n".join(explain_bounded(bounded, ".".join(statement.target))).rstrip()
+        else:
+            continue
+        blocks.append(f"`{example.relative_to(ROOT)}`:\n\n```sql\nEXPLAIN {text}\n```\n\n```\n{plan}\n```\n")
     return "\n".join(blocks)
 
 
-def _explain(statement: statements.CreateStreamingTable | statements.Insert | statements.BoundedStatement) -> str:
-    if isinstance(statement, statements.BoundedStatement):  # Spark's own plan follows, which needs a JVM
-        lines = explain_bounded(planner.plan_bounded(statement.query, BATCHES, is_sorted=True), ".".join(statement.target))
-        return "\n".join(lines).rstrip()
-    plan = planner.plan_flow(statement.query, BATCHES)
-    own: dict[str, Given] = {}
-    if isinstance(statement, statements.CreateStreamingTable):
-        own = {key: given for key, given in statement.definition.properties.items() if is_option_key(key)}
-    given = {Level.HINT: plan.hints, Level.PROPERTY: own}
-    table = statement.name if isinstance(statement, statements.CreateStreamingTable) else statement.target
-    of_streams = {
-        stream.alias: options.resolve(options.with_own(given, stream.options), _seconds_or_minutes)
-        for stream in plan.graph.streams
-    }
-    resolved = options.resolve(given, _seconds_or_minutes)
-    return "\n".join(explain_flow(plan, resolved, ".".join(table), of_streams=of_streams, states=_states(plan, resolved)))
-
-
-def _states(plan: FlowPlan, resolved: options.Options) -> list[str]:
-    """As `creation.state_shown` tells them; of other backends, only Spark could."""
-    backend = resolved[options.STATE_BACKEND]
-    assert backend == "auto"
-    is_aggregate = plan.output_mode is OutputMode.UPDATE
-    return [f"{each.name or 'aggregate'}: rocksdb: state.backend.type is {backend}." for each in plan.queries if is_aggregate]
-
-
-def _seconds_or_minutes(text: str) -> timedelta:
-    """The examples' durations; Spark's own parser needs a JVM."""
-    number, unit = text.split()
-    return timedelta(**{{"second": "seconds", "minute": "minutes"}[unit.rstrip("s")]: int(number)})
+def explained_examples() -> str:
+    """As `explained`, of all examples, in a session of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        builder = cast(Any, SparkSession.builder).master("local[2]").config("spark.sql.warehouse.dir", folder)
+        spark = sqlext.configure(builder.config("spark.sql.catalogImplementation", "in-memory")).getOrCreate()
+        found = [explained(example, lambda text: spark.sql(text).collect()) for example in examples()]
+        sqlext.disable(spark)
+        spark.stop()
+    return "\n".join(text for text in found if text)
 
 
 def shell_table() -> str:
@@ -90,13 +85,13 @@ PARTS = {
     "hints": reference.hints_table,
     "options": options_table,
     "errors": reference.errors_table,
-    "explain": explained_examples,
 }
+"""What can be written without Spark."""
 
 
 def main() -> None:
     text = README.read_text()
-    for name, write in PARTS.items():
+    for name, write in {**PARTS, "explain": explained_examples}.items():
         part = f"<!-- {name} -->\n{write()}<!-- end of {name} -->\n"
         text = re.sub(f"<!-- {name} -->\n(.*<!-- end of {name} -->\n)?", lambda _, part=part: part, text, flags=re.DOTALL)  # type: ignore[misc]
     README.write_text(text)

@@ -21,6 +21,7 @@ from sqlext.execution.target import SPARK_ERRORS
 logger = logging.getLogger(__name__)
 
 _FLUSHES_BETWEEN_LOOKS = 8
+_FLUSHES_BETWEEN_VACUUMS = 128  # of hidden tables; a small one is written anew at each flush
 _SMALL_FILES = 32
 
 
@@ -30,7 +31,7 @@ class Compaction:
     Args:
         flow, flow_id: who compacts, for the commit's metadata.
         location: where the table lies.
-        is_hidden: nobody else knows the table, so its old files are deleted here, after Delta's own retention time.
+        is_hidden: nobody else knows the table, so its old files are deleted here (`target.create_at` says how old).
     """
 
     def __init__(self, flow: str, flow_id: str, location: str, is_hidden: bool) -> None:
@@ -41,27 +42,30 @@ class Compaction:
         self._at = _SMALL_FILES
 
     def after_flush(self, spark: SparkSession, open_table: Callable[[], DeltaTable]) -> None:
-        """Compact the table when it has many more files than after the last compaction.
+        """Compact the table when it has many more files than after the last compaction, and delete those of a hidden table that
+        nobody reads any more.
 
-        A compaction that fails changes nothing, and the next one tries again: a flow does not fail for it.
+        What fails changes nothing, and is tried again later: a flow does not fail for it.
         """
         self._flushes += 1
-        if self._flushes % _FLUSHES_BETWEEN_LOOKS:
-            return
         try:
-            before = self._files(spark)
-            table = open_table()
-            if before < self._at or table.detail().select("clusteringColumns").first()[0]:  # type: ignore[index]  # one row
-                return  # OPTIMIZE of a clustered table sorts it anew: its owner says when
-            with session_settings(spark, {USER_METADATA: self._metadata}):
-                table.optimize().executeCompaction()
-            if self._is_hidden:
-                table.vacuum()
-            after = self._files(spark)
-            self._at = 2 * after + _SMALL_FILES
-            logger.info("compacted %s: %d files are %d", self._location, before, after)
+            if self._flushes % _FLUSHES_BETWEEN_LOOKS == 0:
+                self._compact(spark, open_table)
+            if self._is_hidden and self._flushes % _FLUSHES_BETWEEN_VACUUMS == 0:
+                open_table().vacuum()
         except SPARK_ERRORS as error:
             logger.warning("%s could not be compacted: %s", self._location, jvm.reason_of(error))
+
+    def _compact(self, spark: SparkSession, open_table: Callable[[], DeltaTable]) -> None:
+        before = self._files(spark)
+        table = open_table()
+        if before < self._at or table.detail().select("clusteringColumns").first()[0]:  # type: ignore[index]  # one row
+            return  # OPTIMIZE of a clustered table sorts it anew: its owner says when
+        with session_settings(spark, {USER_METADATA: self._metadata}):
+            table.optimize().executeCompaction()
+        after = self._files(spark)
+        self._at = 2 * after + _SMALL_FILES
+        logger.info("compacted %s: %d files are %d", self._location, before, after)
 
     def _files(self, spark: SparkSession) -> int:
         size = table_size(spark, self._location)

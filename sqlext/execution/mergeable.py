@@ -11,7 +11,6 @@ This is a seam: it reads and makes Catalyst's plans. Seen with Spark 4.2.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
-from sqlext.execution.physical_plan import as_columns, frame_over, unknown_rows
+from sqlext.execution.physical_plan import as_columns, fingerprint, frame_over, unknown_rows
 from sqlext.java import items_of, java_of, scala_object, scala_seq
 from sqlext.jvm import active, alias, check_streaming, frame_of, plan_has_watermark
 from sqlext.names import quote
@@ -167,7 +166,7 @@ class MergeableAggregate:
 
     def _make_fingerprint(self) -> str:
         texts = [self.schema.json(), *(str(each.toString()) for each in (*self._functions, self._final.groupingExpressions()))]
-        return hashlib.sha256(re.sub(r"#\d+L?", "#", "\n".join(texts)).encode()).hexdigest()
+        return fingerprint("\n".join(texts))
 
     # What runs.
 

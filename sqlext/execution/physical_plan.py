@@ -8,6 +8,8 @@ This is a seam: it makes Catalyst's plans. Seen with Spark 4.2.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.java import items_of, java_of, scala_seq
 from sqlext.jvm import alias, frame_of
+
+_NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\[id=#\d+\]|(?<=_common_expr_)\d+")
+"""What Catalyst counts on from one query to the next."""
+
+
+def fingerprint(text: str) -> str:
+    """The same for plans and expressions that are the same, as Catalyst writes them."""
+    return hashlib.sha256(_NUMBERED.sub("#", text).encode()).hexdigest()
 
 
 def frame_over(spark: SparkSession, plan: Any, columns: Sequence[Any]) -> DataFrame:

@@ -21,6 +21,12 @@ from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, TableDefinition
 from sqlext.storage import HadoopPath
 
 _BAD_CHARACTERS = " ,;{}()\n\t="
+_HIDDEN = {
+    "delta.enableDeletionVectors": "true",
+    "delta.deletedFileRetentionDuration": "interval 1 hour",  # longer than anybody reads one version of it
+    "delta.logRetentionDuration": "interval 1 day",
+}
+"""Properties of tables that are nobody's but a flow's: each flush may write a small one anew."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +144,11 @@ def table_in(home: HadoopPath) -> HadoopPath:
 
 
 def create_at(spark: SparkSession, location: HadoopPath, schema: StructType) -> None:
-    """Create the table of a maintained aggregate; it stands in no catalog."""
+    """Create the table of a maintained aggregate or of its state; it stands in no catalog, and nobody travels back in it."""
     table = DeltaTable.create(spark).location(location.location).addColumns(schema)
-    table.property("delta.enableDeletionVectors", "true").execute()
+    for key, value in _HIDDEN.items():
+        table = table.property(key, value)
+    table.execute()
 
 
 def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequence[str]) -> tuple[ColumnMapping, ...]:

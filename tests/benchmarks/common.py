@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import sqlext
 from sqlext import session as sqlext_session
 from sqlext.execution.flow import Flow
+from sqlext.options import STATE_BACKEND
 
 QUERY = "SELECT k, count(*) AS n, sum(v) AS s FROM {} GROUP BY k"
 FLOW_DDL = "CREATE STREAMING TABLE {name} TBLPROPERTIES ({properties}) AS " + QUERY.format(
@@ -27,7 +28,8 @@ FLOW_DDL = "CREATE STREAMING TABLE {name} TBLPROPERTIES ({properties}) AS " + QU
 )
 BY_COMMAND = {"execution.flush.max-interval": "1 day"}  # a flush comes by FLUSH FLOW only
 MEMORY_ONLY = {"execution.flush.memory-buffer-only": "true"}
-DELTA_STATE = {"state.backend.type": "delta"}
+DELTA_STATE = {STATE_BACKEND.key: "delta"}
+ROCKSDB_STATE = {STATE_BACKEND.key: "rocksdb"}
 
 
 def session(folder: Path, connectors: str = "") -> SparkSession:

@@ -4,9 +4,9 @@ python -m tests.benchmarks.flush                    40 micro-batches of 50,000 r
 python -m tests.benchmarks.flush --keys 1000000     hardly a key comes twice between two flushes
 python -m tests.benchmarks.flush --batches 4 --rows 5000 --every 2 --result /tmp/flush.json
 
-Sides: `merge`, what one writes by hand: foreachBatch and a MERGE for each micro-batch. `durable`: a flow flushed every 10
-micro-batches. `memory`: the same with execution.flush.memory-buffer-only. `delta`: as `durable`, without a state store, with
-state.backend.type = delta. `interval`: that and execution.flush.memory-buffer-only: each flush takes what has arrived as one
+Sides: `merge`, what one writes by hand: foreachBatch and a MERGE for each micro-batch. `durable`: a flow on RocksDB, flushed
+every 10 micro-batches. `memory`: the same with execution.flush.memory-buffer-only. `delta`: as `durable`, without a state store,
+with state.backend.type = delta. `interval`: that and execution.flush.memory-buffer-only: each flush takes what has arrived as one
 micro-batch.
 
 All sides get the same files, ten at a time, and the next ten when those are taken in. A flow then flushes beside the stream, as
@@ -37,6 +37,7 @@ from tests.benchmarks.common import (
     FLOW_DDL,
     MEMORY_ONLY,
     QUERY,
+    ROCKSDB_STATE,
     Source,
     check_equal,
     flow_of,
@@ -51,8 +52,8 @@ from tests.benchmarks.common import (
 GOAL_RATIO = 4.0
 SIDES = {
     "merge": None,
-    "durable": BY_COMMAND,
-    "memory": BY_COMMAND | MEMORY_ONLY,
+    "durable": BY_COMMAND | ROCKSDB_STATE,
+    "memory": BY_COMMAND | ROCKSDB_STATE | MEMORY_ONLY,
     "delta": BY_COMMAND | DELTA_STATE,
     "interval": BY_COMMAND | DELTA_STATE | MEMORY_ONLY,
 }

@@ -107,7 +107,7 @@ def outcome(seconds: Sequence[float], given: argparse.Namespace) -> dict[str, An
     }
 
 
-def chart(result: dict[str, Any]) -> alt.LayerChart:
+def chart(result: dict[str, Any]) -> alt.LayerChart | alt.FacetChart:
     """Each flush as a point, the means of the first and last tenth as lines."""
     points = [{"minute": minute, "seconds": taken} for minute, taken in enumerate(result["seconds"], 1)]
     count = len(points)

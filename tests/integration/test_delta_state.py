@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext.execution import commit
+from sqlext.execution import commit, compaction
 from sqlext.execution.delta_transaction import TableTransaction
+from sqlext.execution.flush import FlushReason
 from sqlext.execution.table_writer import TableWriter
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
 from tests.support import eventually
@@ -16,7 +17,7 @@ from tests.support import eventually
 DELTA = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes', 'state.backend.type' = 'delta')"
 ONE_FILE = "STREAM ev WITH ('maxFilesPerTrigger' = '1')"
 FUNCTIONS = {
-    "numbers": "count(*), count(v), sum(v), sum(d), min(v), max(s), avg(v), avg(d), try_sum(v), try_avg(d), count_if(b), "
+    "numbers": "count(*), count(v), sum(v), sum(d), min(v), max(s), avg(v), avg(d), try_sum(v), try_avg(d), count_if(b), count_if(v > 3), "
     "bit_and(v), bit_or(v), bit_xor(v), bool_and(b), bool_or(b), min_by(s, v), max_by(s, v)",
     "statistics": "round(stddev(v), 6), round(stddev_pop(d), 6), round(var_samp(v), 6), round(var_pop(d), 6), "
     "round(skewness(v), 6), round(kurtosis(v), 6), round(corr(v, d), 6), round(covar_pop(v, d), 6), round(regr_slope(v, d), 6)",
@@ -219,9 +220,42 @@ def test_a_large_table_is_changed_row_by_row(sql: Workshop, monkeypatch: pytest.
     assert are_contiguous(sql.commits("t"))
 
 
-def operations(sql: Workshop) -> list[str]:
-    """What others read of the table's newest commits, oldest first, but for its making."""
-    return [row.operation for row in reversed(sql("DESCRIBE HISTORY t")) if "CREATE" not in row.operation]
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_state_of_its_own_is_one_transaction(sql: Workshop, monkeypatch: pytest.MonkeyPatch, is_small: bool) -> None:
+    """Written anew as a whole, or row by row; of groups that come again in the flush that a crash left, both tables are right."""
+    monkeypatch.setattr(commit, "SMALL_TABLE_BYTES", 16 * 1024**2 if is_small else 0)
+    query = "SELECT k, avg(v) AS mean, collect_list(v) AS list FROM {} GROUP BY k"
+    sql(f"CREATE TABLE ev USING delta AS {DATA.format(0, 400)}")
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    for first, last in ((390, 420), (0, 3), (0, 400)):
+        sql(f"INSERT INTO ev {DATA.format(first, last)}")
+        sql("WAIT FLOW t")
+        in_any_order = query.replace("collect_list(v)", "array_sort(collect_list(v))").format("ev")
+        assert sql.batch("SELECT k, mean, array_sort(list) FROM t") == sql.batch(in_any_order)
+    state_table = f"delta.`{sql.home('t') / 'state'}`"
+    assert operations(sql, state_table) == ["WRITE", *["WRITE" if is_small else "MERGE"] * 3]
+    assert are_contiguous(sql.commits("t"))
+
+
+def test_files_of_a_hidden_state_do_not_pile_up(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_FLUSHES_BETWEEN_VACUUMS", 3)
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE).replace('sum(v)', 'avg(v)')}")
+    state_home = sql.home("t") / "state"
+    sql(f"ALTER TABLE delta.`{state_home}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 0 hours')")
+    for number in range(6):
+        sql(f"INSERT INTO ev VALUES ('a', {number})")
+        sql("WAIT FLOW t")
+    flusher = sql.flow("t")._flusher
+    assert flusher.wait(flusher.ask(FlushReason.COMMAND), DEADLINE)  # after what follows the last flush
+    assert len(list(state_home.glob("*.parquet"))) <= 4
+    assert sql.batch("SELECT k, total FROM t") == sql.batch("SELECT k, avg(v) FROM ev GROUP BY k")
+
+
+def operations(sql: Workshop, table: str = "t") -> list[str]:
+    """What others read of a table's newest commits, oldest first, but for its making."""
+    return [row.operation for row in reversed(sql(f"DESCRIBE HISTORY {table}")) if "CREATE" not in row.operation]
 
 
 # Others.

@@ -9,14 +9,13 @@ This is a seam: it reads Catalyst's plans. Seen with Spark 4.2.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sqlext.execution.jobs.graph import JobGraph, JobVertex, VertexKind
+from sqlext.execution.physical_plan import fingerprint
 from sqlext.execution.sorted_plan import sorted_aggregates
 from sqlext.java import items_of, java_of, scala_seq
 from sqlext.jvm import active
@@ -195,7 +194,7 @@ class _Cutter:
 
     def _fingerprint(self) -> str:
         text = "\n".join(f"{each.vertex} {each.inputs} {each.bucket}\n{each.plan.toString()}" for each in self._fragments)
-        return hashlib.sha256(re.sub(r"#\d+L?|plan_id=\d+|\[id=#\d+\]", "#", text).encode()).hexdigest()
+        return fingerprint(text)
 
 
 def _kind(piece: _Piece) -> VertexKind:
