@@ -17,8 +17,8 @@ from tests.support import eventually
 DELTA = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes', 'state.backend.type' = 'delta')"
 ONE_FILE = "STREAM ev WITH ('maxFilesPerTrigger' = '1')"
 FUNCTIONS = {
-    "numbers": "count(*), count(v), sum(v), sum(d), min(v), max(s), avg(v), avg(d), try_sum(v), try_avg(d), count_if(b), count_if(v > 3), "
-    "bit_and(v), bit_or(v), bit_xor(v), bool_and(b), bool_or(b), min_by(s, v), max_by(s, v)",
+    "numbers": "count(*), count(v), sum(v), sum(d), min(v), max(s), avg(v), avg(d), try_sum(v), try_avg(d), count_if(b), "
+    "count_if(v > 3), bit_and(v), bit_or(v), bit_xor(v), bool_and(b), bool_or(b), min_by(s, v), max_by(s, v)",
     "statistics": "round(stddev(v), 6), round(stddev_pop(d), 6), round(var_samp(v), 6), round(var_pop(d), 6), "
     "round(skewness(v), 6), round(kurtosis(v), 6), round(corr(v, d), 6), round(covar_pop(v, d), 6), round(regr_slope(v, d), 6)",
     "filtered": "count(*) FILTER (WHERE b), sum(v) FILTER (WHERE v > 5), avg(d) FILTER (WHERE s > '3'), "
