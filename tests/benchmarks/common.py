@@ -32,10 +32,10 @@ DELTA_STATE = {STATE_BACKEND.key: "delta"}
 ROCKSDB_STATE = {STATE_BACKEND.key: "rocksdb"}
 
 
-def session(folder: Path, connectors: str = "") -> SparkSession:
+def session(folder: Path, connectors: str = "", memory: str = "4g") -> SparkSession:
     """Two cores and 4 GB, whatever the machine has; the same for all sides."""
     settings = {
-        "spark.driver.memory": "4g",
+        "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
@@ -112,9 +112,11 @@ def check_equal(found: DataFrame, expected: DataFrame, side: str) -> None:
         assert not wrong, f"{side}: rows {label}, such as {wrong}"
 
 
-def in_folder(folder: Path, action: Callable[[SparkSession], dict[str, Any]], connectors: str = "") -> dict[str, Any]:
+def in_folder(
+    folder: Path, action: Callable[[SparkSession], dict[str, Any]], connectors: str = "", memory: str = "4g"
+) -> dict[str, Any]:
     """What `action` finds with a session over an empty folder, which is removed again."""
-    spark = session(folder, connectors)
+    spark = session(folder, connectors, memory)
     try:
         return action(spark)
     finally:

@@ -2,11 +2,12 @@
 
 python -m tests.benchmarks.flush_growth                    100,000 and 1,000,000 keys
 python -m tests.benchmarks.flush_growth --keys 1000000     1,000,000 and 10,000,000 keys
-python -m tests.benchmarks.flush_growth --state delta --growth 100 --changed 50000    100,000 and 10,000,000 keys, no state store
+python -m tests.benchmarks.flush_growth --state delta --growth 100 --changed 50000 --memory 1g    100,000 and 10,000,000 keys
 python -m tests.benchmarks.flush_growth --keys 2000 --changed 500 --flushes 3 --result /tmp/growth.json
 
 Two flows, each over a source of its own, take in all keys in one large micro-batch. Then flushes in turn, so that the machine's
-moods meet both: each one after a micro-batch of as many random keys. The time is the flow's own, SHOW FLOWS' last flush.
+moods meet both: each one after a micro-batch of as many random keys. The time is the flow's own, SHOW FLOWS' last flush. What
+either needs of memory is within `--memory`.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--state", choices=("rocksdb", "delta"), default="rocksdb", help="state.backend.type")
     parser.add_argument("--changed", type=int, default=20_000, help="keys that change between two flushes")
     parser.add_argument("--flushes", type=int, default=7, help="of each table; the first is not counted")
+    parser.add_argument("--memory", default="4g", help="Java's heap, for all of Spark and both flows")
     parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp())
-    result = in_folder(folder, lambda spark: run(spark, folder, given))
+    result = in_folder(folder, lambda spark: run(spark, folder, given), memory=given.memory)
     save(result, chart(result), given.result)
 
 
@@ -81,6 +83,8 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
     return {
         "keys": keys,
         "changed": given.changed,
+        "state": given.state,
+        "memory": given.memory,
         "seconds": seconds,
         "median_seconds": {name: round(value, 3) for name, value in median.items()},
         "ratio": round(median["large"] / median["small"], 2),
