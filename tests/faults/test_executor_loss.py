@@ -64,7 +64,8 @@ spark.sql("CREATE TABLE ev (k BIGINT, v BIGINT) USING delta")
 spark.sql("INSERT INTO ev SELECT id % 7, id FROM range(100)")
 spark.sql(
     "CREATE STREAMING TABLE t TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes', "
-    "'execution.flush.memory-buffer-only' = 'true') AS SELECT k, count(*) AS n, sum(v) AS s FROM STREAM ev GROUP BY k"
+    "'execution.flush.memory-buffer-only' = 'true', 'state.backend.type' = 'rocksdb') "
+    "AS SELECT k, count(*) AS n, sum(v) AS s FROM STREAM ev GROUP BY k"
 )
 flow = next(iter(sqlext_session.flow_host(spark)._flows.values()))
 spark.sql("WAIT FLOW t")
