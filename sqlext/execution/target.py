@@ -24,7 +24,6 @@ _BAD_CHARACTERS = " ,;{}()\n\t="
 _HIDDEN = {
     "delta.enableDeletionVectors": "true",
     "delta.deletedFileRetentionDuration": "interval 1 hour",  # longer than anybody reads one version of it
-    "delta.logRetentionDuration": "interval 1 day",
 }
 """Properties of tables that are nobody's but a flow's: each flush may write a small one anew."""
 

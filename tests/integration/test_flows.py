@@ -378,19 +378,21 @@ def test_over_a_temporary_view_it_ends_with_its_session(sql: Workshop) -> None:
     assert shown.error.startswith("Flow `f` reads large, which ended with the session that made it.")
 
 
-def test_says_all_that_ends_with_its_session(sql: Workshop) -> None:
+def test_says_all_that_ends_with_its_session(sql: Workshop, backend: str) -> None:
     """Also what only a subquery reads, and temporary functions."""
+    plus_one = f"plus_one_{backend}"
     sql.source()
     sql("CREATE TEMPORARY VIEW wanted AS SELECT 'a' AS k")
-    sql("CREATE TEMPORARY FUNCTION plus_one(x INT) RETURN x + 1")
-    sql("DECLARE VARIABLE least INT DEFAULT 1")
-    sql("CREATE STREAMING TABLE t AS SELECT k, plus_one(v) AS v FROM STREAM ev WHERE k IN (SELECT k FROM wanted) AND v >= least")
+    sql(f"CREATE TEMPORARY FUNCTION {plus_one}(x INT) RETURN x + 1")
+    sql("DECLARE OR REPLACE VARIABLE least INT DEFAULT 1")
+    query = f"SELECT k, {plus_one}(v) AS v FROM STREAM ev WHERE k IN (SELECT k FROM wanted) AND v >= least"
+    sql(f"CREATE STREAMING TABLE t AS {query}")
     sql("WAIT FLOW t")
 
     assert sql.batch("SELECT * FROM t") == [("a", 2)]
     note = sql.shown("t").note or ""
     assert "wanted" in note
-    assert "plus_one" in note
+    assert plus_one in note
 
 
 def test_names_are_quoted_and_never_pasted(sql: Workshop, tmp_path: Path) -> None:
@@ -539,20 +541,20 @@ def test_a_users_rule_shows_and_counts(sql: Workshop, rule: Any) -> None:
     assert sql.batch("SELECT * FROM t") == [("b", 1), (None, 1)]
 
 
-def test_functions_from_python(sql: Workshop) -> None:
-    sqlext.register_function("test_twice", lambda v: None if v is None else 2 * v, "INT")
-    sqlext.register_function("test_spread", lambda values: max(values) - min(values), "INT", is_aggregate=True)
-    sqlext.register_function("test_seen", len, "INT", is_aggregate=True, is_output_idempotent=False)
+def test_functions_from_python(sql: Workshop, backend: str) -> None:
+    names = [f"test_{name}_{backend}" for name in ("twice", "spread", "seen")]  # they are the application's, for good
+    test_twice, test_spread, test_seen = names
+    sqlext.register_function(test_twice, lambda v: None if v is None else 2 * v, "INT")
+    sqlext.register_function(test_spread, lambda values: max(values) - min(values), "INT", is_aggregate=True)
+    sqlext.register_function(test_seen, len, "INT", is_aggregate=True, is_output_idempotent=False)
     sql.source()
     sql("INSERT INTO ev VALUES ('a', 10), ('a', NULL)")
-    twice = "SELECT k, test_spread(test_twice(v)) AS spread FROM {} GROUP BY k"
-    seen = f"CREATE STREAMING TABLE seen {BUFFERED} AS SELECT k, test_seen(v) AS n FROM STREAM ev GROUP BY k"
+    twice = f"SELECT k, {test_spread}({test_twice}(v)) AS spread FROM {{}} GROUP BY k"
+    seen = f"CREATE STREAMING TABLE seen {BUFFERED} AS SELECT k, {test_seen}(v) AS n FROM STREAM ev GROUP BY k"
 
     (plan,) = sql(f"EXPLAIN {seen}")[0]
-    assert (
-        "== Buffering ==\nNot buffered, one commit a micro-batch: the function test_seen is registered as not output-idempotent."
-        in plan
-    )
+    because = f"the function {test_seen} is registered as not output-idempotent."
+    assert f"== Buffering ==\nNot buffered, one commit a micro-batch: {because}" in plan
     sql(seen)
     sql(f"CREATE STREAMING TABLE spread {BUFFERED} AS {twice.format('STREAM ev')}")
     sql("WAIT FLOW seen")

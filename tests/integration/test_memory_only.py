@@ -124,7 +124,8 @@ def test_switching_between_memory_and_files_over_a_crash(sql: Workshop, before: 
     after = "false" if before == "true" else "true"
     sql.source()
     sql(
-        "CREATE STREAMING TABLE t TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes', "
+        "CREATE STREAMING TABLE t TBLPROPERTIES ("
+        "'state.backend.type' = 'rocksdb', 'execution.flush.max-interval' = '10 minutes', "
         f"'execution.flush.memory-buffer-only' = '{before}') AS {QUERY}"
     )
     sql.freeze()
