@@ -26,6 +26,7 @@ _DEADLINE = 120.0
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--complete", action="store_true", help="write the rows that come back into the .slt files")
     parser.addoption("--kills", type=int, default=1, help="how often a fault test kills its process")
+    parser.addoption("--state", default="rocksdb", choices=("rocksdb", "delta"), help="of test_flows; by hand, delta too")
     parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")
     parser.addoption("--clients", type=int, default=4, help="Thrift clients side by side; by hand, 32")
     parser.addoption("--statements", type=int, default=12, help="statements of each of them; by hand, 100")
@@ -53,6 +54,12 @@ def statements(pytestconfig: pytest.Config) -> int:
 def sessions(pytestconfig: pytest.Config) -> int:
     """How many Thrift sessions come and go."""
     return int(pytestconfig.getoption("--sessions"))
+
+
+@pytest.fixture
+def state_backend(pytestconfig: pytest.Config) -> str:
+    """Where flows of tests that hold for both backends have their state."""
+    return str(pytestconfig.getoption("--state"))
 
 
 @pytest.fixture

@@ -30,11 +30,11 @@ from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are
 from tests.support import commits, eventually
 
 
-@pytest.fixture(autouse=True, params=["rocksdb", "delta"])
-def backend(request: pytest.FixtureRequest, sql: Workshop) -> str:
-    """Where aggregates' state lives: all of this holds for both."""
-    sql(f"SET `spark.sqlext.state.backend.type` = {request.param}")
-    return str(request.param)
+@pytest.fixture(autouse=True)
+def backend(sql: Workshop, state_backend: str) -> str:
+    """Where aggregates' state lives: all of this holds for both; other tests of flows take sqlext's own choice, Delta."""
+    sql(f"SET `spark.sqlext.state.backend.type` = {state_backend}")
+    return state_backend
 
 
 # What the target holds, and what its commits say.
