@@ -53,10 +53,15 @@ class HadoopPath:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._spark = spark
-        self._path = java_of(spark).org.apache.hadoop.fs.Path(location)
-        self._system = _FileSystem(spark, self._path)
+        path = java_of(spark).org.apache.hadoop.fs.Path(location)
+        self._system = _FileSystem(spark, path)
         self._fs = self._system.fs
-        self.location = str(self._fs.makeQualified(self._path).toString())
+        self.location = str(self._fs.makeQualified(path).toString())
+
+    @cached_property
+    def _path(self) -> Any:
+        """Hadoop's own; a local file is often written without it."""
+        return java_of(self._spark).org.apache.hadoop.fs.Path(self.location)
 
     def child(self, *names: str) -> HadoopPath:
         """What lies below it, by the same file system and configuration."""
@@ -66,7 +71,7 @@ class HadoopPath:
         """Another path, known to be on the same file system."""
         made = copy.copy(self)
         made.location = location
-        made._path = java_of(self._spark).org.apache.hadoop.fs.Path(location)
+        made.__dict__.pop("_path", None)
         return made
 
     def exists(self) -> bool:

@@ -52,7 +52,8 @@ class Job:
         frame = own.sql(query)
         settings = RunSettings("job", self.epoch, HadoopPath(own, str(self.folder)), tuple(frame.columns), slots=2)
         pieces = self.cut(own, frame)
-        run = JobRun(own, pieces, settings, tuple(self.events), self.events.append, lambda: None, self._write, lambda: None)
+        ticks = (lambda: None, lambda: None)
+        run = JobRun(own, pieces, settings, tuple(self.events), self.events.append, lambda: None, self._write, *ticks)
         run.run()
         return run
 

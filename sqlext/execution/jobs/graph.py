@@ -127,7 +127,10 @@ class Progress:
     def is_finished(self, vertex: int) -> bool:
         """Whether all parts of a job vertex have."""
         parts = self.parallelism.get(vertex)
-        return parts is not None and all(ExecutionVertex(vertex, part) in self.finished for part in range(parts))
+        if parts is None:
+            return False
+        # From the last one, which mostly ends last: this is asked after each part.
+        return all(ExecutionVertex(vertex, part) in self.finished for part in reversed(range(parts)))
 
     def missing(self, vertex: int) -> Iterator[ExecutionVertex]:
         """The parts of an initialized vertex that have not finished."""

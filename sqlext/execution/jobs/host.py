@@ -302,7 +302,8 @@ class JobHost:
 
         interval = options[JOB_EVENT_FLUSH_INTERVAL]
         store = JobEventStore(spec.id, log, options[JOB_EVENT_WRITE_BUFFER], interval, fence.check, lambda _: run.cancel())
-        run = JobRun(own, planned.cut, settings, events, store.write, store.flush, partial(sink.fill, own, spec), tick)
+        write_sink = partial(sink.fill, own, spec)
+        run = JobRun(own, planned.cut, settings, events, store.write, store.flush, write_sink, tick, fence.check)
         self._runs[spec.id] = (spec, run)
         try:
             run.run()

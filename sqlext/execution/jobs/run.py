@@ -30,8 +30,8 @@ from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
-TICK_SECONDS = 2.0
-"""How often a waiting driver shows that it lives, and looks whether the job is still its own."""
+TICK_SECONDS = 1.0
+"""How often the driver shows that it lives, and looks whether the job is still its own."""
 
 WriteEvent = Callable[[JobEvent], None]
 WriteSink = Callable[[DataFrame], None]
@@ -69,7 +69,8 @@ class JobRun:
         write_event: takes an event for the store.
         flush_events: returns when the store has written all of them.
         write_sink: fills the job's table with the query's rows, exactly once.
-        tick: called every few seconds and before each commit; raises when another driver has the job.
+        tick: called every few seconds; raises when the job is to end.
+        check: called before each commit; raises when another driver has the job.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class JobRun:
         flush_events: Callable[[], None],
         write_sink: WriteSink,
         tick: Callable[[], None],
+        check: Callable[[], None],
     ) -> None:
         self._session = session
         self._cut = cut
@@ -90,6 +92,7 @@ class JobRun:
         self._flush_events = flush_events
         self._write_sink = write_sink
         self._tick = tick
+        self._check = check
         self._fragments: Mapping[int, Fragment] = {fragment.vertex.id: fragment for fragment in cut.fragments}
         initialized = [event for event in events if isinstance(event, ExecutionJobVertexInitialized)]
         self._initialized = {
@@ -99,6 +102,7 @@ class JobRun:
         self._slices: dict[int, Slices] = {}
         self.progress = Progress(cut.graph)
         self._snapshot_at = time.monotonic()
+        self._ticked_at = time.monotonic()
 
     def run(self) -> None:
         """Run what is missing, up to the sink.
@@ -146,12 +150,17 @@ class JobRun:
                 for part in self._largest_first(vertex):
                     running[pool.submit(self._run_part, part)] = (part, time.monotonic())
             done, _ = wait(running, TICK_SECONDS, return_when=FIRST_COMPLETED)
-            if not done:
-                self._tick()
+            self._tick_if_due()
             self._snapshot()
             for future in done:
                 part, began = running.pop(future)
                 self._finish(part, future.result(), time.monotonic() - began)
+
+    def _tick_if_due(self) -> None:
+        now = time.monotonic()
+        if now - self._ticked_at >= TICK_SECONDS:
+            self._ticked_at = now
+            self._tick()
 
     def _is_left_to_sink(self, vertex: JobVertex) -> bool:
         """Whether the sink itself runs the last vertex, whose result is then written once, into the job's table."""
@@ -256,7 +265,7 @@ class JobRun:
             return self._tables[part.vertex].write(rows, part.part, self._settings.epoch)
 
     def _finish(self, part: ExecutionVertex, files: tuple[OutputFile, ...], seconds: float) -> None:
-        self._tick()
+        self._check()
         event = ExecutionVertexFinished(part.vertex, part.part, self._settings.epoch, round(seconds, 3))
         self._tables[part.vertex].commit(finished(files, event))
         self.progress.finished.add(part)
