@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 BUCKET = "bucket"
 """The partition column."""
 _ATTEMPTS = 100
+_UNMARKED = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}  # the commit with the event tells that a part is whole
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class VertexTable:
             rows: with the bucket as their last column.
         """
         folder = f"part-{part}-{epoch}-{uuid.uuid4().hex[:8]}"
-        writer = rows.write.options(**_encodings(self.schema)).partitionBy(BUCKET)
+        writer = rows.write.options(**_encodings(self.schema), **_UNMARKED).partitionBy(BUCKET)
         writer.parquet(self._folder.child(folder).location)
         return tuple(self._files(folder))
 

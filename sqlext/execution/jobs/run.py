@@ -42,7 +42,7 @@ class RunSettings:
     """What a run needs to know of the job it is of.
 
     Attributes:
-        job: its id; also the tag of its Spark jobs.
+        job: its id.
         epoch: of this driver.
         home: the job's folder.
         columns: the names of the query's columns.
@@ -56,6 +56,11 @@ class RunSettings:
     columns: tuple[str, ...]
     slots: int
     snapshot_pause: timedelta = timedelta(minutes=3)
+
+    @property
+    def tag(self) -> str:
+        """Of this driver's Spark jobs: one that has lost the job cancels its own only."""
+        return f"{self.job}-{self.epoch}"
 
 
 class JobRun:
@@ -116,12 +121,12 @@ class JobRun:
         try:
             self._loop(pool)
         finally:
-            self._session.sparkContext.cancelJobsWithTag(self._settings.job)
+            self._session.sparkContext.cancelJobsWithTag(self._settings.tag)
             pool.shutdown(cancel_futures=True)
 
     def cancel(self) -> None:
         """Stop the parts that run; `run` then raises."""
-        self._session.sparkContext.cancelJobsWithTag(self._settings.job)
+        self._session.sparkContext.cancelJobsWithTag(self._settings.tag)
 
     def _replay(self) -> None:
         """Take over what earlier drivers have finished and is still there."""
@@ -254,7 +259,7 @@ class JobRun:
 
     def _written(self, part: ExecutionVertex) -> tuple[OutputFile, ...]:
         context, fragment = self._session.sparkContext, self._fragments[part.vertex]
-        context.addJobTag(self._settings.job)
+        context.addJobTag(self._settings.tag)
         context.setLocalProperty("spark.scheduler.pool", self._settings.job)  # in FAIR mode, jobs share the cluster
         kind, chosen = fragment.vertex.kind, self._initialized[part.vertex].division[part.part]
         tables = [self._tables[each.vertex] for each in fragment.inputs]
@@ -275,7 +280,7 @@ class JobRun:
         """On a thread of the pool."""
         fragment = self._fragments.get(vertex.id)
         context = self._session.sparkContext
-        context.addJobTag(self._settings.job)
+        context.addJobTag(self._settings.tag)
         job = self._settings.job
         with jvm.active(self._session), jvm.described(self._session, f"sqlext job {job}: {vertex.name}", job):
             if fragment is None:
