@@ -19,7 +19,7 @@ from sqlext.execution.host import FlowHost
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.spec import StateBackend
 from sqlext.explain import explain_flow, explain_memory
-from sqlext.names import quote
+from sqlext.names import case_sensitive_names, quote
 from sqlext.option_levels import options_of_streams, resolve_levels, session_levels, with_level
 from sqlext.options import (
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
@@ -75,7 +75,8 @@ class Commands:
             raise
         if isinstance(statement, statements.PartitionQuery):
             return partition_sql.answer(spark, statement, spark_parse)
-        return self._answer(spark, statement, text, spark_parse)
+        with case_sensitive_names(spark.conf.get("spark.sql.caseSensitive") == "true"):
+            return self._answer(spark, statement, text, spark_parse)
 
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:

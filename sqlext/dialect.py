@@ -21,9 +21,10 @@ from sqlglot.tokenizer_core import TokenType
 from sqlext.detect import AFTER_A_TABLE, Token, tokens
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.names import STREAMED
-from sqlext.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, Verbatim
+from sqlext.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, UnsignedRightShift, Verbatim
 from sqlext.source_text import freeze, note, origin_of, text_of
 
+_UNSIGNED_SHIFT = TokenType.DAMP  # `&&` of other dialects, which Spark does not have
 _END_OF_STREAM = ("GLOBAL", "WINDOW", "END", "OF", "STREAM")
 
 
@@ -42,6 +43,8 @@ def _spanned(name: str) -> Callable[..., Any]:
 
 
 class _Parser(DatabricksParser):
+    BITWISE = {**DatabricksParser.BITWISE, _UNSIGNED_SHIFT: UnsignedRightShift}  # noqa: RUF012  # sqlglot's own form
+
     _parse_select = _spanned("_parse_select")
     _parse_select_query = _spanned("_parse_select_query")
     _parse_cte = _spanned("_parse_cte")
@@ -269,6 +272,7 @@ _OUR_NODES: dict[type, Callable[[_Generator, Any], str]] = {
     StreamOption: lambda _, option: option.args["source"],
     HintCall: lambda _, hint: hint.args["source"],
     TableArgument: _Generator.render_table_argument,
+    UnsignedRightShift: lambda sql, shift: sql.binary(shift, ">>>"),
     Verbatim: lambda _, text: text.this,
 }
 
@@ -280,7 +284,7 @@ class SqlextDialect(Databricks):
         TOKENS_PRECEDING_HINT = set(TokenType)  # noqa: RUF012  # a hint that is misplaced is an error, not a comment
 
         def tokenize(self, sql: str) -> list[Any]:
-            found = super().tokenize(sql)
+            found = _with_unsigned_shifts(super().tokenize(sql))
             for token, following in itertools.pairwise(found):
                 if token.token_type == TokenType.WINDOW and following.token_type == TokenType.L_PAREN:
                     token.token_type = TokenType.VAR  # GROUP BY window(ts, '5 minutes'): a function, not a WINDOW clause
@@ -290,6 +294,30 @@ class SqlextDialect(Databricks):
             return found
 
     Parser = _Parser
+
+
+def _with_unsigned_shifts(found: list[Any]) -> list[Any]:
+    """Tokens in which `>>>`, three to sqlglot, is one."""
+    merged: list[Any] = []
+    open_types = 0  # ARRAY<STRUCT<a: MAP<..>>> ends alike
+    for token in found:
+        last = merged[-2:]
+        if token.token_type == TokenType.LT and merged and merged[-1].text.upper() in ("ARRAY", "MAP", "STRUCT"):
+            open_types += 1
+        elif token.token_type == TokenType.GT and open_types:
+            open_types -= 1
+        elif _are_one_operator([*last, token]):
+            merged.pop()
+            merged[-1].token_type, merged[-1].end = _UNSIGNED_SHIFT, token.end
+            continue
+        merged.append(token)
+    return merged
+
+
+def _are_one_operator(found: list[Any]) -> bool:
+    """Whether tokens are `>>>` without a gap."""
+    are_adjacent = all(one.end + 1 == other.start for one, other in itertools.pairwise(found))
+    return len(found) == 3 and are_adjacent and all(each.token_type == TokenType.GT for each in found)
 
 
 def parse_query(text: str) -> exp.Query:

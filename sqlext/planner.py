@@ -81,7 +81,13 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     of_hybrids = References(relations=tuple(fold(name[0]) for name in names if len(name) == 1))
     references = _all_references([plan.references, of_hybrids, *(references_of(each.tree) for each in cut)])
     return replace(
-        plan, hints=hints, firings=(*of_stages, *firings, *plan.firings), references=references, stages=stages, hybrids=hybrids
+        plan,
+        hints=hints,
+        firings=(*of_stages, *firings, *plan.firings),
+        references=references,
+        stages=stages,
+        hybrids=hybrids,
+        written=to_sql(tree, query.source).strip(),
     )
 
 
@@ -121,8 +127,10 @@ def _plan_stages(
 
 def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:
     """The query's rows are the target's."""
+    written = without_brackets(tree)
     tree, firings = rewrite(tree, query.source, batches)
     top = without_brackets(tree)
+    _keep_names(written, top, query.source)
     key = grouping.key_of(top, query.source) if isinstance(top, exp.Select) and is_aggregation(top) else None
     return FlowPlan(
         sql=to_sql(tree, query.source).strip(),
@@ -133,6 +141,13 @@ def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], bui
         references=references_of(tree),
         not_idempotent_because=_NO_AGGREGATE if key is None else _why_not_idempotent(query.tree)[0],
     )
+
+
+def _keep_names(written: exp.Query, query: exp.Query, source: str) -> None:
+    """Give what a rule has changed, and nobody has named, the user's own text as its name."""
+    for before, after in zip(written.selects, query.selects, strict=False):  # the condition of HAVING may have come behind
+        if after != before and not isinstance(after, exp.Alias):
+            after.replace(exp.alias_(after.copy(), to_sql(before, source), quoted=True))
 
 
 def _plan_above(query: Query, tree: exp.Query, parts: Split, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:

@@ -16,6 +16,7 @@ from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
 from sqlext.execution import queries, sessions, target
 from sqlext.execution.delta_state import state_in
+from sqlext.execution.grouping_columns import grouping_columns
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import MergeableAggregate, mergeable
 from sqlext.execution.registry import FlowRecord, Records
@@ -41,7 +42,7 @@ from sqlext.options import (
     Options,
     texts_by_level,
 )
-from sqlext.plan import QUALIFIES, FlowPlan, MaintainedAggregate, Operator, OutputMode, Source, TableDefinition
+from sqlext.plan import QUALIFIES, FlowPlan, Key, MaintainedAggregate, Operator, OutputMode, Source, TableDefinition
 from sqlext.storage import HadoopPath
 
 FLOW_PROPERTY = "sqlext.flow"
@@ -120,6 +121,9 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> None
         if not frame.isStreaming:
             raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
         jvm.check_streaming(frame, plan.output_mode)
+        if plan.output_mode is OutputMode.UPDATE:
+            grouping_columns(frame)  # refuses a key that is not shown
+    queries.check_types(session, plan, analysed)
 
 
 def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
@@ -131,7 +135,7 @@ def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ..
     """
     if request.definition is None:
         return
-    target.check_names(queries.analyse(session, request.plan).output.drop(QUALIFIES).columns)
+    target.check_names(queries.analyse(session, request.plan).output.drop(QUALIFIES).columns, request.properties)
     if not target.exists(session, name):
         return
     if not (request.refresh and FLOW_PROPERTY in target.describe(session, name).properties):
@@ -204,7 +208,7 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
         _refuse_to_replace(request)
         table = target.describe(session, spec.target)
         columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
-        key = key_columns(request.plan.key, columns)
+        key = _key_of(request.plan, analysed.streams[0], columns)
         target.check_key(analysed.output, table, [column for column in columns if column.target in key])
         if request.plan.output_mode is OutputMode.UPDATE and not key:
             _refuse_rows_of_others(session, request, spec.target)
@@ -248,11 +252,18 @@ def _stream(
         relation=query.name,
         sql=query.sql,
         output_mode=plan.output_mode,
-        key=key_columns(query.key, columns) if plan.output_mode is OutputMode.UPDATE else (),
+        key=_key_of(plan, frame, columns),
         columns=columns,
         has_qualifies=QUALIFIES in frame.columns,
         durable_because=queries.durable_because(frame, plan.output_mode),
     )
+
+
+def _key_of(plan: FlowPlan, frame: DataFrame, columns: tuple[Column, ...]) -> tuple[str, ...]:
+    """The table's columns that identify a row of a streaming query, by Spark's analysis; none for a query above others."""
+    if plan.output_mode is not OutputMode.UPDATE:
+        return ()
+    return key_columns(Key(grouping_columns(frame)), columns)
 
 
 def no_delta_state(options: Options, may_be_in_backlog: bool) -> str:
