@@ -32,6 +32,8 @@ QUERIES = [
     "SELECT payload.k, k AS other, count(*) AS n FROM {} GROUP BY ALL",
     "SELECT DISTINCT payload.id, id AS top FROM {}",
     "SELECT id, floor(log10(count(DISTINCT v) * 1000)) AS l, datediff(max(DISTINCT ts), '2024-01-01') AS d FROM {} GROUP BY id",
+    """SELECT * FROM (SELECT id, k, v FROM {}) PIVOT (sum(v) AS s, max(v) AS m FOR k IN ('a' AS x, 'A', ''))""",
+    "SELECT k, max_by(v, ts, 2) AS newest, sum(v * (SELECT 3)) AS s, min_by(s, ts, 1) AS first FROM {} GROUP BY k",
     "SELECT payload.id pid, grouping(payload.id) g, sum(v) s FROM {} GROUP BY ROLLUP (payload.id, id)",
 ]
 
@@ -48,11 +50,12 @@ def source(sql: Workshop) -> Workshop:
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
 def test_flows_equal_batch(source: Workshop, backend: str) -> None:
     source(f"SET `spark.sqlext.state.backend.type` = {backend}")
-    for number, query in enumerate(QUERIES):
+    queries = QUERIES if backend == "delta" else QUERIES[::4]
+    for number, query in enumerate(queries):
         source(f"CREATE STREAMING TABLE t{number} AS {query.format('STREAM src')}")
     for values in MORE:
         source(f"INSERT INTO src VALUES {values}")
-        for number, query in enumerate(QUERIES):
+        for number, query in enumerate(queries):
             source(f"WAIT FLOW t{number}")
             expected, found = source.spark.sql(query.format("src")), source.spark.table(f"t{number}")
             assert rows(found) == rows(expected), query
