@@ -123,8 +123,8 @@ class _Splitter:
         pivot = next((each for each in table.args.get("pivots") or () if not each.args.get("unpivot")), None)
         if pivot is not None and rows is _Rows.STREAM:
             raise UnsupportedError(
-                "PIVOT over a stream stands behind a subquery with named columns, FOR one column IN literals: (SELECT k, c, v FROM "
-                "STREAM t) PIVOT (sum(v) FOR c IN ('a', 'b')). Else write one aggregate with FILTER for each column: "
+                "PIVOT over a stream stands behind a subquery with named columns, FOR one column IN literals: (SELECT k, c, v "
+                "FROM STREAM t) PIVOT (sum(v) FOR c IN ('a', 'b')). Else write one aggregate with FILTER for each column: "
                 "sum(v) FILTER (WHERE c = 'a') AS a, with GROUP BY.",
                 position_of(pivot, self._source) or position_of(relation, self._source),
             )
