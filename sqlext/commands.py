@@ -15,9 +15,9 @@ from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
 from sqlext.execution.creation import FlowRequest, backend_of, check_sessions, no_delta_state, state_of, state_shown
-from sqlext.execution.mergeable import is_by_session
 from sqlext.execution.host import FlowHost
 from sqlext.execution.interval_trigger import other_pace
+from sqlext.execution.mergeable import is_by_session
 from sqlext.execution.spec import StateBackend
 from sqlext.explain import explain_flow, explain_memory
 from sqlext.names import quote

@@ -136,7 +136,7 @@ def check_sessions(frame: DataFrame, options: Options) -> None:
         MergeableAggregate(frame)
     except UnsupportedError as error:
         raise UnsupportedError(
-            f"This aggregate by session_window cannot be kept up to date, since its sessions are put together from partial results: "
+            "This aggregate by session_window cannot be kept up to date, since sessions are put together from partial results: "
             f"{error}"
         ) from None
 

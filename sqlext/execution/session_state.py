@@ -57,7 +57,6 @@ class _Flush:
     """What a flush changes of the state; all rows are of its columns.
 
     Attributes:
-        new: of the sessions that new rows make.
         stored: all that is stored, with its places when `table` is to replace rows.
         before: of the sessions that the new ones touch, as they are stored.
         after: what becomes of both.
@@ -65,7 +64,6 @@ class _Flush:
         is_whole: whether it writes all that is stored anew.
     """
 
-    new: DataFrame
     stored: DataFrame
     before: DataFrame
     after: DataFrame
@@ -126,11 +124,9 @@ class SessionState(DeltaState):
             with _held(_touched(aggregate, stored, new, reach, is_whole)) as before:
                 pieces = _numbered(before.drop(FILE_COLUMN, ROW_COLUMN), _STORED).unionByName(_numbered(new, _NEW))
                 with _held(_together(aggregate, pieces)) as after:
-                    yield _Flush(new, stored, before, after, table, is_whole)
+                    yield _Flush(stored, before, after, table, is_whole)
 
-    def _write(
-        self, aggregate: MergeableAggregate, flush: _Flush, reach: Bounds, info: commit.CommitInfo, version: int
-    ) -> None:
+    def _write(self, aggregate: MergeableAggregate, flush: _Flush, reach: Bounds, info: commit.CommitInfo, version: int) -> None:
         """Store what becomes of the sessions: one commit.
 
         Args:

@@ -155,19 +155,27 @@ class TableWriter:
         intake.committed = batches[-1].last
 
     def _after_state(self, intake: Intake, taken: Taken, reason: FlushReason, arrival: datetime) -> Sequence[BufferedBatch]:
-        """The micro-batches that are to be merged into the query's table. Those that a crash has left in it, and not in the state
-        that is written after it, are brought into that first."""
+        """The micro-batches that are to be merged into the query's table; before that, those that a crash left in it and not in
+        the state, which is written after it, are brought into the state."""
         state = self._states.get(intake.stream.relation)
-        if not isinstance(state, SessionState) or intake.aggregate is None:
+        if not isinstance(state, SessionState):
             return taken.batches
         shown = last_transaction(self.session, self.location(intake.stream), self._spec.id)
         behind = [batch for batch in taken.batches if shown is not None and batch.last <= shown]
         if behind:
             info = self._commit_info(behind[0].first, behind[-1].last, _rows_of(behind), reason, taken.watermark, arrival)
-            reach = bounds.union(batch.bounds for batch in behind)
-            with state.advanced(intake.aggregate, partial(intake.buffer.rows, self.session), behind, reach, info):
-                pass  # the table has it
+            commit.again_after_conflicts(partial(self._catch_up_state, state, intake, behind, info), self._check)
         return taken.batches[len(behind) :]
+
+    def _catch_up_state(
+        self, state: SessionState, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo
+    ) -> None:
+        if intake.aggregate is None:
+            raise AssertionError("there are no partial results")
+        reach = bounds.union(batch.bounds for batch in batches)
+        partials = partial(intake.buffer.rows, self.session)
+        with state.advanced(intake.aggregate, partials, batches, reach, info):
+            pass  # the table has it
 
     def _merge_partials(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
         """What is stored may have changed when this is tried again, so all of it is."""
