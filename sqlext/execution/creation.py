@@ -104,7 +104,11 @@ def check_free(records: Records, name: str, table: tuple[str, ...], replaced: Fl
 
 
 def check_query(session: SparkSession, plan: FlowPlan, records: Records, options: Options) -> None:
-    """Raise UnsupportedError when Spark cannot run the query as a stream, or it streams a table that a flow changes in place."""
+    """Raise UnsupportedError when the query cannot run as a stream, or it streams a table that a flow changes in place.
+
+    Args:
+        options: of the flow.
+    """
     parts = [relation.name for hybrid in plan.hybrids for relation in hybrid.relations if relation.name]
     for written in (*(source.name for source in plan.graph.streams), *parts):
         name = target.qualified(session, written)
