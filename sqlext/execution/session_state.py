@@ -213,4 +213,5 @@ def _with_gone(rows: DataFrame, before: DataFrame, key: Sequence[str]) -> DataFr
 
 def _without(rows: DataFrame, others: DataFrame, key: Sequence[str]) -> DataFrame:
     """The rows whose key none of the others has."""
-    return rows.alias("t").join(others.alias("s"), commit.same_key(key, {}), "left_anti")
+    keys = others.select(*(F.col(quote(name)).alias(name) for name in key))  # columns of its own, also where both show the same
+    return rows.alias("t").join(keys.alias("s"), commit.same_key(key, {}), "left_anti")
