@@ -17,8 +17,8 @@ def pivot_to_filter(query: exp.Query) -> exp.Query:
     Which columns are grouped by must be seen in the query, so PIVOT stands behind a subquery with named columns. What else PIVOT
     can do is left alone, and refused later.
 
-    SELECT * FROM (SELECT k, c, v FROM STREAM t) PIVOT (sum(v) FOR c IN (1))
-    -> SELECT * FROM (SELECT k, SUM(v) FILTER(WHERE c IS NOT DISTINCT FROM 1) AS `1` FROM (SELECT k, c, v FROM STREAM t) GROUP BY k)
+    SELECT * FROM (SELECT c, v FROM STREAM t) PIVOT (sum(v) FOR c IN (1))
+    -> SELECT * FROM (SELECT SUM(v) FILTER(WHERE c IS NOT DISTINCT FROM 1) AS `1` FROM (SELECT c, v FROM STREAM t))
     """
     ctes = streaming_ctes(query)
     for relation in list(query.find_all(exp.Subquery)):
