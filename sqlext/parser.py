@@ -127,6 +127,11 @@ class _Seam:
         java_session = self.jvm.org.apache.spark.sql.classic.SparkSession.active()
         return SparkSession(self.context, java_session)
 
+    def with_variables(self, text: str) -> str:
+        """A statement of ours with the values of Spark's `${..}`. A flow or job is recorded with them: the session that goes on
+        with it has others, or none."""
+        return str(self.jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text)) if "${" in text else text
+
     def guarded(self, text: str, action: Callable[[], Any], is_checked: bool = True) -> Any:
         """Run `action`; whatever it raises reaches Java as an exception of Java's own.
 
@@ -227,6 +232,7 @@ class _Parser(_JavaObject):
     def _plan(self, text: str) -> Any:
         if not is_ours(text):
             return self._delegate.parsePlan(text)
+        text = self._seam.with_variables(text)
         assert self._seam.answer is not None
         answer = self._seam.answer(self._seam.active_session(), text, self._delegate.parsePlan)
         if isinstance(answer, Table):

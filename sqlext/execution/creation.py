@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
-from sqlext.execution import queries, sessions, target
+from sqlext.execution import queries, sessions, settings, target
 from sqlext.execution.delta_state import state_in
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import MergeableAggregate, mergeable
@@ -173,7 +173,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         given=dict(request.given),
         catalog=session.catalog.currentCatalog(),
         database=session.catalog.currentDatabase(),
-        settings=jvm.session_settings(session),
+        settings=settings.recorded(session),
         variables=sessions.variables_of(session, plan.references),
         session_bound=sessions.bound_to(session, plan.references),
     )
