@@ -30,7 +30,7 @@ _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error from the JVM says, without its condition's name, SQLSTATE, plan, SQL excerpt and stack."""
+    """What an error from the JVM says, without its condition's name, SQLSTATE, plan, SQL excerpt, stack and secrets."""
     text = str(error)
     if isinstance(error, Py4JJavaError):
         java = error.java_exception
@@ -38,7 +38,7 @@ def reason_of(error: BaseException) -> str:
         if text.startswith(_ONLY_SAYS_WHERE) and java.getCause() is not None:
             text = str(java.getCause().getMessage() or text)
     lines = [line.strip() for line in _EXCERPT.split(_without_traceback(text))[0].splitlines() if line.strip()]
-    return _DECORATION.sub("", " ".join(lines[:4])).strip() or type(error).__name__
+    return Redaction().message(_DECORATION.sub("", " ".join(lines[:4])).strip()) or type(error).__name__
 
 
 def _without_traceback(text: str) -> str:
