@@ -28,6 +28,7 @@ from sqlext.functions import AGGREGATE_SET
 from sqlext.java import items_of, java_of, kept
 from sqlext.jvm import reason_of
 from sqlext.parameters import substitute
+from sqlext.redaction import Redaction
 from sqlext.set_aggregates import aggregate_set
 
 logger = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class _Seam:
             java = self._parse_exception(text, error.message, error.position) if is_checked else self._unchecked(str(error))
             raise Py4JJavaError("", kept(java)) from None
         except Exception as error:  # a bug of ours: the user gets a sentence, the log the traceback
-            logger.exception("internal error in statement: %s", text)
+            logger.exception("internal error in statement: %s", Redaction().sql(text))
             first_line = _PATH.sub(r"\1", str(error).partition("\n")[0])
             message = f"sqlext failed on this statement ({type(error).__name__}: {first_line}). Please report it."
             java = self._parse_exception(text, message, None) if is_checked else self._unchecked(message)

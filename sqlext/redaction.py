@@ -12,6 +12,7 @@ A secret is known by the name in front of it, by the patterns of Spark's own red
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,9 +35,9 @@ _NAMED = re.compile(  # an option: its name, what stands between, and its value
 _ANY_LITERAL = re.compile(_LITERAL, re.DOTALL)
 _USER_INFO = re.compile(r"""(://[^\s:@/?#'"]*:)[^\s'"]+(@)""")  # //user:password@host
 _ORACLE = re.compile(r"""(?i)(jdbc:oracle:\w+:[^\s/@'"]*/)[^\s@'"]+(@)""")  # user/password@host
-_BEFORE = re.compile(r"""([\w.\-]+)\\?["']?\s*(?:=\s*|:\s*(?=\\?["']))""")  # a name inside a value, up to what it has
+_BEFORE = re.compile(r"""([\w.\-]+)\\?["']?\s*(?:=[=>]?\s*|:\s*(?=\\?["']))""")  # a name inside a value, up to what it has
 _VALUE = re.compile(  # between quotes that are escaped themselves, between quotes, or without
-    r"""(?P<edge>\\["'])(?:(?!(?P=edge)).)*|(?P<quote>["'])(?:\\.|(?!(?P=quote)).)*|[^\s;&,'"\\)}]+""", re.DOTALL
+    r"""(?P<edge>\\["'])(?:(?!(?P=edge)).)*|(?P<quote>["'])(?:\\.|(?!(?P=quote)).)*|[^\s;&,'"\\]+""", re.DOTALL
 )
 
 
@@ -86,8 +87,9 @@ class Redaction:
         while (found := _BEFORE.search(text, at)) is not None:
             shown, at = shown + text[at : found.end()], found.end()
             value = _VALUE.match(text, at) if self._names_secret(found[1]) else None
-            if value is not None and not value[0].startswith(REDACTED):
-                shown, at = shown + (value["edge"] or value["quote"] or "") + REDACTED, value.end()
+            edge = (value and (value["edge"] or value["quote"])) or ""
+            if value is not None and not text.startswith(REDACTED, at + len(edge)):
+                shown, at = shown + edge + REDACTED, value.end()
         return shown + text[at:]
 
     def _option(self, found: re.Match[str]) -> str:
@@ -100,3 +102,10 @@ class Redaction:
     def _literal(self, literal: str, redact: Callable[[str], str]) -> str:
         start = literal.index(literal[-1]) + 1
         return literal[:start] + redact(literal[start:-1]) + literal[-1]
+
+
+class RedactedFormatter(logging.Formatter):
+    """Formats what is logged, tracebacks too, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return Redaction().message(super().format(record))
