@@ -77,7 +77,8 @@ class Commands:
         if isinstance(statement, statements.PartitionQuery):
             return partition_sql.answer(spark, statement, spark_parse)
         with case_sensitive_names(spark.conf.get("spark.sql.caseSensitive") == "true"):
-            return self._answer(spark, statement, text, spark_parse)
+            found = self._answer(spark, statement, text, spark_parse)
+        return found.redacted(jvm.redaction(spark)) if isinstance(found, Table) else found
 
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:

@@ -28,6 +28,7 @@ from sqlext.functions import AGGREGATE_SET
 from sqlext.java import items_of, java_of, kept
 from sqlext.jvm import reason_of
 from sqlext.parameters import substitute
+from sqlext.redaction import Redaction
 from sqlext.set_aggregates import aggregate_set
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,11 @@ class _Seam:
         java_session = self.jvm.org.apache.spark.sql.classic.SparkSession.active()
         return SparkSession(self.context, java_session)
 
+    def with_variables(self, text: str) -> str:
+        """A statement of ours with the values of Spark's `${..}`. A flow or job is recorded with them: the session that goes on
+        with it has others, or none."""
+        return str(self.jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text)) if "${" in text else text
+
     def guarded(self, text: str, action: Callable[[], Any], is_checked: bool = True) -> Any:
         """Run `action`; whatever it raises reaches Java as an exception of Java's own.
 
@@ -150,7 +156,7 @@ class _Seam:
             java = self._parse_exception(text, error.message, error.position) if is_checked else self._unchecked(str(error))
             raise Py4JJavaError("", kept(java)) from None
         except Exception as error:  # a bug of ours: the user gets a sentence, the log the traceback
-            logger.exception("internal error in statement: %s", text)
+            logger.exception("internal error in statement: %s", Redaction().sql(text))
             first_line = _PATH.sub(r"\1", str(error).partition("\n")[0])
             message = f"sqlext failed on this statement ({type(error).__name__}: {first_line}). Please report it."
             java = self._parse_exception(text, message, None) if is_checked else self._unchecked(message)
@@ -227,6 +233,7 @@ class _Parser(_JavaObject):
     def _plan(self, text: str) -> Any:
         if not is_ours(text):
             return self._delegate.parsePlan(text)
+        text = self._seam.with_variables(text)
         assert self._seam.answer is not None
         answer = self._seam.answer(self._seam.active_session(), text, self._delegate.parsePlan)
         if isinstance(answer, Table):

@@ -7,18 +7,19 @@ process has died undoes it, so no crash leaves a table that belongs to nobody.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
-from sqlext.execution import queries, session_state, sessions, target
+from sqlext.execution import queries, session_state, sessions, settings, target
 from sqlext.execution.delta_state import state_in
 from sqlext.execution.grouping_columns import grouping_columns
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import MergeableAggregate, is_by_session, mergeable
+from sqlext.execution.partition_keys import lossy
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import (
     Column,
@@ -200,7 +201,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         given=dict(request.given),
         catalog=session.catalog.currentCatalog(),
         database=session.catalog.currentDatabase(),
-        settings=jvm.session_settings(session),
+        settings=settings.recorded(session),
         variables=sessions.variables_of(session, plan.references),
         session_bound=sessions.bound_to(session, plan.references),
     )
@@ -240,12 +241,14 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
         output = analysed.output.drop(QUALIFIES).schema
         table = target.create(session, spec.target, output, request.definition, properties, request.refresh)
         columns = tuple(Column(column, column, kind) for column, kind in table.columns.items())
+    lost = set() if request.plan.above else {*lossy(session, table.location, columns)}
     streams = tuple(
         _with_state(
             _stream(session, request.plan, query, frame, columns, target.home_of(home, query.name)),
             *state_of(frame, request.plan.output_mode, rocksdb_because),
             target.home_of(home, query.name),
             bool(query.name) or request.definition is not None,
+            lost,
         )
         for query, frame in zip(request.plan.queries, analysed.streams, strict=True)
     )
@@ -338,19 +341,26 @@ def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_
 
 
 def _with_state(
-    stream: StreamSpec, aggregate: MergeableAggregate | None, rocksdb_because: str, home: HadoopPath, is_ours: bool
+    stream: StreamSpec,
+    aggregate: MergeableAggregate | None,
+    rocksdb_because: str,
+    home: HadoopPath,
+    is_ours: bool,
+    lossy_columns: Set[str],
 ) -> StreamSpec:
     """The record of a streaming query with where its state lives; makes the table of its own that the state may need.
 
     Args:
         is_ours: whether nobody else has written the query's table, so that it can be the state.
+        lossy_columns: columns of the query's table that do not give back all values; only keys are looked after in them.
     """
     if aggregate is None:
         return replace(stream, rocksdb_because=rocksdb_because)
     columns = {column.output: column for column in stream.columns}
     pairs = zip(aggregate.results_stored, aggregate.schema, strict=False)  # one for one, or no results
     same = tuple(columns[name].target for name, field in pairs if columns[name].type == target.ddl_of(field.dataType))
-    is_target = is_ours and not stream.has_qualifies and len(same) == len(aggregate.schema)
+    is_whole = len(same) == len(aggregate.schema) and not lossy_columns & {*same} - {*stream.key}
+    is_target = is_ours and not stream.has_qualifies and is_whole
     if not is_target:
         schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
         target.create_at(aggregate.input.sparkSession, state_in(home), schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -14,13 +14,14 @@ from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.execution import bounds, commit, queries, target
 from sqlext.execution.bounds import Bounds
-from sqlext.execution.buffer import BufferedBatch
+from sqlext.execution.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.compaction import Compaction
 from sqlext.execution.delta_log import last_transaction, table_size
 from sqlext.execution.delta_state import DeltaState, reach_in_table, state_in
 from sqlext.execution.flush import FlushReason
 from sqlext.execution.intake import Intake
 from sqlext.execution.intake_buffer import Taken
+from sqlext.execution.partition_keys import lossy, refuse_lost_values
 from sqlext.execution.session_state import SessionState
 from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.names import quote_parts
@@ -148,6 +149,8 @@ class TableWriter:
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
         reach = bounds.union(batch.bounds for batch in batches)
         with self._described(f"flush of micro-batches {first} to {batches[-1].last} ({reason.value})"):
+            if not intake.stream.relation and self._lossy_key:  # maintained aggregates are not partitioned
+                refuse_lost_values(self._spec, intake.stream, self._lossy_key, self._changed_rows(intake, batches))
             if intake.aggregate is None:
                 self._merge_rows(intake.stream, intake.buffer.latest_rows(self.session, batches), reach, info)
             else:
@@ -176,6 +179,20 @@ class TableWriter:
         partials = partial(intake.buffer.rows, self.session)
         with state.advanced(intake.aggregate, partials, batches, reach, info):
             pass  # the table has it
+
+    @cached_property
+    def _lossy_key(self) -> tuple[str, ...]:
+        """The key columns of the target, if a query writes it row by row, in which Delta does not keep every value."""
+        columns = [c for s in self._spec.streams if not s.relation for c in s.columns if c.target in s.key]
+        return lossy(self.session, self._spec.target_location, columns)
+
+    def _changed_rows(self, intake: Intake, batches: Sequence[BufferedBatch]) -> DataFrame:
+        """Rows of the table with the keys that micro-batches change."""
+        rows = intake.buffer.rows(self.session, batches)
+        if intake.aggregate is None:
+            return rows
+        results = intake.aggregate.results(intake.aggregate.merged(rows, BATCH_COLUMN))
+        return target.in_target_columns(results, intake.stream.columns)
 
     def _merge_partials(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
         """What is stored may have changed when this is tried again, so all of it is."""

@@ -9,9 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.errors import JobError, UnsupportedError
-from sqlext.execution import sessions
+from sqlext.execution import sessions, settings
 from sqlext.execution.jobs.fragments import Cut, cut
 from sqlext.execution.jobs.pins import pinned, pins_of
 from sqlext.execution.jobs.registry import JobSpec
@@ -67,7 +66,7 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], befor
         name: of its target, qualified.
         before: what there is of the target.
     """
-    settings = jvm.session_settings(own)
+    kept = settings.recorded(own)
     buckets = _buckets(own)
     prepare(own, buckets)
     plan, columns = _analysed(own, request.query)
@@ -88,7 +87,7 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], befor
         functions=request.functions,
         catalog=own.catalog.currentCatalog(),
         database=own.catalog.currentDatabase(),
-        settings=settings,
+        settings=kept,
         variables=sessions.variables_of(own, request.references),
     )
     return PlannedJob(spec, own, pieces, columns)
