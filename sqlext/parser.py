@@ -21,6 +21,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
+from sqlext import query_context_log
 from sqlext.answers import Answer, Deferred, Table, relation_sql
 from sqlext.detect import is_ours
 from sqlext.errors import Position, SqlextError
@@ -45,6 +46,7 @@ def install(context: SparkContext, extensions: Any, answer: Answerer) -> None:
     gateway = context._gateway
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     logging.getLogger("py4j.clientserver").addFilter(_is_news)
+    query_context_log.install()
     gateway.python_parameters.propagate_java_exceptions = True  # type: ignore[union-attr]  # a Py4JJavaError keeps its Java type
     extensions.injectParser(_ParserBuilder(_Seam(context, answer)))
 
@@ -136,7 +138,8 @@ class _Seam:
                 becomes a SparkRuntimeException.
         """
         try:
-            return kept(action())
+            with query_context_log.inside_a_proxy():
+                return kept(action())
         except (CapturedException, Py4JJavaError) as error:  # hand Java its own exception back
             origin: Any = error._origin if isinstance(error, CapturedException) else error.java_exception
             if str(origin.getClass().getName()) in _INTERRUPTED:
