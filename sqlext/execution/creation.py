@@ -59,6 +59,7 @@ class FlowRequest:
         definition: of the table to create; None: the table exists.
         properties: of the table to create.
         columns, by_name: of INSERT INTO.
+        comment: of the flow.
     """
 
     name: str
@@ -72,6 +73,7 @@ class FlowRequest:
     by_name: bool = False
     refresh: bool = False
     if_not_exists: bool = False
+    comment: str = ""
 
 
 def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -131,7 +133,11 @@ def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ..
     """
     if request.definition is None:
         return
-    target.check_names(queries.analyse(session, request.plan).output.drop(QUALIFIES).columns)
+    output = queries.analyse(session, request.plan).output.drop(QUALIFIES)
+    target.check_names([column.name for column in request.definition.columns] or output.columns)
+    has_key = request.plan.output_mode is OutputMode.UPDATE and not request.plan.above
+    key = request.plan.key.resolve(output.columns) if has_key else ()
+    target.check_column_list(output, request.definition.columns, key)
     if not target.exists(session, name):
         return
     if not (request.refresh and FLOW_PROPERTY in target.describe(session, name).properties):
@@ -176,6 +182,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         settings=jvm.session_settings(session),
         variables=sessions.variables_of(session, plan.references),
         session_bound=sessions.bound_to(session, plan.references),
+        comment=request.comment,
     )
 
 
@@ -212,7 +219,8 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
         properties = {**request.properties, FLOW_PROPERTY: spec.id}
         output = analysed.output.drop(QUALIFIES).schema
         table = target.create(session, spec.target, output, request.definition, properties, request.refresh)
-        columns = tuple(Column(column, column, kind) for column, kind in table.columns.items())
+        pairs = zip(output.names, table.columns.items(), strict=True)
+        columns = tuple(Column(name, column, kind) for name, (column, kind) in pairs)
     streams = tuple(
         _with_state(
             _stream(session, request.plan, query, frame, columns, target.home_of(home, query.name)),
