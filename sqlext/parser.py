@@ -38,6 +38,7 @@ Answerer = Callable[[SparkSession, str, Callable[[str], Any]], Answer]
 
 _PATH = re.compile(r"(?:\w+:)?/(?:[^\s'\"/]+/)+([^\s'\"/]*)")  # clients need not know folders of this machine
 _INTERRUPTED = ("java.lang.InterruptedException", "java.nio.channels.ClosedByInterruptException")
+_PIPELINES = "org.apache.spark.sql.pipelines."
 _FREE_TEXT_CONDITION = "_LEGACY_ERROR_TEMP_3100"  # Spark's error condition that is nothing but its message
 
 
@@ -228,7 +229,7 @@ class _Parser(_JavaObject):
         return substitute(text, {str(pair._1()): str(pair._2().sql()) for pair in pairs}, [])
 
     def _plan(self, text: str) -> Any:
-        if not is_ours(text):
+        if not is_ours(text) or self._registers_a_pipeline():
             return self._delegate.parsePlan(text)
         assert self._seam.answer is not None
         answer = self._seam.answer(self._seam.active_session(), text, self._delegate.parsePlan)
@@ -238,6 +239,14 @@ class _Parser(_JavaObject):
             executor = self._seam.jvm.org.apache.spark.sql.execution.command.ExternalCommandExecutor
             return executor(_Command(self._seam, text, answer), answer.name, self._seam.scala_map({}))
         return self._delegate.parsePlan(text if answer.text is None else answer.text)
+
+    def _registers_a_pipeline(self) -> bool:
+        """Whether Spark's declarative pipelines ask: they make graph elements of Spark's own plans of the same statements.
+
+        They come through the sessions and parsers that all clients use, so the stack of the thread that asks is what tells them.
+        """
+        frames = self._seam.jvm.java.lang.Thread.currentThread().getStackTrace()
+        return _PIPELINES in str(self._seam.jvm.java.util.Arrays.toString(frames))  # one call, where each frame would be one
 
     def __getattr__(self, name: str) -> Any:
         """parseExpression, parseDataType and the like go straight through."""
