@@ -9,7 +9,18 @@ from datetime import timedelta
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import bounded_sql, cancellation, flow_tables, grammar, job_sql, jvm, partition_sql, planner, statements
+from sqlext import (
+    bounded_sql,
+    cancellation,
+    flow_tables,
+    grammar,
+    job_sql,
+    jvm,
+    partition_sql,
+    planner,
+    statements,
+    streaming_tables,
+)
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
@@ -104,6 +115,8 @@ class Commands:
                 values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
                 resolve_levels(spark, {Level.PROPERTY: settings})  # refuses what is no value
                 return _change(spark, "ALTER FLOW", lambda _: self._host().alter(".".join(name), values))
+            case statements.DropStreamingTable() | statements.AlterStreamingTable():
+                return streaming_tables.answer(spark, statement, self._host)
             case statements.SetOption():
                 return _check_setting(spark, statement)
             case statements.JobCommand():
@@ -160,6 +173,7 @@ class Commands:
                 columns=statement.columns,
                 by_name=statement.by_name,
                 if_not_exists=statement.if_not_exists,
+                comment=statement.comment,
             )
         return request, options, of_streams
 

@@ -26,6 +26,7 @@ _FLOWS = {
     "error": "STRING",
     "note": "STRING",
     "id": "STRING",
+    "comment": "STRING",
 }
 
 
@@ -44,6 +45,7 @@ def _flow_row(view: FlowView) -> dict[str, Any]:
         "error": view.error or None,
         "note": bound or (None if view.is_here or view.status != "RUNNING" else "runs in another process"),
         "id": spec.id,
+        "comment": spec.comment or None,
     }
     if progress is not None:
         row |= {

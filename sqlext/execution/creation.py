@@ -61,6 +61,7 @@ class FlowRequest:
         definition: of the table to create; None: the table exists.
         properties: of the table to create.
         columns, by_name: of INSERT INTO.
+        comment: of the flow.
     """
 
     name: str
@@ -74,6 +75,7 @@ class FlowRequest:
     by_name: bool = False
     refresh: bool = False
     if_not_exists: bool = False
+    comment: str = ""
 
 
 def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -159,7 +161,12 @@ def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ..
     """
     if request.definition is None:
         return
-    target.check_names(queries.analyse(session, request.plan).output.drop(QUALIFIES).columns, request.properties)
+    analysed = queries.analyse(session, request.plan)
+    output = analysed.output.drop(QUALIFIES)
+    target.check_names([column.name for column in request.definition.columns] or output.columns, request.properties)
+    has_key = request.plan.output_mode is OutputMode.UPDATE and not request.plan.above
+    key = grouping_columns(analysed.streams[0]) if has_key else ()
+    target.check_column_list(output, request.definition.columns, key)
     if not target.exists(session, name):
         return
     if not (request.refresh and FLOW_PROPERTY in target.describe(session, name).properties):
@@ -204,6 +211,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         settings=settings.recorded(session),
         variables=sessions.variables_of(session, plan.references),
         session_bound=sessions.bound_to(session, plan.references),
+        comment=request.comment,
     )
 
 
@@ -240,7 +248,8 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
         properties = {**request.properties, FLOW_PROPERTY: spec.id}
         output = analysed.output.drop(QUALIFIES).schema
         table = target.create(session, spec.target, output, request.definition, properties, request.refresh)
-        columns = tuple(Column(column, column, kind) for column, kind in table.columns.items())
+        pairs = zip(output.names, table.columns.items(), strict=True)
+        columns = tuple(Column(name, column, kind) for name, (column, kind) in pairs)
     lost = set() if request.plan.above else {*lossy(session, table.location, columns)}
     streams = tuple(
         _with_state(

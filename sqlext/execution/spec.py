@@ -155,6 +155,7 @@ class FlowSpec:
         catalog, database, settings: of the session that made it.
         variables: the session variables it names: type and value, as DECLARE VARIABLE takes them.
         session_bound: the temporary views and functions it reads; with any, it lives only as long as its host.
+        comment: what CREATE FLOW says of it.
     """
 
     id: str
@@ -179,6 +180,7 @@ class FlowSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     session_bound: tuple[str, ...] = ()
+    comment: str = ""
 
     @property
     def changes_rows(self) -> bool:

@@ -26,6 +26,8 @@ from sqlext.execution.jobs.host import JobView
 from sqlext.execution.jobs.registry import JobRecord, JobState
 from sqlext.execution.spec import FlowSpec
 from sqlext.execution.status import FlowProgress
+from sqlext.jvm import parse_duration
+from sqlext.option_levels import session_levels
 from sqlext.options import FLUSH_MAX_INTERVAL
 from sqlext.page.files import folder_at
 from sqlext.page.flushes import FlushLog
@@ -42,7 +44,8 @@ from sqlext.page.snapshot import (
     Trace,
     VertexView,
 )
-from sqlext.page.trace import recorded_graph, trace
+from sqlext.page.trace import SessionOptions, recorded_graph, trace
+from sqlext.page.tracer import Tracer
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -63,6 +66,7 @@ class Collector:
         self._spark = spark
         self._host = host
         self._clock = clock or SystemClock()
+        self._tracer = Tracer()
         self._lock = threading.Lock()  # guards all below
         self._kept: dict[Hashable, tuple[float, object]] = {}
         self._traces: dict[str, tuple[str, Trace]] = {}
@@ -83,8 +87,13 @@ class Collector:
         return self._recent(("job", job_id), lambda: self._job(job_id))
 
     def trace(self, text: str) -> Trace:
-        """What becomes of a statement."""
-        return trace(text, self._spark)
+        """What becomes of a statement, in the settings of the application's session."""
+        levels = session_levels(self._spark)
+        return self._tracer.trace(text, SessionOptions(levels, lambda duration: parse_duration(self._spark, duration)))
+
+    def close(self) -> None:
+        """End the process that traces."""
+        self._tracer.close()
 
     def _recent(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
