@@ -102,12 +102,14 @@ class DeltaState:
             check: called before the commit; raises when this driver must not commit any more.
 
         Returns:
-            False when the table is not the state, too many rows change, or its change feed is read; nothing was done then.
+            False when the table is not the state, too many rows change, its change feed is read, or results of groups that have
+            not changed must stay as they are; nothing was done then.
 
         Raises:
             FlowError: somebody else has changed what is stored.
         """
-        opened = self._open(aggregate, info) if self.is_table_of_stream else None
+        is_meant = self.is_table_of_stream and not aggregate.results_vary
+        opened = self._open(aggregate, info) if is_meant else None
         if opened is None:
             return False
         table, is_small = opened

@@ -29,6 +29,7 @@ from sqlext.execution.intake_buffer import IntakeBuffer
 from sqlext.execution.mergeable import MergeableAggregate
 from sqlext.execution.running_query import RunningQuery, StopAtBoundary
 from sqlext.execution.spec import StateBackend, StreamSpec
+from sqlext.execution.varying import with_moments_in_input
 from sqlext.plan import HybridSource, OutputMode
 from sqlext.storage import HadoopPath
 
@@ -164,6 +165,8 @@ class Intake:
                     "CREATE OR REFRESH its table."
                 )
             frame = self.aggregate.input
+        elif self.stream.output_mode is OutputMode.UPDATE:
+            frame = with_moments_in_input(frame)
         if self.hybrid is not None:
             frame = self.hybrid.named(frame)
         is_history = self.hybrid is not None and not self.hybrid.is_last

@@ -4,7 +4,8 @@ Spark plans an aggregate in two steps. The first makes a buffer for each functio
 of buffers (`merge`, `evaluate`): Catalyst's DeclarativeAggregate and TypedImperativeAggregate. Between the steps a buffer is
 columns, the partial result of a group. Here these columns are what is kept: a micro-batch gives partial results, a flush merges
 them with those that are stored, and makes results of both. All three are pieces of Spark's own physical plan, so types, nulls,
-overflows and FILTER are Spark's own, for every function that it can run in two steps.
+overflows and FILTER are Spark's own, for every function that it can run in two steps. What changes from run to run, such as the
+current time, is not planned once with them (`varying.py`).
 
 This is a seam: it reads and makes Catalyst's plans. Seen with Spark 4.2.
 """
@@ -23,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.physical_plan import as_columns, fingerprint, frame_over, unknown_rows
+from sqlext.execution.varying import Results, reads_time_of_day, with_moments_below
 from sqlext.java import items_of, java_of, scala_object, scala_seq
 from sqlext.jvm import active, alias, check_streaming, frame_of, plan_has_watermark
 from sqlext.names import quote
@@ -58,6 +60,7 @@ class MergeableAggregate:
         is_ordered: whether a function depends on the order of its input, such as first().
         results_stored: of each column of `schema` the output column that is the same, as of count and sum; empty unless all
             have one.
+        results_vary: whether results differ from one evaluation to the next: only groups that have changed get new ones.
         additions: SQL of how two partial results of each function make one, with {0} and {1} for them; empty unless all have
             such.
         fingerprint: the same as long as stored partial results can be read.
@@ -72,8 +75,11 @@ class MergeableAggregate:
         above, aggregate = _cut(frame._jdf.queryExecution().analyzed())
         _refuse_what_has_no_partial_results(spark, aggregate)
         with active(spark):
-            self._columns = _columns_read(spark, aggregate)
-            self.input = self._make_input(spark, aggregate.child())
+            read = _columns_read(spark, aggregate)
+            aggregate, moments = with_moments_below(spark, aggregate)
+            self._columns = [*read, *(each.toAttribute() for each in moments)]
+            self.input = self._make_input(spark, aggregate.child(), [*read, *(each.child() for each in moments)])
+            self._varying = Results()
             self._plan(spark, above, aggregate)
         self.schema, self.key = self._partial_schema()
         self.results_stored = self._find_results_stored(spark)
@@ -81,9 +87,9 @@ class MergeableAggregate:
         self.additions = known if self.results_stored and all(known) else ()
         self.fingerprint = self._make_fingerprint()
 
-    def _make_input(self, spark: SparkSession, below: Any) -> DataFrame:
+    def _make_input(self, spark: SparkSession, below: Any, columns: Sequence[Any]) -> DataFrame:
         """The streaming query of the rows that are aggregated."""
-        named = [alias(spark, column, f"c{at}") for at, column in enumerate(self._columns)]
+        named = [alias(spark, column, f"c{at}") for at, column in enumerate(columns)]
         project = self._java.org.apache.spark.sql.catalyst.plans.logical.Project
         rows = frame_of(spark, project(scala_seq(spark, named), below))
         check_streaming(rows, OutputMode.APPEND)
@@ -95,8 +101,8 @@ class MergeableAggregate:
         for node in reversed(above):
             logical = node.withNewChildren(scala_seq(spark, [logical]))
         skip = self._java.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-        physical = spark._jsparkSession.sessionState().executePlan(logical, skip).sparkPlan()
-        chain = _chain(physical)
+        held = self._varying.hold(spark, logical)
+        chain = _chain(spark._jsparkSession.sessionState().executePlan(held, skip).sparkPlan())
         places = [at for at, node in enumerate(chain) if _kind(node) in _AGGREGATES]
         if len(places) != 2 or places[1] != places[0] + 1:
             raise UnsupportedError("Spark does not run this aggregate in two steps.")
@@ -105,6 +111,11 @@ class MergeableAggregate:
         self._below_partial = chain[places[1] + 1 : -1]
         self._functions = [each.aggregateFunction() for each in items_of(self._final.aggregateExpressions())]
         self.is_ordered = any(_kind(function) in _BY_ARRIVAL for function in self._functions)
+        shown = [
+            *items_of(self._final.resultExpressions()),
+            *(e for node in self._above_final for e in items_of(node.expressions())),
+        ]
+        self.results_vary = self._varying.vary(shown)
         self._merge = self._make_merge(spark)
         if not self._final.groupingExpressions().isEmpty():  # its input has each group once: no exchange
             final = self._final
@@ -201,10 +212,15 @@ class MergeableAggregate:
         """The query's rows, of partial results of which each group has one."""
         spark = merged.sparkSession
         with active(spark):
-            plan = self._final.withNewChildren(scala_seq(spark, [self._over_partials(spark, merged)]))
-            for node in reversed(self._above_final):
+            plan = self._over_partials(spark, merged)
+            for node in reversed(self._results_steps(spark)):
                 plan = node.withNewChildren(scala_seq(spark, [plan]))
             return frame_over(spark, plan, items_of(plan.output()))
+
+    def _results_steps(self, spark: SparkSession) -> list[Any]:
+        """The nodes that make results, outermost first, as of now."""
+        steps = [*self._above_final, self._final]
+        return self._varying.renewed(spark, steps) if self.results_vary else steps
 
     def _over_partials(self, spark: SparkSession, partials: DataFrame) -> Any:
         rows = partials.select(*(quote(name) for name in self.schema.names))
@@ -255,6 +271,15 @@ def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> 
         raise UnsupportedError("a subquery stands in it, which would be evaluated anew for each step.")
     if "session_window" in str(aggregate.groupingExpressions().toString()):
         raise UnsupportedError("a row may join two sessions, so one group becomes of two.")
+    if any(_reads_time_of_day(each) for each in items_of(aggregate.aggregateExpressions())):
+        raise UnsupportedError("an argument reads current_time(), which no column can hold.")
+
+
+def _reads_time_of_day(result: Any) -> bool:
+    """Whether current_time() stands in an aggregate call of a result."""
+    if _kind(result) == "AggregateExpression":
+        return reads_time_of_day(result)
+    return any(_reads_time_of_day(each) for each in items_of(result.children()))
 
 
 def _columns_read(spark: SparkSession, aggregate: Any) -> list[Any]:
