@@ -14,7 +14,7 @@ from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
-from sqlext.execution.creation import FlowRequest, backend_of, no_delta_state, state_of, state_shown
+from sqlext.execution.creation import FlowRequest, backend_of, check_state, no_delta_state, state_of, state_shown
 from sqlext.execution.host import FlowHost
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.spec import StateBackend
@@ -222,6 +222,7 @@ def _memory_and_states(
         each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values()
     )
     rocksdb_because = no_delta_state(options, may_be_in_backlog)
+    check_state(frames, plan.output_mode, options, rocksdb_because)
     found = [state_of(frame, plan.output_mode, rocksdb_because) for frame in frames]
     states = [
         f"{query.name or 'aggregate'}: {where}"

@@ -136,6 +136,7 @@ class Flow:
             home,
             self.session,
             entries,
+            self.epoch,
             self._takes_intervals,
             self._clock,
             self._batch_begins,

@@ -43,6 +43,7 @@ _ADDED = {
     "BitXorAgg": "coalesce({0} ^ {1}, {0}, {1})",
 }
 """How two results of a function make one, where the result is all there is of its state; of others, Spark's merge step."""
+_ROWS = f"{INTERNAL_PREFIX}rows"
 _STORED = re.compile(
     r"(string|binary|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|date|timestamp|timestamp_ntz)"
 )
@@ -81,11 +82,15 @@ class MergeableAggregate:
             self.input = self._make_input(spark, aggregate.child(), [*read, *(each.child() for each in moments)])
             self._varying = Results()
             self._plan(spark, above, aggregate)
+            if not self._functions and self._final.groupingExpressions().isEmpty():
+                self._plan(spark, above, self._with_count(spark, aggregate))
         self.schema, self.key = self._partial_schema()
+        if not self.schema.fields:
+            raise UnsupportedError("nothing of it depends on rows, so there is nothing to store.")
         self.results_stored = self._find_results_stored(spark)
         known = tuple(_ADDED.get(_kind(function), "") for function in self._functions)
         self.additions = known if self.results_stored and all(known) else ()
-        self.fingerprint = self._make_fingerprint()
+        self.fingerprint = self._make_fingerprint(str(spark.version))
 
     def _make_input(self, spark: SparkSession, below: Any, columns: Sequence[Any]) -> DataFrame:
         """The streaming query of the rows that are aggregated."""
@@ -94,6 +99,15 @@ class MergeableAggregate:
         rows = frame_of(spark, project(scala_seq(spark, named), below))
         check_streaming(rows, OutputMode.APPEND)
         return rows
+
+    def _with_count(self, spark: SparkSession, aggregate: Any) -> Any:
+        """An aggregate with one more result, so that there is anything to store: of a FILTER that is never true nothing is."""
+        catalyst = self._java.org.apache.spark.sql.catalyst.expressions
+        one = catalyst.Literal.create(1, self._java.org.apache.spark.sql.types.DataTypes.IntegerType)
+        count = catalyst.aggregate.Count(scala_seq(spark, [one])).toAggregateExpression()
+        results = [*items_of(aggregate.aggregateExpressions()), alias(spark, count, _ROWS)]
+        child, hint = aggregate.child(), aggregate.hint()
+        return aggregate.copy(aggregate.groupingExpressions(), scala_seq(spark, results), child, hint)
 
     def _plan(self, spark: SparkSession, above: list[Any], aggregate: Any) -> None:
         """Let Spark plan the query over unknown rows, and find the two steps in its plan."""
@@ -173,10 +187,13 @@ class MergeableAggregate:
             stored.append(each.resultAttribute().exprId())
         shown = [(_source(result), str(result.name())) for result in items_of(final.resultExpressions())]
         names = [next((name for source, name in shown if source is not None and source.equals(each)), "") for each in stored]
-        return tuple(names) if all(names) else ()
+        return tuple(names) if all(names) and _ROWS not in names else ()
 
-    def _make_fingerprint(self) -> str:
+    def _make_fingerprint(self, version: str) -> str:
+        """Of partial results that are no results, only the version of Spark that made them knows what they mean."""
+        made_by = [] if self.results_stored else [f"Spark {version}"]
         texts = [self.schema.json(), *(str(each.toString()) for each in (*self._functions, self._final.groupingExpressions()))]
+        texts += made_by
         return fingerprint("\n".join(texts))
 
     # What runs.

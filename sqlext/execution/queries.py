@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution import target
 from sqlext.execution.backlog.streams import SourceKind, leaves_of
-from sqlext.plan import FlowPlan, HybridSource, OutputMode
+from sqlext.plan import QUALIFIES, FlowPlan, HybridSource, OutputMode
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,40 @@ def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
         session.createDataFrame([], result.schema).createOrReplaceTempView(stage.name)
     for hybrid in plan.hybrids:
         show_hybrid(session, hybrid)
-    streams = tuple(session.sql(query.sql) for query in plan.queries)
+    streams = tuple(_analysed(session, query.sql) for query in plan.queries)
     if not plan.above:
         return Analysed(streams, None)
     empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
     return Analysed(streams, over(session, empty, plan.above))
+
+
+def _analysed(session: SparkSession, sql: str) -> DataFrame:
+    try:
+        return session.sql(sql)
+    except AnalysisException as error:
+        if QUALIFIES in sql and error.getCondition() == "DATATYPE_MISMATCH.DATA_DIFF_TYPES":
+            # HAVING c is a column coalesce(c, FALSE) here, which Spark refuses with another error than HAVING
+            parameters = error.getMessageParameters() or {}
+            condition = re.fullmatch(r'"coalesce\((.*), false\)"', parameters.get("sqlExpr", ""))
+            kind = re.fullmatch(r'\("(.*)" or "BOOLEAN"\)', parameters.get("dataType", ""))
+            if condition is not None and kind is not None:
+                text = condition[1]
+                raise SchemaError(
+                    f"HAVING takes a condition, and {text} is {kind[1]}. Compare it with something: HAVING {text} > 0."
+                ) from None
+        raise
+
+
+def with_unique_names(frame: DataFrame) -> DataFrame:
+    """A query whose columns have names of their own: two calls such as count(*) and count(1) are called the same."""
+    names: list[str] = []
+    for name in frame.columns:
+        taken, number, unique = {each.lower() for each in names}, 1, name
+        while unique.lower() in taken:
+            number += 1
+            unique = f"{name} {number}"
+        names.append(unique)
+    return frame if names == frame.columns else frame.toDF(*names)
 
 
 def show_hybrid(session: SparkSession, hybrid: HybridSource) -> None:

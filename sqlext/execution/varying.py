@@ -106,6 +106,23 @@ def has_moment(spark: SparkSession, node: Any) -> bool:
     return bool(node.containsPattern(java_of(spark).org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()))
 
 
+def with_moments_of(spark: SparkSession, plan: Any, at: int) -> Any:
+    """An analysed plan in which the current time is a constant.
+
+    Args:
+        at: milliseconds since 1970.
+    """
+    java = java_of(spark)
+
+    def constant(node: Any) -> Any:
+        if _kind(node) not in _MOMENTS:
+            return node
+        zone = node.timeZoneId() if _kind(node) in ("CurrentDate", "LocalTimestamp") else java.scala.Option.apply("UTC")
+        return java.org.apache.spark.sql.catalyst.expressions.CurrentBatchTimestamp(at, node.dataType(), zone).toLiteral()
+
+    return transformed(plan.transformAllExpressionsWithSubqueries, constant)
+
+
 class Results:
     """What varies in the results of a plan that is made once. Immutable after `hold`; any thread may use it."""
 
