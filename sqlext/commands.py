@@ -25,7 +25,15 @@ from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
-from sqlext.execution.creation import FlowRequest, backend_of, check_sessions, no_delta_state, state_of, state_shown
+from sqlext.execution.creation import (
+    FlowRequest,
+    backend_of,
+    check_sessions,
+    check_state,
+    no_delta_state,
+    state_of,
+    state_shown,
+)
 from sqlext.execution.host import FlowHost
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import is_by_session
@@ -241,6 +249,7 @@ def _memory_and_states(
     rocksdb_because = no_delta_state(options, may_be_in_backlog)
     for frame in filter(is_by_session, frames):
         check_sessions(frame, options)
+    check_state(frames, plan.output_mode, options, rocksdb_because)
     found = [state_of(frame, plan.output_mode, rocksdb_because) for frame in frames]
     states = [
         f"{query.name or 'aggregate'}: {where}"

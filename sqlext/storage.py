@@ -134,6 +134,11 @@ class HadoopPath:
         """Delete the folder and all in it; one that is not there is fine."""
         self._fs.delete(self._path, True)
 
+    def delete_empty(self) -> None:
+        """Delete the folder if nothing is in it."""
+        with suppress(Py4JJavaError):  # Hadoop's file systems raise when something is, each in its own way
+            self._fs.delete(self._path, False)
+
     def write_text(self, text: str) -> None:
         """Write a small file over what was there, whole or not at all, as Spark does with its checkpoints' files."""
         checkpointing = java_of(self._spark).org.apache.spark.sql.execution.streaming.checkpointing

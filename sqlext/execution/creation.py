@@ -7,13 +7,13 @@ process has died undoes it, so no crash leaves a table that belongs to nobody.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
-from sqlext.errors import NameTakenError, UnsupportedError
+from sqlext.errors import NameTakenError, OptionError, SchemaError, UnsupportedError
 from sqlext.execution import queries, session_state, sessions, settings, target
 from sqlext.execution.delta_state import state_in
 from sqlext.execution.grouping_columns import grouping_columns
@@ -22,6 +22,7 @@ from sqlext.execution.mergeable import MergeableAggregate, is_by_session, mergea
 from sqlext.execution.partition_keys import lossy
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import (
+    ROCKSDB_ASKED_FOR,
     Column,
     FlowSpec,
     OperatorSpec,
@@ -238,6 +239,8 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
     analysed = queries.analyse(session, request.plan)
     if request.definition is None:
         _refuse_to_replace(request)
+        _refuse_doubled_keys(request, analysed.output)
+        analysed = replace(analysed, streams=tuple(queries.with_unique_names(frame) for frame in analysed.streams))
         table = target.describe(session, spec.target)
         columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
         key = _key_of(request.plan, analysed.streams[0], columns)
@@ -311,7 +314,7 @@ def no_delta_state(options: Options, may_be_in_backlog: bool) -> str:
     """
     backend = options[STATE_BACKEND]
     if backend == StateBackend.ROCKSDB:
-        return f"{STATE_BACKEND.key} is {backend}."
+        return ROCKSDB_ASKED_FOR
     is_memory_only = options[FLUSH_MEMORY_BUFFER_ONLY] and options[FLUSH_MAX_INTERVAL] is not None
     pace = other_pace((), options, may_be_in_backlog) if is_memory_only else ""
     return f"partial results would be buffered in files: {pace}." if pace and backend != StateBackend.DELTA else ""
@@ -328,6 +331,24 @@ def state_of(frame: DataFrame, mode: OutputMode, rocksdb_because: str) -> tuple[
     if is_by_session(frame):
         return MergeableAggregate(frame), ""  # else Spark cannot run it: `check_query`
     return (None, rocksdb_because) if rocksdb_because else mergeable(frame)
+
+
+def check_state(frames: Sequence[DataFrame], mode: OutputMode, options: Options, rocksdb_because: str) -> None:
+    """See whether the state of streaming queries can be where it is asked to be.
+
+    Args:
+        rocksdb_because: as `no_delta_state` tells.
+
+    Raises:
+        OptionError: it is to be in a Delta table, and cannot be; says why.
+    """
+    for frame in frames if options[STATE_BACKEND] == StateBackend.DELTA else ():
+        _, because = state_of(frame, mode, rocksdb_because)
+        if because:
+            raise OptionError(
+                f"The option `{STATE_BACKEND.key}` is delta, and a Delta table cannot hold the state of this query's aggregate: "
+                f"{because} Set it to auto or rocksdb; the state lives in RocksDB then."
+            )
 
 
 def backend_of(aggregate: MergeableAggregate | None) -> StateBackend:
@@ -389,6 +410,19 @@ def _refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tu
         raise UnsupportedError(
             f"This aggregate has no GROUP BY, so it keeps one row, and {'.'.join(request.table)} holds others already. Give "
             "it an empty table, or write CREATE STREAMING TABLE .. AS."
+        )
+
+
+def _refuse_doubled_keys(request: FlowRequest, output: DataFrame) -> None:
+    """Columns go into a table that is there by their places, but a key is found by its name."""
+    names = [name.lower() for name in output.columns]
+    doubled = {name for name in names if names.count(name) > 1}
+    key = request.plan.key
+    found = doubled if key.all_but else doubled & {name.lower() for name in key.columns}
+    if found and request.plan.output_mode is OutputMode.UPDATE:
+        raise SchemaError(
+            f"Several columns of the query are called `{min(found)}`, so it is not clear which is the key. Give each a name of "
+            "its own: .. AS name."
         )
 
 

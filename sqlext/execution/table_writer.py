@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 
@@ -19,6 +20,7 @@ from sqlext.execution.compaction import Compaction
 from sqlext.execution.delta_log import last_transaction, table_size
 from sqlext.execution.delta_state import DeltaState, reach_in_table, state_in
 from sqlext.execution.flush import FlushReason
+from sqlext.execution.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
 from sqlext.execution.intake import Intake
 from sqlext.execution.intake_buffer import Taken
 from sqlext.execution.partition_keys import lossy, refuse_lost_values
@@ -203,6 +205,7 @@ class TableWriter:
         if not state.transact(intake.aggregate, partials, batches, reach, info, self._check):
             with state.advanced(intake.aggregate, partials, batches, reach, info) as advance:
                 reach = reach_in_table(stream, intake.aggregate, reach)
+                info = replace(info, read_version=advance.read_version)
                 self._merge_rows(stream, advance.rows, reach, info, attempts=1, additions=advance.additions)
 
     def _merge_rows(
@@ -214,8 +217,22 @@ class TableWriter:
         attempts: int = commit.ATTEMPTS,
         additions: Mapping[str, str] | None = None,
     ) -> None:
+        if not stream.key and not stream.relation:
+            commit.again_after_conflicts(partial(self._merge_one_row, stream, rows, info, additions), self._check, attempts)
+            return
         size = table_size(self.session, self.location(stream))
         commit.merge(self.session, self._table(stream), stream, rows, reach, info, self._check, size, attempts, additions)
+
+    def _merge_one_row(
+        self, stream: StreamSpec, rows: DataFrame, info: commit.CommitInfo, additions: Mapping[str, str] | None
+    ) -> None:
+        """The row of an aggregate without GROUP BY, into the target: whatever row is there takes its values."""
+        version = jvm.table_version(self.session, self._spec.target_location)
+        refuse_rows_of_others(self.session, self._spec, version)
+        size = table_size(self.session, self._spec.target_location, version)
+        info = replace(info, read_version=version if info.read_version is None else info.read_version)
+        commit.merge(self.session, self._table(stream), stream, rows, {}, info, self._check, size, 1, additions)
+        refuse_rows_added_since(self.session, self._spec, version, self._epoch)
 
     def _table(self, stream: StreamSpec) -> DeltaTable:
         if stream.relation:

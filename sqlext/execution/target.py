@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.catalog import Column as CatalogColumn
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from sqlext import jvm
 from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
@@ -49,8 +49,23 @@ class Target:
 
 
 def ddl_of(kind: DataType) -> str:
-    """A type as DDL; unlike `simpleString` it quotes the names inside structs."""
-    return StructType([StructField("c", kind)]).toDDL().removeprefix("c ")
+    """Write a type as DDL, with nulls allowed everywhere in it; unlike `simpleString` it quotes the names inside structs."""
+    return StructType([StructField("c", with_nulls(kind))]).toDDL().removeprefix("c ")
+
+
+def with_nulls(kind: DataType) -> DataType:
+    """Allow nulls everywhere in a type.
+
+    Spark's analysis says of an expression that it gives none, and of the same values read from files that there may be some. No
+    MERGE takes these into a column that refuses nulls inside.
+    """
+    if isinstance(kind, ArrayType):
+        return ArrayType(with_nulls(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(with_nulls(kind.keyType), with_nulls(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(each.name, with_nulls(each.dataType), True, each.metadata) for each in kind])
+    return kind
 
 
 def qualified(spark: SparkSession, name: Sequence[str]) -> tuple[str, ...]:
@@ -200,7 +215,8 @@ def table_in(home: HadoopPath) -> HadoopPath:
 
 def create_at(spark: SparkSession, location: HadoopPath, schema: StructType) -> None:
     """Create the table of a maintained aggregate or of its state; it stands in no catalog, and nobody travels back in it."""
-    table = DeltaTable.create(spark).location(location.location).addColumns(schema)
+    columns = StructType([StructField(each.name, with_nulls(each.dataType)) for each in schema])
+    table = DeltaTable.create(spark).location(location.location).addColumns(columns)
     for key, value in _HIDDEN.items():
         table = table.property(key, value)
     table.execute()
