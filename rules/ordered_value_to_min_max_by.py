@@ -1,4 +1,4 @@
-"""first_value(v ORDER BY ts) and last_value(v ORDER BY ts) over a stream: Spark's own go by arrival."""
+"""first_value(v ORDER BY ts) and last_value(v ORDER BY ts): Spark's own go by arrival, and its parser knows no order there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
 from sqlext.rewriter import RefusalError
-from sqlext.shape import function_name, streaming_aggregates
+from sqlext.shape import function_name, is_aggregate_call
 
 _FIRST = ("first", "first_value")
 _LAST = ("last", "last_value")
@@ -21,8 +21,8 @@ def ordered_value_to_min_max_by(query: exp.Query) -> exp.Query:
     SELECT k, last_value(v ORDER BY ts) AS v FROM STREAM t GROUP BY k
     -> SELECT k, MAX_BY(v, STRUCT(ts)) AS v FROM STREAM t GROUP BY k
     """
-    for call in streaming_aggregates(query):
-        if function_name(call) in (*_FIRST, *_LAST):
+    for call in list(query.find_all(exp.Func)):
+        if function_name(call) in (*_FIRST, *_LAST) and is_aggregate_call(call):
             nulls = call.this if isinstance(call.this, (exp.IgnoreNulls, exp.RespectNulls)) else None
             order = nulls.this if nulls else call.this
             if isinstance(order, exp.Order):
