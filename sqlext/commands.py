@@ -29,6 +29,7 @@ from sqlext.options import (
     OPTIONS,
     RUNTIME_MODE,
     SORTED_SHUFFLES,
+    STATE_BACKEND,
     Given,
     Level,
     Options,
@@ -222,7 +223,8 @@ def _memory_and_states(
         each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values()
     )
     rocksdb_because = no_delta_state(options, may_be_in_backlog)
-    check_state(frames, plan.output_mode, options, rocksdb_because)
+    if options[STATE_BACKEND] == StateBackend.DELTA:
+        check_state(frames, plan.output_mode, rocksdb_because)
     found = [state_of(frame, plan.output_mode, rocksdb_because) for frame in frames]
     states = [
         f"{query.name or 'aggregate'}: {where}"
