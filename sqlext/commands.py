@@ -49,6 +49,7 @@ from sqlext.options import (
     OPTIONS,
     RUNTIME_MODE,
     SORTED_SHUFFLES,
+    STATE_BACKEND,
     Given,
     Level,
     Options,
@@ -249,7 +250,8 @@ def _memory_and_states(
     rocksdb_because = no_delta_state(options, may_be_in_backlog)
     for frame in filter(is_by_session, frames):
         check_sessions(frame, options)
-    check_state(frames, plan.output_mode, options, rocksdb_because)
+    if options[STATE_BACKEND] == StateBackend.DELTA:
+        check_state(frames, plan.output_mode, rocksdb_because)
     found = [state_of(frame, plan.output_mode, rocksdb_because) for frame in frames]
     states = [
         f"{query.name or 'aggregate'}: {where}"

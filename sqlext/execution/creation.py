@@ -333,16 +333,16 @@ def state_of(frame: DataFrame, mode: OutputMode, rocksdb_because: str) -> tuple[
     return (None, rocksdb_because) if rocksdb_because else mergeable(frame)
 
 
-def check_state(frames: Sequence[DataFrame], mode: OutputMode, options: Options, rocksdb_because: str) -> None:
-    """See whether the state of streaming queries can be where it is asked to be.
+def check_state(frames: Sequence[DataFrame], mode: OutputMode, rocksdb_because: str) -> None:
+    """See whether the state of streaming queries can be in Delta tables, which is asked for.
 
     Args:
         rocksdb_because: as `no_delta_state` tells.
 
     Raises:
-        OptionError: it is to be in a Delta table, and cannot be; says why.
+        OptionError: that of one cannot; says why.
     """
-    for frame in frames if options[STATE_BACKEND] == StateBackend.DELTA else ():
+    for frame in frames:
         _, because = state_of(frame, mode, rocksdb_because)
         if because:
             raise OptionError(

@@ -45,7 +45,7 @@ from sqlext.execution.registry import (
     Records,
     find,
 )
-from sqlext.execution.spec import FlowSpec
+from sqlext.execution.spec import FlowSpec, StateBackend
 from sqlext.execution.status import FlowPhase, FlowProgress, StageStatus
 from sqlext.names import quote_parts
 from sqlext.options import BACKLOG_LAG_THRESHOLD, CHECKPOINT_INTERVAL_DURING_BACKLOG, STATE_BACKEND, Options, resolve
@@ -170,7 +170,8 @@ class FlowHost:
             reserved = reserve(own, request, name)
             lags = any(each.interval is not None for each in self._backlog_of(reserved).values())
             rocksdb_because = no_delta_state(options, bool(reserved.hybrids) or lags)
-            check_state(queries.analyse(own, request.plan).streams, request.plan.output_mode, options, rocksdb_because)
+            if options[STATE_BACKEND] == StateBackend.DELTA:
+                check_state(queries.analyse(own, request.plan).streams, request.plan.output_mode, rocksdb_because)
             self._lease.beat()
             self._registry.append(partial(self._reserved, reserved, replaced))
             try:
