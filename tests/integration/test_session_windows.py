@@ -104,6 +104,7 @@ QUERIES = {
     "fields": f"SELECT {WINDOW}.end AS until, k, {WINDOW}.start AS since, v > 5 AS large, sum(v) AS total FROM {{}} GROUP BY ALL",
     "dynamic gap": "SELECT session_window(at, CASE WHEN v > 9 THEN '0 minutes' WHEN v > 5 THEN '40 minutes' ELSE '5 minutes' END)"
     " AS w, k, count(*) AS n FROM {} GROUP BY 1, 2",
+    "local time": "SELECT session_window(CAST(at AS TIMESTAMP_NTZ), '10 minutes') AS w, k, avg(v) AS mean FROM {} GROUP BY ALL",
     "having": f"SELECT {WINDOW} AS w, k, count(*) AS n {BY_KEY} HAVING count(*) BETWEEN 2 AND 4",
     "above": "SELECT k, max(n) AS most, sum(unix_seconds(e) - unix_seconds(s)) AS seconds FROM (SELECT k, count(*) AS n, "
     f"{WINDOW}.end AS e, session_window.start AS s {BY_KEY}) GROUP BY k ORDER BY most DESC, k LIMIT 3",
