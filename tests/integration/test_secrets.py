@@ -51,6 +51,7 @@ def test_a_job(sql: Workshop) -> None:
     statement = f"INSERT INTO t SELECT k, count(*) AS n FROM {SOURCE} GROUP BY k GLOBAL WINDOW END OF STREAM"
     explained = sql(f"EXPLAIN {statement}")[0].plan
     sql(statement)
+    assert oct((local(sql.host.home) / "jobs").stat().st_mode & 0o777) == "0o700"
     (job,) = sql("SHOW JOBS")
     shown = Collector(sql.spark, sql.host).job(job.id)
     assert "kafka.sasl.jaas.config" in shown.statement
