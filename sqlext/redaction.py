@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 REDACTED = "*********(redacted)"
@@ -28,14 +27,16 @@ _MORE_NAMES = re.compile(  # what those patterns miss, of Hadoop's file systems,
     r"(?i)passw|passphrase|\bpwd\b|credential|jaas|(account|api|private|shared|storage|sas|signing|encryption|keystore)[-_.]?key\b"
     r"|\bsas\b|\bsig\b"
 )
-_LITERAL = r"""(?:[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")"""
-_NAMED = re.compile(  # an option: its name, what stands between, and its value
-    rf"(?P<name>`(?:[^`]|``)+`|{_LITERAL}|[\w.]+(?:-[\w.]+)*)(?P<between>\s*(?:=>|==?)\s*|\s+)(?P<value>{_LITERAL})", re.DOTALL
+_TOKEN = re.compile(  # each takes what it can get, so that no text is looked at twice
+    r"""(?P<literal>[rR]?'(?:[^'\\]|\\.|'')*+(?:'|\Z)|[rR]?"(?:[^"\\]|\\.|"")*+(?:"|\Z))|(?P<name>`(?:[^`]|``)*+(?:`|\Z)|[\w.]++(?:-[\w.]++)*+)"""
+    r"|(?P<comment>--[^\n]*+|/\*.*?(?:\*/|\Z))|(?P<between>\s++|=>|==?)|(?P<other>.)",
+    re.DOTALL,
 )
-_ANY_LITERAL = re.compile(_LITERAL, re.DOTALL)
-_USER_INFO = re.compile(r"""(://[^\s:@/?#'"]*:)[^\s'"]+(@)""")  # //user:password@host
-_ORACLE = re.compile(r"""(?i)(jdbc:oracle:\w+:[^\s/@'"]*/)[^\s@'"]+(@)""")  # user/password@host
-_BEFORE = re.compile(r"""([\w.\-]+)\\?["']?\s*(?:=[=>]?\s*|:\s*(?=\\?["']))""")  # a name inside a value, up to what it has
+_USER_INFO = re.compile(r"""(://[^\s:@/?#'"]{0,999}:)[^\s'"]{1,1024}(@)""")  # //user:password@host
+_ORACLE = re.compile(r"""(?i)(jdbc:oracle:\w+:[^\s/@'"]{0,999}/)[^\s@'"]{1,999}(@)""")  # user/password@host
+_BEFORE = re.compile(
+    r"""(?<![\w.-])([\w.-]++)\\?["']?\s*(?:=[=>]?\s*|:\s*(?=\\?["']))"""
+)  # a name inside a value, up to what it has
 _VALUE = re.compile(  # between quotes that are escaped themselves, between quotes, or without
     r"""(?P<edge>\\["'])(?:(?!(?P=edge)).)*|(?P<quote>["'])(?:\\.|(?!(?P=quote)).)*|[^\s;&,'"\\]+""", re.DOTALL
 )
@@ -76,7 +77,18 @@ class Redaction:
 
     def sql(self, text: str) -> str:
         """A statement or query. It still can be parsed: only what stands in string literals is replaced."""
-        return _ANY_LITERAL.sub(lambda found: self._literal(found[0], self.message), _NAMED.sub(self._option, text))
+        shown, name, between = list[str](), "", ""
+        for token in _TOKEN.finditer(text):
+            piece = token[0]
+            if token.lastgroup == "literal":
+                shown.append(self._literal(piece, name, between))
+            else:
+                shown.append(self.message(piece) if token.lastgroup == "comment" else piece)
+            if token.lastgroup == "between":
+                between += piece
+            elif token.lastgroup != "comment":
+                name, between = ("" if token.lastgroup == "other" else piece), ""
+        return "".join(shown)
 
     def _names_secret(self, name: str) -> bool:
         return bool(_pattern(self.names).search(name) or _MORE_NAMES.search(name))
@@ -92,16 +104,16 @@ class Redaction:
                 shown, at = shown + edge + REDACTED, value.end()
         return shown + text[at:]
 
-    def _option(self, found: re.Match[str]) -> str:
-        name = found["name"]
-        is_option = "=>" in found["between"] or name[0] in "'\"" or not found["between"].strip()
-        if self._names_secret(name) or (is_option and _pattern(self.addresses).search(name)):
-            return f"{name}{found['between']}{self._literal(found['value'], lambda _: REDACTED)}"
-        return found[0]
-
-    def _literal(self, literal: str, redact: Callable[[str], str]) -> str:
-        start = literal.index(literal[-1]) + 1
-        return literal[:start] + redact(literal[start:-1]) + literal[-1]
+    def _literal(self, literal: str, name: str, between: str) -> str:
+        """A string literal, behind a name and what stands between the two, if that makes it an option's value."""
+        edge = literal[0] if literal[0] in "'\"" else literal[:2]
+        is_whole = len(literal) > len(edge) and literal.endswith(edge[-1])
+        value, end = (literal[len(edge) : -1], edge[-1]) if is_whole else (literal[len(edge) :], "")
+        is_option = "=>" in between or name[:1] in ("'", '"') or not between.strip()
+        is_secret = bool(name and between) and (
+            self._names_secret(name) or (is_option and bool(_pattern(self.addresses).search(name)))
+        )
+        return f"{edge}{REDACTED if is_secret else self.message(value)}{end}"
 
 
 class RedactedFormatter(logging.Formatter):

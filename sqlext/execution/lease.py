@@ -17,8 +17,8 @@ BEAT_SECONDS = 5.0
 _DEAD_AFTER = 30.0
 
 
-_FOLDERS = ("flows", "hosts", "jobs")
-"""What Spark, too, writes in: private each, for a home may be a folder that others use as well."""
+_FOLDERS = ("flows", "hosts")
+"""Private each, as the folder of jobs is, for a home may be a folder that others use as well."""
 
 
 class Lease:

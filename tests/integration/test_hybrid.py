@@ -63,6 +63,12 @@ def test_three_relations(sql: Workshop) -> None:
     make(sql, "hybrid(TABLE older, TABLE old, STREAM live, on => v)")
     sql("WAIT FLOW t")
     assert result(sql) == [("a", 4, 7)]
+    hybrid = sql.flow("t")._intakes[0].hybrid
+    assert hybrid is not None
+    boundaries = [hybrid._boundary_before(part) for part in (1, 2)]
+    found = sql.spark.range(1).select(*(each for each in boundaries if each is not None)).first()
+    assert found is not None
+    assert tuple(found) == (1, 2), "a relation that is looked at again is not held against itself"
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def test_a_job(sql: Workshop) -> None:
     statement = f"INSERT INTO t SELECT k, count(*) AS n FROM {SOURCE} GROUP BY k GLOBAL WINDOW END OF STREAM"
     explained = sql(f"EXPLAIN {statement}")[0].plan
     sql(statement)
+    assert oct((local(sql.host.home) / "jobs").stat().st_mode & 0o777) == "0o700"
     (job,) = sql("SHOW JOBS")
     shown = Collector(sql.spark, sql.host).job(job.id)
     assert "kafka.sasl.jaas.config" in shown.statement
@@ -59,12 +60,13 @@ def test_a_job(sql: Workshop) -> None:
 
 def test_only_its_owner_reads_the_home(sql: Workshop) -> None:
     sql.source()
-    sql("CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM ev GROUP BY k")
     home = local(sql.host.home)
+    warehouse = home.parent.stat().st_mode
+    sql("CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM ev GROUP BY k")
     assert oct(home.stat().st_mode & 0o777) == "0o700"
     for name in ("registry", "hosts"):
         assert modes(home / name) == {"0o600"}
-    assert "0o700" not in oct(home.parent.stat().st_mode & 0o777), "the warehouse stays as it was"
+    assert home.parent.stat().st_mode == warehouse, "tables are nobody's secret"
 
 
 def test_a_home_that_was_open_is_closed(sql: Workshop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 
 import pytest
 
@@ -23,6 +24,8 @@ SHOW = Redaction()
         "OPTIONS (address = 'jdbc:mysql://ann:k3y@db/shop')",
         "OPTIONS (address = 'jdbc:mysql://ann:k/3@y@db/shop k3y')".replace(" k3y", ""),
         "LOCATION 's3a://AKIA:k3y@bucket/t'",
+        "SELECT 1 -- it's a `test`\nFROM STREAM t WITH ('password' /* of ann's */ = 'k3y')",
+        "SELECT 1 FROM t -- 'password' = 'k3y'",
         "LOCATION 'wasbs://c@shop.blob.core.windows.net/t?sv=2024&sig=k3y&se=2025'",
         "TBLPROPERTIES ('fs.azure.account.key.shop' = 'k3y')",
         "SET `spark.hadoop.fs.s3a.secret.key` = 'k3y'",
@@ -89,6 +92,15 @@ def test_settings(key: str, value: str, is_secret: bool) -> None:
 )
 def test_messages(text: str, shown: str) -> None:
     assert SHOW.message(text) == shown
+
+
+@pytest.mark.parametrize("piece", ["'", "`", '"', "\\'", "a'", "://a:", "'a' ", "password=", "x = ", "a"])
+def test_no_text_takes_long(piece: str) -> None:
+    """As one that was written to exhaust the host."""
+    text, started = piece * 30_001, time.process_time()
+    SHOW.sql(text)
+    SHOW.message(text)
+    assert time.process_time() - started < 10
 
 
 def test_what_is_logged_with_its_traceback() -> None:

@@ -127,6 +127,7 @@ class JobHost:
             return f"there is a table {'.'.join(name)} already; no job was made"
         job = planned(sessions.session_for(session, request.references), request, name, there)
         self._lease.beat()
+        self._home.child("jobs").make_private()
         self._registry.append(
             RegisteredEvent(job.spec.id, JobEventKind.SUBMITTED, host=self._lease.host_id, spec=job.spec.to_json())
         )
