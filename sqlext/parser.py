@@ -245,8 +245,8 @@ class _Parser(_JavaObject):
 
         They come through the sessions and parsers that all clients use, so the stack of the thread that asks is what tells them.
         """
-        frames = self._seam.jvm.java.lang.Thread.currentThread().getStackTrace()
-        return _PIPELINES in str(self._seam.jvm.java.util.Arrays.toString(frames))  # one call, where each frame would be one
+        stack = self._seam.jvm.org.apache.spark.util.Utils.exceptionString(self._seam.jvm.java.lang.Exception())
+        return _PIPELINES in str(stack)  # as one text: each frame of an array would be a call
 
     def __getattr__(self, name: str) -> Any:
         """parseExpression, parseDataType and the like go straight through."""
