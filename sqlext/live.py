@@ -56,14 +56,14 @@ class LiveQuery:
             with outside_of_any_query(self._frame.sparkSession):
                 query = self._start(ends_when_idle)
             try:
-                while not canceled.is_set():
-                    if query.awaitTermination(_POLL_SECONDS):
-                        return
+                while query.isActive:
+                    if canceled.wait(_POLL_SECONDS):
+                        raise StatementCanceledError("The statement was canceled.")
+                query.awaitTermination()  # raises what it failed with
             finally:
                 query.stop()
         finally:
             self._checkpoint.delete()
-        raise StatementCanceledError("The statement was canceled.")
 
     def _start(self, ends_when_idle: bool) -> StreamingQuery:
         writer = self._frame.writeStream.foreachBatch(self._take).outputMode(self._mode.value)

@@ -29,6 +29,10 @@ DEADLINE = 300.0
 pytestmark = pytest.mark.timeout(3 * DEADLINE)
 
 
+def until(is_over: Callable[[], bool]) -> None:
+    eventually(is_over, DEADLINE)
+
+
 def rows_of(batches: list[LiveBatch]) -> list[list[tuple[str | None, ...]]]:
     return [sorted((tuple(row) for row in batch.result.rows), key=repr) for batch in batches]
 
@@ -49,11 +53,8 @@ def shown_until(spark: SparkSession, text: str, steps: list[Callable[[], object]
         else:
             interrupts.asked.set()
 
-    def watch(is_over: Callable[[], bool]) -> None:
-        eventually(is_over, DEADLINE)
-
     with pytest.raises(KeyboardInterrupt, match=r"^The statement was canceled\.$"):
-        StatementRunner(spark, interrupts).run(text, watch, show=show)
+        StatementRunner(spark, interrupts).run(text, until, show=show)
     return found
 
 
@@ -82,7 +83,7 @@ def test_with_until_idle_it_ends_when_all_is_shown(sql: Workshop) -> None:
     sql.source()
     runner, found = StatementRunner(sql.spark, Interrupts()), list[LiveBatch]()
     runner.ends_when_idle = True
-    result = runner.run("SELECT k FROM STREAM ev", lambda is_over: eventually(is_over, DEADLINE), show=found.append)
+    result = runner.run("SELECT k FROM STREAM ev", until, show=found.append)
     assert (result.columns, rows_of(found)) == ([], [[("a",), ("b",), (None,)]])
     assert checkpoints(sql.spark) == []
 
@@ -93,7 +94,7 @@ def test_what_spark_cannot_stream_is_refused_with_its_reason(sql: Workshop) -> N
         output_mode(sql.spark.sql("SELECT k FROM STREAM ev ORDER BY k"))
     assert output_mode(sql.spark.sql("SELECT k, v FROM STREAM ev LIMIT 3")) is OutputMode.APPEND
     with pytest.raises(UnsupportedError, match="has no end"):
-        StatementRunner(sql.spark, Interrupts()).run("SELECT k FROM STREAM ev", lambda is_over: eventually(is_over, DEADLINE))
+        StatementRunner(sql.spark, Interrupts()).run("SELECT k FROM STREAM ev", until)
 
 
 def test_elsewhere_it_stays_spark_s(sql: Workshop) -> None:
