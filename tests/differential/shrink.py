@@ -34,9 +34,8 @@ def shrink(query: Query, first_failing: Check, rounds: int, at_once: int) -> Que
 
 def smaller(query: Query) -> Iterator[Query]:
     """Queries with one thing less, the largest steps first."""
-    if query.outer is not None:
-        yield replace(query, outer=None)
-    if len(query.items) > 1 and query.outer is None:
+    yield from _without_outer(query)
+    if len(query.items) > 1:  # what the outer query reads is missed by batch, which is another failure
         for kept in (query.items[: len(query.items) // 2], query.items[len(query.items) // 2 :]):
             yield _with_items(query, kept)
         for at in range(len(query.items)):
@@ -50,6 +49,21 @@ def smaller(query: Query) -> Iterator[Query]:
     for at, key in enumerate(query.keys):  # with what shows it
         for value in simpler(key):
             yield _with_key(query, at, value)
+
+
+def _without_outer(query: Query) -> Iterator[Query]:
+    outer = query.outer
+    if outer is None:
+        return
+    yield replace(query, outer=None)
+    if outer.rest:
+        yield replace(query, outer=replace(outer, rest=""))
+    for at, item in enumerate(outer.items):
+        yield replace(query, outer=replace(outer, items=outer.items[:at] + outer.items[at + 1 :]))
+        for value in simpler(item.value):
+            yield replace(
+                query, outer=replace(outer, items=(*outer.items[:at], replace(item, value=value), *outer.items[at + 1 :]))
+            )
 
 
 def _without_clauses(query: Query) -> Iterator[Query]:
