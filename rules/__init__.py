@@ -13,6 +13,7 @@ from sqlext.rules.expand_sum0 import expand_sum0
 from sqlext.rules.having_to_column import having_to_column
 from sqlext.rules.listagg_distinct_to_set import listagg_distinct_to_set
 from sqlext.rules.ordered_value_to_min_max_by import ordered_value_to_min_max_by
+from sqlext.rules.pivot_to_filter import pivot_to_filter
 from sqlext.rules.python_aggregate_over_list import python_aggregate_over_list
 from sqlext.rules.remove_hints import remove_hints
 from sqlext.rules.remove_idle_distinct import remove_idle_distinct
@@ -20,7 +21,7 @@ from sqlext.rules.remove_source_options import remove_source_options
 from sqlext.rules.stream_of_function import stream_of_function
 
 BATCHES: tuple[Batch, ...] = (
-    Batch("options", Once(), (remove_hints, remove_source_options, stream_of_function)),
+    Batch("options", Once(), (remove_hints, remove_source_options, stream_of_function, pivot_to_filter)),
     Batch("user", FixedPoint()),
     Batch(
         "streaming aggregates",

@@ -17,7 +17,7 @@ def remove_idle_distinct(query: exp.Query) -> exp.Query:
     """Leave DISTINCT out where a value counts the same however often it comes.
 
     SELECT k, max(DISTINCT v) AS m FROM STREAM t GROUP BY k
-    -> SELECT k, MAX(v) AS m FROM STREAM t GROUP BY k
+    -> SELECT k, max(v) AS m FROM STREAM t GROUP BY k
     """
     for call in streaming_aggregates(query):
         if function_name(call) in _SAME_OF_DUPLICATES:

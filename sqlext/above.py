@@ -15,6 +15,7 @@ from sqlglot import exp
 from sqlext.dialect import position_of, to_sql, without_brackets
 from sqlext.errors import UnsupportedError
 from sqlext.grouping import key_of
+from sqlext.names import fold
 from sqlext.nodes import Stream
 from sqlext.normal_form import NormalForm, is_above
 from sqlext.plan import AGGREGATE_PREFIX, Key
@@ -95,7 +96,7 @@ class _Splitter:
         with_ = query.args.get("with_")
         for cte in with_.expressions if with_ else ():
             rows = self.query(cte.this, scope, enclosing)
-            scope = {**{name: c for name, c in scope.items() if name != cte.alias.lower()}, cte.alias.lower(): _Cte(cte, rows)}
+            scope = {**{name: c for name, c in scope.items() if name != fold(cte.alias)}, fold(cte.alias): _Cte(cte, rows)}
         if isinstance(query, exp.Select):
             return self._select(query, scope, enclosing)
         if isinstance(query, exp.SetOperation):
@@ -112,7 +113,7 @@ class _Splitter:
         if isinstance(relation, Stream):
             rows = _Rows.STREAM
         elif isinstance(relation, exp.Table):
-            cte = scope.get(relation.name.lower()) if not relation.db else None
+            cte = scope.get(fold(relation.name)) if not relation.db else None
             rows = cte.rows if cte else rows
         elif isinstance(relation, exp.Lateral) and isinstance(relation.this, exp.Query):
             rows = self.query(relation.this, scope, enclosing)
@@ -122,8 +123,9 @@ class _Splitter:
         pivot = next((each for each in table.args.get("pivots") or () if not each.args.get("unpivot")), None)
         if pivot is not None and rows is _Rows.STREAM:
             raise UnsupportedError(
-                "PIVOT is an aggregate that a stream cannot run. Write one aggregate with FILTER for each column: "
-                "sum(v) FILTER (WHERE k = 'a') AS a, with GROUP BY.",
+                "PIVOT over a stream stands behind a subquery with named columns, FOR one column IN literals: (SELECT k, c, v "
+                "FROM STREAM t) PIVOT (sum(v) FOR c IN ('a', 'b')). Else write one aggregate with FILTER for each column: "
+                "sum(v) FILTER (WHERE c = 'a') AS a, with GROUP BY.",
                 position_of(pivot, self._source) or position_of(relation, self._source),
             )
         inner_joins = [join.this for join in relation.args.get("joins") or ()]
@@ -212,7 +214,7 @@ class _Splitter:
     def _refuse_correlated(self, select: exp.Select, enclosing: frozenset[str]) -> None:
         own = {name for each in select.find_all(exp.Select) for name in relation_names(each)}
         for column in select.find_all(exp.Column):
-            if column.table.lower() in enclosing - own:
+            if fold(column.table) in enclosing - own:
                 raise UnsupportedError(
                     f"This streaming aggregate depends on the query around it by `{to_sql(column, self._source)}`, so it cannot "
                     "be kept on its own. Group it by that column in a subquery, and join the two.",
@@ -254,7 +256,7 @@ def _needed_ctes(query: exp.Query, scope: _Scope) -> list[exp.CTE]:
     reading: list[exp.Expr] = [query]
     while reading:
         for table in reading.pop().find_all(exp.Table):
-            name = table.name.lower()
+            name = fold(table.name)
             is_cte = not table.db and name in scope and not isinstance(table.parent, Stream)
             if is_cte and name not in needed:
                 needed.add(name)
@@ -265,8 +267,8 @@ def _needed_ctes(query: exp.Query, scope: _Scope) -> list[exp.CTE]:
 def _remove_unused_ctes(outer: exp.Query) -> None:
     """What only the aggregates read is theirs now."""
     for cte in reversed(list(outer.find_all(exp.CTE))):
-        used = {table.name.lower() for table in outer.find_all(exp.Table) if not table.db}
-        if cte.alias.lower() not in used:
+        used = {fold(table.name) for table in outer.find_all(exp.Table) if not table.db}
+        if fold(cte.alias) not in used:
             with_ = cte.parent
             cte.pop()
             if isinstance(with_, exp.With) and not with_.expressions:

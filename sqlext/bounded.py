@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from sqlext.dialect import position_of
 from sqlext.errors import UnsupportedError
+from sqlext.names import fold
 from sqlext.nodes import Stream, StreamOption, TableArgument
 from sqlext.options import is_option_key
 from sqlext.plan import STAGE_PREFIX
@@ -115,7 +116,7 @@ def without_clause(query: exp.Query) -> exp.Query:
 
 
 def _alone(query: exp.Query) -> exp.Query:
-    visible = {cte.alias.lower(): cte for cte in _visible_ctes(query)}
+    visible = {fold(cte.alias): cte for cte in _visible_ctes(query)}
     alone = query.copy()
     needed = [cte.copy() for cte in _read_ctes(alone, visible)]
     if needed:
@@ -156,7 +157,7 @@ def _read_ctes(query: exp.Query, visible: dict[str, exp.CTE]) -> list[exp.CTE]:
 
 
 def _names(node: exp.Expr) -> set[str]:
-    return {table.name.lower() for table in node.find_all(exp.Table) if not table.db}
+    return {fold(table.name) for table in node.find_all(exp.Table) if not table.db}
 
 
 def _is_in(node: exp.Expr, queries: Sequence[exp.Query]) -> bool:

@@ -65,9 +65,9 @@ def answer(
         jobs: those that survive their driver.
     """
     plan = _plan(spark, statement, batches)
-    if (refused := _refused_by_spark(spark, statement, spark_parse)) is not None:
-        return PassOn(refused)
     sql = f"{statement.head} {plan.sql}".strip()
+    if (refused := _refused_by_spark(spark, statement, sql, spark_parse)) is not None:
+        return PassOn(refused)
     if not statement.target:
         return PassOn(sql)
     options = options_of(spark, statement)
@@ -79,7 +79,7 @@ def answer(
 def explain(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Batch], spark_parse: SparkParse) -> Answer:
     """The job graph, its stages, the rules that fired, and Spark's own plan."""
     plan = _plan(spark, statement, batches)
-    if (refused := _refused_by_spark(spark, statement, spark_parse)) is not None:
+    if (refused := _refused_by_spark(spark, statement, plan.sql, spark_parse)) is not None:
         return PassOn(refused)
     physical = frame_of(spark, spark_parse(f"EXPLAIN {plan.sql}")).collect()[0][0]  # runs nothing; of a write it would tell less
     return Table(
@@ -91,8 +91,17 @@ def _plan(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Ba
     return plan_bounded(statement.query, batches, options_of(spark, statement)[SORTED_SHUFFLES])
 
 
-def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, spark_parse: SparkParse) -> str | None:
-    """The statement without our clause, if Spark refuses it: its own error then tells the place in the user's text."""
+def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, sql: str, spark_parse: SparkParse) -> str | None:
+    """Write a statement that Spark refuses without our clause: Spark's error then tells the place in the user's text.
+
+    Args:
+        sql: what is to run. Streams in subqueries are bounded in it, and refused in the user's text.
+
+    Returns:
+        None when Spark does not refuse it.
+    """
+    if can_be_analysed(spark, spark_parse(sql)):
+        return None
     plain = without_clauses(statement.query.source)
     head = statement.head
     room = len(plain) - len(plain.lstrip())

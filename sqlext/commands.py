@@ -14,12 +14,13 @@ from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
-from sqlext.execution.creation import FlowRequest, backend_of, no_delta_state, state_of, state_shown
+from sqlext.execution.creation import FlowRequest, backend_of, check_sessions, no_delta_state, state_of, state_shown
 from sqlext.execution.host import FlowHost
 from sqlext.execution.interval_trigger import other_pace
+from sqlext.execution.mergeable import is_by_session
 from sqlext.execution.spec import StateBackend
 from sqlext.explain import explain_flow, explain_memory
-from sqlext.names import quote
+from sqlext.names import case_sensitive_names, quote
 from sqlext.option_levels import options_of_streams, resolve_levels, session_levels, with_level
 from sqlext.options import (
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
@@ -75,7 +76,8 @@ class Commands:
             raise
         if isinstance(statement, statements.PartitionQuery):
             return partition_sql.answer(spark, statement, spark_parse)
-        return self._answer(spark, statement, text, spark_parse)
+        with case_sensitive_names(spark.conf.get("spark.sql.caseSensitive") == "true"):
+            return self._answer(spark, statement, text, spark_parse)
 
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
@@ -222,6 +224,8 @@ def _memory_and_states(
         each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values()
     )
     rocksdb_because = no_delta_state(options, may_be_in_backlog)
+    for frame in filter(is_by_session, frames):
+        check_sessions(frame, options)
     found = [state_of(frame, plan.output_mode, rocksdb_because) for frame in frames]
     states = [
         f"{query.name or 'aggregate'}: {where}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -22,23 +21,11 @@ from sqlglot.tokenizer_core import TokenType
 from sqlext.detect import AFTER_A_TABLE, Token, tokens
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.names import STREAMED
-from sqlext.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, Verbatim
+from sqlext.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, UnsignedRightShift, Verbatim
+from sqlext.source_text import freeze, note, origin_of, text_of
 
-_ORIGIN = "sqlext_origin"
+_UNSIGNED_SHIFT = TokenType.DAMP  # `&&` of other dialects, which Spark does not have
 _END_OF_STREAM = ("GLOBAL", "WINDOW", "END", "OF", "STREAM")
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """Where a node was read, and its hash as it was read: a node that changed since has another hash."""
-
-    start: int
-    stop: int
-    fingerprint: int
-
-
-def _note(node: exp.Expr, start: int, stop: int) -> None:
-    node.meta[_ORIGIN] = _Origin(start, stop, hash(node))
 
 
 def _spanned(name: str) -> Callable[..., Any]:
@@ -49,13 +36,15 @@ def _spanned(name: str) -> Callable[..., Any]:
         first = self._curr
         node = method(self, *args, **kwargs)
         if isinstance(node, exp.Expr) and first and self._prev:
-            _note(node, first.start, self._prev.end + 1)
+            note(node, first.start, self._prev.end + 1)
         return node
 
     return parse
 
 
 class _Parser(DatabricksParser):
+    BITWISE = {**DatabricksParser.BITWISE, _UNSIGNED_SHIFT: UnsignedRightShift}  # noqa: RUF012  # sqlglot's own form
+
     _parse_select = _spanned("_parse_select")
     _parse_select_query = _spanned("_parse_select_query")
     _parse_cte = _spanned("_parse_cte")
@@ -66,6 +55,7 @@ class _Parser(DatabricksParser):
     _parse_equality = _spanned("_parse_equality")
     _parse_bitwise = _spanned("_parse_bitwise")
     _parse_unary = _spanned("_parse_unary")
+    _parse_field = _spanned("_parse_field")
     _parse_any_lambda = _spanned("_parse_lambda")
     _parse_ordered = _spanned("_parse_ordered")
     _parse_any_table = _spanned("_parse_table")
@@ -94,7 +84,7 @@ class _Parser(DatabricksParser):
             self._advance()
         text = self.sql[clauses.start : self._prev.end + 1] if clauses and self._prev.end >= clauses.start else ""
         argument = TableArgument(this=table, clauses=Verbatim(this=text) if text else None)
-        _note(argument, first.start, self._prev.end + 1)
+        note(argument, first.start, self._prev.end + 1)
         return argument
 
     def _stands_before_a_name(self) -> bool:
@@ -115,7 +105,7 @@ class _Parser(DatabricksParser):
         stream = Stream(this=table, options=self._parse_stream_options(), watermark=self._parse_watermark())
         alias = self._parse_table_alias()
         stream.set("alias", alias or (exp.TableAlias(this=exp.to_identifier("hybrid")) if is_hybrid else None))
-        _note(stream, first.start, self._prev.end + 1)
+        note(stream, first.start, self._prev.end + 1)
         return stream
 
     def _parse_hybrid(self) -> Hybrid:
@@ -134,7 +124,7 @@ class _Parser(DatabricksParser):
                 break
         self._match_r_paren()
         hybrid = Hybrid(parts=parts, on=on)
-        _note(hybrid, first.start, self._prev.end + 1)
+        note(hybrid, first.start, self._prev.end + 1)
         return hybrid
 
     def _parse_hybrid_part(self) -> HybridPart:
@@ -142,7 +132,7 @@ class _Parser(DatabricksParser):
         if not is_stream and not self._match(TokenType.TABLE):
             self.raise_error("Expected TABLE t, STREAM t or on => column")
         part = HybridPart(this=self._parse_table_parts(), is_stream=bool(is_stream), options=self._parse_stream_options())
-        _note(part, first.start, self._prev.end + 1)
+        note(part, first.start, self._prev.end + 1)
         return part
 
     def _parse_stream_options(self) -> list[StreamOption] | None:
@@ -163,7 +153,7 @@ class _Parser(DatabricksParser):
             self.raise_error("Expected 'key' = 'value'")
         source = self.sql[first.start : self._prev.end + 1]
         option = StreamOption(this=key, value=value, source=source)
-        _note(option, first.start, self._prev.end + 1)
+        note(option, first.start, self._prev.end + 1)
         return option
 
     def _take_until(self, at_end: Callable[[], bool]) -> str:
@@ -219,7 +209,7 @@ def _hint_calls(text: str, start: int, stop: int) -> Iterator[HintCall]:
         arguments = _split_at_commas(text, body[first + 1 : at - 1])
         last = body[at - 1]
         call = HintCall(this=name.text.upper(), arguments=arguments, source=text[name.start : last.stop])
-        _note(call, name.start, last.stop)
+        note(call, name.start, last.stop)
         yield call
 
 
@@ -251,8 +241,8 @@ class _Generator(DatabricksGenerator):
 
     def sql(self, expression: Any, key: str | None = None, comment: bool = True) -> str:
         if key is None and isinstance(expression, exp.Expression):
-            if (origin := _untouched(expression)) is not None:
-                return self._source[origin.start : origin.stop]
+            if (text := text_of(expression, self._source, self.sql)) is not None:
+                return text
             if (render := _OUR_NODES.get(type(expression))) is not None:
                 return render(self, expression)
         return super().sql(expression, key, comment)
@@ -282,6 +272,7 @@ _OUR_NODES: dict[type, Callable[[_Generator, Any], str]] = {
     StreamOption: lambda _, option: option.args["source"],
     HintCall: lambda _, hint: hint.args["source"],
     TableArgument: _Generator.render_table_argument,
+    UnsignedRightShift: lambda sql, shift: sql.binary(shift, ">>>"),
     Verbatim: lambda _, text: text.this,
 }
 
@@ -293,7 +284,7 @@ class SqlextDialect(Databricks):
         TOKENS_PRECEDING_HINT = set(TokenType)  # noqa: RUF012  # a hint that is misplaced is an error, not a comment
 
         def tokenize(self, sql: str) -> list[Any]:
-            found = super().tokenize(sql)
+            found = _with_unsigned_shifts(super().tokenize(sql))
             for token, following in itertools.pairwise(found):
                 if token.token_type == TokenType.WINDOW and following.token_type == TokenType.L_PAREN:
                     token.token_type = TokenType.VAR  # GROUP BY window(ts, '5 minutes'): a function, not a WINDOW clause
@@ -303,6 +294,30 @@ class SqlextDialect(Databricks):
             return found
 
     Parser = _Parser
+
+
+def _with_unsigned_shifts(found: list[Any]) -> list[Any]:
+    """Tokens in which `>>>`, three to sqlglot, is one."""
+    merged: list[Any] = []
+    open_types = 0  # ARRAY<STRUCT<a: MAP<..>>> ends alike
+    for token in found:
+        last = merged[-2:]
+        if token.token_type == TokenType.LT and merged and merged[-1].text.upper() in ("ARRAY", "MAP", "STRUCT"):
+            open_types += 1
+        elif token.token_type == TokenType.GT and open_types:
+            open_types -= 1
+        elif _are_one_operator([*last, token]):
+            merged.pop()
+            merged[-1].token_type, merged[-1].end = _UNSIGNED_SHIFT, token.end
+            continue
+        merged.append(token)
+    return merged
+
+
+def _are_one_operator(found: list[Any]) -> bool:
+    """Whether tokens are `>>>` without a gap."""
+    are_adjacent = all(one.end + 1 == other.start for one, other in itertools.pairwise(found))
+    return len(found) == 3 and are_adjacent and all(each.token_type == TokenType.GT for each in found)
 
 
 def parse_query(text: str) -> exp.Query:
@@ -326,6 +341,7 @@ def parse_query(text: str) -> exp.Query:
         what = type(found[0]).__name__.upper() if found else "nothing"
         start = len(text) - len(text.lstrip())
         raise SyntaxProblem(f"A query (SELECT ..) is expected here, found {what}.", Position.of(text, start))
+    freeze(found[0])
     return found[0]
 
 
@@ -354,14 +370,8 @@ def to_sql(node: exp.Expr, source: str) -> str:
 def position_of(node: exp.Expr, source: str) -> Position | None:
     """Where `node`, or the first of its parts that is known, stands in `source`."""
     for part in node.walk():
-        if origin := part.meta.get(_ORIGIN):
+        if (origin := origin_of(part)) is not None:
             return Position.of(source, origin.start, origin.stop)
         if "start" in part.meta:
             return Position.of(source, part.meta["start"], part.meta["end"] + 1)
     return None
-
-
-def _untouched(node: exp.Expr) -> _Origin | None:
-    meta = node._meta  # noqa: SLF001  # `node.meta` would create a dict for each node it is asked of
-    origin: _Origin | None = meta.get(_ORIGIN) if meta else None
-    return origin if origin is not None and hash(node) == origin.fingerprint else None

@@ -98,7 +98,7 @@ def _state_of(spec: FlowSpec, stream: StreamSpec) -> str:
     """Where an aggregate's state lives, and why; empty when there is no aggregate."""
     if stream.state_backend is StateBackend.DELTA:
         is_ours = bool(stream.relation) or spec.owns_target
-        return delta_state_shown(bool(stream.state_columns), is_ours, stream.has_qualifies)
+        return delta_state_shown(bool(stream.state_columns), is_ours, stream.has_qualifies, stream.has_sessions)
     return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else ""
 
 

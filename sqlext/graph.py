@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sqlext.dialect import to_sql
 from sqlext.functions import FUNCTIONS
+from sqlext.names import fold
 from sqlext.nodes import Stream, TableArgument
 from sqlext.options import Given, Level
 from sqlext.plan import JobGraph, Operator, OperatorAttributes, OperatorAttributesBuilder, Source
@@ -56,7 +57,7 @@ class GraphBuilder:
     def _query(self, query: exp.Expr) -> int:
         with_ = query.args.get("with_")
         for cte in with_.expressions if with_ else ():
-            self._ctes[cte.alias.lower()] = cte.this
+            self._ctes[fold(cte.alias)] = cte.this
         if isinstance(query, exp.Subquery):
             return self._modifiers(query, self._query(query.this))
         if isinstance(query, exp.SetOperation):
@@ -94,7 +95,7 @@ class GraphBuilder:
         return self._stages | self._maintained
 
     def _reads_built(self, query: exp.Query) -> bool:
-        names = {table.name.lower() for table in query.find_all(exp.Table)}
+        names = {fold(table.name) for table in query.find_all(exp.Table)}
         return not names.isdisjoint(self._built) or any(
             cte is not query and self._reads_built(cte) for name, cte in self._ctes.items() if name in names
         )
@@ -127,7 +128,7 @@ class GraphBuilder:
         if isinstance(relation, Stream):
             alias = relation.alias or relation.this.name
             is_stream = not relation.args.get("is_bounded")
-            options = self._options.get(alias.lower(), {}) if is_stream else {}
+            options = self._options.get(fold(alias), {}) if is_stream else {}
             source = Source(_parts(relation.this), alias, is_stream, options)
             return self._add("Source", self._sql(relation), (), source=source)
         if isinstance(relation, exp.Table):
@@ -135,7 +136,7 @@ class GraphBuilder:
                 return self._built[relation.name]
             if arguments := [each for each in relation.this.find_all(TableArgument) if each.parent is relation.this]:
                 return self._called(relation, [each.this for each in arguments])
-            cte = self._ctes.get(relation.name.lower()) if not relation.db else None
+            cte = self._ctes.get(fold(relation.name)) if not relation.db else None
             if cte is not None:
                 return self._query(cte)
             source = Source(_parts(relation), relation.alias_or_name, False)

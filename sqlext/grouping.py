@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from sqlglot import exp
 
 from sqlext.dialect import position_of, to_sql
 from sqlext.errors import UnsupportedError
+from sqlext.names import fold
 from sqlext.plan import QUALIFIES, Key
+from sqlext.sameness import Sameness
 from sqlext.shape import function_name, is_aggregate_call
 
 _SUBTOTALS = (exp.Rollup, exp.Cube, exp.GroupingSets)
@@ -30,7 +31,8 @@ def key_of(select: exp.Select, source: str) -> Key | None:
     if group.args.get("all"):
         return _key_of_group_by_all(items, source)
     expressions = [expression.unnest() for expression in group.expressions]
-    columns = [_column_for(expression, expressions, items, source) for expression in expressions]
+    scope = _Scope(items, expressions, Sameness(select, source), source)
+    columns = [scope.column_for(expression) for expression in expressions]
     told = [column for column in columns if column is not None]
     return Key(tuple(dict.fromkeys(column for column in told if column))) if len(told) == len(columns) else None
 
@@ -66,7 +68,8 @@ def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
     group = group.copy()
     leaves = list(grouping_leaves(group))
     keys = [leaf.unnest() for leaf in leaves]
-    for leaf, meant in [(leaf, _resolved(key, keys, items, source)) for leaf, key in zip(leaves, keys, strict=True)]:
+    scope = _Scope(items, keys, Sameness(select, source), source)
+    for leaf, meant in [(leaf, scope.resolved(key)) for leaf, key in zip(leaves, keys, strict=True)]:
         leaf.replace(meant.copy())
     return group
 
@@ -80,23 +83,6 @@ def grouping_leaves(node: exp.Expr) -> Iterator[exp.Expr]:
             yield from grouping_leaves(part)
         else:
             yield part
-
-
-def _resolved(expression: exp.Expr, keys: list[exp.Expr], items: list[exp.Expr], source: str) -> exp.Expr:
-    """What one of the grouping expressions `keys` stands for."""
-    if isinstance(expression, exp.Literal) and expression.is_int:
-        index = int(expression.name) - 1
-        _refuse_star_before(index, expression, items, source)
-        if not 0 <= index < len(items) or _is_value(items[index]):
-            raise UnsupportedError(
-                f"GROUP BY {index + 1} names no column of the select list that can be grouped by.",
-                position_of(expression, source),
-            )
-        return _not_an_ordinal(unaliased(items[index]))
-    if any(same(unaliased(item), expression) for item in items):
-        return expression
-    item = _item_with_alias(expression, keys, items, source)
-    return expression if item is None else unaliased(item)
 
 
 def _not_an_ordinal(expression: exp.Expr) -> exp.Expr:
@@ -118,100 +104,109 @@ def _key_of_group_by_all(items: list[exp.Expr], source: str) -> Key:
     return Key(tuple(_name(item, source) for item in keys))
 
 
-def _column_for(expression: exp.Expr, keys: list[exp.Expr], items: list[exp.Expr], source: str) -> str | None:
-    """The output column that carries one grouping expression; empty for a constant, None when there is no such column."""
-    if isinstance(expression, exp.Literal) and expression.is_int:
-        index = int(expression.name) - 1
-        _refuse_star_before(index, expression, items, source)
-        if 0 <= index < len(items):
-            return _name(items[index], source)
-    for item in items:
-        if same(unaliased(item), expression):
-            return _name(item, source)
-    if (aliased := _item_with_alias(expression, keys, items, source)) is not None:
-        return _name(aliased, source)
-    for item in items:
-        if names_window(unaliased(item), expression):
-            return _name(item, source)
-    return "" if isinstance(expression, exp.Literal) else None  # a constant tells no two rows apart
-
-
-def _refuse_star_before(index: int, expression: exp.Expr, items: list[exp.Expr], source: str) -> None:
-    if any(item.is_star for item in items[: index + 1]):
-        raise UnsupportedError(f"GROUP BY {index + 1} counts from a `*`. Name the column.", position_of(expression, source))
-
-
 def unaliased(item: exp.Expr) -> exp.Expr:
     """What an item of a select list computes."""
     return item.this if isinstance(item, exp.Alias) else item
 
 
-def same(one: exp.Expr, other: exp.Expr) -> bool:
-    """Whether two expressions of one select mean the same; case, brackets and a qualifier that one lacks do not matter."""
-    one, other = one.unnest(), other.unnest()
-    if isinstance(one, exp.Column) and isinstance(other, exp.Column):
-        left, right = ([part.name.lower() for part in column.parts] for column in (one, other))
-        shorter = min(len(left), len(right))
-        return left[-shorter:] == right[-shorter:]
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, exp.Literal):
-        return one == other
-    return all(_same_argument(one.args.get(arg), other.args.get(arg)) for arg in {**one.args, **other.args} if arg != "quoted")
+class _Scope:
+    """What GROUP BY may mean by a name: a column of the input, or an alias of the select list.
 
-
-def _same_argument(one: Any, other: Any) -> bool:
-    if isinstance(one, exp.Expr) and isinstance(other, exp.Expr):
-        return same(one, other)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(_same_argument(*pair) for pair in zip(one, other, strict=True))
-    if isinstance(one, str) and isinstance(other, str):
-        return one.lower() == other.lower()
-    return bool(one == other or (not one and not other))
-
-
-def _is_alias_of(item: exp.Expr, expression: exp.Expr) -> bool:
-    """GROUP BY names an alias of the select list; `upper(k) AS k` is not one: there k is the input's column."""
-    if not (isinstance(item, exp.Alias) and isinstance(expression, exp.Column) and not expression.table):
-        return False
-    name = expression.name.lower()
-    is_named = item.alias.lower() == name and all(column.name.lower() != name for column in item.this.find_all(exp.Column))
-    return is_named and not _is_value(item)
-
-
-def _item_with_alias(expression: exp.Expr, keys: list[exp.Expr], items: list[exp.Expr], source: str) -> exp.Expr | None:
-    """The item of the select list whose alias GROUP BY names.
-
-    Spark takes a column of the input first, and we do not know the input. Mostly the item could not stand beside such a
-    column, since it is neither grouped by nor aggregated; where it could, both meanings are possible.
+    Args:
+        items: the select list.
+        keys: the grouping expressions, as written.
     """
-    item = next((item for item in items if _is_alias_of(item, expression)), None)
-    if item is None:
-        return None
-    positions = {str(at): unaliased(each) for at, each in enumerate(items, 1)}
-    others = [positions.get(key.name, key) if isinstance(key, exp.Literal) else key for key in keys if key is not expression]
 
-    def is_key(node: exp.Expr) -> bool:
-        return any(same(node, key) for key in others)
+    def __init__(self, items: list[exp.Expr], keys: list[exp.Expr], sameness: Sameness, source: str) -> None:
+        self._items = items
+        self._keys = keys
+        self._sameness = sameness
+        self._source = source
 
-    if not any(isinstance(node, exp.Column) and not is_key(node) for node in item.this.walk(prune=is_key)):
-        name, text = expression.name, to_sql(item.this, source)
-        raise UnsupportedError(
-            f"GROUP BY {name} may mean a column of the input or `{text} AS {name}`. Give the alias another name, or write the "
-            "column with its table's name.",
-            position_of(expression, source),
-        )
-    return item
+    def resolved(self, expression: exp.Expr) -> exp.Expr:
+        """What one of the grouping expressions stands for."""
+        items = self._items
+        if isinstance(expression, exp.Literal) and expression.is_int:
+            index = int(expression.name) - 1
+            self._refuse_star_before(index, expression)
+            if not 0 <= index < len(items) or _is_value(items[index]):
+                raise UnsupportedError(
+                    f"GROUP BY {index + 1} names no column of the select list that can be grouped by.",
+                    position_of(expression, self._source),
+                )
+            return _not_an_ordinal(unaliased(items[index]))
+        if any(self._sameness.same(unaliased(item), expression) for item in items):
+            return expression
+        item = self._item_with_alias(expression)
+        return expression if item is None else unaliased(item)
+
+    def column_for(self, expression: exp.Expr) -> str | None:
+        """The output column that carries one grouping expression; empty for a constant, None when there is no such column."""
+        items = self._items
+        if isinstance(expression, exp.Literal) and expression.is_int:
+            index = int(expression.name) - 1
+            self._refuse_star_before(index, expression)
+            if 0 <= index < len(items):
+                return _name(items[index], self._source)
+        for item in items:
+            if self._sameness.same(unaliased(item), expression):
+                return _name(item, self._source)
+        if (aliased := self._item_with_alias(expression)) is not None:
+            return _name(aliased, self._source)
+        for item in items:
+            if names_window(unaliased(item), expression, self._sameness):
+                return _name(item, self._source)
+        return "" if isinstance(expression, exp.Literal) else None  # a constant tells no two rows apart
+
+    def _refuse_star_before(self, index: int, expression: exp.Expr) -> None:
+        if any(item.is_star for item in self._items[: index + 1]):
+            raise UnsupportedError(
+                f"GROUP BY {index + 1} counts from a `*`. Name the column.", position_of(expression, self._source)
+            )
+
+    def _item_with_alias(self, expression: exp.Expr) -> exp.Expr | None:
+        """The item of the select list whose alias GROUP BY names.
+
+        Spark takes a column of the input first, and we do not know the input. Mostly the item could not stand beside such a
+        column, since it is neither grouped by nor aggregated; where it could, both meanings are possible.
+        """
+        item = next((item for item in self._items if self._is_alias_of(item, expression)), None)
+        if item is None:
+            return None
+        positions = {str(at): unaliased(each) for at, each in enumerate(self._items, 1)}
+        others = [
+            positions.get(key.name, key) if isinstance(key, exp.Literal) else key for key in self._keys if key is not expression
+        ]
+
+        def is_key(node: exp.Expr) -> bool:
+            return any(self._sameness.same(node, key) for key in others)
+
+        if not any(isinstance(node, exp.Column) and not is_key(node) for node in item.this.walk(prune=is_key)):
+            name, text = expression.name, to_sql(item.this, self._source)
+            raise UnsupportedError(
+                f"GROUP BY {name} may mean a column of the input or `{text} AS {name}`. Give the alias another name, or write "
+                "the column with its table's name.",
+                position_of(expression, self._source),
+            )
+        return item
+
+    def _is_alias_of(self, item: exp.Expr, expression: exp.Expr) -> bool:
+        """GROUP BY names an alias of the select list; `upper(k) AS k` is not one: there k is the input's column."""
+        if not (isinstance(item, exp.Alias) and isinstance(expression, exp.Column) and not expression.table):
+            return False
+        if fold(item.alias) != fold(expression.name) or _is_value(item):
+            return False
+        return not any(self._sameness.is_column(column, expression.name) for column in item.this.find_all(exp.Column))
 
 
-def names_window(found: exp.Expr, expression: exp.Expr) -> bool:
+def names_window(found: exp.Expr, expression: exp.Expr, sameness: Sameness) -> bool:
     """Whether `window`, `window.start` or `window.end` tells the windows of a grouping expression apart."""
     name = function_name(expression)
     if name not in ("window", "session_window"):
         return False
     if isinstance(found, exp.Column) and (found.name.lower() == name or found.table.lower() == name):
         return found.name.lower() in (name, "start", "end")
-    return isinstance(found, exp.Dot) and same(found.this, expression)
+    return isinstance(found, exp.Dot) and sameness.same(found.this, expression)
 
 
 def _name(item: exp.Expr, source: str) -> str:

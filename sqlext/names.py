@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_are_case_sensitive = ContextVar("_are_case_sensitive", default=False)
 
 STREAMED = "__sqlext_stream_"
 """What the twin of a table function that gives a stream is called, before the function's name."""
@@ -33,3 +37,22 @@ def quote_string(value: str) -> str:
     "'it\\'s'"
     """
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def fold(name: str) -> str:
+    """Give the form of an identifier in which two spellings of one name are equal.
+
+    Case makes a difference within `case_sensitive_names(True)` only, as with `spark.sql.caseSensitive`. Keywords, functions and
+    option keys are no identifiers: their case never makes one.
+    """
+    return name if _are_case_sensitive.get() else name.lower()
+
+
+@contextmanager
+def case_sensitive_names(are_case_sensitive: bool) -> Iterator[None]:
+    """Let `fold` follow a session's `spark.sql.caseSensitive` on this thread."""
+    before = _are_case_sensitive.set(are_case_sensitive)
+    try:
+        yield
+    finally:
+        _are_case_sensitive.reset(before)

@@ -61,6 +61,10 @@ class Verbatim(exp.Expression):
     arg_types = {"this": True}  # noqa: RUF012
 
 
+class UnsignedRightShift(exp.Expression, exp.Binary):
+    """`a >>> b`."""
+
+
 class TableArgument(exp.Expression):
     """`TABLE(query)` among a table function's arguments.
 

@@ -15,8 +15,10 @@ from sqlglot import exp
 
 from sqlext.dialect import position_of, to_sql
 from sqlext.errors import UnsupportedError
-from sqlext.grouping import grouping_leaves, has_subtotals, names_window, resolved_group, same
+from sqlext.grouping import grouping_leaves, has_subtotals, names_window, resolved_group
+from sqlext.names import fold
 from sqlext.plan import INTERNAL_PREFIX, Key
+from sqlext.sameness import Sameness
 from sqlext.shape import is_aggregate_call, is_aggregation, relation_names, window_calls, with_aliases_expanded
 
 GROUPING = f"{INTERNAL_PREFIX}grouping"
@@ -48,13 +50,14 @@ class NormalForm:
         self._select = select
         self._source = source
         self._relations = relation_names(select)
+        self._sameness = Sameness(select, source)
         self._group = resolved_group(select, source)
         self._keys: list[exp.Expr] = []
         self._calls: list[exp.Expr] = []
         self._correlated: list[exp.Column] = []
         self._has_subtotals = self._group is not None and has_subtotals(self._group)
         for leaf in grouping_leaves(self._group) if self._group else ():
-            if not isinstance(leaf, exp.Literal) and not any(same(leaf, key) for key in self._keys):
+            if not isinstance(leaf, exp.Literal) and not any(self._sameness.same(leaf, key) for key in self._keys):
                 self._keys.append(leaf)
         if self._has_subtotals and self._group is not None:
             self._refuse_doubles(self._group)
@@ -91,7 +94,7 @@ class NormalForm:
             select.set("distinct", None)  # the groups are what is distinct
         for index in range(len(select.expressions)):
             self._rewrite_item(index)
-        outputs = frozenset(item.alias_or_name.lower() for item in select.expressions if item.alias_or_name)
+        outputs = frozenset(fold(item.alias_or_name) for item in select.expressions if item.alias_or_name)
         for clause in ABOVE_CLAUSES:
             value = select.args.get(clause)
             for node in value if isinstance(value, list) else [value] if isinstance(value, exp.Expr) else []:
@@ -129,19 +132,19 @@ class NormalForm:
 
     def _outermost(self, root: exp.Expr, outputs: frozenset[str]) -> Iterator[exp.Expr]:
         def is_known(node: exp.Expr) -> bool:
-            is_output = isinstance(node, exp.Column) and not node.table and node.name.lower() in outputs
+            is_output = isinstance(node, exp.Column) and not node.table and fold(node.name) in outputs
             return is_output or isinstance(node, exp.Query) or _is_call(node) or self._key_column(node) is not None
 
         for node in root.walk(prune=is_known):
             if isinstance(node, exp.Query):
                 self._replace_correlated(node)
-            elif is_known(node) and not (isinstance(node, exp.Column) and not node.table and node.name.lower() in outputs):
+            elif is_known(node) and not (isinstance(node, exp.Column) and not node.table and fold(node.name) in outputs):
                 yield node
 
     def _column_for(self, node: exp.Expr) -> exp.Expr | None:
         if not _is_call(node):
             return self._key_column(node)
-        number = next((at for at, call in enumerate(self._calls, 1) if same(call, node)), None)
+        number = next((at for at, call in enumerate(self._calls, 1) if self._sameness.same(call, node)), None)
         if number is None:
             self._calls.append(node.copy())
             number = len(self._calls)
@@ -151,32 +154,32 @@ class NormalForm:
         """The column that carries a grouping expression, or a field of it."""
         for number, key in enumerate(self._keys, 1):
             name = f"{INTERNAL_PREFIX}k{number}"
-            if same(node, key):
+            if self._sameness.same(node, key):
                 return exp.column(name)
-            if isinstance(node, exp.Column) and names_window(node, key):
+            if isinstance(node, exp.Column) and names_window(node, key, self._sameness):
                 return exp.column(node.this.copy(), table=name) if node.table else exp.column(name)
-        if isinstance(node, exp.Column) and len(node.parts) > 1 and node.parts[0].name.lower() not in self._relations:
+        if isinstance(node, exp.Column) and len(node.parts) > 1:
             return self._field_of_key(node)
         return None
 
     def _field_of_key(self, node: exp.Column) -> exp.Expr | None:
         for number, key in enumerate(self._keys, 1):
-            if isinstance(key, exp.Column) and key.name.lower() == node.parts[0].name.lower():
-                fields = [part.copy() for part in node.parts[1:]]
-                return exp.Dot.build([exp.column(f"{INTERNAL_PREFIX}k{number}"), *fields])
+            if isinstance(key, exp.Column) and (fields := self._sameness.fields_below(node, key)):
+                parts = [part.copy() for part in node.parts[-len(fields) :]]
+                return exp.Dot.build([exp.column(f"{INTERNAL_PREFIX}k{number}"), *parts])
         return None
 
     def _replace_correlated(self, query: exp.Query) -> None:
         """A subquery that names a key of the select around it, by a qualified column."""
         own = {name for select in query.find_all(exp.Select) for name in relation_names(select)}
         for column in list(query.find_all(exp.Column)):
-            if column.table.lower() in self._relations - own and (found := self._key_column(column)) is not None:
+            if fold(column.table) in self._relations - own and (found := self._key_column(column)) is not None:
                 column.replace(found)
                 if isinstance(found, exp.Column):
                     self._correlated.append(found)
 
     def _refuse_doubles(self, group: exp.Group) -> None:
-        sets = _grouping_sets(group, self._keys)
+        sets = _grouping_sets(group, self._keys, self._sameness)
         if len(sets) != len(set(sets)):
             raise UnsupportedError(
                 "One grouping set stands twice here, so two rows would have one key. Write each of them once.",
@@ -207,12 +210,12 @@ def _is_dot(node: exp.Expr) -> bool:
     return isinstance(node, exp.Dot) and bool(node.alias_or_name)
 
 
-def _grouping_sets(group: exp.Group, keys: list[exp.Expr]) -> list[frozenset[int]]:
+def _grouping_sets(group: exp.Group, keys: list[exp.Expr], sameness: Sameness) -> list[frozenset[int]]:
     """All grouping sets of a GROUP BY, as numbers of its keys."""
 
     def numbers(node: exp.Expr) -> frozenset[int]:
         leaves = node.expressions if isinstance(node, exp.Tuple) else [node]
-        return frozenset(at for leaf in leaves for at, key in enumerate(keys) if same(leaf, key))
+        return frozenset(at for leaf in leaves for at, key in enumerate(keys) if sameness.same(leaf, key))
 
     def of_list(kind: type[exp.Expr], parts: list[exp.Expr]) -> list[frozenset[int]]:
         if kind is exp.GroupingSets:

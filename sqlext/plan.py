@@ -281,6 +281,7 @@ class FlowPlan:
             when `sql` makes them.
         stages: the bounded queries that end before the streaming ones start, each behind those that it reads.
         hybrids: the hybrid sources.
+        written: the query as it was before the rules of aggregates: its columns have the names and types that Spark gives it.
     """
 
     sql: str
@@ -295,6 +296,7 @@ class FlowPlan:
     above: str = ""
     stages: tuple[BoundedStage, ...] = ()
     hybrids: tuple[HybridSource, ...] = ()
+    written: str = ""
 
     @property
     def queries(self) -> tuple[MaintainedAggregate, ...]:

@@ -15,6 +15,7 @@ from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions import FUNCTIONS
 from sqlext.graph import GraphBuilder
 from sqlext.hybrid import cut_hybrids
+from sqlext.names import fold
 from sqlext.nodes import HintCall, Stream, function_of
 from sqlext.options import HINTS, Given, Level, is_option_key
 from sqlext.options import option as option_of
@@ -77,10 +78,16 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         else _plan_above(query, tree, parts, of_aggregates, builder)
     )
     names = [relation.name for hybrid in hybrids for relation in hybrid.relations]
-    of_hybrids = References(relations=tuple(name[0].lower() for name in names if len(name) == 1))
+    of_hybrids = References(relations=tuple(fold(name[0]) for name in names if len(name) == 1))
     references = _all_references([plan.references, of_hybrids, *(references_of(each.tree) for each in cut)])
     return replace(
-        plan, hints=hints, firings=(*of_stages, *firings, *plan.firings), references=references, stages=stages, hybrids=hybrids
+        plan,
+        hints=hints,
+        firings=(*of_stages, *firings, *plan.firings),
+        references=references,
+        stages=stages,
+        hybrids=hybrids,
+        written=to_sql(tree, query.source).strip(),
     )
 
 
@@ -120,8 +127,10 @@ def _plan_stages(
 
 def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:
     """The query's rows are the target's."""
+    written = without_brackets(tree)
     tree, firings = rewrite(tree, query.source, batches)
     top = without_brackets(tree)
+    _keep_names(written, top, query.source)
     key = grouping.key_of(top, query.source) if isinstance(top, exp.Select) and is_aggregation(top) else None
     return FlowPlan(
         sql=to_sql(tree, query.source).strip(),
@@ -132,6 +141,13 @@ def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], bui
         references=references_of(tree),
         not_idempotent_because=_NO_AGGREGATE if key is None else _why_not_idempotent(query.tree)[0],
     )
+
+
+def _keep_names(written: exp.Query, query: exp.Query, source: str) -> None:
+    """Give what a rule has changed, and nobody has named, the user's own text as its name."""
+    for before, after in zip(written.selects, query.selects, strict=False):  # the condition of HAVING may have come behind
+        if after != before and not isinstance(after, exp.Alias):
+            after.replace(exp.alias_(after.copy(), to_sql(before, source), quoted=True))
 
 
 def _plan_above(query: Query, tree: exp.Query, parts: Split, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:
@@ -168,7 +184,7 @@ def read_options(query: Query) -> tuple[dict[str, Given], dict[str, SourceOption
     Returns:
         The flow-wide options by key, and those of each stream by its alias in lower case.
     """
-    streams = {_alias(stream).lower(): stream for stream in query.tree.find_all(Stream)}
+    streams = {fold(_alias(stream)): stream for stream in query.tree.find_all(Stream)}
     by_source = {alias: {Level.HINT: {}, Level.WITH: _with_options(stream, query)} for alias, stream in streams.items()}
     flow_wide: dict[str, Given] = {}
     seen: set[tuple[str, str]] = set()
@@ -188,7 +204,7 @@ def read_options(query: Query) -> tuple[dict[str, Given], dict[str, SourceOption
             raise OptionError(f"The hint {hint.args['source']} is not well formed. Write {usage}.", position)
         options = flow_wide
         if spec.per_source:
-            alias = arguments[0].lower()
+            alias = fold(arguments[0])
             if alias not in by_source:
                 raise OptionError(
                     f"The hint {hint.args['source']} names `{arguments[0]}`, which is not a stream of this query. Its "
@@ -196,7 +212,7 @@ def read_options(query: Query) -> tuple[dict[str, Given], dict[str, SourceOption
                     position,
                 )
             options = by_source[alias][Level.HINT]
-        target = (hint.name, arguments[0].lower() if spec.per_source else "")
+        target = (hint.name, fold(arguments[0]) if spec.per_source else "")
         if target in seen:
             raise OptionError(f"The hint {hint.name} is given twice. Give it once.", position)
         seen.add(target)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from sqlext.functions import AGGREGATES, FUNCTIONS
+from sqlext.names import fold
 from sqlext.nodes import HintCall, Stream
 from sqlext.options import HINTS
 from sqlext.partition_functions import OPERATORS
@@ -75,9 +76,9 @@ def streaming_ctes(query: exp.Query) -> set[str]:
     """Names of the CTEs, anywhere in `query`, that read a stream, directly or through other CTEs."""
     names: set[str] = set()
     for cte in query.find_all(exp.CTE):  # a CTE stands before those that use it, so one pass is not always enough
-        names |= {cte.alias.lower()} if reads_stream(cte.this, names) else set()
+        names |= {fold(cte.alias)} if reads_stream(cte.this, names) else set()
     for cte in query.find_all(exp.CTE):
-        names |= {cte.alias.lower()} if reads_stream(cte.this, names) else set()
+        names |= {fold(cte.alias)} if reads_stream(cte.this, names) else set()
     return names
 
 
@@ -85,7 +86,7 @@ def reads_stream(node: exp.Expr, ctes: set[str]) -> bool:
     """Whether `node` reads a stream that does not end, or one of the streaming `ctes`."""
     if any(not stream.args.get("is_bounded") for stream in node.find_all(Stream)):
         return True
-    return any(not table.db and table.name.lower() in ctes for table in node.find_all(exp.Table))
+    return any(not table.db and fold(table.name) in ctes for table in node.find_all(exp.Table))
 
 
 def streaming_selects(query: exp.Query) -> list[exp.Select]:
@@ -107,20 +108,20 @@ def relations_of(select: exp.Select) -> list[exp.Expr]:
     return [*([from_.this] if from_ else []), *joined, *(select.args.get("laterals") or ())]
 
 
-def _named_relations(relation: exp.Expr) -> Iterator[exp.Expr]:
+def named_relations(relation: exp.Expr) -> Iterator[exp.Expr]:
     """A relation, or those inside brackets: FROM (a JOIN b)."""
     if isinstance(relation, exp.Subquery) and not isinstance(relation.this, exp.Query):
-        yield from _named_relations(relation.this)
+        yield from named_relations(relation.this)
     yield relation
     for join in relation.args.get("joins") or ():
-        yield from _named_relations(join.this)
+        yield from named_relations(join.this)
 
 
 def relation_names(select: exp.Select) -> frozenset[str]:
     """What a select can call its relations, in lower case."""
-    named = [each for relation in relations_of(select) for each in _named_relations(relation)]
+    named = [each for relation in relations_of(select) for each in named_relations(relation)]
     names = [each.alias or each.this.name if isinstance(each, Stream) else each.alias_or_name for each in named]
-    return frozenset(name.lower() for name in names if name)
+    return frozenset(fold(name) for name in names if name)
 
 
 def streaming_aggregates(query: exp.Query) -> list[exp.Expr]:
@@ -152,10 +153,10 @@ def with_filter(call: exp.Expr, collected: exp.Expr) -> tuple[exp.Expr, exp.Expr
 
 def references_of(query: exp.Query) -> References:
     """The unqualified names in a query, at any depth; CTEs and what only sqlext calls so are not among them."""
-    ctes = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
-    relations = {table.name.lower() for table in query.find_all(exp.Table) if not table.args.get("db")} - ctes
+    ctes = {fold(cte.alias) for cte in query.find_all(exp.CTE)}
+    relations = {fold(table.name) for table in query.find_all(exp.Table) if not table.args.get("db")} - ctes
     functions = {function_name(call) for call in query.find_all(exp.Func)} - {""}
-    columns = {column.name.lower() for column in query.find_all(exp.Column) if not column.table}
+    columns = {fold(column.name) for column in query.find_all(exp.Column) if not column.table}
 
     def users(names: set[str]) -> tuple[str, ...]:
         ours = {"", *OPERATORS}  # a table function's table has no name; the operators every session has
@@ -176,13 +177,13 @@ def is_end_of_stream(query: exp.Expr) -> bool:
 
 def with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
     """HAVING sees the select list's aliases before the input's columns; a column of the select list does not."""
-    aliases = {item.alias.lower(): item.this for item in select.expressions if isinstance(item, exp.Alias)}
+    aliases = {fold(item.alias): item.this for item in select.expressions if isinstance(item, exp.Alias)}
 
     def expand(node: exp.Expr) -> exp.Expr:
-        expands = isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases
+        expands = isinstance(node, exp.Column) and not node.table and fold(node.name) in aliases
         if not expands or in_aggregate(node) or node.find_ancestor(exp.Query):  # a subquery's columns are its own
             return node
-        return exp.Paren(this=aliases[node.name.lower()].copy())
+        return exp.Paren(this=aliases[fold(node.name)].copy())
 
     return condition.transform(expand)
 

@@ -99,12 +99,13 @@ def merge(
     attempts: int = ATTEMPTS,
     additions: Mapping[str, str] | None = None,
 ) -> None:
-    """One commit: rows replace those of the same key, or add to them; groups that no longer satisfy HAVING leave.
+    """One commit: rows replace those of the same key, or add to them; groups that no longer satisfy HAVING, and sessions that
+    have become others, leave.
 
     Args:
         spark: a session that only this flow's flushes use; the transaction's settings are put on it.
         table: where the rows go, opened in that session.
-        rows: as `target.in_target_columns` gives them, one row a key.
+        rows: as `target.in_target_columns` gives them, one row a key; with a column `QUALIFIES`, those where it is false leave.
         reach: how far their keys reach, as far as that is known: only files within it are read.
         check: called before each try; raises when this driver must not commit any more.
         size: of the table, if known.
@@ -119,7 +120,7 @@ def merge(
         rows = rows.localCheckpoint(eager=True)  # a MERGE looks at its source twice
     source = F.broadcast(rows) if is_small else rows
     values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in stream.columns}
-    qualifies = f"s.{QUALIFIES}" if stream.has_qualifies else None
+    qualifies = f"s.{QUALIFIES}" if QUALIFIES in rows.columns else None
     same = same_key(stream.key, reach)
     builder = table.alias("t").merge(source.alias("s"), same if within is None else same & within)
     if qualifies is not None:

@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
-from sqlext.execution import queries, sessions, target
+from sqlext.execution import queries, session_state, sessions, target
 from sqlext.execution.delta_state import state_in
+from sqlext.execution.grouping_columns import grouping_columns
 from sqlext.execution.interval_trigger import other_pace
-from sqlext.execution.mergeable import MergeableAggregate, mergeable
+from sqlext.execution.mergeable import MergeableAggregate, is_by_session, mergeable
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import (
     Column,
@@ -41,7 +42,7 @@ from sqlext.options import (
     Options,
     texts_by_level,
 )
-from sqlext.plan import QUALIFIES, FlowPlan, MaintainedAggregate, Operator, OutputMode, Source, TableDefinition
+from sqlext.plan import QUALIFIES, FlowPlan, Key, MaintainedAggregate, Operator, OutputMode, Source, TableDefinition
 from sqlext.storage import HadoopPath
 
 FLOW_PROPERTY = "sqlext.flow"
@@ -103,8 +104,12 @@ def check_free(records: Records, name: str, table: tuple[str, ...], replaced: Fl
             )
 
 
-def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> None:
-    """Raise UnsupportedError when Spark cannot run the query as a stream, or it streams a table that a flow changes in place."""
+def check_query(session: SparkSession, plan: FlowPlan, records: Records, options: Options) -> None:
+    """Raise UnsupportedError when the query cannot run as a stream, or it streams a table that a flow changes in place.
+
+    Args:
+        options: of the flow.
+    """
     parts = [relation.name for hybrid in plan.hybrids for relation in hybrid.relations if relation.name]
     for written in (*(source.name for source in plan.graph.streams), *parts):
         name = target.qualified(session, written)
@@ -119,7 +124,29 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> None
     for frame in analysed.streams:
         if not frame.isStreaming:
             raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
-        jvm.check_streaming(frame, plan.output_mode)
+        if is_by_session(frame):
+            check_sessions(frame, options)
+        else:
+            jvm.check_streaming(frame, plan.output_mode)
+        if plan.output_mode is OutputMode.UPDATE:
+            grouping_columns(frame)  # refuses a key that is not shown
+    queries.check_types(session, plan, analysed)
+
+
+def check_sessions(frame: DataFrame, options: Options) -> None:
+    """Raise UnsupportedError when sqlext cannot keep an aggregate by session windows up to date; Spark's streams never can."""
+    if options[STATE_BACKEND] == StateBackend.ROCKSDB:
+        raise UnsupportedError(
+            f"{STATE_BACKEND.key} is rocksdb, and Spark's state store has no sessions that change as rows come: it gives session "
+            f"windows in append and complete mode only. Set {STATE_BACKEND.key} to delta, or leave it out."
+        )
+    try:
+        MergeableAggregate(frame)
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            "This aggregate by session_window cannot be kept up to date, since sessions are put together from partial results: "
+            f"{error}"
+        ) from None
 
 
 def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
@@ -131,7 +158,7 @@ def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ..
     """
     if request.definition is None:
         return
-    target.check_names(queries.analyse(session, request.plan).output.drop(QUALIFIES).columns)
+    target.check_names(queries.analyse(session, request.plan).output.drop(QUALIFIES).columns, request.properties)
     if not target.exists(session, name):
         return
     if not (request.refresh and FLOW_PROPERTY in target.describe(session, name).properties):
@@ -204,7 +231,7 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
         _refuse_to_replace(request)
         table = target.describe(session, spec.target)
         columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
-        key = key_columns(request.plan.key, columns)
+        key = _key_of(request.plan, analysed.streams[0], columns)
         target.check_key(analysed.output, table, [column for column in columns if column.target in key])
         if request.plan.output_mode is OutputMode.UPDATE and not key:
             _refuse_rows_of_others(session, request, spec.target)
@@ -248,11 +275,18 @@ def _stream(
         relation=query.name,
         sql=query.sql,
         output_mode=plan.output_mode,
-        key=key_columns(query.key, columns) if plan.output_mode is OutputMode.UPDATE else (),
+        key=_key_of(plan, frame, columns),
         columns=columns,
         has_qualifies=QUALIFIES in frame.columns,
         durable_because=queries.durable_because(frame, plan.output_mode),
     )
+
+
+def _key_of(plan: FlowPlan, frame: DataFrame, columns: tuple[Column, ...]) -> tuple[str, ...]:
+    """The table's columns that identify a row of a streaming query, by Spark's analysis; none for a query above others."""
+    if plan.output_mode is not OutputMode.UPDATE:
+        return ()
+    return key_columns(Key(grouping_columns(frame)), columns)
 
 
 def no_delta_state(options: Options, may_be_in_backlog: bool) -> str:
@@ -279,6 +313,8 @@ def state_of(frame: DataFrame, mode: OutputMode, rocksdb_because: str) -> tuple[
     """
     if mode is OutputMode.APPEND:
         return None, ""
+    if is_by_session(frame):
+        return MergeableAggregate(frame), ""  # else Spark cannot run it: `check_query`
     return (None, rocksdb_because) if rocksdb_because else mergeable(frame)
 
 
@@ -297,7 +333,8 @@ def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_
     if aggregate is None:
         return f"rocksdb: {rocksdb_because}" if rocksdb_because else ""
     has_qualifies = QUALIFIES in frame.columns
-    return delta_state_shown(bool(aggregate.results_stored) and is_ours and not has_qualifies, is_ours, has_qualifies)
+    is_in_table = bool(aggregate.results_stored) and is_ours and not has_qualifies
+    return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session))
 
 
 def _with_state(
@@ -315,13 +352,15 @@ def _with_state(
     same = tuple(columns[name].target for name, field in pairs if columns[name].type == target.ddl_of(field.dataType))
     is_target = is_ours and not stream.has_qualifies and len(same) == len(aggregate.schema)
     if not is_target:
-        target.create_at(aggregate.input.sparkSession, state_in(home), aggregate.schema)
+        schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
+        target.create_at(aggregate.input.sparkSession, state_in(home), schema)
     return replace(
         stream,
         durable_because="partial results are only in the buffer until they are flushed",
         state_backend=StateBackend.DELTA,
         state_fingerprint=aggregate.fingerprint,
         state_columns=same if is_target else (),
+        has_sessions=bool(aggregate.session),
     )
 
 

@@ -164,7 +164,7 @@ class FlowHost:
             replaced = there if request.refresh else None
             check_free(records, request.name, name, replaced)
             own = sessions.session_for(session, request.plan.references)
-            check_query(own, request.plan, records)
+            check_query(own, request.plan, records, options)
             check_table(own, request, name)
             reserved = reserve(own, request, name)
             self._lease.beat()

@@ -6,6 +6,9 @@ columns, the partial result of a group. Here these columns are what is kept: a m
 them with those that are stored, and makes results of both. All three are pieces of Spark's own physical plan, so types, nulls,
 overflows and FILTER are Spark's own, for every function that it can run in two steps.
 
+Of an aggregate by session windows, a partial result's window is that of its rows until `joined` has put those together that
+touch, as Spark does between the steps.
+
 This is a seam: it reads and makes Catalyst's plans. Seen with Spark 4.2.
 """
 
@@ -29,6 +32,10 @@ from sqlext.names import quote
 from sqlext.plan import INTERNAL_PREFIX, OutputMode
 
 _AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
+_MERGING_SESSIONS = "MergingSessionsExec"
+"""Spark's node between the two steps that puts sessions together."""
+_SESSION = "spark.sessionWindow"
+"""In the metadata of a column: it is a session window."""
 _BY_ARRIVAL = ("First", "Last", "CollectList", "ListAgg")
 """Functions whose result depends on the order of their input."""
 _ADDED = {
@@ -56,6 +63,7 @@ class MergeableAggregate:
         key: the names of the columns by which partial results belong together.
         schema: of partial results.
         is_ordered: whether a function depends on the order of its input, such as first().
+        session: the column of the key that is a session window; empty when there is none.
         results_stored: of each column of `schema` the output column that is the same, as of count and sum; empty unless all
             have one.
         additions: SQL of how two partial results of each function make one, with {0} and {1} for them; empty unless all have
@@ -71,11 +79,15 @@ class MergeableAggregate:
         self._java = java_of(spark)
         above, aggregate = _cut(frame._jdf.queryExecution().analyzed())
         _refuse_what_has_no_partial_results(spark, aggregate)
+        has_session = _has_session(aggregate)
         with active(spark):
             self._columns = _columns_read(spark, aggregate)
             self.input = self._make_input(spark, aggregate.child())
             self._plan(spark, above, aggregate)
         self.schema, self.key = self._partial_schema()
+        self.session = self._find_session()
+        if has_session and not self.session:
+            raise UnsupportedError("Spark does not run its sessions between the two steps.")
         self.results_stored = self._find_results_stored(spark)
         known = tuple(_ADDED.get(_kind(function), "") for function in self._functions)
         self.additions = known if self.results_stored and all(known) else ()
@@ -96,7 +108,9 @@ class MergeableAggregate:
             logical = node.withNewChildren(scala_seq(spark, [logical]))
         skip = self._java.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
         physical = spark._jsparkSession.sessionState().executePlan(logical, skip).sparkPlan()
-        chain = _chain(physical)
+        every = _chain(physical)
+        chain = [node for node in every if _kind(node) != _MERGING_SESSIONS]
+        self._is_by_session = len(chain) < len(every)
         places = [at for at, node in enumerate(chain) if _kind(node) in _AGGREGATES]
         if len(places) != 2 or places[1] != places[0] + 1:
             raise UnsupportedError("Spark does not run this aggregate in two steps.")
@@ -153,7 +167,15 @@ class MergeableAggregate:
         schema = StructType.fromJson({"type": "struct", "fields": fields})
         return schema, tuple(schema.names[:keys])
 
+    def _find_session(self) -> str:
+        if not self._is_by_session:
+            return ""
+        grouping = items_of(self._final.groupingExpressions())
+        return next(name for name, each in zip(self.key, grouping, strict=True) if _is_session(each))
+
     def _find_results_stored(self, spark: SparkSession) -> tuple[str, ...]:
+        if self.session:  # a row of the table may be gone when a row comes that belongs to its session
+            return ()
         final = self._final
         stored = [each.exprId() for each in items_of(final.groupingExpressions())]
         for each, function in zip(items_of(final.aggregateExpressions()), self._functions, strict=True):
@@ -196,6 +218,21 @@ class MergeableAggregate:
             child = self._over_partials(spark, partials)
             plan = self._merge.withNewChildren(scala_seq(spark, [child]))
             return frame_over(spark, plan, self._named(spark, plan))
+
+    def joined(self, partials: DataFrame) -> DataFrame:
+        """Partial results, each with the window of the session that it belongs to: Spark's own step for that.
+
+        Args:
+            partials: of `schema`, and other columns, which stay as they are.
+        """
+        spark = partials.sparkSession
+        with active(spark):
+            plan = _physical(partials)
+            output = dict(zip(partials.columns, items_of(plan.output()), strict=True))
+            keys = scala_seq(spark, [output[name] for name in self.key])
+            node = self._java.org.apache.spark.sql.execution.aggregate.UpdatingSessionsExec
+            updated = node(False, self._java.scala.Option.apply(None), keys, output[self.session], plan)
+            return frame_over(spark, updated, [alias(spark, each, name) for name, each in output.items()])
 
     def results(self, merged: DataFrame) -> DataFrame:
         """The query's rows, of partial results of which each group has one."""
@@ -248,13 +285,40 @@ def _cut(plan: Any) -> tuple[list[Any], Any]:
 
 
 def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> None:
-    if plan_has_watermark(aggregate.child()):
+    if plan_has_watermark(aggregate.child()) and not _has_session(aggregate):
         raise UnsupportedError("a watermark says when Spark forgets a group.")
     subqueries = java_of(spark).org.apache.spark.sql.catalyst.expressions.SubqueryExpression
     if any(subqueries.hasSubquery(each) for each in items_of(aggregate.expressions())):
         raise UnsupportedError("a subquery stands in it, which would be evaluated anew for each step.")
-    if "session_window" in str(aggregate.groupingExpressions().toString()):
-        raise UnsupportedError("a row may join two sessions, so one group becomes of two.")
+    if _has_rows_of_no_session(aggregate):
+        raise UnsupportedError("subtotals over all sessions stand beside them. Leave session_window out of ROLLUP and its like.")
+
+
+def is_by_session(frame: DataFrame) -> bool:
+    """Whether an analysed query is an aggregate by session windows."""
+    try:
+        return _has_session(_cut(frame._jdf.queryExecution().analyzed())[1])
+    except UnsupportedError:
+        return False
+
+
+def _has_session(aggregate: Any) -> bool:
+    return any(_is_session(each) for each in items_of(aggregate.groupingExpressions()))
+
+
+def _has_rows_of_no_session(aggregate: Any) -> bool:
+    """Whether ROLLUP, CUBE or GROUPING SETS leave sessions out: Spark's own step between the two fails then, in a batch too."""
+    below = aggregate.child()
+    if _kind(below) != "Expand":
+        return False
+    places = [at for at, each in enumerate(items_of(below.output())) if _is_session(each)]
+    rows = items_of(below.projections())
+    return any(_kind(row.apply(at)) == "Literal" for row in rows for at in places)
+
+
+def _is_session(expression: Any) -> bool:
+    """Whether a grouping expression is what Spark's analysis has made of a call of session_window."""
+    return _kind(expression) == "AttributeReference" and bool(expression.metadata().contains(_SESSION))
 
 
 def _columns_read(spark: SparkSession, aggregate: Any) -> list[Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution import target
 from sqlext.execution.backlog.streams import SourceKind, leaves_of
-from sqlext.plan import FlowPlan, HybridSource, OutputMode
+from sqlext.plan import QUALIFIES, FlowPlan, HybridSource, OutputMode
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,24 @@ def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
         return Analysed(streams, None)
     empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
     return Analysed(streams, over(session, empty, plan.above))
+
+
+def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> None:
+    """Raise UnsupportedError when a column of a plan has another type than the same column of the query as written.
+
+    Rules keep types. That is looked at once more, since a column of another type is an answer that is wrong without a word.
+    """
+    try:
+        written = session.sql(plan.written).schema
+    except AnalysisException:  # only our rules make sense of it, as of first_value(v ORDER BY ts)
+        return
+    fields = [field for field in analysed.output.schema if field.name != QUALIFIES]
+    for expected, found in zip(written, fields, strict=True):
+        if expected.dataType.simpleString() != found.dataType.simpleString():
+            raise UnsupportedError(
+                f"The column `{expected.name}` is {expected.dataType.simpleString()} in Spark, and would be "
+                f"{found.dataType.simpleString()} here. Cast it in the query, and please report this."
+            )
 
 
 def show_hybrid(session: SparkSession, hybrid: HybridSource) -> None:

@@ -53,6 +53,7 @@ class StreamSpec:
         rocksdb_because: why not in a Delta table; empty when it does, or there is no aggregate.
         state_fingerprint: of what a Delta table stores of it (`MergeableAggregate`).
         state_columns: the table's columns that are that state, one for one; empty when it has a table of its own.
+        has_sessions: it groups by session windows, which may become others as rows come.
     """
 
     relation: str
@@ -66,6 +67,7 @@ class StreamSpec:
     rocksdb_because: str = ""
     state_fingerprint: str = ""
     state_columns: tuple[str, ...] = ()
+    has_sessions: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,14 @@ class SourceSpec:
     given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool) -> str:
+def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool) -> str:
     """Where an aggregate's state lives, and why, if a Delta table holds it.
 
     Args:
         is_in_table: whether the query's table is the state.
         is_ours: whether nobody else writes that.
         has_qualifies: whether groups may be missing there.
+        has_sessions: whether it groups by session windows.
     """
     if is_in_table:
         return "delta: its results are all that is needed to go on with them, so the table holds its state"
@@ -122,6 +125,8 @@ def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool) -> 
         because = "the table has not all groups"
     if not is_ours:
         because = "others may write the table"
+    if has_sessions:
+        because = "a row may make one session of two, however late it is"
     return f"delta: partial results are kept in a table of the flow's own, since {because}"
 
 

@@ -21,6 +21,7 @@ from sqlext.execution.delta_state import DeltaState, reach_in_table, state_in
 from sqlext.execution.flush import FlushReason
 from sqlext.execution.intake import Intake
 from sqlext.execution.intake_buffer import Taken
+from sqlext.execution.session_state import SessionState
 from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.names import quote_parts
 from sqlext.storage import HadoopPath
@@ -63,7 +64,7 @@ class TableWriter:
         self._check = check
         self._note = note
         self._states = {
-            s.relation: DeltaState(session, s, self._state_location(s), spec, epoch)
+            s.relation: (SessionState if s.has_sessions else DeltaState)(session, s, self._state_location(s), spec, epoch)
             for s in spec.streams
             if s.state_backend is StateBackend.DELTA
         }
@@ -88,7 +89,10 @@ class TableWriter:
         return self.location(stream) if stream.state_columns else own
 
     def committed(self, stream: StreamSpec) -> int | None:
-        """The last micro-batch of a streaming query that is in its table."""
+        """The last micro-batch of a streaming query that is in its table, and in a state that is written after that."""
+        state = self._states.get(stream.relation)
+        if isinstance(state, SessionState):
+            return state.committed()
         return last_transaction(self.session, self.location(stream), self._spec.id)
 
     def append(self, rows: DataFrame, batch: int) -> None:
@@ -135,7 +139,10 @@ class TableWriter:
                 self._replace(-1 if committed is None else committed, -1, FlushReason.RECOVERY, None)
 
     def _merge(self, intake: Intake, taken: Taken, reason: FlushReason, arrival: datetime) -> None:
-        batches = taken.batches
+        batches = self._after_state(intake, taken, reason, arrival)
+        if not batches:
+            intake.committed = taken.batches[-1].last
+            return
         rows = _rows_of(batches)
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
@@ -146,6 +153,29 @@ class TableWriter:
             else:
                 commit.again_after_conflicts(partial(self._merge_partials, intake, batches, reach, info), self._check)
         intake.committed = batches[-1].last
+
+    def _after_state(self, intake: Intake, taken: Taken, reason: FlushReason, arrival: datetime) -> Sequence[BufferedBatch]:
+        """The micro-batches that are to be merged into the query's table; before that, those that a crash left in it and not in
+        the state, which is written after it, are brought into the state."""
+        state = self._states.get(intake.stream.relation)
+        if not isinstance(state, SessionState):
+            return taken.batches
+        shown = last_transaction(self.session, self.location(intake.stream), self._spec.id)
+        behind = [batch for batch in taken.batches if shown is not None and batch.last <= shown]
+        if behind:
+            info = self._commit_info(behind[0].first, behind[-1].last, _rows_of(behind), reason, taken.watermark, arrival)
+            commit.again_after_conflicts(partial(self._catch_up_state, state, intake, behind, info), self._check)
+        return taken.batches[len(behind) :]
+
+    def _catch_up_state(
+        self, state: SessionState, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo
+    ) -> None:
+        if intake.aggregate is None:
+            raise AssertionError("there are no partial results")
+        reach = bounds.union(batch.bounds for batch in batches)
+        partials = partial(intake.buffer.rows, self.session)
+        with state.advanced(intake.aggregate, partials, batches, reach, info):
+            pass  # the table has it
 
     def _merge_partials(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
         """What is stored may have changed when this is tried again, so all of it is."""

@@ -115,7 +115,7 @@ def create(
     Raises:
         SchemaError: Delta cannot store a column under its name.
     """
-    check_names(schema.names)
+    check_names(schema.names, properties)
     columns = ", ".join(f"{quote(c.name)} {ddl_of(c.dataType)}" for c in schema.fields)
     all_properties = {"delta.enableDeletionVectors": "true", **properties}
     listed = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
@@ -125,8 +125,14 @@ def create(
     return describe(spark, name)
 
 
-def check_names(columns: Sequence[str]) -> None:
-    """Raise SchemaError when Delta cannot store a column under its name."""
+def check_names(columns: Sequence[str], properties: Mapping[str, str] | None = None) -> None:
+    """Raise SchemaError when Delta cannot store a column under its name.
+
+    Args:
+        properties: of the table; with column mapping, files have other names and a column may have any.
+    """
+    if (properties or {}).get("delta.columnMapping.mode", "none").lower() != "none":
+        return
     for column in columns:
         if any(character in column for character in _BAD_CHARACTERS):
             raise SchemaError(f"The column `{column}` cannot be stored under that name. Give it one: {column} AS name.")

@@ -12,7 +12,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
-from sqlext.java import items_of, java_of, scala_seq
+from sqlext.java import ScalaFunction, items_of, java_of, scala_seq
+
+_SUBQUERIES = ("ScalarSubquery", "ListQuery", "Exists", "LateralSubquery", "FunctionTableSubqueryArgumentExpression")
 
 
 def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
@@ -21,11 +23,14 @@ def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
     Raises:
         UnsupportedError: a source has no end, or Spark cannot read it as a batch.
     """
-    if not plan.isStreaming():
-        return plan
+    plan = _with_bounded_subqueries(spark, plan)
     children = items_of(plan.children())
     if children:
-        return plan.withNewChildren(scala_seq(spark, [read_to_its_end(spark, child) for child in children]))
+        bounded = [read_to_its_end(spark, child) for child in children]
+        is_changed = any(one is not other for one, other in zip(children, bounded, strict=True))
+        return plan.withNewChildren(scala_seq(spark, bounded)) if is_changed else plan
+    if not plan.isStreaming():
+        return plan
     kind = plan.getClass().getSimpleName()
     if kind == "StreamingRelation":
         return _with_columns_of(spark, plan, _of_data_source(spark, plan.dataSource()))
@@ -35,6 +40,22 @@ def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
         f"This stream ({plan.getClass().getSimpleName()}) cannot be read to its end. GLOBAL WINDOW END OF STREAM reads tables, "
         "and views over readStream of files, Delta tables or Kafka."
     )
+
+
+def _with_bounded_subqueries(spark: SparkSession, plan: Any) -> Any:
+    """A plan's node whose own subqueries read no streams: scalar ones, IN, EXISTS."""
+    has_subquery = java_of(spark).org.apache.spark.sql.catalyst.expressions.SubqueryExpression.hasSubquery
+    if not any(has_subquery(each) for each in items_of(plan.expressions())):
+        return plan
+
+    def bounded(expression: Any) -> Any:
+        if not has_subquery(expression):
+            return expression
+        expression = expression.mapChildren(ScalaFunction(bounded))
+        is_subquery = expression.getClass().getSimpleName() in _SUBQUERIES
+        return expression.withNewPlan(read_to_its_end(spark, expression.plan())) if is_subquery else expression
+
+    return plan.mapExpressions(ScalaFunction(bounded))
 
 
 def _of_data_source(spark: SparkSession, source: Any) -> Any:

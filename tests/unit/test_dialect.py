@@ -20,7 +20,7 @@ SELECTS = [
     "SELECT INTERVAL 5 MINUTES, INTERVAL '1-2' YEAR TO MONTH, INTERVAL '3 04:05:06' DAY TO SECOND, INTERVAL 1 DAY 2 HOURS FROM t",
     "SELECT at + INTERVAL '10' SECOND, at - interval 2 weeks FROM t",
     # expressions
-    "SELECT a + b * c / d % e - -f, a DIV b, a || b, ~a, a & b | c ^ d FROM t",
+    "SELECT a + b * c / d % e - -f, a DIV b, a || b, ~a, a & b | c ^ d, a << 1, a >> 1 >>> 2 FROM t",
     "SELECT a <=> b, a <> b, a != b, a == b, NOT a, a AND b OR c, a BETWEEN 1 AND 2, a NOT BETWEEN 1 AND 2 FROM t",
     "SELECT a LIKE 'x!%' ESCAPE '!', a ILIKE 'X%', a RLIKE r'\\d+', a REGEXP 'x', a NOT LIKE 'y', a LIKE ANY ('x', 'y') FROM t",
     "SELECT a IN (1, 2), a NOT IN (SELECT b FROM u), EXISTS (SELECT 1 FROM u), a IS NULL, a IS NOT NULL, a IS TRUE FROM t",

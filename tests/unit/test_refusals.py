@@ -67,8 +67,9 @@ NOT_IDEMPOTENT = (
     "streaming table of its own, and read that in a view."
 )
 PIVOT = (
-    "PIVOT is an aggregate that a stream cannot run. Write one aggregate with FILTER for each column: sum(v) FILTER (WHERE "
-    "k = 'a') AS a, with GROUP BY."
+    "PIVOT over a stream stands behind a subquery with named columns, FOR one column IN literals: (SELECT k, c, v FROM STREAM t) "
+    "PIVOT (sum(v) FOR c IN ('a', 'b')). Else write one aggregate with FILTER for each column: sum(v) FILTER (WHERE c = 'a') AS "
+    "a, with GROUP BY."
 )
 AGGREGATE = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
 

@@ -1,0 +1,86 @@
+"""Which columns of an aggregate's output carry its grouping expressions, by Spark's own analysis.
+
+The planner finds the key of a query in its text. Whether that is the key, Spark says: an output column carries a grouping
+expression if both are semantically equal in the analysed plan (Catalyst's `semanticEquals`), or if it is the start or the end of
+the window that is grouped by.
+
+This is a seam: it reads Catalyst's plans. Seen with Spark 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from sqlext.errors import UnsupportedError
+from sqlext.java import items_of
+from sqlext.plan import INTERNAL_PREFIX
+
+_WINDOWS = ("spark.timeWindow", "spark.sessionWindow")
+
+
+def grouping_columns(frame: DataFrame) -> tuple[str, ...]:
+    """The output columns by whose values the rows of an aggregate are told apart, in the output's order.
+
+    Args:
+        frame: an aggregate, analysed, and columns made of its results.
+
+    Raises:
+        UnsupportedError: a grouping expression is carried by no column, or Spark makes several rows of a group.
+    """
+    plan = frame._jdf.queryExecution().analyzed()
+    shown = [(str(each.name()), each) for each in items_of(plan.output())]
+    while _kind(plan) != "Aggregate":
+        if _kind(plan) not in ("Project", "SubqueryAlias"):
+            raise UnsupportedError(
+                f"Spark evaluates {plan.nodeName()} over this aggregate, so a group is not one row. Keep the aggregate in a "
+                "streaming table of its own, and read that in a view."
+            )
+        if _kind(plan) == "Project":
+            shown = [(name, _in_list(each, items_of(plan.projectList()))) for name, each in shown]
+        (plan,) = items_of(plan.children())
+    shown = [(name, _in_list(each, items_of(plan.aggregateExpressions()))) for name, each in shown]
+    found: set[int] = set()
+    for grouping in items_of(plan.groupingExpressions()):
+        place = next((at for at, (_, each) in enumerate(shown) if _carries(each, grouping)), None)
+        if place is None and not grouping.foldable():
+            raise UnsupportedError(
+                f"This query groups by `{_text(grouping)}`, and by Spark's analysis no column of its result carries that. Add it "
+                "to the select list."
+            )
+        found |= set() if place is None else {place}
+    return tuple(shown[at][0] for at in sorted(found))
+
+
+def _in_list(shown: Any, named: list[Any]) -> Any:
+    """What an output column is made of, in the list of named expressions that it comes from."""
+    if _kind(shown) != "AttributeReference":
+        return shown
+    source = next((each for each in named if each.exprId().equals(shown.exprId())), None)
+    if source is None:
+        return shown
+    return source.child() if _kind(source) == "Alias" else source
+
+
+def _carries(shown: Any, grouping: Any) -> bool:
+    """Whether the values of an output column tell those of a grouping expression apart."""
+    if shown.semanticEquals(grouping):
+        return True
+    is_field = _kind(shown) == "GetStructField" and shown.child().semanticEquals(grouping)
+    return is_field and any(grouping.metadata().contains(each) for each in _windows_of(grouping))
+
+
+def _windows_of(grouping: Any) -> Iterator[str]:
+    """Under which of its metadata Spark notes that an attribute is a window."""
+    if _kind(grouping) == "AttributeReference":
+        yield from _WINDOWS
+
+
+def _text(expression: Any) -> str:
+    return str(expression.sql()).replace("`", "").replace(INTERNAL_PREFIX, "")
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())

@@ -1,0 +1,217 @@
+"""The state of an aggregate by session windows: partial results by key and session, in a Delta table of the flow's own.
+
+A row may make one session of two, also long after both were written: what is stored of the sessions that it touches is put
+together with it, and the rows of sessions that are no more leave the query's table. Nothing is ever too late, so sessions are
+kept for ever, as a batch query would find them.
+
+Sessions of one key neither overlap nor touch. So those that a row joins, directly or through others, are those that touch the
+session which it makes with the other new rows.
+
+Two commits make a flush, each with the flow's transaction:
+
+1. the query's table gets what becomes of the sessions;
+2. the state gets the same. Until then it knows which sessions the table showed before.
+
+A crash between the two leaves a state that is behind its table. The micro-batches are still there, in the buffer or in the
+source, and are brought into the state alone before others are (`TableWriter`).
+
+Where functions depend on the order of rows (`first`, lists), Spark takes the rows of a session by their own windows, from one row
+to the end of its gap. Then the state has a row for each of these, so that late ones find their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType, TimestampType
+
+from sqlext import jvm
+from sqlext.execution import bounds, commit, target
+from sqlext.execution.bounds import Bounds
+from sqlext.execution.buffer import BATCH_COLUMN, BufferedBatch
+from sqlext.execution.delta_log import last_transaction, table_size
+from sqlext.execution.delta_state import Advance, DeltaState, Partials, _held
+from sqlext.execution.delta_transaction import FILE_COLUMN, ROW_COLUMN, Said, TableTransaction
+from sqlext.execution.mergeable import MergeableAggregate
+from sqlext.execution.spec import Column, StreamSpec
+from sqlext.names import quote
+from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, OutputMode
+
+_OWN = f"{INTERNAL_PREFIX}own"
+"""The column of the window that rows have by themselves, beside that of their session."""
+_STORED, _NEW = 0, 1  # in the order of arrival
+
+
+def schema_of(aggregate: MergeableAggregate) -> StructType:
+    """The columns of the state's table."""
+    schema = StructType(list(aggregate.schema.fields))
+    return schema.add(_OWN, schema[aggregate.session].dataType) if aggregate.is_ordered else schema
+
+
+@dataclass(frozen=True)
+class _Flush:
+    """What a flush changes of the state; all rows are of its columns.
+
+    Attributes:
+        stored: all that is stored, with its places when `table` is to replace rows.
+        before: of the sessions that the new ones touch, as they are stored.
+        after: what becomes of both.
+        table: the transaction that is to write them; None: a MERGE does.
+        is_whole: whether it writes all that is stored anew.
+    """
+
+    stored: DataFrame
+    before: DataFrame
+    after: DataFrame
+    table: TableTransaction | None
+    is_whole: bool
+
+
+class SessionState(DeltaState):
+    """See the module's docstring, and `DeltaState`."""
+
+    def committed(self) -> int | None:
+        """The last micro-batch that is in the state."""
+        return last_transaction(self._spark, self.location, self._spec.id)
+
+    @contextmanager
+    def advanced(
+        self,
+        aggregate: MergeableAggregate,
+        partials: Partials,
+        batches: Sequence[BufferedBatch],
+        reach: Bounds,
+        info: commit.CommitInfo,
+    ) -> Iterator[Advance]:
+        """Give what becomes of the sessions that partial results touch, as rows of the query's table, then store it.
+
+        Rows of sessions that are no more have a false `QUALIFIES`.
+
+        Raises:
+            FlowError: somebody else has changed what is stored.
+        """
+        version = jvm.table_version(self._spark, self.location)
+        self._refuse_changes_of_others(version)
+        fresh = self._not_committed(batches, version)
+        given = partials(fresh) if fresh else partials(batches).limit(0)
+        is_small = commit.are_few(info.rows, aggregate.schema, aggregate.key)
+        with (
+            commit.session_settings(self._spark, commit.FEW_ROWS if is_small else {}),
+            self._begun(aggregate, given, reach, info) as flush,
+        ):
+            are = self._results(aggregate, _sessions(aggregate, flush.after))
+            were = self._results(aggregate, _sessions(aggregate, flush.before))
+            yield Advance(_with_gone(are, were, self._stream.key))
+            if fresh:
+                self._write(aggregate, flush, reach, info, version)
+
+    @contextmanager
+    def _begun(
+        self, aggregate: MergeableAggregate, partials: DataFrame, reach: Bounds, info: commit.CommitInfo
+    ) -> Iterator[_Flush]:
+        opened = self._open(aggregate, info)
+        table, is_whole = opened if opened is not None else (None, False)
+        own = partials.withColumn(_OWN, F.col(aggregate.session)) if aggregate.is_ordered else partials
+        with _held(_together(aggregate, own)) as new:
+            if table is None:
+                stored = self._spark.read.format("delta").load(self.location)
+            else:
+                stored = table.rows if is_whole else table.placed_rows(reach)
+            with _held(_touched(aggregate, stored, new, reach, is_whole)) as before:
+                pieces = _numbered(before.drop(FILE_COLUMN, ROW_COLUMN), _STORED).unionByName(_numbered(new, _NEW))
+                with _held(_together(aggregate, pieces)) as after:
+                    yield _Flush(stored, before, after, table, is_whole)
+
+    def _write(self, aggregate: MergeableAggregate, flush: _Flush, reach: Bounds, info: commit.CommitInfo, version: int) -> None:
+        """Store what becomes of the sessions: one commit.
+
+        Args:
+            version: of the state's table, as it was read.
+        """
+        said = Said(self._spec.id, info.last_batch, info.to_json())
+        key = _key_of(aggregate)
+        if flush.table is None:
+            columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in flush.after.schema)
+            stream = StreamSpec(self._stream.relation, "", OutputMode.UPDATE, key, columns)
+            rows, size = _with_gone(flush.after, flush.before, key), table_size(self._spark, self.location)
+            commit.merge(self._spark, self.table(), stream, rows, reach, info, lambda: None, size, attempts=1)
+            self._refuse_changes_since(version)
+        elif flush.is_whole:
+            rest = _without(flush.stored, flush.before, key)
+            self._known = flush.table.write_whole(rest.unionByName(flush.after), said)
+        else:
+            self._known = flush.table.replace(flush.before, flush.after, said)
+
+
+def _together(aggregate: MergeableAggregate, pieces: DataFrame) -> DataFrame:
+    """Rows of the state, of others of which `BATCH_COLUMN` says in which order they came."""
+    if not aggregate.is_ordered:
+        return aggregate.merged(aggregate.joined(pieces), BATCH_COLUMN)
+    by_own = aggregate.merged(pieces.withColumn(aggregate.session, F.col(_OWN)), BATCH_COLUMN)
+    return aggregate.joined(by_own.withColumn(_OWN, F.col(aggregate.session)))
+
+
+def _sessions(aggregate: MergeableAggregate, rows: DataFrame) -> DataFrame:
+    """Partial results of sessions, one each, of rows of the state."""
+    return aggregate.merged(rows, _OWN) if aggregate.is_ordered else rows
+
+
+def _key_of(aggregate: MergeableAggregate) -> tuple[str, ...]:
+    """The columns that tell the state's rows apart."""
+    return tuple(_OWN if name == aggregate.session and aggregate.is_ordered else name for name in aggregate.key)
+
+
+def _touched(aggregate: MergeableAggregate, stored: DataFrame, new: DataFrame, reach: Bounds, is_small: bool) -> DataFrame:
+    """What is stored of sessions that overlap or touch new ones.
+
+    Args:
+        is_small: whether all that is stored is read anyway.
+    """
+    start, end = (f"{{0}}.{quote(aggregate.session)}.{field}" for field in ("start", "end"))
+    others = tuple(name for name in aggregate.key if name != aggregate.session)
+    touching = F.expr(f"{start.format('t')} <= {end.format('s')} AND {end.format('t')} >= {start.format('s')}")
+    stored = stored.alias("t")
+    if not is_small and isinstance(_time_of(aggregate), TimestampType):
+        stored = _near(stored, new, start, end)
+    if not is_small and (of_keys := bounds.condition(reach, aggregate.schema, "t")) is not None:
+        stored = stored.where(of_keys)
+    same = touching & commit.same_key(others, reach) if others else touching
+    return stored.join(new.alias("s"), same, "left_semi")
+
+
+def _near(stored: DataFrame, new: DataFrame, start: str, end: str) -> DataFrame:
+    """Only sessions from about the time of new ones: values in a condition keep files of others from being read."""
+    reach = f"unix_micros(min({start.format('s')})) AS least", f"unix_micros(max({end.format('s')})) AS most"
+    times = new.alias("s").selectExpr(*reach).collect()[0]
+    if times.least is None:
+        return stored.where(F.lit(False))
+    return stored.where(f"{start.format('t')} <= timestamp_micros({times.most})").where(
+        f"{end.format('t')} >= timestamp_micros({times.least})"
+    )
+
+
+def _time_of(aggregate: MergeableAggregate) -> object:
+    """The type of a session's start and end."""
+    window = aggregate.schema[aggregate.session].dataType
+    return window["start"].dataType if isinstance(window, StructType) else None
+
+
+def _numbered(rows: DataFrame, number: int) -> DataFrame:
+    return rows.withColumn(BATCH_COLUMN, F.lit(number))
+
+
+def _with_gone(rows: DataFrame, before: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Rows for `commit.merge`: those that are, and those of other keys that were, which do not qualify."""
+    are = rows if QUALIFIES in rows.columns else rows.withColumn(QUALIFIES, F.lit(True))
+    gone = _without(before.drop(QUALIFIES, FILE_COLUMN, ROW_COLUMN), rows, key)
+    return are.unionByName(gone.withColumn(QUALIFIES, F.lit(False)))
+
+
+def _without(rows: DataFrame, others: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The rows whose key none of the others has."""
+    keys = others.select(*(F.col(quote(name)).alias(name) for name in key))  # columns of its own, also where both show the same
+    return rows.alias("t").join(keys.alias("s"), commit.same_key(key, {}), "left_anti")

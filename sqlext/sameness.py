@@ -1,0 +1,162 @@
+"""Whether two expressions of one select are one.
+
+Expressions are compared by their tokens, so in doubt they are two: what that costs is a query that is refused or computed twice,
+never a wrong answer. White space, comments, brackets around the whole, and the case of keywords and functions make no difference;
+string literals are compared to the letter. A name may be qualified in one of the two and not in the other, where that cannot be
+another column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from sqlext.detect import Token, tokens
+from sqlext.dialect import to_sql
+from sqlext.names import fold
+from sqlext.nodes import Stream
+from sqlext.shape import named_relations, relations_of
+
+_KEYWORDS = frozenset(
+    """
+    ALL AND ANY ARRAY AS ASC BETWEEN BOTH BY CASE CAST CURRENT DATE DESC DISTINCT DIV ELSE END ESCAPE EXISTS EXTRACT FALSE FILTER
+    FIRST FOLLOWING FOR FROM GROUP IGNORE ILIKE IN INTERVAL IS LAST LEADING LIKE MAP NOT NULL NULLS OF OR ORDER OVER PARTITION
+    PRECEDING RANGE REGEXP RESPECT RLIKE ROW ROWS SELECT SOME STRUCT THEN TIMESTAMP TIMESTAMP_LTZ TIMESTAMP_NTZ TO TRAILING TRUE
+    TRY_CAST UNBOUNDED USING WHEN WHERE WITHIN
+    """.split()
+)
+_NAMES = (exp.Column, exp.Dot)
+_LEFT_FIRST = frozenset(("", "INNER", "LEFT", "CROSS"))  # joins whose common columns are those of the left side
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A name with its parts, as it is compared.
+
+    Attributes:
+        relation: the number of the relation that qualifies it; None when none does.
+        parts: the column, and fields of it.
+    """
+
+    relation: int | None
+    parts: tuple[str, ...]
+
+
+Piece = str | Chain
+
+
+class Sameness:
+    """Compares expressions of one select.
+
+    Args:
+        select: as it was parsed or rewritten.
+        source: the text it was parsed from.
+    """
+
+    def __init__(self, select: exp.Select, source: str) -> None:
+        self._source = source
+        relations = [each for relation in relations_of(select) for each in named_relations(relation)]
+        self._qualifiers = {name: number for number, each in enumerate(relations) for name in _names_of(each)}
+        self._is_single = len(relations) == 1
+        joins: list[exp.Join] = [
+            join for each in (select, *relations) for join in each.args.get("joins") or () if isinstance(join, exp.Join)
+        ]
+        self._common = {fold(name.name) for join in joins for name in join.args.get("using") or ()}
+        self._is_natural = any(join.args.get("method") == "NATURAL" for join in joins)
+        self._is_left_first = all((join.side or join.kind or "").upper() in _LEFT_FIRST for join in joins)
+
+    def same(self, one: exp.Expr, other: exp.Expr) -> bool:
+        """Whether two expressions surely mean the same."""
+        one, other = one.unnest(), other.unnest()
+        if type(one) is not type(other) and not (isinstance(one, _NAMES) and isinstance(other, _NAMES)):
+            return False
+        left, right = self._pieces(one), self._pieces(other)
+        if len(left) != len(right):
+            return False
+        holds_query = one.find(exp.Query) is not None  # a name in it may be another relation's
+        return all(a == b or (not holds_query and self._are_one(a, b)) for a, b in zip(left, right, strict=True))
+
+    def fields_below(self, node: exp.Expr, column: exp.Expr) -> tuple[str, ...]:
+        """The fields of `column` that `node` names, from the outside in; none when it is no field of that column."""
+        whole, outer = self._pieces(node.unnest()), self._pieces(column.unnest())
+        if len(whole) != 1 or len(outer) != 1 or not isinstance(whole[0], Chain) or not isinstance(outer[0], Chain):
+            return ()
+        length = len(outer[0].parts)
+        head = Chain(whole[0].relation, whole[0].parts[:length])
+        return whole[0].parts[length:] if head == outer[0] or self._are_one(head, outer[0]) else ()
+
+    def is_column(self, node: exp.Expr, name: str) -> bool:
+        """Whether an expression is the column of that name, and not a field of one."""
+        pieces = self._pieces(node)
+        return len(pieces) == 1 and isinstance(pieces[0], Chain) and pieces[0].parts == (fold(name),)
+
+    def _are_one(self, one: Piece, other: Piece) -> bool:
+        """Whether two names are one, of which one is qualified."""
+        if not isinstance(one, Chain) or not isinstance(other, Chain) or one.parts != other.parts:
+            return False
+        qualified = {each.relation for each in (one, other)} - {None}
+        if len(qualified) != 1:
+            return False
+        (relation,) = qualified
+        if self._is_single:
+            return True
+        if self._is_natural or one.parts[0] in self._common:
+            return self._is_left_first and relation == 0
+        return True  # a column of two relations would be ambiguous without its qualifier, and Spark says so
+
+    def _pieces(self, node: exp.Expr) -> list[Piece]:
+        return list(self._read(tokens(to_sql(node, self._source))))
+
+    def _read(self, found: list[Token]) -> Iterator[Piece]:
+        at = 0
+        while at < len(found):
+            token = found[at]
+            if not _is_name(token):
+                yield token.text
+                at += 1
+                continue
+            stop = _end_of_chain(found, at)
+            is_call = stop < len(found) and found[stop].text == "("
+            is_field = at > 0 and found[at - 1].text == "."
+            parts = tuple(_unquoted(each) for each in found[at:stop:2])
+            if is_call or (len(parts) == 1 and token.upper in _KEYWORDS and not is_field):
+                yield ".".join(parts).lower()
+            else:
+                yield self._chain(tuple(fold(part) for part in parts), is_field)
+            at = stop
+
+    def _chain(self, parts: tuple[str, ...], is_field: bool) -> Chain:
+        for length in range(min(len(parts) - 1, 3), 0, -1):
+            if not is_field and (number := self._qualifiers.get(parts[:length])) is not None:
+                return Chain(number, parts[length:])
+        return Chain(None, parts)
+
+
+def _names_of(relation: exp.Expr) -> Iterator[tuple[str, ...]]:
+    """What may qualify a column of a relation."""
+    if alias := relation.alias:
+        yield (fold(alias),)
+        return
+    table: Any = relation.this if isinstance(relation, Stream) else relation
+    parts = tuple(fold(part.name) for part in table.parts) if isinstance(table, exp.Table) else ()
+    for length in range(1, len(parts) + 1):
+        yield parts[-length:]
+
+
+def _is_name(token: Token) -> bool:
+    return token.kind == "quoted" or (token.kind == "word" and not token.text[0].isdigit())
+
+
+def _end_of_chain(found: list[Token], at: int) -> int:
+    """The index behind `a.b.c` that begins at `at`."""
+    at += 1
+    while at + 1 < len(found) and found[at].text == "." and _is_name(found[at + 1]):
+        at += 2
+    return at
+
+
+def _unquoted(token: Token) -> str:
+    return token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text

@@ -1,0 +1,83 @@
+"""Two expressions are one only where they surely mean the same."""
+
+from __future__ import annotations
+
+import pytest
+from sqlglot import exp
+
+from sqlext.dialect import parse_query
+from sqlext.names import case_sensitive_names
+from sqlext.sameness import Sameness
+
+
+def are_same(one: str, other: str, relations: str = "STREAM db.t") -> bool:
+    text = f"SELECT {one}, {other} FROM {relations}"
+    tree = parse_query(text)
+    assert isinstance(tree, exp.Select)
+    return Sameness(tree, text).same(*tree.expressions)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("k", "K"),
+        ("k", "`k`"),
+        ("k", "t.k"),
+        ("T.k", "db.t.K"),
+        ("payload.id", "t.payload.id"),
+        ("upper( k )", "UPPER(t.k)"),
+        ("(a + b)", "a /* and */ + b"),
+        ("case WHEN a then 'x' END", "CASE when a THEN 'x' end"),
+        ("t.a.b.c.d.e", "a.b.c.d.e"),
+    ],
+)
+def test_same(one: str, other: str) -> None:
+    assert are_same(one, other)
+    assert are_same(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("id", "payload.id"),
+        ("max(ts)", "max(meta.ts)"),
+        ("s RLIKE r'A'", "s RLIKE r'a'"),
+        ("get_json_object(j, '$.x')", "get_json_object(j, '$.X')"),
+        ("to_date(x)", "to_date(x, 'yyyy-MM-dd')"),
+        ("to_date(x, 'yyyy-MM-dd')", "to_date(x, 'yyyy-mm-dd')"),
+        ("a + b", "b + a"),
+        ("`a.b`", "a.b"),
+        ("'k'", "k"),
+        ('"a"', '"A"'),
+        ("(SELECT max(k) FROM u WHERE u.v = t.k)", "(SELECT max(k) FROM u WHERE u.v = k)"),
+    ],
+)
+def test_different(one: str, other: str) -> None:
+    assert not are_same(one, other)
+    assert not are_same(other, one)
+
+
+@pytest.mark.parametrize(
+    ("relations", "one", "other", "expected"),
+    [
+        ("STREAM a JOIN b ON a.k = b.j", "x", "b.x", True),
+        ("STREAM a JOIN b ON a.k = b.j", "a.x", "b.x", False),
+        ("STREAM a JOIN b USING (k)", "k", "a.k", True),
+        ("STREAM a JOIN b USING (k)", "k", "b.k", False),
+        ("STREAM a RIGHT JOIN b USING (k)", "k", "a.k", False),
+        ("STREAM a FULL JOIN b USING (k)", "k", "b.k", False),
+        ("STREAM a FULL JOIN b USING (k)", "v", "b.v", True),
+        ("STREAM a NATURAL JOIN b", "v", "b.v", False),
+        ("STREAM t AS payload", "payload.payload.id", "payload.id", False),
+        ("STREAM t AS s LATERAL VIEW explode(xs) e AS x", "e.x", "x", True),
+    ],
+)
+def test_a_name_may_be_qualified_where_that_makes_no_difference(relations: str, one: str, other: str, expected: bool) -> None:
+    assert are_same(one, other, relations) is expected
+
+
+def test_case_makes_a_difference_where_the_session_says_so() -> None:
+    with case_sensitive_names(True):
+        assert not are_same("k", "K")
+        assert are_same("UPPER(k) IS NULL", "upper(k) is null")
+    assert are_same("k", "K")
