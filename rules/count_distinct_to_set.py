@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from sqlext.errors import UnsupportedError
+from sqlext.rewriter import RefusalError
 from sqlext.shape import streaming_aggregates, with_filter
 
 
@@ -20,6 +22,11 @@ def count_distinct_to_set(query: exp.Query) -> exp.Query:
 
 
 def _replace(call: exp.Count, columns: list[exp.Expr]) -> None:
+    if any(column.is_star for column in columns):
+        message = (
+            "count(DISTINCT *) over a stream needs the columns' names: rows with a null in one of them do not count. Name them."
+        )
+        raise RefusalError(UnsupportedError(message), call)
     members = columns[0].copy() if len(columns) == 1 else _complete_rows(columns)
     whole, collected = with_filter(call, exp.Anonymous(this="COLLECT_SET", expressions=[members]))
     whole.replace(exp.cast(exp.Anonymous(this="SIZE", expressions=[collected]), "BIGINT"))

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlext.names import quote, quote_string
+from sqlext.redaction import Redaction
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Table:
 
     columns: Mapping[str, str]
     rows: Sequence[Mapping[str, Any]]
+
+    def redacted(self, show: Redaction) -> Table:
+        """The table without secrets: its texts may hold statements."""
+        rows = [{name: show.sql(value) if isinstance(value, str) else value for name, value in row.items()} for row in self.rows]
+        return Table(self.columns, rows)
 
 
 @dataclass(frozen=True)

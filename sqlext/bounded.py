@@ -61,6 +61,12 @@ def with_bounded_streams(query: Query) -> Query:
     found = outermost(tree)
     for stream in [each for each in tree.find_all(Stream) if _is_in(each, found)]:
         options = stream.args.get("options") or []
+        if (identified := stream.args.get("identified")) is not None:
+            raise UnsupportedError(
+                f"`{identified.this}` names a stream in a checkpoint, and a query that reads to the end of a stream has none. "
+                "Leave it out.",
+                position_of(stream, query.source),
+            )
         stream.set("options", [option for option in options if _is_kept(option, query.source)] or None)
         stream.set("is_bounded", True)
     return Query(tree, query.source)

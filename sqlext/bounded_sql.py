@@ -10,13 +10,14 @@ from pyspark.sql import SparkSession
 from sqlext import job_sql
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.detect import end_of_stream_at, is_stream_relation, tokens
+from sqlext.errors import UnsupportedError
 from sqlext.execution.job import run_job
 from sqlext.execution.jobs.host import JobHost
 from sqlext.explain import explain_bounded
 from sqlext.jvm import can_be_analysed, frame_of
 from sqlext.names import quote, quote_parts, quote_string
 from sqlext.option_levels import resolve_levels, session_levels
-from sqlext.options import JOB_RECOVERY, SORTED_SHUFFLES, Level, Options, is_option_key, option
+from sqlext.options import JOB_RECOVERY, RUNTIME_MODE, SORTED_SHUFFLES, Level, Options, is_option_key, option
 from sqlext.plan import BoundedPlan
 from sqlext.planner import plan_bounded
 from sqlext.rewriter import Batch
@@ -36,6 +37,12 @@ def job_of(statement: CreateStreamingTable | Insert) -> BoundedStatement:
         by_name = " BY NAME" if statement.by_name else ""
         return BoundedStatement(f"INSERT INTO {quote_parts(statement.target)}{by_name}{columns}", statement.target, query)
     definition = statement.definition
+    if definition.columns:
+        raise UnsupportedError(
+            f"A column list cannot stand where {RUNTIME_MODE.key} is BATCH: the table is made of the query's columns. Name "
+            "and cast them there.",
+            statement.position,
+        )
     given = {"delta.enableDeletionVectors": "true"} | {key: value.value for key, value in definition.properties.items()}
     properties = ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in given.items())
     create = "CREATE OR REPLACE TABLE" if statement.refresh else "CREATE TABLE"

@@ -9,12 +9,31 @@ from datetime import timedelta
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import bounded_sql, cancellation, flow_tables, grammar, job_sql, jvm, partition_sql, planner, statements
+from sqlext import (
+    bounded_sql,
+    cancellation,
+    flow_tables,
+    grammar,
+    job_sql,
+    jvm,
+    partition_sql,
+    planner,
+    statements,
+    streaming_tables,
+)
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.bounded_sql import SparkParse
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
-from sqlext.execution.creation import FlowRequest, backend_of, check_sessions, no_delta_state, state_of, state_shown
+from sqlext.execution.creation import (
+    FlowRequest,
+    backend_of,
+    check_sessions,
+    check_state,
+    no_delta_state,
+    state_of,
+    state_shown,
+)
 from sqlext.execution.host import FlowHost
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import is_by_session
@@ -77,7 +96,8 @@ class Commands:
         if isinstance(statement, statements.PartitionQuery):
             return partition_sql.answer(spark, statement, spark_parse)
         with case_sensitive_names(spark.conf.get("spark.sql.caseSensitive") == "true"):
-            return self._answer(spark, statement, text, spark_parse)
+            found = self._answer(spark, statement, text, spark_parse)
+        return found.redacted(jvm.redaction(spark)) if isinstance(found, Table) else found
 
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
@@ -103,6 +123,8 @@ class Commands:
                 values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
                 resolve_levels(spark, {Level.PROPERTY: settings})  # refuses what is no value
                 return _change(spark, "ALTER FLOW", lambda _: self._host().alter(".".join(name), values))
+            case statements.DropStreamingTable() | statements.AlterStreamingTable():
+                return streaming_tables.answer(spark, statement, self._host)
             case statements.SetOption():
                 return _check_setting(spark, statement)
             case statements.JobCommand():
@@ -159,6 +181,7 @@ class Commands:
                 columns=statement.columns,
                 by_name=statement.by_name,
                 if_not_exists=statement.if_not_exists,
+                comment=statement.comment,
             )
         return request, options, of_streams
 
@@ -226,6 +249,7 @@ def _memory_and_states(
     rocksdb_because = no_delta_state(options, may_be_in_backlog)
     for frame in filter(is_by_session, frames):
         check_sessions(frame, options)
+    check_state(frames, plan.output_mode, options, rocksdb_because)
     found = [state_of(frame, plan.output_mode, rocksdb_because) for frame in frames]
     states = [
         f"{query.name or 'aggregate'}: {where}"

@@ -139,6 +139,7 @@ _COMMANDS = (
     ("DESCRIBE", "FLOW"),
     ("DESC", "FLOW"),
     *((verb, "FLOW") for verb in ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER")),
+    *((verb, "STREAMING", "TABLE") for verb in ("DROP", "ALTER")),
     *((verb, "JOB") for verb in ("RESUME", "CANCEL")),
 )
 

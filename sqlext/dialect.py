@@ -102,7 +102,8 @@ class _Parser(DatabricksParser):
         table = self._parse_hybrid() if is_hybrid else self._parse_table_parts()
         if bracket:
             self._match_r_paren()
-        stream = Stream(this=table, options=self._parse_stream_options(), watermark=self._parse_watermark())
+        options, identified = self._parse_stream_options(), self._parse_identified()
+        stream = Stream(this=table, options=options, identified=identified, watermark=self._parse_watermark())
         alias = self._parse_table_alias()
         stream.set("alias", alias or (exp.TableAlias(this=exp.to_identifier("hybrid")) if is_hybrid else None))
         note(stream, first.start, self._prev.end + 1)
@@ -163,6 +164,15 @@ class _Parser(DatabricksParser):
             taken.append(gap + self._curr.text)
             self._advance()
         return "".join(taken)
+
+    def _parse_identified(self) -> Verbatim | None:
+        """The stream's name in its query's checkpoint; Spark reads it where its names of sources are switched on."""
+        first = self._curr
+        if not self._match_text_seq("IDENTIFIED", "BY"):
+            return None
+        if not self._parse_id_var():
+            self.raise_error("Expected a name")
+        return Verbatim(this=self.sql[first.start : self._prev.end + 1])
 
     def _parse_watermark(self) -> Verbatim | None:
         first = self._curr
@@ -257,6 +267,7 @@ class _Generator(DatabricksGenerator):
             "" if stream.args.get("is_bounded") or is_call else "STREAM",
             (STREAMED if is_call else "") + self.sql(stream, "this"),
             f"WITH ({', '.join(self.sql(option) for option in options)})" if options else "",
+            self.sql(stream, "identified"),
             self.sql(stream, "watermark"),
             f"AS {alias}" if (alias := self.sql(stream, "alias")) else "",
         ]

@@ -30,6 +30,8 @@ from pyspark.sql import SparkSession
 import sqlext
 from sqlext.errors import SetupError, SqlextError
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, is_option_key
+from sqlext.private_files import make_private_file, make_private_folder
+from sqlext.redaction import RedactedFormatter
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ def _remembered_connectors(folder: Path, given: str) -> str:
     known = file.read_text(encoding="utf-8") if file.exists() else ""
     names = ",".join(sorted({each.strip() for each in f"{known},{given}".split(",") if each.strip()}))
     if names != known:
+        make_private_file(file)
         file.write_text(names, encoding="utf-8")
     return names
 
@@ -138,7 +141,7 @@ def _checked(conf: Mapping[str, str]) -> Mapping[str, str]:
 def _make_folders(folder: Path) -> None:
     try:
         for name in ("_metastore", "_sqlext"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder / name)
     except OSError as error:
         raise SetupError(f"The warehouse folder {folder} cannot be used: {error.strerror}.") from None
 
@@ -204,8 +207,9 @@ def _open_log(folder: Path) -> IO[bytes]:
     with suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_LIMIT:
             path.replace(path.with_suffix(".log.1"))
+    make_private_file(path)
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(RedactedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
     logging.getLogger("sqlext").setLevel(logging.INFO)
     logging.captureWarnings(True)

@@ -26,6 +26,7 @@ _FLOWS = {
     "error": "STRING",
     "note": "STRING",
     "id": "STRING",
+    "comment": "STRING",
 }
 
 
@@ -37,13 +38,16 @@ def flows(views: list[FlowView]) -> Table:
 def _flow_row(view: FlowView) -> dict[str, Any]:
     spec, progress = view.record.spec, view.progress
     bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
+    elsewhere = "" if bound or view.is_here or view.status != "RUNNING" else "runs in another process"
+    state = f"state in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
     row: dict[str, Any] = {
         "name": spec.name,
         "target": ".".join(spec.target),
         "status": view.status,
         "error": view.error or None,
-        "note": bound or (None if view.is_here or view.status != "RUNNING" else "runs in another process"),
+        "note": "; ".join(filter(None, (bound, elsewhere, state))) or None,
         "id": spec.id,
+        "comment": spec.comment or None,
     }
     if progress is not None:
         row |= {

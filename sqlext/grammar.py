@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlext import bounded, dialect
-from sqlext.cursor import Cursor, unquoted
+from sqlext.column_grammar import ColumnCursor
+from sqlext.cursor import unquoted
 from sqlext.detect import end_of_stream_at, is_flow_statement, setting_key, tokens
 from sqlext.errors import Position, SyntaxProblem, UnreadableQuery, UnsupportedError, did_you_mean
-from sqlext.options import Given
+from sqlext.options import Given, is_option_key
 from sqlext.partition_calls import partition_calls, partition_query, spark_form
 from sqlext.plan import TableDefinition
 from sqlext.statements import (
     AlterFlow,
+    AlterStreamingTable,
     BoundedStatement,
     CreateStreamingTable,
     CreateTableAs,
     DescribeFlow,
+    DropStreamingTable,
     Explain,
     FlowCommand,
     Insert,
@@ -44,7 +49,7 @@ def parse(text: str) -> Statement:
     return _Head(text, found).statement()
 
 
-class _Head(Cursor):
+class _Head(ColumnCursor):
     """Reads one statement."""
 
     # The grammar, top down.
@@ -175,16 +180,14 @@ class _Head(Cursor):
     def _streaming_table(self, refresh: bool, position: Position) -> CreateStreamingTable:
         exists = self._take("IF", "NOT", "EXISTS")
         name = self._name()
-        if self._word() == "(":
-            raise self._problem("A streaming table takes its columns from its query; a column list cannot stand here")
+        columns, properties = self._table_columns() if self._word() == "(" else ((), {})
         clauses: list[str] = []
-        properties: dict[str, Given] = {}
         while not self._take("AS"):
             if self._take("TBLPROPERTIES"):
                 properties.update(self._properties())
             else:
                 clauses.append(self._table_clause())
-        definition = TableDefinition(tuple(clauses), properties)
+        definition = TableDefinition(tuple(clauses), properties, columns)
         return CreateStreamingTable(name, self._query(), definition, refresh, exists, position)
 
     def _table_clause(self) -> str:
@@ -210,13 +213,12 @@ class _Head(Cursor):
     def _create_flow(self, position: Position) -> Insert:
         exists = self._take("IF", "NOT", "EXISTS")
         name = self._name()
-        if self._take("COMMENT"):
-            self._string()
+        comment = self._string() if self._take("COMMENT") else ""
         self._expect("AS")
         insert = self._insert_or_select()
         if not isinstance(insert, Insert):
             raise self._problem("A flow writes somewhere: expected INSERT INTO table SELECT ..")
-        return Insert(insert.target, insert.query, insert.columns, insert.by_name, name, exists, position)
+        return replace(insert, flow=name, if_not_exists=exists, comment=comment, position=position)
 
     def _insert_or_select(self) -> Statement:
         first = self._peek()
@@ -244,6 +246,12 @@ class _Head(Cursor):
         if self._word() == "PARTITION":
             raise self._problem("A flow writes to the whole table; PARTITION cannot stand here")
         by_name = self._take("BY", "NAME")
+        if self._word() == "REPLACE":
+            raise UnsupportedError(
+                "INSERT INTO .. REPLACE cannot read a stream: what it replaces it would replace at each micro-batch. Use INSERT "
+                "INTO, or read what is there now and end, with GLOBAL WINDOW END OF STREAM.",
+                self._position(),
+            )
         columns = self._column_list() if self._word() == "(" and self._word(1) not in ("SELECT", "WITH", "FROM") else ()
         query = self._query(prelude=(first.start, prelude))
         return Insert(target, query, columns, by_name, position=position)
@@ -279,6 +287,8 @@ class _Head(Cursor):
             raise self._problem("Expected a statement")
         if self._take("JOB"):
             return self._end(JobCommand(f"{verb} JOB", self._name()))
+        if verb in ("DROP", "ALTER") and self._take("STREAMING", "TABLE"):
+            return self._drop_table() if verb == "DROP" else self._alter_table()
         self._expect("FLOW")
         exists = verb == "DROP" and self._take("IF", "EXISTS")
         name = self._name()
@@ -287,6 +297,39 @@ class _Head(Cursor):
             return self._end(AlterFlow(name, self._properties()))
         timeout = self._timeout() if verb == "WAIT" and self._take("TIMEOUT") else None
         return self._end(FlowCommand(verb, name, exists, timeout))
+
+    def _drop_table(self) -> Statement:
+        exists = self._take("IF", "EXISTS")
+        return self._end(DropStreamingTable(self._name(), exists))
+
+    def _alter_table(self) -> Statement:
+        """What may be changed of a streaming table beside its query: properties, comments of columns, clustering."""
+        streaming, position = self._tokens[1], self._position()
+        name = self._name()
+        sql = self._text[: streaming.start] + " " * len(streaming.text) + self._text[streaming.stop : self._tokens[-1].stop]
+        if self._take("SET", "TBLPROPERTIES"):
+            return self._end(AlterStreamingTable(name, self._properties(), sql, position))
+        if self._take("UNSET", "TBLPROPERTIES"):
+            self._refuse_unset()
+            return AlterStreamingTable(name, {}, sql, position)
+        if self._take("CLUSTER", "BY"):
+            return AlterStreamingTable(name, {}, sql, position)
+        if self._take("ALTER", "COLUMN") or self._take("ALTER"):
+            self._name()
+            if self._take("COMMENT"):
+                self._string()
+                return self._end(AlterStreamingTable(name, {}, sql, position))
+        raise self._problem(
+            "Expected SET TBLPROPERTIES (..), UNSET TBLPROPERTIES (..), ALTER COLUMN c COMMENT '..' or CLUSTER BY (..)",
+            " All else of a streaming table comes from its statement: write it anew.",
+        )
+
+    def _refuse_unset(self) -> None:
+        for at, token in enumerate(self._tokens[self._at :], self._at):
+            key = unquoted(token.text)
+            if token.kind == "text" and is_option_key(key):
+                place = Position.of(self._text, self._tokens[at].start, self._tokens[at].stop)
+                raise UnsupportedError(f"The option `{key}` cannot be taken back. SET it to another value.", place)
 
     def _query(self, prelude: tuple[int, str] = (0, "")) -> Query:
         """The rest of the statement, read by the dialect; `prelude` is a WITH clause that stands before INSERT."""

@@ -139,6 +139,45 @@ def _object(client: Any, name: str) -> Any:
     return getattr(_Class(f"{name}$", client), "MODULE$")
 
 
+class _PartialFunction:
+    """A function over Catalyst's nodes, as Scala's PartialFunction; the first error ends it, and is kept."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self.error: Exception | None = None
+
+    def isDefinedAt(self, node: Any) -> bool:
+        return True
+
+    def apply(self, node: Any) -> Any:
+        if self.error is None:
+            try:
+                return kept(self._function(node))
+            except Exception as error:  # noqa: BLE001  # nothing may go through Java: it would come out as another error
+                self.error = error
+        return kept(node)
+
+    def applyOrElse(self, node: Any, otherwise: Any) -> Any:
+        return self.apply(node)
+
+    class Java:
+        implements = ("scala.PartialFunction",)
+
+
+def transformed(transform: Callable[[Any], Any], function: Callable[[Any], Any]) -> Any:
+    """What a `transform..` method of Catalyst's makes with a function of Python's.
+
+    Args:
+        transform: the method, of a plan or an expression.
+        function: gives what comes in the place of a node, or the node itself.
+    """
+    proxy = _PartialFunction(function)
+    changed = transform(proxy)
+    if proxy.error is not None:
+        raise proxy.error
+    return changed
+
+
 def field_of(java_object: Any, name: str) -> Any:
     """The value of a field of Java's, private ones too."""
     return _field(java_object, name).get(java_object)

@@ -20,8 +20,8 @@ from pyspark.sql.classic.column import Column
 from sqlext.errors import UnsupportedError
 from sqlext.java import items_of, java_of, scala_seq, texts_of
 from sqlext.plan import OutputMode
+from sqlext.redaction import ADDRESS_NAMES, SECRET_NAMES, Redaction
 
-_SECRET = "(?i)secret|password|token|access[.]?key"  # noqa: S105  # the default of spark.redaction.regex
 _EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;")  # what follows is no sentence
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
 _ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition around what went wrong in a task that writes files
@@ -30,7 +30,7 @@ _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error from the JVM says, without its condition's name, SQLSTATE, plan, SQL excerpt and stack."""
+    """What an error from the JVM says, without its condition's name, SQLSTATE, plan, SQL excerpt, stack and secrets."""
     text = str(error)
     if isinstance(error, Py4JJavaError):
         java = error.java_exception
@@ -38,7 +38,7 @@ def reason_of(error: BaseException) -> str:
         if text.startswith(_ONLY_SAYS_WHERE) and java.getCause() is not None:
             text = str(java.getCause().getMessage() or text)
     lines = [line.strip() for line in _EXCERPT.split(_without_traceback(text))[0].splitlines() if line.strip()]
-    return _DECORATION.sub("", " ".join(lines[:4])).strip() or type(error).__name__
+    return Redaction().message(_DECORATION.sub("", " ".join(lines[:4])).strip()) or type(error).__name__
 
 
 def _without_traceback(text: str) -> str:
@@ -282,6 +282,11 @@ def delta_table_properties(spark: SparkSession, location: str) -> dict[str, str]
     return texts_of(spark, delta_snapshot(spark, location).metadata().configuration())
 
 
+def delta_partition_columns(spark: SparkSession, location: str) -> list[str]:
+    """The columns that the Delta table at `location` is partitioned by."""
+    return [str(name) for name in items_of(delta_snapshot(spark, location).metadata().partitionColumns())]
+
+
 def delta_table_id(spark: SparkSession, location: str) -> str:
     return str(delta_snapshot(spark, location).metadata().id())
 
@@ -310,14 +315,10 @@ def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column
     return grouped._df, columns, kind.group(1) if kind else ""
 
 
-def session_settings(spark: SparkSession) -> dict[str, str]:
-    """The session's own settings: those that differ from the application's.
-
-    What Spark would redact in its logs is left out: secrets are not written down.
-    """
-    application = application_settings(spark)
-    secret = re.compile(application.get("spark.redaction.regex") or _SECRET)
-    return {key: value for key, value in all_settings(spark).items() if application.get(key) != value and not secret.search(key)}
+def redaction(spark: SparkSession) -> Redaction:
+    """What Spark redacts in a session."""
+    secrets = application_settings(spark).get("spark.redaction.regex", SECRET_NAMES)
+    return Redaction(secrets, spark.conf.get("spark.sql.redaction.options.regex", ADDRESS_NAMES) or ADDRESS_NAMES)
 
 
 def all_settings(spark: SparkSession) -> dict[str, str]:

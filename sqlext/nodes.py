@@ -6,16 +6,18 @@ from sqlglot import exp
 
 
 class Stream(exp.Expression):
-    """`STREAM t [WITH (key = value, ..)] [WATERMARK expr DELAY OF interval] [AS alias]`; `t` may be a call, as of `read_kafka`.
+    """`STREAM t [WITH (key = value, ..)] [IDENTIFIED BY name] [WATERMARK expr DELAY OF interval] [AS alias]`;
+    `t` may be a call, as of `read_kafka`.
 
-    Args: `this` the table, `options` a list of `StreamOption`, `watermark` a `Verbatim`, `alias` a TableAlias, `is_bounded`
-    whether what it holds now is read, and no more: Spark then reads it as a table; `is_call` whether Spark gets it as a call of
-    the function's twin that gives a stream.
+    Args: `this` the table, `options` a list of `StreamOption`, `identified` and `watermark` a `Verbatim`, `alias` a TableAlias,
+    `is_bounded` whether what it holds now is read, and no more: Spark then reads it as a table; `is_call` whether Spark gets it
+    as a call of the function's twin that gives a stream.
     """
 
     arg_types = {  # noqa: RUF012  # sqlglot's own form
         "this": True,
         "options": False,
+        "identified": False,
         "watermark": False,
         "alias": False,
         "is_bounded": False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -48,6 +49,21 @@ class Result:
     def first(self, number: int) -> Result:
         """The result without the rows behind the first ones."""
         return replace(self, rows=self.rows[:number], left_out=self.left_out + max(len(self.rows) - number, 0))
+
+
+@dataclass(frozen=True)
+class LiveBatch:
+    """What a micro-batch of a live query brought.
+
+    Attributes:
+        number: of the micro-batch, from 0.
+        what: its rows are, as a phrase.
+        result: the first of them.
+    """
+
+    number: int
+    what: str
+    result: Result
 
 
 def fetch(frame: DataFrame, limit: int = ROW_LIMIT) -> Result:
@@ -102,6 +118,11 @@ class Printer:
             self._records(result)
         if text := _not_shown(result):
             self.line(text)
+
+    def live_batch(self, batch: LiveBatch) -> None:
+        """What a micro-batch of a live query brought."""
+        self.line(f"-- {time.strftime('%H:%M:%S')}, micro-batch {batch.number}: {batch.what}", "dim")
+        self.result(batch.result)
 
     def drawn(self, result: Result) -> RenderableType:
         """A result that something else prints, as wide as the terminal: without its empty columns if need be, then turned so

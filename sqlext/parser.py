@@ -21,6 +21,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
+from sqlext import query_context_log
 from sqlext.answers import Answer, Deferred, Table, relation_sql
 from sqlext.detect import is_ours
 from sqlext.errors import Position, SqlextError
@@ -28,6 +29,7 @@ from sqlext.functions import AGGREGATE_SET
 from sqlext.java import items_of, java_of, kept
 from sqlext.jvm import reason_of
 from sqlext.parameters import substitute
+from sqlext.redaction import Redaction
 from sqlext.set_aggregates import aggregate_set
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ Answerer = Callable[[SparkSession, str, Callable[[str], Any]], Answer]
 
 _PATH = re.compile(r"(?:\w+:)?/(?:[^\s'\"/]+/)+([^\s'\"/]*)")  # clients need not know folders of this machine
 _INTERRUPTED = ("java.lang.InterruptedException", "java.nio.channels.ClosedByInterruptException")
+_PIPELINES = "org.apache.spark.sql.pipelines."
 _FREE_TEXT_CONDITION = "_LEGACY_ERROR_TEMP_3100"  # Spark's error condition that is nothing but its message
 
 
@@ -45,6 +48,7 @@ def install(context: SparkContext, extensions: Any, answer: Answerer) -> None:
     gateway = context._gateway
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     logging.getLogger("py4j.clientserver").addFilter(_is_news)
+    query_context_log.install()
     gateway.python_parameters.propagate_java_exceptions = True  # type: ignore[union-attr]  # a Py4JJavaError keeps its Java type
     extensions.injectParser(_ParserBuilder(_Seam(context, answer)))
 
@@ -127,6 +131,11 @@ class _Seam:
         java_session = self.jvm.org.apache.spark.sql.classic.SparkSession.active()
         return SparkSession(self.context, java_session)
 
+    def with_variables(self, text: str) -> str:
+        """A statement of ours with the values of Spark's `${..}`. A flow or job is recorded with them: the session that goes on
+        with it has others, or none."""
+        return str(self.jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text)) if "${" in text else text
+
     def guarded(self, text: str, action: Callable[[], Any], is_checked: bool = True) -> Any:
         """Run `action`; whatever it raises reaches Java as an exception of Java's own.
 
@@ -136,7 +145,8 @@ class _Seam:
                 becomes a SparkRuntimeException.
         """
         try:
-            return kept(action())
+            with query_context_log.inside_a_proxy():
+                return kept(action())
         except (CapturedException, Py4JJavaError) as error:  # hand Java its own exception back
             origin: Any = error._origin if isinstance(error, CapturedException) else error.java_exception
             if str(origin.getClass().getName()) in _INTERRUPTED:
@@ -150,7 +160,7 @@ class _Seam:
             java = self._parse_exception(text, error.message, error.position) if is_checked else self._unchecked(str(error))
             raise Py4JJavaError("", kept(java)) from None
         except Exception as error:  # a bug of ours: the user gets a sentence, the log the traceback
-            logger.exception("internal error in statement: %s", text)
+            logger.exception("internal error in statement: %s", Redaction().sql(text))
             first_line = _PATH.sub(r"\1", str(error).partition("\n")[0])
             message = f"sqlext failed on this statement ({type(error).__name__}: {first_line}). Please report it."
             java = self._parse_exception(text, message, None) if is_checked else self._unchecked(message)
@@ -225,8 +235,9 @@ class _Parser(_JavaObject):
         return substitute(text, {str(pair._1()): str(pair._2().sql()) for pair in pairs}, [])
 
     def _plan(self, text: str) -> Any:
-        if not is_ours(text):
+        if not is_ours(text) or self._registers_a_pipeline():
             return self._delegate.parsePlan(text)
+        text = self._seam.with_variables(text)
         assert self._seam.answer is not None
         answer = self._seam.answer(self._seam.active_session(), text, self._delegate.parsePlan)
         if isinstance(answer, Table):
@@ -235,6 +246,14 @@ class _Parser(_JavaObject):
             executor = self._seam.jvm.org.apache.spark.sql.execution.command.ExternalCommandExecutor
             return executor(_Command(self._seam, text, answer), answer.name, self._seam.scala_map({}))
         return self._delegate.parsePlan(text if answer.text is None else answer.text)
+
+    def _registers_a_pipeline(self) -> bool:
+        """Whether Spark's declarative pipelines ask: they make graph elements of Spark's own plans of the same statements.
+
+        They come through the sessions and parsers that all clients use, so the stack of the thread that asks is what tells them.
+        """
+        frames = self._seam.jvm.java.lang.Thread.currentThread().getStackTrace()
+        return _PIPELINES in str(self._seam.jvm.java.util.Arrays.toString(frames))  # one call, where each frame would be one
 
     def __getattr__(self, name: str) -> Any:
         """parseExpression, parseDataType and the like go straight through."""

@@ -324,8 +324,30 @@ class BoundedPlan:
 
 
 @dataclass(frozen=True)
+class ColumnDefinition:
+    """A column of a streaming table's column list.
+
+    Attributes:
+        name: in the table, of the query's column in the same place.
+        type: as written; empty: the query's.
+        is_required: whether it is NOT NULL.
+        comment: None: it has none.
+    """
+
+    name: str
+    type: str = ""
+    is_required: bool = False
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
 class TableDefinition:
-    """What CREATE STREAMING TABLE says of its table; clauses are kept as written."""
+    """What CREATE STREAMING TABLE says of its table; clauses are kept as written.
+
+    Attributes:
+        columns: one for each of the query's; none: they are the query's.
+    """
 
     clauses: tuple[str, ...] = ()
     properties: Mapping[str, Given] = field(default_factory=dict)
+    columns: tuple[ColumnDefinition, ...] = ()

@@ -14,6 +14,7 @@ from sqlext.dialect import position_of, to_sql, without_brackets
 from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions import FUNCTIONS
 from sqlext.graph import GraphBuilder
+from sqlext.grouping_sets import check_grouping_sets
 from sqlext.hybrid import cut_hybrids
 from sqlext.names import fold
 from sqlext.nodes import HintCall, Stream, function_of
@@ -63,6 +64,7 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         UnsupportedError: the query's result cannot be kept up to date; says which part, and what to do.
         RuleError: a rule failed.
     """
+    check_grouping_sets(query)
     hints, source_options = read_options(query)
     tree, hybrids = cut_hybrids(query.tree, query.source)
     tree, cut = cut_stages(with_bounded_streams(Query(tree, query.source)).tree)
@@ -98,6 +100,7 @@ def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> Bou
         OptionError: a hint or a WITH option is unknown, misspelt, or on a relation that is no stream.
         UnsupportedError: a stream's options have no meaning in a bounded query.
     """
+    check_grouping_sets(query)
     _, source_options = read_options(query)
     cut_hybrids(query.tree, query.source)  # none has a meaning here
     tree, firings = rewrite(with_bounded_streams(query).tree, query.source, batches)

@@ -46,7 +46,9 @@ STATEMENTS = (
         "CREATE [OR REFRESH] STREAMING TABLE [IF NOT EXISTS] t [clauses] AS query",
         "make a table and the flow that keeps it up to date; `OR REFRESH` computes it anew",
     ),
-    StatementDoc("CREATE FLOW [IF NOT EXISTS] f AS INSERT INTO t [BY NAME] query", "make a flow into a table that exists"),
+    StatementDoc(
+        "CREATE FLOW [IF NOT EXISTS] f [COMMENT '..'] AS INSERT INTO t [BY NAME] query", "make a flow into a table that exists"
+    ),
     StatementDoc("INSERT INTO t [BY NAME] query", "the same, of a query over a `STREAM`; the flow is called like the table"),
     StatementDoc(
         "SELECT .. GLOBAL WINDOW END OF STREAM",
@@ -63,6 +65,11 @@ STATEMENTS = (
     StatementDoc("WAIT FLOW f [TIMEOUT 5 minutes]", "return when all that had arrived is in the target (an hour by default)"),
     StatementDoc("ALTER FLOW f SET ('key' = 'value', ..)", "change options; a running flow goes on with them"),
     StatementDoc("DROP FLOW [IF EXISTS] f", "stop and forget the flow; the table stays"),
+    StatementDoc(
+        "ALTER STREAMING TABLE t SET TBLPROPERTIES ('key' = 'value', ..)",
+        "change options and other properties; also `UNSET` of these, `ALTER COLUMN c COMMENT '..'`, `CLUSTER BY (..)`",
+    ),
+    StatementDoc("DROP STREAMING TABLE [IF EXISTS] t", "drop the table and its flow"),
     StatementDoc(
         "SHOW JOBS",
         "a table of the jobs that survive their driver: status, parts run and skipped, what runs, size of the events, error",

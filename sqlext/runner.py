@@ -142,6 +142,7 @@ class Runner:
         except ValueError as error:
             self.printer.error(f"--timeout cannot be `{timeout}` ({error}). Give a duration, such as '5 minutes'.")
             return ExitCode.USAGE
+        self.statements.ends_when_idle = until_idle
         if not self.note_taken_up() and not scripts:
             self.printer.note("there is no flow or job to take up again")
         return self._run_to_the_end(lambda: self._run_scripts(scripts), until_idle, deadline)
@@ -214,7 +215,8 @@ class Runner:
             if self._echo:
                 self.printer.line(f"{script.name}:{statement.line}  {_first_words(statement.text)}", "dim")
             try:
-                result = self.statements.run(statement.text, partial(self._watch, f"running {script.name}:{statement.line}"))
+                watch = partial(self._watch, f"running {script.name}:{statement.line}")
+                result = self.statements.run(statement.text, watch, show=self.printer.live_batch)
             except Exception as error:
                 logger.exception("%s:%d failed", script.name, statement.line)
                 self.printer.error(report(script.name, script.text, statement, self.problem(error)))

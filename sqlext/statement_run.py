@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -14,11 +15,15 @@ from sqlext.cancellation import canceled_by
 from sqlext.detect import is_ours
 from sqlext.errors import UnsupportedError
 from sqlext.interrupts import Interrupts
-from sqlext.output import ROW_LIMIT, Result, fetch
+from sqlext.live import LiveQuery
+from sqlext.output import ROW_LIMIT, LiveBatch, Result, fetch
 from sqlext.progress import TaskCounts
 from sqlext.script import problem_of
+from sqlext.session import home_of
+from sqlext.storage import HadoopPath
 
 T = TypeVar("T")
+Show = Callable[[LiveBatch], None]
 Watch = Callable[[Callable[[], bool]], None]
 """Shows how things stand until the given question is answered by true; asked and called on the main thread."""
 
@@ -56,6 +61,9 @@ class StatementRunner:
     """Runs statements in one session. Used by one thread, the main one.
 
     A statement is a job group of Spark's; flows that it starts are none of it (`jvm.outside_of_any_query`).
+
+    Attributes:
+        ends_when_idle: whether a SELECT over a stream ends when all is shown that had arrived.
     """
 
     def __init__(self, spark: SparkSession, interrupts: Interrupts) -> None:
@@ -63,32 +71,44 @@ class StatementRunner:
         self._interrupts = interrupts
         self._numbers = itertools.count(1)
         self._group = ""
+        self.ends_when_idle = False
+        self._is_live = False
 
-    def run(self, text: str, watch: Watch, limit: int = ROW_LIMIT) -> Result:
+    def run(self, text: str, watch: Watch, limit: int = ROW_LIMIT, show: Show | None = None) -> Result:
         """The rows of a statement.
 
         Args:
             watch: called when the statement takes long.
             limit: how many rows at most.
+            show: takes what a SELECT over a stream brings, micro-batch by micro-batch, on the main thread; the result is then
+                empty. None: such a SELECT is refused.
 
         Raises:
             KeyboardInterrupt: at an interrupt; the statement has ended, or will, and its message says which.
             Exception: whatever the statement raises.
         """
         group, canceled = f"sqlext-statement-{next(self._numbers)}", threading.Event()
-        self._group = group
-        task = Task(lambda: self._execute(text, group, canceled, limit))
+        self._group, self._is_live = group, False
+        come: queue.SimpleQueue[LiveBatch] = queue.SimpleQueue()
+        task = Task(lambda: self._execute(text, group, canceled, limit, None if show is None else come.put))
 
         def is_over() -> bool:
-            return not task.thread.is_alive() or self._interrupts.asked.is_set()
+            ended = not task.thread.is_alive()
+            while show is not None and not come.empty():
+                show(come.get())
+            return ended or self._interrupts.asked.is_set()
 
         task.thread.join(_QUICK_SECONDS)
         while not is_over():
             watch(is_over)
             self._interrupts.asked.wait(_POLL_SECONDS)
         if not task.thread.is_alive():
+            is_over()  # what came last
             return task.result()
         if self._interrupts.must_end:
+            canceled.set()
+            if self._is_live:
+                task.thread.join(_CANCELLED_WITHIN)  # it takes its checkpoint away
             if not is_ours(text):  # a job that survives its process has not failed: it goes on in the next one
                 self._spark.sparkContext.cancelJobGroup(group)
             raise KeyboardInterrupt("interrupted")
@@ -103,11 +123,18 @@ class StatementRunner:
         stages = [stage for each in ids if (stage := tracker.getStageInfo(each)) is not None]
         return TaskCounts(sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages))
 
-    def _execute(self, text: str, group: str, canceled: threading.Event, limit: int) -> Result:
+    def _execute(
+        self, text: str, group: str, canceled: threading.Event, limit: int, show: Callable[[LiveBatch], None] | None
+    ) -> Result:
         description = " ".join(text.split())[:200]
         self._spark.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
         with canceled_by(canceled):
             frame = self._spark.sql(text)
+            if frame.isStreaming and show is not None:
+                home = HadoopPath(self._spark, home_of(self._spark))
+                self._is_live = True
+                LiveQuery(frame, home, show, limit).run(canceled, self.ends_when_idle)
+                return Result([], [], [])
             if frame.isStreaming:
                 raise UnsupportedError(
                     "This SELECT reads a stream and has no end, so there is nothing to print. Keep its result in a table with "

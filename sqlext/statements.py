@@ -43,7 +43,7 @@ class CreateStreamingTable:
 
 @dataclass(frozen=True)
 class Insert:
-    """INSERT INTO an existing table; `flow` is its name when it stands in CREATE FLOW."""
+    """INSERT INTO an existing table; `flow` is its name when it stands in CREATE FLOW, `comment` what that says of it."""
 
     target: Name
     query: Query
@@ -51,6 +51,7 @@ class Insert:
     by_name: bool = False
     flow: Name = ()
     if_not_exists: bool = False
+    comment: str = ""
     position: Position | None = None
 
 
@@ -134,6 +135,29 @@ class AlterFlow:
 
 
 @dataclass(frozen=True)
+class DropStreamingTable:
+    """Drop a streaming table and the flow that keeps it up to date."""
+
+    name: Name
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class AlterStreamingTable:
+    """ALTER STREAMING TABLE.
+
+    Attributes:
+        settings: what SET TBLPROPERTIES gives; empty for all else.
+        sql: the same as ALTER TABLE, with its places in the text.
+    """
+
+    name: Name
+    settings: Mapping[str, Given]
+    sql: str
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
 class JobCommand:
     """SHOW JOBS, SHOW JOB EVENTS id, RESUME JOB id, CANCEL JOB id."""
 
@@ -166,6 +190,8 @@ Statement = (
     | DescribeFlow
     | FlowCommand
     | AlterFlow
+    | DropStreamingTable
+    | AlterStreamingTable
     | JobCommand
     | SetOption
     | Explain

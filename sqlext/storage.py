@@ -9,6 +9,7 @@ import copy
 import errno
 import os
 import uuid
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pyspark.sql import SparkSession
 from sqlext.errors import NotFoundError, SetupError
 from sqlext.java import java_of, scala_object
 from sqlext.jvm import reason_of
+from sqlext.private_files import FILE_MODE, make_private_folder
 
 _LOCAL = "file:"
 
@@ -90,6 +92,25 @@ class HadoopPath:
         if not made:
             raise SetupError(f"The folder {self.location} cannot be created.")
 
+    def make_private(self) -> None:
+        """Create a folder on this machine, into which only its owner looks, and so into all that Spark puts there; of other file
+        systems their own rights decide.
+
+        Raises:
+            SetupError: it cannot be created.
+        """
+        if self._local is None:
+            return
+        try:
+            make_private_folder(self._local)
+        except OSError as error:
+            raise SetupError(f"The folder {self.location} cannot be created: {error.strerror}.") from None
+
+    @property
+    def _local(self) -> Path | None:
+        """Its path on this machine; None when it lies elsewhere."""
+        return Path(self.location.removeprefix(_LOCAL)) if self.location.startswith(_LOCAL) else None
+
     def names(self) -> list[str]:
         """Names of what lies in the folder; nothing when it does not exist."""
         if not self.exists():
@@ -113,6 +134,11 @@ class HadoopPath:
         """Delete the folder and all in it; one that is not there is fine."""
         self._fs.delete(self._path, True)
 
+    def delete_empty(self) -> None:
+        """Delete the folder if nothing is in it."""
+        with suppress(Py4JJavaError):  # Hadoop's file systems raise when something is, each in its own way
+            self._fs.delete(self._path, False)
+
     def write_text(self, text: str) -> None:
         """Write a small file over what was there, whole or not at all, as Spark does with its checkpoints' files."""
         checkpointing = java_of(self._spark).org.apache.spark.sql.execution.streaming.checkpointing
@@ -124,6 +150,10 @@ class HadoopPath:
             stream.cancel()
             raise
         stream.close()
+        if (place := self._local) is not None:
+            for file in (place, place.with_name(f".{place.name}.crc")):
+                with suppress(FileNotFoundError):  # not every file has a checksum beside it
+                    file.chmod(FILE_MODE)
 
     def create_text(self, text: str) -> bool:
         """Write a small file if none is there, whole or not at all; as Delta does with its commits, but for local files.
@@ -134,7 +164,7 @@ class HadoopPath:
         Raises:
             SetupError: it cannot be written.
         """
-        if self.location.startswith(_LOCAL) and (was_written := self._link_text(text)) is not None:
+        if self._local is not None and (was_written := self._link_text(self._local, text)) is not None:
             return was_written
         try:
             self._fs.mkdirs(self._path.getParent())
@@ -149,17 +179,17 @@ class HadoopPath:
             raise SetupError(f"The file {self.location} cannot be written: {reason_of(error)}.") from None
         return True
 
-    def _link_text(self, text: str) -> bool | None:
+    def _link_text(self, place: Path, text: str) -> bool | None:
         """The same by a hard link, where Hadoop would start two processes to look at files; None when there are no such links.
 
         Raises:
             SetupError: it cannot be written.
         """
-        place = Path(self.location.removeprefix(_LOCAL))
         made = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            with made.open("x", encoding="utf-8", newline="") as file:
+            number = os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
+            with os.fdopen(number, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

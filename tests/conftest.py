@@ -123,7 +123,7 @@ def clean(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     session: SparkSession = request.getfixturevalue("spark")
-    settings = jvm.session_settings(session)
+    settings = jvm.all_settings(session)
     yield
     _drop_flows(session)
     _drop_tables(session)
@@ -155,7 +155,7 @@ def _drop_tables(session: SparkSession) -> None:
 
 
 def _restore(session: SparkSession, before: dict[str, str]) -> None:
-    after = jvm.session_settings(session)
+    after = jvm.all_settings(session)
     for key in after.keys() - before.keys():
         session.conf.unset(key)
     for key, value in before.items():

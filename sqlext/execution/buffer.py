@@ -1,12 +1,14 @@
 """Buffers: each micro-batch's changed rows, until a flush has taken them (FLIP-365).
 
 Durable: a folder of files for each micro-batch, under the flow's home, written whole or not at all: Spark's committer puts
-`_SUCCESS` in last, and a micro-batch that Spark repeats after a crash overwrites its folder. Memory-only: blocks on the
-executors, which die with them; `intake.py` gets their rows back from the state store.
+`_SUCCESS` in last. A micro-batch that is repeated gets another folder, named after its driver's epoch: so a driver that wakes
+behind its successor's back cannot empty what that one reads. Memory-only: blocks on the executors, which die with them;
+`intake.py` gets their rows back from the state store.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +28,7 @@ from sqlext.storage import HadoopPath
 
 BATCH_COLUMN = "__sqlext_batch"
 _FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; as a literal it would be compiled into each micro-batch
+_WHOLE = "_SUCCESS"
 _LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's condition for a local checkpoint whose executor has gone
 _COMMITTER = {
     # without the mark that a cluster may have turned off, a whole micro-batch could not be told from a torn one
@@ -47,6 +50,7 @@ class BufferedBatch:
         rows: how many groups they changed; -1 when a driver before this one wrote it.
         arrived: the clock's monotonic time of the oldest, in seconds.
         held: the rows, if executors hold them.
+        place: the folder of the rows, below the buffer's, if files hold them.
         bounds: how far their keys reach; None: not known.
     """
 
@@ -56,13 +60,14 @@ class BufferedBatch:
     arrived: float
     held: DataFrame | None = None
     bounds: Bounds | None = None
+    place: str = ""
 
 
 class Buffer(Protocol):
     """What an intake asks of a buffer."""
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
-        """Take a micro-batch, over what was there under its id."""
+        """Take a micro-batch; it replaces what came under its id before."""
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
         """All rows of `batches`, and in `BATCH_COLUMN` numbers that grow from one batch to the next."""
@@ -72,44 +77,60 @@ class Buffer(Protocol):
 
 
 class DurableBuffer:
-    """Files of one flow. Not thread-safe: Spark's stream thread writes, the flush thread reads and drops other batches."""
+    """Files of one flow. Not thread-safe: Spark's stream thread writes, the flush thread reads and drops other batches.
 
-    def __init__(self, home: HadoopPath) -> None:
+    Args:
+        home: the folder below which they lie.
+        epoch: of the driver that writes.
+    """
+
+    def __init__(self, home: HadoopPath, epoch: int) -> None:
         self._home = home
+        self._epoch = epoch
+        self._written = itertools.count(1)
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         observation = Observation()
         seen = frame.observe(observation, *bounds.metrics(frame.schema, key))
-        seen.write.mode("overwrite").options(**_COMMITTER).parquet(self._folder(batch).location)
-        if not self._folder(batch).child("_SUCCESS").exists():
-            raise FlowError(f"The commit protocol in use leaves no _SUCCESS in {self._folder(batch).location}; a flow needs it.")
+        place = f"{_FOLDER}{batch}/{self._epoch:06d}-{next(self._written):06d}"
+        folder = self._home.child(place)
+        seen.write.options(**_COMMITTER).parquet(folder.location)
+        if not folder.child(_WHOLE).exists():
+            raise FlowError(f"The commit protocol in use leaves no {_WHOLE} in {folder.location}; a flow needs it.")
         found = bounds.observed(observation.get, frame.schema, key)
-        return BufferedBatch(batch, batch, int(observation.get[bounds.ROWS]), arrived, None, found)
+        return BufferedBatch(batch, batch, int(observation.get[bounds.ROWS]), arrived, None, found, place)
 
-    def complete_batches(self) -> list[int]:
-        """Ids of the micro-batches that are whole, in order."""
+    def find(self, arrived: float) -> list[BufferedBatch]:
+        """The micro-batches that are whole, of any driver, in order; of one that several have written, what came last."""
         names = [name for name in self._home.names() if name.startswith(_FOLDER)]
-        whole = [name for name in names if self._home.child(name, "_SUCCESS").exists()]
-        return sorted(int(name.removeprefix(_FOLDER)) for name in whole)
+        batches = sorted((int(name.removeprefix(_FOLDER)), name) for name in names)
+        found = ((batch, self._newest_whole(name)) for batch, name in batches)
+        return [BufferedBatch(batch, batch, -1, arrived, place=place) for batch, place in found if place]
+
+    def _newest_whole(self, folder: str) -> str:
+        """The place of what was written last of a micro-batch; empty if nothing of it is whole."""
+        names = self._home.child(folder).names()
+        places = [folder] if _WHOLE in names else []  # before there were epochs, the files lay right here
+        places += sorted(f"{folder}/{name}" for name in names if name[0].isdigit())
+        return next((place for place in reversed(places) if self._home.child(place, _WHOLE).exists()), "")
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
         """Numbered by their ids."""
         written = StructType(list(schema.fields)).add(BATCH_COLUMN, IntegerType())
         reader = spark.read.schema(written).option("basePath", self._home.location)
-        return reader.parquet(*(self._folder(batch.last).location for batch in batches))
+        return reader.parquet(*(self._home.child(batch.place).location for batch in batches))
 
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
+        """Delete the files; those that another driver wrote of the same micro-batch stay, until `drop_through`."""
         for batch in batches:
-            self._folder(batch.last).delete()
+            self._home.child(batch.place).delete()
+            self._home.child(batch.place.partition("/")[0]).delete_empty()
 
     def drop_through(self, batch: int) -> None:
         """Delete the micro-batches up to and with `batch`."""
         for name in self._home.names():
             if name.startswith(_FOLDER) and int(name.removeprefix(_FOLDER)) <= batch:
                 self._home.child(name).delete()
-
-    def _folder(self, batch: int) -> HadoopPath:
-        return self._home.child(f"{_FOLDER}{batch}")
 
 
 class MemoryBuffer:

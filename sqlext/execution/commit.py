@@ -71,6 +71,7 @@ class CommitInfo:
         reason: why now.
         watermark: the event time up to which input is complete, if the query has one.
         oldest_arrival: when the oldest of the rows was buffered.
+        read_version: the version of the table of which the rows were made, where nobody may change it in between.
     """
 
     flow: str
@@ -82,6 +83,7 @@ class CommitInfo:
     reason: str
     watermark: datetime | None = None
     oldest_arrival: datetime | None = None
+    read_version: int | None = None
 
     def to_json(self) -> str:
         return json.dumps({"sqlext": vars(self)}, default=lambda time: time.isoformat("T", "milliseconds"))

@@ -7,20 +7,22 @@ process has died undoes it, so no crash leaves a table that belongs to nobody.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
-from sqlext.errors import NameTakenError, UnsupportedError
-from sqlext.execution import queries, session_state, sessions, target
+from sqlext.errors import NameTakenError, OptionError, SchemaError, UnsupportedError
+from sqlext.execution import queries, session_state, sessions, settings, target
 from sqlext.execution.delta_state import state_in
 from sqlext.execution.grouping_columns import grouping_columns
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import MergeableAggregate, is_by_session, mergeable
+from sqlext.execution.partition_keys import lossy
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import (
+    ROCKSDB_ASKED_FOR,
     Column,
     FlowSpec,
     OperatorSpec,
@@ -60,6 +62,7 @@ class FlowRequest:
         definition: of the table to create; None: the table exists.
         properties: of the table to create.
         columns, by_name: of INSERT INTO.
+        comment: of the flow.
     """
 
     name: str
@@ -73,6 +76,7 @@ class FlowRequest:
     by_name: bool = False
     refresh: bool = False
     if_not_exists: bool = False
+    comment: str = ""
 
 
 def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -158,7 +162,12 @@ def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ..
     """
     if request.definition is None:
         return
-    target.check_names(queries.analyse(session, request.plan).output.drop(QUALIFIES).columns, request.properties)
+    analysed = queries.analyse(session, request.plan)
+    output = analysed.output.drop(QUALIFIES)
+    target.check_names([column.name for column in request.definition.columns] or output.columns, request.properties)
+    has_key = request.plan.output_mode is OutputMode.UPDATE and not request.plan.above
+    key = grouping_columns(analysed.streams[0]) if has_key else ()
+    target.check_column_list(output, request.definition.columns, key)
     if not target.exists(session, name):
         return
     if not (request.refresh and FLOW_PROPERTY in target.describe(session, name).properties):
@@ -200,9 +209,10 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         given=dict(request.given),
         catalog=session.catalog.currentCatalog(),
         database=session.catalog.currentDatabase(),
-        settings=jvm.session_settings(session),
+        settings=settings.recorded(session),
         variables=sessions.variables_of(session, plan.references),
         session_bound=sessions.bound_to(session, plan.references),
+        comment=request.comment,
     )
 
 
@@ -229,6 +239,8 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
     analysed = queries.analyse(session, request.plan)
     if request.definition is None:
         _refuse_to_replace(request)
+        _refuse_doubled_keys(request, analysed.output)
+        analysed = replace(analysed, streams=tuple(queries.with_unique_names(frame) for frame in analysed.streams))
         table = target.describe(session, spec.target)
         columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
         key = _key_of(request.plan, analysed.streams[0], columns)
@@ -239,13 +251,16 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home
         properties = {**request.properties, FLOW_PROPERTY: spec.id}
         output = analysed.output.drop(QUALIFIES).schema
         table = target.create(session, spec.target, output, request.definition, properties, request.refresh)
-        columns = tuple(Column(column, column, kind) for column, kind in table.columns.items())
+        pairs = zip(output.names, table.columns.items(), strict=True)
+        columns = tuple(Column(name, column, kind) for name, (column, kind) in pairs)
+    lost = set() if request.plan.above else {*lossy(session, table.location, columns)}
     streams = tuple(
         _with_state(
             _stream(session, request.plan, query, frame, columns, target.home_of(home, query.name)),
             *state_of(frame, request.plan.output_mode, rocksdb_because),
             target.home_of(home, query.name),
             bool(query.name) or request.definition is not None,
+            lost,
         )
         for query, frame in zip(request.plan.queries, analysed.streams, strict=True)
     )
@@ -299,7 +314,7 @@ def no_delta_state(options: Options, may_be_in_backlog: bool) -> str:
     """
     backend = options[STATE_BACKEND]
     if backend == StateBackend.ROCKSDB:
-        return f"{STATE_BACKEND.key} is {backend}."
+        return ROCKSDB_ASKED_FOR
     is_memory_only = options[FLUSH_MEMORY_BUFFER_ONLY] and options[FLUSH_MAX_INTERVAL] is not None
     pace = other_pace((), options, may_be_in_backlog) if is_memory_only else ""
     return f"partial results would be buffered in files: {pace}." if pace and backend != StateBackend.DELTA else ""
@@ -316,6 +331,24 @@ def state_of(frame: DataFrame, mode: OutputMode, rocksdb_because: str) -> tuple[
     if is_by_session(frame):
         return MergeableAggregate(frame), ""  # else Spark cannot run it: `check_query`
     return (None, rocksdb_because) if rocksdb_because else mergeable(frame)
+
+
+def check_state(frames: Sequence[DataFrame], mode: OutputMode, options: Options, rocksdb_because: str) -> None:
+    """See whether the state of streaming queries can be where it is asked to be.
+
+    Args:
+        rocksdb_because: as `no_delta_state` tells.
+
+    Raises:
+        OptionError: it is to be in a Delta table, and cannot be; says why.
+    """
+    for frame in frames if options[STATE_BACKEND] == StateBackend.DELTA else ():
+        _, because = state_of(frame, mode, rocksdb_because)
+        if because:
+            raise OptionError(
+                f"The option `{STATE_BACKEND.key}` is delta, and a Delta table cannot hold the state of this query's aggregate: "
+                f"{because} Set it to auto or rocksdb; the state lives in RocksDB then."
+            )
 
 
 def backend_of(aggregate: MergeableAggregate | None) -> StateBackend:
@@ -338,19 +371,26 @@ def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_
 
 
 def _with_state(
-    stream: StreamSpec, aggregate: MergeableAggregate | None, rocksdb_because: str, home: HadoopPath, is_ours: bool
+    stream: StreamSpec,
+    aggregate: MergeableAggregate | None,
+    rocksdb_because: str,
+    home: HadoopPath,
+    is_ours: bool,
+    lossy_columns: Set[str],
 ) -> StreamSpec:
     """The record of a streaming query with where its state lives; makes the table of its own that the state may need.
 
     Args:
         is_ours: whether nobody else has written the query's table, so that it can be the state.
+        lossy_columns: columns of the query's table that do not give back all values; only keys are looked after in them.
     """
     if aggregate is None:
         return replace(stream, rocksdb_because=rocksdb_because)
     columns = {column.output: column for column in stream.columns}
     pairs = zip(aggregate.results_stored, aggregate.schema, strict=False)  # one for one, or no results
     same = tuple(columns[name].target for name, field in pairs if columns[name].type == target.ddl_of(field.dataType))
-    is_target = is_ours and not stream.has_qualifies and len(same) == len(aggregate.schema)
+    is_whole = len(same) == len(aggregate.schema) and not lossy_columns & {*same} - {*stream.key}
+    is_target = is_ours and not stream.has_qualifies and is_whole
     if not is_target:
         schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
         target.create_at(aggregate.input.sparkSession, state_in(home), schema)
@@ -370,6 +410,19 @@ def _refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tu
         raise UnsupportedError(
             f"This aggregate has no GROUP BY, so it keeps one row, and {'.'.join(request.table)} holds others already. Give "
             "it an empty table, or write CREATE STREAMING TABLE .. AS."
+        )
+
+
+def _refuse_doubled_keys(request: FlowRequest, output: DataFrame) -> None:
+    """Columns go into a table that is there by their places, but a key is found by its name."""
+    names = [name.lower() for name in output.columns]
+    doubled = {name for name in names if names.count(name) > 1}
+    key = request.plan.key
+    found = doubled if key.all_but else doubled & {name.lower() for name in key.columns}
+    if found and request.plan.output_mode is OutputMode.UPDATE:
+        raise SchemaError(
+            f"Several columns of the query are called `{min(found)}`, so it is not clear which is the key. Give each a name of "
+            "its own: .. AS name."
         )
 
 

@@ -10,10 +10,9 @@ What came before it, and after the reading, is looked for afterwards, in the log
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +23,9 @@ from sqlext.errors import FlowError
 from sqlext.execution import bounds, commit, target
 from sqlext.execution.bounds import Bounds
 from sqlext.execution.buffer import BATCH_COLUMN, BufferedBatch
-from sqlext.execution.delta_log import actions, info_of, last_transaction, table_size
+from sqlext.execution.delta_log import last_transaction, table_size
 from sqlext.execution.delta_transaction import FILE_COLUMN, ROW_COLUMN, KnownFiles, Said, TableTransaction
+from sqlext.execution.foreign_commits import ForeignCommit, ForeignCommits
 from sqlext.execution.mergeable import MergeableAggregate
 from sqlext.execution.spec import Column, FlowSpec, StreamSpec
 from sqlext.names import quote
@@ -51,10 +51,12 @@ class Advance:
     Attributes:
         rows: of the table.
         additions: as `commit.merge` takes them; None: the rows replace those of the same key.
+        read_version: of that table, if it is the state.
     """
 
     rows: DataFrame
     additions: Mapping[str, str] | None = None
+    read_version: int | None = None
 
 
 class DeltaState:
@@ -73,6 +75,7 @@ class DeltaState:
         self.location = location
         self._spec = spec
         self._epoch = epoch
+        self._others = ForeignCommits(spark, location, spec.id)
         self._known: KnownFiles | None = None  # if the flush before this one wrote the whole table
 
     @property
@@ -102,24 +105,26 @@ class DeltaState:
             check: called before the commit; raises when this driver must not commit any more.
 
         Returns:
-            False when the table is not the state, too many rows change, or its change feed is read; nothing was done then.
+            False when the table is not the state, too many rows change, its change feed is read, or results of groups that have
+            not changed must stay as they are; nothing was done then.
 
         Raises:
             FlowError: somebody else has changed what is stored.
         """
-        opened = self._open(aggregate, info) if self.is_table_of_stream else None
+        is_meant = self.is_table_of_stream and not aggregate.results_vary
+        opened = self._open(aggregate, info) if is_meant else None
         if opened is None:
             return False
         table, is_small = opened
         fresh = self._not_committed(batches, table.version)
         if not fresh:
             return True
-        said = Said(self._spec.id, info.last_batch, info.to_json())
+        said = self._said(info, table)
         with commit.session_settings(self._spark, commit.FEW_ROWS):
             if is_small:
                 rows = self._results(aggregate, _added(aggregate, self._as_partials(table.rows, aggregate), partials(fresh)))
                 check()
-                self._known = table.write_whole(rows, said)
+                self._note(table, table.write_whole(rows, said))
                 return True
             with (
                 _held(aggregate.merged(partials(fresh), BATCH_COLUMN)) as new,
@@ -127,8 +132,17 @@ class DeltaState:
             ):
                 rows = self._results(aggregate, _added(aggregate, found, _numbered(new)))
                 check()
-                self._known = table.replace(found, rows, said)
+                self._note(table, table.replace(found, rows, said))
         return True
+
+    def _said(self, info: commit.CommitInfo, table: TableTransaction) -> Said:
+        return Said(self._spec.id, info.last_batch, replace(info, read_version=table.version).to_json())
+
+    def _note(self, table: TableTransaction, known: KnownFiles) -> None:
+        """After a commit: an INSERT that came in between is no conflict to Delta, but it is to us."""
+        if known.version != table.version + 1:
+            self._refuse_changes_since(table.version)
+        self._known = known
 
     def _open(self, aggregate: MergeableAggregate, info: commit.CommitInfo) -> tuple[TableTransaction, bool] | None:
         """A transaction on what is stored, and whether that is so small that it is written anew as a whole; None when too many
@@ -191,13 +205,14 @@ class DeltaState:
         is_small = commit.are_few(info.rows, aggregate.schema, aggregate.key)
         with commit.session_settings(self._spark, commit.FEW_ROWS if is_small else {}):
             if aggregate.additions and len(self._stream.state_columns) == len(self._stream.columns):
-                yield Advance(self._results(aggregate, aggregate.merged(new, BATCH_COLUMN)), self._additions(aggregate))
+                rows = self._results(aggregate, aggregate.merged(new, BATCH_COLUMN))
+                yield Advance(rows, self._additions(aggregate), version)
             else:
                 with self._changed(aggregate, every, new, reach, is_small) as changed:
                     if fresh and not self.is_table_of_stream:
-                        self._store(aggregate, changed, reach, info)
+                        self._store(aggregate, changed, reach, replace(info, read_version=version))
                         self._refuse_changes_since(version)
-                    yield Advance(self._results(aggregate, changed))
+                    yield Advance(self._results(aggregate, changed), read_version=version if self.is_table_of_stream else None)
         if self.is_table_of_stream:
             self._refuse_changes_since(version)
 
@@ -212,16 +227,16 @@ class DeltaState:
         info: commit.CommitInfo,
     ) -> Iterator[DataFrame]:
         """Bring partial results into the state's own table, and give what becomes of the groups that they change."""
-        said = Said(self._spec.id, info.last_batch, info.to_json())
+        said = self._said(info, table)
         few_rows = commit.session_settings(self._spark, commit.FEW_ROWS)
         with few_rows, _held(aggregate.merged(partials, BATCH_COLUMN)) as new:
             if is_small:
                 with _held(_added(aggregate, table.rows, _numbered(new))) as whole:
-                    self._known = table.write_whole(whole, said)
+                    self._note(table, table.write_whole(whole, said))
                     yield _of_keys(whole, aggregate, _keys_of(aggregate, new), reach)
                 return
             with self._found(aggregate, table, new, reach) as found, _held(_added(aggregate, found, _numbered(new))) as changed:
-                self._known = table.replace(found, changed, said)
+                self._note(table, table.replace(found, changed, said))
                 yield changed
 
     def _additions(self, aggregate: MergeableAggregate) -> dict[str, str]:
@@ -272,30 +287,17 @@ class DeltaState:
 
     def _refuse_changes_of_others(self, version: int) -> None:
         """Look at what was committed since the flow's last commit, or since it made the table."""
-        while version >= 0:
-            found = actions(self._spark, self.location, version)
-            if found is None or self._is_ours(found) or _is_making(found):
-                return
-            self._refuse_change(version, found)
-            version -= 1
+        self._refuse(self._others.since_own(version).commits)
 
     def _refuse_changes_since(self, version: int) -> None:
         """After a commit of this driver: nothing else came since `version` was read."""
-        for between in range(version + 1, jvm.table_version(self._spark, self.location) + 1):
-            found = actions(self._spark, self.location, between) or []
-            if not (self._is_ours(found) and _ours(found).get("epoch") == self._epoch):
-                self._refuse_change(between, found)
+        self._refuse(self._others.after(version, self._epoch))
 
-    def _is_ours(self, found: Sequence[dict[str, object]]) -> bool:
-        return _ours(found).get("flow_id") == self._spec.id
-
-    def _refuse_change(self, version: int, found: Sequence[dict[str, object]]) -> None:
-        changes = [each.get("add") or each.get("remove") for each in found]
-        if any(isinstance(change, dict) and change.get("dataChange") for change in changes):
-            what = info_of(found).get("operation", "a commit")
+    def _refuse(self, found: Sequence[ForeignCommit]) -> None:
+        for change in found:
             raise FlowError(
-                f"Version {version} of the table in {self.location}, {what}, changed rows that hold the state of flow "
-                f"`{self._spec.name}`: what it adds to them would be wrong. CREATE OR REFRESH its streaming table."
+                f"Version {change.version} of the table in {self.location}, {change.operation}, changed rows that hold the state "
+                f"of flow `{self._spec.name}`: what it adds to them would be wrong. CREATE OR REFRESH its streaming table."
             )
 
 
@@ -335,18 +337,3 @@ def _of_keys(stored: DataFrame, aggregate: MergeableAggregate, keys: DataFrame, 
     if not aggregate.key:
         return stored
     return stored.alias("t").join(keys.alias("s"), commit.same_key(aggregate.key, reach), "left_semi")
-
-
-def _is_making(found: Sequence[dict[str, object]]) -> bool:
-    """Whether a commit made a table, or made it anew."""
-    return "TABLE" in str(info_of(found).get("operation")) and "CREATE" in str(info_of(found).get("operation"))
-
-
-def _ours(found: Sequence[dict[str, object]]) -> dict[str, object]:
-    """What a flow says in its commit."""
-    try:
-        metadata = json.loads(str(info_of(found).get("userMetadata")))
-    except ValueError:
-        return {}
-    said = metadata.get("sqlext") if isinstance(metadata, dict) else None
-    return said if isinstance(said, dict) else {}

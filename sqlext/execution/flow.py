@@ -125,7 +125,6 @@ class Flow:
         return self._policy.max_interval is None or self._takes_intervals
 
     def _intake(self, stream: StreamSpec) -> Intake:
-        home = target.home_of(self._home, stream.relation)
         fits = self._is_memory_only and not stream.durable_because
         entries = inf if self._is_flushed_first else self.options[CACHE_MAX_ENTRIES] if fits else None
         name = f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}"
@@ -133,9 +132,10 @@ class Flow:
             name,
             stream,
             next((each for each in self.spec.hybrids if each.name in stream.sql), None),
-            home,
+            target.home_of(self._home, stream.relation),
             self.session,
             entries,
+            self.epoch,
             self._takes_intervals,
             self._clock,
             self._batch_begins,

@@ -19,13 +19,14 @@ from pyspark.sql import SparkSession
 from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
 from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError, StatementCanceledError
-from sqlext.execution import sessions, stages, target
+from sqlext.execution import queries, sessions, stages, target
 from sqlext.execution.backlog.pacer import BacklogSettings
 from sqlext.execution.creation import (
     FLOW_PROPERTY,
     FlowRequest,
     check_free,
     check_query,
+    check_state,
     check_table,
     existing,
     no_delta_state,
@@ -167,14 +168,16 @@ class FlowHost:
             check_query(own, request.plan, records, options)
             check_table(own, request, name)
             reserved = reserve(own, request, name)
+            lags = any(each.interval is not None for each in self._backlog_of(reserved).values())
+            rocksdb_because = no_delta_state(options, bool(reserved.hybrids) or lags)
+            check_state(queries.analyse(own, request.plan).streams, request.plan.output_mode, options, rocksdb_because)
             self._lease.beat()
             self._registry.append(partial(self._reserved, reserved, replaced))
             try:
                 if replaced is not None:
                     self._retire(replaced)
                 home = self._home.child("flows", reserved.id)
-                lags = any(each.interval is not None for each in self._backlog_of(reserved).values())
-                spec = with_table(own, reserved, request, home, no_delta_state(options, bool(reserved.hybrids) or lags))
+                spec = with_table(own, reserved, request, home, rocksdb_because)
                 self._run(spec, own, options)
                 if canceled is not None and canceled.is_set() and replaced is None:  # else there is nothing to go back to
                     raise StatementCanceledError("The statement was canceled.")
@@ -184,7 +187,8 @@ class FlowHost:
                     self._undo(reserved)
                 raise
             bound = f"; it reads {', '.join(spec.session_bound)} and so ends with this session" if spec.session_bound else ""
-            return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{bound}"
+            state = f"; its state lives in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
+            return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{state}{bound}"
 
     def start(self, name: str) -> str:
         """Start a flow that was stopped or has failed."""

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import NotFoundError
 from sqlext.execution.backlog.streams import leaves_of, with_relations
 from sqlext.execution.checkpoint import PARTITIONS, Checkpoint
 from sqlext.java import java_of
-from sqlext.names import quote_parts
+from sqlext.names import quote, quote_parts
 from sqlext.plan import HybridSource
 from sqlext.storage import HadoopPath
 
@@ -31,6 +31,8 @@ _SETTINGS = {
 }
 """What a session needs while such a query starts; at any other time, Spark would refuse streams that have no name."""
 _BOUNDARY = "hybrid-boundary"
+_EXACT = {"timestamp": ("unix_micros(found)", "timestamp_micros"), "binary": ("hex(found)", "unhex")}
+"""Types whose values do not come back from a text as they were: by name, how to write one, and the function that reads it."""
 
 
 class RunningHybrid:
@@ -47,7 +49,7 @@ class RunningHybrid:
         self._session = session
         self._source = source
         self._checkpoint = checkpoint
-        self._boundary = home.child(_BOUNDARY)
+        self._home = home
         self.part = 0
 
     @property
@@ -80,7 +82,7 @@ class RunningHybrid:
         """Let the view be the relation that is to be read."""
         frame = self._session.sql(self._source.relations[self.part].sql)
         if self.part and self._source.on:
-            column, boundary = F.col(self._source.on), self._read_boundary()
+            column, boundary = F.col(quote(self._source.on)), self._boundary_before(self.part)
             if boundary is not None:
                 frame = frame.where((column > boundary) | column.isNull())
         frame.createOrReplaceTempView(self._source.name)
@@ -107,7 +109,8 @@ class RunningHybrid:
         parts = [int(name.removeprefix("hybrid_")) for name in found if name.startswith("hybrid_")]
         self.part = max(parts, default=0)
 
-    # The boundary: rows of later relations count only if they are greater.
+    # The boundary: rows of later relations count only if they are greater. Each relation has its own, so that one which is looked
+    # at again after a crash is not held against itself.
 
     def _write_boundary(self) -> None:
         """The greatest value among all rows that were read, of this relation and those before."""
@@ -118,15 +121,25 @@ class RunningHybrid:
         end: dict[str, Any] = json.loads(offset)
         version = int(end["reservoirVersion"]) - (1 if int(end["index"]) < 0 else 0)
         rows = self._session.sql(f"SELECT * FROM {quote_parts(name)} VERSION AS OF {version}")  # noqa: S608  # quoted
-        greatest = rows.agg(F.max(self._source.on).alias("found"))
-        kind = greatest.schema["found"].dataType.simpleString()
-        (row,) = greatest.select(F.col("found").cast("string")).collect()
+        greatest = F.max(quote(self._source.on))
+        if (before := self._boundary_before(self.part)) is not None:
+            greatest = F.greatest(before, greatest)  # it skips nulls
+        found = rows.agg(greatest.alias("found"))
+        kind = found.schema["found"].dataType.simpleString()
+        encode, decode = _EXACT.get(kind, ("CAST(found AS STRING)", ""))
+        (row,) = found.selectExpr(encode).collect()
         if row[0] is not None:
-            self._boundary.write_text(json.dumps({"value": row[0], "type": kind}))
+            self._boundary_of(self.part).write_text(json.dumps({"value": row[0], "type": kind, "decode": decode}))
 
-    def _read_boundary(self) -> Any:
-        try:
-            found: dict[str, str] = json.loads(self._boundary.read_text())
-        except NotFoundError:
-            return None
-        return F.lit(found["value"]).cast(found["type"])
+    def _boundary_before(self, part: int) -> Column | None:
+        """What rows of a relation must be greater than; None: they all count."""
+        files = (self._boundary_of(earlier) for earlier in reversed(range(part)))
+        for file in (*files, self._home.child(_BOUNDARY)):  # the last one is from before relations had their own
+            with suppress(NotFoundError):
+                found: dict[str, str] = json.loads(file.read_text())
+                value = F.lit(found["value"])
+                return value.cast(found["type"]) if not found.get("decode") else F.call_function(found["decode"], value)
+        return None
+
+    def _boundary_of(self, part: int) -> HadoopPath:
+        return self._home.child(f"{_BOUNDARY}-{part}")

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.errors import FlowError, SchemaError, WaitTimeoutError
-from sqlext.execution import target
+from sqlext.execution import queries, target
 from sqlext.execution.backlog.pacer import Pace, Phase
 from sqlext.execution.catching_up import CatchingUp
 from sqlext.execution.checkpoint import Checkpoint
@@ -29,6 +29,7 @@ from sqlext.execution.intake_buffer import IntakeBuffer
 from sqlext.execution.mergeable import MergeableAggregate
 from sqlext.execution.running_query import RunningQuery, StopAtBoundary
 from sqlext.execution.spec import StateBackend, StreamSpec
+from sqlext.execution.varying import with_moments_in_input
 from sqlext.plan import HybridSource, OutputMode
 from sqlext.storage import HadoopPath
 
@@ -62,6 +63,7 @@ class Intake:
         session: the flow's own.
         max_entries: how many groups memory may buffer; None: the buffer is durable; infinite: each micro-batch is in the table
             before Spark commits it.
+        epoch: of the driver.
         takes_all: a micro-batch takes all there is, whatever limits the sources have.
         clock: measures arrivals.
         check: called on the stream thread before each micro-batch; raises when another driver has the flow.
@@ -78,6 +80,7 @@ class Intake:
         home: HadoopPath,
         session: SparkSession,
         max_entries: float | None,
+        epoch: int,
         takes_all: bool,
         clock: Clock,
         check: Callable[[], None],
@@ -97,7 +100,7 @@ class Intake:
         self.checkpoint = Checkpoint(home)
         self.hybrid = None if hybrid is None else RunningHybrid(session, hybrid, self.checkpoint, home)
         self.aggregate: MergeableAggregate | None = None  # whose state a Delta table holds
-        self.buffer = IntakeBuffer(name, home.child("buffer"), max_entries, clock)
+        self.buffer = IntakeBuffer(name, home.child("buffer"), max_entries, clock, epoch)
         self._lock = threading.Lock()
         self._progress = IntakeProgress()
         self._last_batch_seen = _NEVER
@@ -155,7 +158,7 @@ class Intake:
     def _analyse(self) -> DataFrame:
         if self.hybrid is not None:
             self.hybrid.show()
-        frame = self.session.sql(self.stream.sql)
+        frame = queries.with_unique_names(self.session.sql(self.stream.sql))
         if self.stream.state_backend is StateBackend.DELTA:
             self.aggregate = MergeableAggregate(frame)
             if self.aggregate.fingerprint != self.stream.state_fingerprint:
@@ -164,6 +167,8 @@ class Intake:
                     "CREATE OR REFRESH its table."
                 )
             frame = self.aggregate.input
+        elif self.stream.output_mode is OutputMode.UPDATE:
+            frame = with_moments_in_input(frame)
         if self.hybrid is not None:
             frame = self.hybrid.named(frame)
         is_history = self.hybrid is not None and not self.hybrid.is_last

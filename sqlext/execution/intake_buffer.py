@@ -46,14 +46,15 @@ class IntakeBuffer:
         max_entries: how many groups memory may buffer; None: the buffer is durable; infinite: it holds one micro-batch, until
             that is in the table.
         clock: measures arrivals.
+        epoch: of the driver.
     """
 
-    def __init__(self, name: str, folder: HadoopPath, max_entries: float | None, clock: Clock) -> None:
+    def __init__(self, name: str, folder: HadoopPath, max_entries: float | None, clock: Clock, epoch: int) -> None:
         self._name = name
         self._key: tuple[str, ...] = ()
         self.max_entries = max_entries
         self._clock = clock
-        self._durable = DurableBuffer(folder)
+        self._durable = DurableBuffer(folder, epoch)
         self._memory = MemoryBuffer()
         self._lock = threading.Lock()
         self._moving = threading.Lock()
@@ -74,9 +75,8 @@ class IntakeBuffer:
         self.schema, self._key = schema, key
         if committed is not None:
             self._durable.drop_through(committed)
-        now = self._clock.monotonic()
-        for batch in self._durable.complete_batches():
-            self._hold(BufferedBatch(batch, batch, -1, now))
+        for batch in self._durable.find(self._clock.monotonic()):
+            self._hold(batch)
 
     # Spark's stream thread.
 

@@ -17,6 +17,10 @@ BEAT_SECONDS = 5.0
 _DEAD_AFTER = 30.0
 
 
+_FOLDERS = ("flows", "hosts", "jobs")
+"""What Spark, too, writes in: private each, for a home may be a folder that others use as well."""
+
+
 class Lease:
     """This process's sign of life, and a look at those of others.
 
@@ -24,6 +28,7 @@ class Lease:
     """
 
     def __init__(self, home: HadoopPath) -> None:
+        self._home = home
         self._folder = home.child("hosts")
         self.host_id = uuid.uuid4().hex
         self._beaten = float("-inf")
@@ -34,9 +39,12 @@ class Lease:
         return self._beaten > float("-inf")
 
     def beat(self) -> None:
-        """Write the file, if it is time."""
+        """Write the file, if it is time. It is the first thing that a process writes, and so makes the home."""
         if time.monotonic() - self._beaten < BEAT_SECONDS:
             return
+        if not self.has_begun:
+            for folder in (self._home, *(self._home.child(name) for name in _FOLDERS)):
+                folder.make_private()
         self._beaten = time.monotonic()
         beat = {"host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
         self._folder.child(self.host_id).write_text(json.dumps(beat))

@@ -4,7 +4,8 @@ Spark plans an aggregate in two steps. The first makes a buffer for each functio
 of buffers (`merge`, `evaluate`): Catalyst's DeclarativeAggregate and TypedImperativeAggregate. Between the steps a buffer is
 columns, the partial result of a group. Here these columns are what is kept: a micro-batch gives partial results, a flush merges
 them with those that are stored, and makes results of both. All three are pieces of Spark's own physical plan, so types, nulls,
-overflows and FILTER are Spark's own, for every function that it can run in two steps.
+overflows and FILTER are Spark's own, for every function that it can run in two steps. What changes from run to run, such as the
+current time, is not planned once with them (`varying.py`).
 
 Of an aggregate by session windows, a partial result's window is that of its rows until `joined` has put those together that
 touch, as Spark does between the steps.
@@ -26,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.physical_plan import as_columns, fingerprint, frame_over, unknown_rows
+from sqlext.execution.varying import Results, reads_time_of_day, with_moments_below
 from sqlext.java import items_of, java_of, scala_object, scala_seq
 from sqlext.jvm import active, alias, check_streaming, frame_of, plan_has_watermark
 from sqlext.names import quote
@@ -48,6 +50,7 @@ _ADDED = {
     "BitXorAgg": "coalesce({0} ^ {1}, {0}, {1})",
 }
 """How two results of a function make one, where the result is all there is of its state; of others, Spark's merge step."""
+_ROWS = f"{INTERNAL_PREFIX}rows"
 _STORED = re.compile(
     r"(string|binary|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|date|timestamp|timestamp_ntz)"
 )
@@ -66,6 +69,7 @@ class MergeableAggregate:
         session: the column of the key that is a session window; empty when there is none.
         results_stored: of each column of `schema` the output column that is the same, as of count and sum; empty unless all
             have one.
+        results_vary: whether results differ from one evaluation to the next: only groups that have changed get new ones.
         additions: SQL of how two partial results of each function make one, with {0} and {1} for them; empty unless all have
             such.
         fingerprint: the same as long as stored partial results can be read.
@@ -81,25 +85,41 @@ class MergeableAggregate:
         _refuse_what_has_no_partial_results(spark, aggregate)
         has_session = _has_session(aggregate)
         with active(spark):
-            self._columns = _columns_read(spark, aggregate)
-            self.input = self._make_input(spark, aggregate.child())
+            read = _columns_read(spark, aggregate)
+            aggregate, moments = with_moments_below(spark, aggregate)
+            self._columns = [*read, *(each.toAttribute() for each in moments)]
+            self.input = self._make_input(spark, aggregate.child(), [*read, *(each.child() for each in moments)])
+            self._varying = Results()
             self._plan(spark, above, aggregate)
+            if not self._functions and self._final.groupingExpressions().isEmpty():
+                self._plan(spark, above, self._with_count(spark, aggregate))
         self.schema, self.key = self._partial_schema()
         self.session = self._find_session()
         if has_session and not self.session:
             raise UnsupportedError("Spark does not run its sessions between the two steps.")
+        if not self.schema.fields:
+            raise UnsupportedError("nothing of it depends on rows, so there is nothing to store.")
         self.results_stored = self._find_results_stored(spark)
         known = tuple(_ADDED.get(_kind(function), "") for function in self._functions)
         self.additions = known if self.results_stored and all(known) else ()
-        self.fingerprint = self._make_fingerprint()
+        self.fingerprint = self._make_fingerprint(str(spark.version))
 
-    def _make_input(self, spark: SparkSession, below: Any) -> DataFrame:
+    def _make_input(self, spark: SparkSession, below: Any, columns: Sequence[Any]) -> DataFrame:
         """The streaming query of the rows that are aggregated."""
-        named = [alias(spark, column, f"c{at}") for at, column in enumerate(self._columns)]
+        named = [alias(spark, column, f"c{at}") for at, column in enumerate(columns)]
         project = self._java.org.apache.spark.sql.catalyst.plans.logical.Project
         rows = frame_of(spark, project(scala_seq(spark, named), below))
         check_streaming(rows, OutputMode.APPEND)
         return rows
+
+    def _with_count(self, spark: SparkSession, aggregate: Any) -> Any:
+        """An aggregate with one more result, so that there is anything to store: of a FILTER that is never true nothing is."""
+        catalyst = self._java.org.apache.spark.sql.catalyst.expressions
+        one = catalyst.Literal.create(1, self._java.org.apache.spark.sql.types.DataTypes.IntegerType)
+        count = catalyst.aggregate.Count(scala_seq(spark, [one])).toAggregateExpression()
+        results = [*items_of(aggregate.aggregateExpressions()), alias(spark, count, _ROWS)]
+        child, hint = aggregate.child(), aggregate.hint()
+        return aggregate.copy(aggregate.groupingExpressions(), scala_seq(spark, results), child, hint)
 
     def _plan(self, spark: SparkSession, above: list[Any], aggregate: Any) -> None:
         """Let Spark plan the query over unknown rows, and find the two steps in its plan."""
@@ -107,8 +127,8 @@ class MergeableAggregate:
         for node in reversed(above):
             logical = node.withNewChildren(scala_seq(spark, [logical]))
         skip = self._java.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-        physical = spark._jsparkSession.sessionState().executePlan(logical, skip).sparkPlan()
-        every = _chain(physical)
+        held = self._varying.hold(spark, logical)
+        every = _chain(spark._jsparkSession.sessionState().executePlan(held, skip).sparkPlan())
         chain = [node for node in every if _kind(node) != _MERGING_SESSIONS]
         self._is_by_session = len(chain) < len(every)
         places = [at for at, node in enumerate(chain) if _kind(node) in _AGGREGATES]
@@ -119,6 +139,11 @@ class MergeableAggregate:
         self._below_partial = chain[places[1] + 1 : -1]
         self._functions = [each.aggregateFunction() for each in items_of(self._final.aggregateExpressions())]
         self.is_ordered = any(_kind(function) in _BY_ARRIVAL for function in self._functions)
+        shown = [
+            *items_of(self._final.resultExpressions()),
+            *(e for node in self._above_final for e in items_of(node.expressions())),
+        ]
+        self.results_vary = self._varying.vary(shown)
         self._merge = self._make_merge(spark)
         if not self._final.groupingExpressions().isEmpty():  # its input has each group once: no exchange
             final = self._final
@@ -184,10 +209,13 @@ class MergeableAggregate:
             stored.append(each.resultAttribute().exprId())
         shown = [(_source(result), str(result.name())) for result in items_of(final.resultExpressions())]
         names = [next((name for source, name in shown if source is not None and source.equals(each)), "") for each in stored]
-        return tuple(names) if all(names) else ()
+        return tuple(names) if all(names) and _ROWS not in names else ()
 
-    def _make_fingerprint(self) -> str:
+    def _make_fingerprint(self, version: str) -> str:
+        """Of partial results that are no results, only the version of Spark that made them knows what they mean."""
+        made_by = [] if self.results_stored else [f"Spark {version}"]
         texts = [self.schema.json(), *(str(each.toString()) for each in (*self._functions, self._final.groupingExpressions()))]
+        texts += made_by
         return fingerprint("\n".join(texts))
 
     # What runs.
@@ -238,10 +266,15 @@ class MergeableAggregate:
         """The query's rows, of partial results of which each group has one."""
         spark = merged.sparkSession
         with active(spark):
-            plan = self._final.withNewChildren(scala_seq(spark, [self._over_partials(spark, merged)]))
-            for node in reversed(self._above_final):
+            plan = self._over_partials(spark, merged)
+            for node in reversed(self._results_steps(spark)):
                 plan = node.withNewChildren(scala_seq(spark, [plan]))
             return frame_over(spark, plan, items_of(plan.output()))
+
+    def _results_steps(self, spark: SparkSession) -> list[Any]:
+        """The nodes that make results, outermost first, as of now."""
+        steps = [*self._above_final, self._final]
+        return self._varying.renewed(spark, steps) if self.results_vary else steps
 
     def _over_partials(self, spark: SparkSession, partials: DataFrame) -> Any:
         rows = partials.select(*(quote(name) for name in self.schema.names))
@@ -292,6 +325,8 @@ def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> 
         raise UnsupportedError("a subquery stands in it, which would be evaluated anew for each step.")
     if _has_rows_of_no_session(aggregate):
         raise UnsupportedError("subtotals over all sessions stand beside them. Leave session_window out of ROLLUP and its like.")
+    if any(_reads_time_of_day(each) for each in items_of(aggregate.aggregateExpressions())):
+        raise UnsupportedError("an argument reads current_time(), which no column can hold.")
 
 
 def is_by_session(frame: DataFrame) -> bool:
@@ -319,6 +354,13 @@ def _has_rows_of_no_session(aggregate: Any) -> bool:
 def _is_session(expression: Any) -> bool:
     """Whether a grouping expression is what Spark's analysis has made of a call of session_window."""
     return _kind(expression) == "AttributeReference" and bool(expression.metadata().contains(_SESSION))
+
+
+def _reads_time_of_day(result: Any) -> bool:
+    """Whether current_time() stands in an aggregate call of a result."""
+    if _kind(result) == "AggregateExpression":
+        return reads_time_of_day(result)
+    return any(_reads_time_of_day(each) for each in items_of(result.children()))
 
 
 def _columns_read(spark: SparkSession, aggregate: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
         session.createDataFrame([], result.schema).createOrReplaceTempView(stage.name)
     for hybrid in plan.hybrids:
         show_hybrid(session, hybrid)
-    streams = tuple(session.sql(query.sql) for query in plan.queries)
+    streams = tuple(_analysed(session, query.sql) for query in plan.queries)
     if not plan.above:
         return Analysed(streams, None)
     empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
@@ -69,6 +70,35 @@ def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> No
                 f"The column `{expected.name}` is {expected.dataType.simpleString()} in Spark, and would be "
                 f"{found.dataType.simpleString()} here. Cast it in the query, and please report this."
             )
+
+
+def _analysed(session: SparkSession, sql: str) -> DataFrame:
+    try:
+        return session.sql(sql)
+    except AnalysisException as error:
+        if QUALIFIES in sql and error.getCondition() == "DATATYPE_MISMATCH.DATA_DIFF_TYPES":
+            # HAVING c is a column coalesce(c, FALSE) here, which Spark refuses with another error than HAVING
+            parameters = error.getMessageParameters() or {}
+            condition = re.fullmatch(r'"coalesce\((.*), false\)"', parameters.get("sqlExpr", ""))
+            kind = re.fullmatch(r'\("(.*)" or "BOOLEAN"\)', parameters.get("dataType", ""))
+            if condition is not None and kind is not None:
+                text = condition[1]
+                raise SchemaError(
+                    f"HAVING takes a condition, and {text} is {kind[1]}. Compare it with something: HAVING {text} > 0."
+                ) from None
+        raise
+
+
+def with_unique_names(frame: DataFrame) -> DataFrame:
+    """A query whose columns have names of their own: two calls such as count(*) and count(1) are called the same."""
+    names: list[str] = []
+    for name in frame.columns:
+        taken, number, unique = {each.lower() for each in names}, 1, name
+        while unique.lower() in taken:
+            number += 1
+            unique = f"{name} {number}"
+        names.append(unique)
+    return frame if names == frame.columns else frame.toDF(*names)
 
 
 def show_hybrid(session: SparkSession, hybrid: HybridSource) -> None:

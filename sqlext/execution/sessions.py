@@ -8,6 +8,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from sqlext import jvm
+from sqlext.execution import settings
 from sqlext.functions import FUNCTIONS
 from sqlext.names import quote
 from sqlext.plan import References
@@ -52,6 +53,7 @@ class SessionRecord(Protocol):
 def session_for(session: SparkSession, references: References) -> SparkSession:
     """A flow's or job's own session, as `session` is now; session variables that the query names come along."""
     own = jvm.clone_session(session)
+    settings.pin_time_zone(own)
     _declare(own, variables_of(session, references))
     return own
 
@@ -59,9 +61,7 @@ def session_for(session: SparkSession, references: References) -> SparkSession:
 def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:
     """A session like the one that made the flow or job."""
     session = jvm.clone_session(spark)
-    for key, value in spec.settings.items():
-        if session.conf.isModifiable(key):
-            session.conf.set(key, value)
+    settings.restore(session, spec.settings)
     session.catalog.setCurrentCatalog(spec.catalog)
     session.catalog.setCurrentDatabase(spec.database)
     _declare(session, spec.variables)

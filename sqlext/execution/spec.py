@@ -9,10 +9,12 @@ from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import FlowError
-from sqlext.options import Given, Level, LevelsGiven, with_own
+from sqlext.options import STATE_BACKEND, Given, Level, LevelsGiven, with_own
 from sqlext.plan import HybridRelation, HybridSource, Key, OutputMode
 
 SPEC_VERSION = 4
+ROCKSDB_ASKED_FOR = f"{STATE_BACKEND.key} is rocksdb."
+"""Why state is not in a Delta table, where nothing but the option speaks against it."""
 
 
 class StateBackend(StrEnum):
@@ -155,6 +157,7 @@ class FlowSpec:
         catalog, database, settings: of the session that made it.
         variables: the session variables it names: type and value, as DECLARE VARIABLE takes them.
         session_bound: the temporary views and functions it reads; with any, it lives only as long as its host.
+        comment: what CREATE FLOW says of it.
     """
 
     id: str
@@ -179,11 +182,18 @@ class FlowSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     session_bound: tuple[str, ...] = ()
+    comment: str = ""
 
     @property
     def changes_rows(self) -> bool:
         """Whether rows of the target are replaced or leave, so that no stream can read it."""
         return bool(self.above) or any(stream.output_mode is OutputMode.UPDATE for stream in self.streams)
+
+    @property
+    def rocksdb_because(self) -> str:
+        """Why the state of aggregates lives in RocksDB although nobody has asked for that; empty when none does."""
+        reasons = dict.fromkeys(stream.rocksdb_because for stream in self.streams)
+        return " ".join(reason for reason in reasons if reason not in ("", ROCKSDB_ASKED_FOR))
 
     def levels(self) -> dict[Level, dict[str, Given]]:
         """The options as `options.resolve` takes them."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -14,13 +15,15 @@ from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.execution import bounds, commit, queries, target
 from sqlext.execution.bounds import Bounds
-from sqlext.execution.buffer import BufferedBatch
+from sqlext.execution.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.compaction import Compaction
 from sqlext.execution.delta_log import last_transaction, table_size
 from sqlext.execution.delta_state import DeltaState, reach_in_table, state_in
 from sqlext.execution.flush import FlushReason
+from sqlext.execution.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
 from sqlext.execution.intake import Intake
 from sqlext.execution.intake_buffer import Taken
+from sqlext.execution.partition_keys import lossy, refuse_lost_values
 from sqlext.execution.session_state import SessionState
 from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.names import quote_parts
@@ -148,6 +151,8 @@ class TableWriter:
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
         reach = bounds.union(batch.bounds for batch in batches)
         with self._described(f"flush of micro-batches {first} to {batches[-1].last} ({reason.value})"):
+            if not intake.stream.relation and self._lossy_key:  # maintained aggregates are not partitioned
+                refuse_lost_values(self._spec, intake.stream, self._lossy_key, self._changed_rows(intake, batches))
             if intake.aggregate is None:
                 self._merge_rows(intake.stream, intake.buffer.latest_rows(self.session, batches), reach, info)
             else:
@@ -177,6 +182,20 @@ class TableWriter:
         with state.advanced(intake.aggregate, partials, batches, reach, info):
             pass  # the table has it
 
+    @cached_property
+    def _lossy_key(self) -> tuple[str, ...]:
+        """The key columns of the target, if a query writes it row by row, in which Delta does not keep every value."""
+        columns = [c for s in self._spec.streams if not s.relation for c in s.columns if c.target in s.key]
+        return lossy(self.session, self._spec.target_location, columns)
+
+    def _changed_rows(self, intake: Intake, batches: Sequence[BufferedBatch]) -> DataFrame:
+        """Rows of the table with the keys that micro-batches change."""
+        rows = intake.buffer.rows(self.session, batches)
+        if intake.aggregate is None:
+            return rows
+        results = intake.aggregate.results(intake.aggregate.merged(rows, BATCH_COLUMN))
+        return target.in_target_columns(results, intake.stream.columns)
+
     def _merge_partials(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
         """What is stored may have changed when this is tried again, so all of it is."""
         if intake.aggregate is None:
@@ -186,6 +205,7 @@ class TableWriter:
         if not state.transact(intake.aggregate, partials, batches, reach, info, self._check):
             with state.advanced(intake.aggregate, partials, batches, reach, info) as advance:
                 reach = reach_in_table(stream, intake.aggregate, reach)
+                info = replace(info, read_version=advance.read_version)
                 self._merge_rows(stream, advance.rows, reach, info, attempts=1, additions=advance.additions)
 
     def _merge_rows(
@@ -197,8 +217,22 @@ class TableWriter:
         attempts: int = commit.ATTEMPTS,
         additions: Mapping[str, str] | None = None,
     ) -> None:
+        if not stream.key and not stream.relation:
+            commit.again_after_conflicts(partial(self._merge_one_row, stream, rows, info, additions), self._check, attempts)
+            return
         size = table_size(self.session, self.location(stream))
         commit.merge(self.session, self._table(stream), stream, rows, reach, info, self._check, size, attempts, additions)
+
+    def _merge_one_row(
+        self, stream: StreamSpec, rows: DataFrame, info: commit.CommitInfo, additions: Mapping[str, str] | None
+    ) -> None:
+        """The row of an aggregate without GROUP BY, into the target: whatever row is there takes its values."""
+        version = jvm.table_version(self.session, self._spec.target_location)
+        refuse_rows_of_others(self.session, self._spec, version)
+        size = table_size(self.session, self._spec.target_location, version)
+        info = replace(info, read_version=version if info.read_version is None else info.read_version)
+        commit.merge(self.session, self._table(stream), stream, rows, {}, info, self._check, size, 1, additions)
+        refuse_rows_added_since(self.session, self._spec, version, self._epoch)
 
     def _table(self, stream: StreamSpec) -> DeltaTable:
         if stream.relation:

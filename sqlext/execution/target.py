@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.catalog import Column as CatalogColumn
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from sqlext import jvm
 from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution.spec import Column as ColumnMapping
 from sqlext.execution.spec import FlowSpec
 from sqlext.names import quote, quote_parts, quote_string
-from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, TableDefinition
+from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
 from sqlext.storage import HadoopPath
 
 _BAD_CHARACTERS = " ,;{}()\n\t="
@@ -48,8 +49,23 @@ class Target:
 
 
 def ddl_of(kind: DataType) -> str:
-    """A type as DDL; unlike `simpleString` it quotes the names inside structs."""
-    return StructType([StructField("c", kind)]).toDDL().removeprefix("c ")
+    """Write a type as DDL, with nulls allowed everywhere in it; unlike `simpleString` it quotes the names inside structs."""
+    return StructType([StructField("c", with_nulls(kind))]).toDDL().removeprefix("c ")
+
+
+def with_nulls(kind: DataType) -> DataType:
+    """Allow nulls everywhere in a type.
+
+    Spark's analysis says of an expression that it gives none, and of the same values read from files that there may be some. No
+    MERGE takes these into a column that refuses nulls inside.
+    """
+    if isinstance(kind, ArrayType):
+        return ArrayType(with_nulls(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(with_nulls(kind.keyType), with_nulls(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(each.name, with_nulls(each.dataType), True, each.metadata) for each in kind])
+    return kind
 
 
 def qualified(spark: SparkSession, name: Sequence[str]) -> tuple[str, ...]:
@@ -64,7 +80,15 @@ def qualified(spark: SparkSession, name: Sequence[str]) -> tuple[str, ...]:
     return (*context[: 3 - len(name)], *name)
 
 
+def path_of(name: Sequence[str]) -> str:
+    """The folder of a Delta table that is named by it, as in delta.`/folder`; empty for a table of a catalog."""
+    is_path = len(name) > 1 and name[-2].lower() == "delta" and urlsplit(name[-1]).path.startswith("/")
+    return name[-1] if is_path else ""
+
+
 def exists(spark: SparkSession, name: Sequence[str]) -> bool:
+    if path := path_of(name):
+        return bool(DeltaTable.isDeltaTable(spark, path))
     return bool(spark.catalog.tableExists(quote_parts(name)))
 
 
@@ -77,6 +101,8 @@ def describe(spark: SparkSession, name: Sequence[str]) -> Target:
     """
     text = ".".join(name)
     if not exists(spark, name):
+        if path := path_of(name):
+            raise NotFoundError(f"There is no Delta table in {path}.")
         tables = [table.name for table in spark.catalog.listTables(quote_parts(name[:2]))]
         raise NotFoundError(f"There is no table {text}.{did_you_mean(name[-1], tables)} A flow writes to a table that exists.")
     try:
@@ -115,14 +141,53 @@ def create(
     Raises:
         SchemaError: Delta cannot store a column under its name.
     """
-    check_names(schema.names, properties)
-    columns = ", ".join(f"{quote(c.name)} {ddl_of(c.dataType)}" for c in schema.fields)
+    listed = definition.columns or tuple(ColumnDefinition(name) for name in schema.names)
+    check_names([column.name for column in listed], properties)
+    columns = ", ".join(_column_clause(*pair) for pair in zip(schema.fields, listed, strict=True))
     all_properties = {"delta.enableDeletionVectors": "true", **properties}
-    listed = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
+    options = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
     verb = "CREATE OR REPLACE TABLE" if replace else "CREATE TABLE"
     clauses = " ".join(definition.clauses)
-    spark.sql(f"{verb} {quote_parts(name)} ({columns}) USING delta {clauses} TBLPROPERTIES ({listed})")
+    spark.sql(f"{verb} {quote_parts(name)} ({columns}) USING delta {clauses} TBLPROPERTIES ({options})")
     return describe(spark, name)
+
+
+def _column_clause(field: StructField, column: ColumnDefinition) -> str:
+    required = " NOT NULL" if column.is_required else ""
+    comment = f" COMMENT {quote_string(column.comment)}" if column.comment is not None else ""
+    return f"{quote(column.name)} {column.type or ddl_of(field.dataType)}{required}{comment}"
+
+
+def check_column_list(output: DataFrame, columns: Sequence[ColumnDefinition], key: Sequence[str]) -> None:
+    """See whether a query's columns can be those of a streaming table's column list, in their order.
+
+    Args:
+        output: the query's, without columns of ours.
+        key: those of its columns that tell rows apart.
+
+    Raises:
+        SchemaError: the numbers differ, or a type does not take the query's values.
+    """
+    if not columns:
+        return
+    names = ", ".join(column.name for column in columns)
+    if len(columns) != len(output.columns):
+        raise SchemaError(
+            f"The column list has {len(columns)} columns ({names}), the query gives {len(output.columns)} "
+            f"({', '.join(output.columns)})."
+        )
+    for name, column in zip(output.columns, columns, strict=True):
+        if not column.type:
+            continue
+        is_key, stores = name in key, jvm.can_store(output, name, column.type)
+        pads = column.type.lower().startswith("char") or "collate" in column.type.lower()  # which calls texts equal that differ
+        if not stores or (is_key and (pads or not jvm.can_hold(output, name, column.type))):
+            given = ddl_of(output.schema[name].dataType)
+            apart = ": several groups would become one row" if is_key and stores else ""
+            raise SchemaError(
+                f"The column `{name}` of the query is {given}, and `{column.name}` of the column list is {column.type}{apart}. "
+                "Cast it in the query."
+            )
 
 
 def check_names(columns: Sequence[str], properties: Mapping[str, str] | None = None) -> None:
@@ -150,7 +215,8 @@ def table_in(home: HadoopPath) -> HadoopPath:
 
 def create_at(spark: SparkSession, location: HadoopPath, schema: StructType) -> None:
     """Create the table of a maintained aggregate or of its state; it stands in no catalog, and nobody travels back in it."""
-    table = DeltaTable.create(spark).location(location.location).addColumns(schema)
+    columns = StructType([StructField(each.name, with_nulls(each.dataType)) for each in schema])
+    table = DeltaTable.create(spark).location(location.location).addColumns(columns)
     for key, value in _HIDDEN.items():
         table = table.property(key, value)
     table.execute()

@@ -47,8 +47,9 @@ class PageApp:
     """Routes and their answers. `asgi` is what a server runs; `close` ends the threads.
 
     Args:
-        source: asked on one thread, so that who looks never takes more than one of the process's.
-        draw: called on another one.
+        source: asked on one thread, so that who looks never takes more than one of the process's; for traces, which may take
+            seconds, on another one.
+        draw: called on a third one.
         hosts: the names, besides IP addresses and localhost, under which the page may be asked for.
     """
 
@@ -57,6 +58,7 @@ class PageApp:
         self._draw = draw
         self._renderer = Renderer()
         self._looks = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-look")
+        self._traces = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-trace")
         self._draws = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-draw")
         get = ["GET"]  # HEAD comes with it
         routes = [
@@ -76,7 +78,7 @@ class PageApp:
 
     def close(self) -> None:
         """End the threads; what they do is of no use to anybody any more."""
-        for pool in (self._looks, self._draws):
+        for pool in (self._looks, self._traces, self._draws):
             pool.shutdown(wait=False, cancel_futures=True)
 
     # Pages.
@@ -110,7 +112,7 @@ class PageApp:
     async def _trace(self, request: Request) -> Response:
         sql = request.query_params.get("sql", "")
         made = (lambda: self._renderer.trace(self._source.trace(sql))) if sql.strip() else (lambda: self._renderer.trace(None))
-        return HTMLResponse(await self._look(made))
+        return HTMLResponse(await self._on(self._traces, made))
 
     # Charts, which come after the page that shows them.
 

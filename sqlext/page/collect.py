@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 
 from pyspark.sql import SparkSession
 
+from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
 from sqlext.errors import NotFoundError, SqlextError
 from sqlext.execution.backlog.status import describe
@@ -25,10 +26,13 @@ from sqlext.execution.jobs.host import JobView
 from sqlext.execution.jobs.registry import JobRecord, JobState
 from sqlext.execution.spec import FlowSpec
 from sqlext.execution.status import FlowProgress
+from sqlext.jvm import parse_duration
+from sqlext.option_levels import session_levels
 from sqlext.options import FLUSH_MAX_INTERVAL
 from sqlext.page.files import folder_at
 from sqlext.page.flushes import FlushLog
 from sqlext.page.joblog import SINK, JobLog, spans_of, vertices_of
+from sqlext.page.shown import shown_flow, shown_job
 from sqlext.page.snapshot import (
     FlowDetail,
     FlowSummary,
@@ -40,7 +44,8 @@ from sqlext.page.snapshot import (
     Trace,
     VertexView,
 )
-from sqlext.page.trace import recorded_graph, trace
+from sqlext.page.trace import SessionOptions, recorded_graph, trace
+from sqlext.page.tracer import Tracer
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -61,6 +66,7 @@ class Collector:
         self._spark = spark
         self._host = host
         self._clock = clock or SystemClock()
+        self._tracer = Tracer()
         self._lock = threading.Lock()  # guards all below
         self._kept: dict[Hashable, tuple[float, object]] = {}
         self._traces: dict[str, tuple[str, Trace]] = {}
@@ -81,8 +87,13 @@ class Collector:
         return self._recent(("job", job_id), lambda: self._job(job_id))
 
     def trace(self, text: str) -> Trace:
-        """What becomes of a statement."""
-        return trace(text, self._spark)
+        """What becomes of a statement, in the settings of the application's session."""
+        levels = session_levels(self._spark)
+        return self._tracer.trace(text, SessionOptions(levels, lambda duration: parse_duration(self._spark, duration)))
+
+    def close(self) -> None:
+        """End the process that traces."""
+        self._tracer.close()
 
     def _recent(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
@@ -114,7 +125,7 @@ class Collector:
         view = next((each for each in self._host.views() if each.record.spec.id == flow_id), None)
         if view is None:
             raise NotFoundError("There is no such flow.")
-        spec, progress = view.record.spec, view.progress
+        spec, progress = shown_flow(view.record.spec, jvm.redaction(self._spark)), view.progress
         backlog = progress.backlog if progress is not None else None
         options = tuple(self._host.options_of(spec).as_rows())
         return FlowDetail(
@@ -179,10 +190,11 @@ class Collector:
             folder = folder_at(self._host.home, self._spark)
             home = folder if folder is not None else HadoopPath(self._spark, self._host.home)
             self._jobs[job_id] = JobLog(home.child("jobs", job_id))
+        record = shown_job(view.record, jvm.redaction(self._spark))
         if job_id not in self._traces:
-            self._traces[job_id] = ("", trace(view.record.spec.statement, is_batch=True))
+            self._traces[job_id] = ("", trace(record.spec.statement, is_batch=True))
         summary = self._job_summary(view)
-        return job_detail(summary, view.record, self._jobs[job_id], self._names.get(job_id, {}), self._traces[job_id][1])
+        return job_detail(summary, record, self._jobs[job_id], self._names.get(job_id, {}), self._traces[job_id][1])
 
 
 # What a warehouse at rest tells as well.

@@ -30,6 +30,10 @@ class Guard:
     Against DNS rebinding, a request must be for an IP address, for localhost, or for a name known to be this page's: what another
     site asks for through a name of its own, whatever that points to, is refused.
 
+    Another site's page may link here, and a person may follow the link; it may not ask for anything by itself, under whatever
+    name. Browsers say which is which, to localhost and over https (W3C's Fetch Metadata Request Headers); to an IP address over
+    plain http they do not.
+
     Args:
         hosts: the names known, in lower case.
     """
@@ -56,6 +60,10 @@ class Guard:
             refusal = PlainTextResponse("This page is not served under that name.\n", 421)
             await refusal(scope, receive, guarded)
             return
+        if not _is_own_or_a_link(Headers(scope=scope)):
+            refusal = PlainTextResponse("Another site's page may link to this one, and ask for nothing itself.\n", 403)
+            await refusal(scope, receive, guarded)
+            return
         if scope["method"] not in ("GET", "HEAD"):
             refusal = PlainTextResponse("The page is for reading: GET and HEAD only.\n", 405, {"allow": "GET, HEAD"})
             await refusal(scope, receive, guarded)
@@ -72,3 +80,14 @@ class Guard:
         except ValueError:
             return name.rstrip(".") in self._hosts
         return True
+
+
+def _is_own_or_a_link(headers: Headers) -> bool:
+    """Whether a request comes from this page, from a person who typed or followed its address, or from no browser at all."""
+    origin, host = headers.get("origin"), headers.get("host", "")
+    if origin is not None and origin.lower().partition("://")[2] != host.lower():
+        return False
+    if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+        return True
+    followed = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document", "sec-fetch-user": "?1"}
+    return all(headers.get(name) == value for name, value in followed.items())

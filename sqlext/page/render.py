@@ -6,7 +6,7 @@ import base64
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import resources
 from typing import Any, NamedTuple
@@ -30,8 +30,8 @@ _TONES = {
     "FENCED": "bad",
 }
 _WORD = re.compile(r"\w+|\s+|.", re.DOTALL)
-_MOST_WORDS = 4000
-"""Of two texts: beyond it, to compare them would take seconds."""
+_MOST_COMPARISONS = 250_000
+"""Words of one text times words of the other, without what both begin and end with: beyond it, to compare them takes seconds."""
 
 
 class Chart(NamedTuple):
@@ -183,11 +183,27 @@ def pointed(trace: Trace) -> str:
 def changes(firing: Firing) -> Changes:
     """What a rule has changed, word by word."""
     before, after = _WORD.findall(firing.before), _WORD.findall(firing.after)
-    if len(before) + len(after) > _MOST_WORDS:
-        return Changes([(False, firing.before)], [(False, firing.after)])
-    left: list[tuple[bool, str]] = []
-    right: list[tuple[bool, str]] = []
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        left += [(kind != "equal", "".join(before[a:b]))] if a < b else []
-        right += [(kind != "equal", "".join(after[c:d]))] if c < d else []
-    return Changes(left, right)
+    head = _common(before, after)
+    tail = _common(before[head:][::-1], after[head:][::-1])
+    old, new = before[head : len(before) - tail], after[head : len(after) - tail]
+    left = [(False, "".join(before[:head]))]
+    right = [(False, "".join(after[:head]))]
+    for kind, a, b, c, d in _steps(old, new):
+        left += [(kind != "equal", "".join(old[a:b]))] if a < b else []
+        right += [(kind != "equal", "".join(new[c:d]))] if c < d else []
+    left.append((False, "".join(before[len(before) - tail :])))
+    right.append((False, "".join(after[len(after) - tail :])))
+    return Changes([piece for piece in left if piece[1]], [piece for piece in right if piece[1]])
+
+
+def _steps(old: list[str], new: list[str]) -> Sequence[tuple[str, int, int, int, int]]:
+    """What becomes of one list of words to make it the other, as `difflib` has it."""
+    if len(old) * len(new) > _MOST_COMPARISONS:
+        return [("replace", 0, len(old), 0, len(new))]
+    return difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """How many words two lists have in common at their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))

@@ -87,7 +87,7 @@ class PageServer:
 
 
 class _Serving:
-    """A server that runs: its thread, the threads that make pages, and the process that draws."""
+    """A server that runs: its thread, the threads that make pages, and the processes that draw and trace."""
 
     def __init__(self, listening: socket.socket, address: Address, spark: SparkSession) -> None:
         import uvicorn
@@ -97,7 +97,8 @@ class _Serving:
         from sqlext.page.painter import Painter
 
         self._painter = Painter()
-        self._app = PageApp(Collector(spark, flow_host(spark)), self._painter.svg, names_of(address))
+        self._collector = Collector(spark, flow_host(spark))
+        self._app = PageApp(self._collector, self._painter.svg, names_of(address))
         config = uvicorn.Config(
             self._app.asgi,
             interface="asgi3",
@@ -124,6 +125,7 @@ class _Serving:
         self._server.force_exit = True
         self._app.close()
         self._painter.close()
+        self._collector.close()
         self._thread.join(_STOP_SECONDS)
         if self._thread.is_alive():
             logger.error("the page's thread did not end within %.0f s", 2 * _STOP_SECONDS)

@@ -4,7 +4,9 @@ at the moment is not disturbed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,8 +21,10 @@ from sqlext.page.collect import buffering_of, flow_summary, job_detail, job_summ
 from sqlext.page.files import LocalFolder, folder_at
 from sqlext.page.flushes import FlushLog
 from sqlext.page.joblog import JobLog
+from sqlext.page.shown import shown_flow, shown_job
 from sqlext.page.snapshot import FlowDetail, JobDetail, Overview
 from sqlext.page.trace import trace
+from sqlext.redaction import Redaction
 
 
 class StoredHome:
@@ -37,10 +41,15 @@ class StoredHome:
         home = warehouse.absolute() / "_sqlext"
         if not home.is_dir():
             raise SetupError(f"There is no warehouse in {warehouse}: no flow or job was made there. Choose one with --warehouse.")
+        if not os.access(home, os.R_OK | os.X_OK):
+            raise SetupError(f"The warehouse in {warehouse} is another user's: only its owner may look into {home}.")
         self._warehouse = warehouse
         self._home = LocalFolder(str(home))
-        self._flows: Mapping[str, FlowRecord] = FlowRegistry(self._home).read()
-        self._jobs: Mapping[str, JobRecord] = JobRegistry(self._home).read()
+        show, flows, jobs = Redaction(), FlowRegistry(self._home).read(), JobRegistry(self._home).read()
+        self._flows: Mapping[str, FlowRecord] = {
+            key: replace(record, spec=shown_flow(record.spec, show)) for key, record in flows.items()
+        }
+        self._jobs: Mapping[str, JobRecord] = {key: shown_job(record, show) for key, record in jobs.items()}
 
     def overview(self) -> Overview:
         """All flows and jobs."""

@@ -5,10 +5,9 @@ Options of tables that exist, and refusals that need the tables' columns, are th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
-from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from sqlext import grammar, statements
@@ -17,8 +16,18 @@ from sqlext.detect import is_ours
 from sqlext.errors import SqlextError
 from sqlext.execution.spec import FlowSpec
 from sqlext.explain import explain_bounded, explain_flow
-from sqlext.option_levels import options_of_streams, resolve_levels, session_levels, with_level
-from sqlext.options import RUNTIME_MODE, SORTED_SHUFFLES, Given, Level, is_option_key
+from sqlext.option_levels import with_level
+from sqlext.options import (
+    RUNTIME_MODE,
+    SORTED_SHUFFLES,
+    DurationParser,
+    Given,
+    Level,
+    Options,
+    is_option_key,
+    resolve,
+    with_own,
+)
 from sqlext.options import option as option_of
 from sqlext.page.snapshot import GraphView, OperatorView, Section, StageView, Trace
 from sqlext.plan import BoundedPlan, FlowPlan, JobGraph, Operator, OperatorAttributes
@@ -35,18 +44,35 @@ _TOLD_APART = ("Job graph", "Stages", "Rules fired")
 """Parts of EXPLAIN that the page shows in its own way."""
 
 
-def trace(text: str, spark: SparkSession | None = None, is_batch: bool = False) -> Trace:
+@dataclass(frozen=True)
+class SessionOptions:
+    """What a session makes of our options.
+
+    Attributes:
+        levels: what SET and SparkConf give.
+        parse_duration: Spark's reading of a duration.
+    """
+
+    levels: Mapping[Level, Mapping[str, Given]]
+    parse_duration: DurationParser
+
+    def resolve(self, given: Mapping[Level, Mapping[str, Given]]) -> Options:
+        """The options in force, of those given in a statement and the session's."""
+        return resolve({**given, **self.levels}, self.parse_duration)
+
+
+def trace(text: str, session: SessionOptions | None = None, is_batch: bool = False) -> Trace:
     """Trace a statement.
 
     Args:
-        spark: whose settings count, and whose parser reads durations; None: options are left out.
+        session: whose options count; None: options are left out.
         is_batch: a statement of a flow is known to have run as a job (`execution.runtime-mode`).
     """
     found = Trace(text)
     if len(text) > MOST_CHARACTERS:
-        return replace(found, error=f"The statement has {len(text):,} characters; at most {MOST_CHARACTERS:,} are traced.")
+        return replace(found, error=too_long(text))
     try:
-        return _trace(found, spark, is_batch)
+        return _trace(found, session, is_batch)
     except SqlextError as error:
         place = error.position
         return replace(found, error=error.message, line=place.line if place else 0, column=place.column if place else 0)
@@ -54,7 +80,12 @@ def trace(text: str, spark: SparkSession | None = None, is_batch: bool = False) 
         return replace(found, error="The statement is nested too deeply.")
 
 
-def _trace(found: Trace, spark: SparkSession | None, is_batch: bool) -> Trace:
+def too_long(text: str) -> str:
+    """The refusal of a statement of more than `MOST_CHARACTERS`."""
+    return f"The statement has {len(text):,} characters; at most {MOST_CHARACTERS:,} are traced."
+
+
+def _trace(found: Trace, session: SessionOptions | None, is_batch: bool) -> Trace:
     pieces = split(found.statement)
     if len(pieces) != 1:
         return replace(found, error=f"Give one statement; here are {len(pieces)}." if pieces else "Give a statement.")
@@ -72,9 +103,9 @@ def _trace(found: Trace, spark: SparkSession | None, is_batch: bool) -> Trace:
         )
     match statement:
         case CreateStreamingTable() | Insert():
-            return _of_flow(found, statement, spark, is_batch)
+            return _of_flow(found, statement, session, is_batch)
         case BoundedStatement():
-            return _of_job(found, statement, spark)
+            return _of_job(found, statement, session)
         case Select(query=query) | statements.CreateTableAs(query=query):
             plan = plan_flow(query, rules_in_force())
             note = "A query over a stream that does not end needs CREATE STREAMING TABLE or INSERT INTO around it to run."
@@ -86,24 +117,24 @@ def _trace(found: Trace, spark: SparkSession | None, is_batch: bool) -> Trace:
             return replace(found, note="This is a command: there is no query to rewrite.")
 
 
-def _of_flow(found: Trace, statement: CreateStreamingTable | Insert, spark: SparkSession | None, is_batch: bool) -> Trace:
+def _of_flow(found: Trace, statement: CreateStreamingTable | Insert, session: SessionOptions | None, is_batch: bool) -> Trace:
     own = _own_options(statement)
-    levels = session_levels(spark) if spark is not None else {}
-    if is_batch or (spark and resolve_levels(spark, {Level.PROPERTY: own, **levels})[RUNTIME_MODE] == "BATCH"):
-        return _of_job(found, job_of(statement), spark)
-    is_sorted = resolve_levels(spark, {Level.PROPERTY: own, **levels})[SORTED_SHUFFLES] if spark is not None else True
-    plan = plan_flow(statement.query, rules_in_force(), is_sorted)
+    before = session.resolve({Level.PROPERTY: own}) if session is not None else None  # as far as hints do not matter
+    if is_batch or (before is not None and before[RUNTIME_MODE] == "BATCH"):
+        return _of_job(found, job_of(statement), session)
+    plan = plan_flow(statement.query, rules_in_force(), before[SORTED_SHUFFLES] if before is not None else True)
     table = ".".join(statement.name if isinstance(statement, CreateStreamingTable) else statement.target)
     traced = replace(found, graph=graph_of(plan.graph, table), firings=plan.firings)
-    if spark is None:
+    if session is None:
         return replace(traced, sections=_queries_of(plan))
-    given = {Level.HINT: plan.hints, Level.WITH: with_level(plan), Level.PROPERTY: own, **levels}
-    lines = explain_flow(plan, resolve_levels(spark, given), table, of_streams=options_of_streams(spark, plan, given))
+    given = {Level.HINT: plan.hints, Level.WITH: with_level(plan), Level.PROPERTY: own, **session.levels}
+    of_streams = {source.alias: session.resolve(with_own(given, source.options)) for source in plan.graph.streams}
+    lines = explain_flow(plan, session.resolve(given), table, of_streams=of_streams)
     return replace(traced, sections=_sections(lines))
 
 
-def _of_job(found: Trace, statement: BoundedStatement, spark: SparkSession | None) -> Trace:
-    is_sorted = resolve_levels(spark, session_levels(spark))[SORTED_SHUFFLES] if spark is not None else True
+def _of_job(found: Trace, statement: BoundedStatement, session: SessionOptions | None) -> Trace:
+    is_sorted = session.resolve({})[SORTED_SHUFFLES] if session is not None else True
     plan = plan_bounded(statement.query, rules_in_force(), is_sorted)
     table = ".".join(statement.target)
     sections = _sections(explain_bounded(plan, table))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from prompt_toolkit.history import FileHistory
 
+from sqlext.private_files import make_private_file
+
 
 def history_path(environment: Mapping[str, str]) -> Path:
     """Where the history lies: in the user's state folder, as the XDG Base Directory Specification has it."""
@@ -26,11 +28,7 @@ class PrivateHistory(FileHistory):
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        number = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-        try:
-            os.fchmod(number, 0o600)
-        finally:
-            os.close(number)
+        make_private_file(path)
         super().__init__(path)
 
     def append_string(self, string: str) -> None:

@@ -22,8 +22,9 @@ from rich.text import Text
 from sqlext import reference
 from sqlext.embedded import java_has_ended
 from sqlext.errors import SyntaxProblem, did_you_mean
-from sqlext.output import Result
+from sqlext.output import LiveBatch, Result
 from sqlext.progress import Statuses, display
+from sqlext.redaction import Redaction
 from sqlext.runner import ExitCode, Runner
 from sqlext.script import Problem, ScriptStatement, report, split
 from sqlext.shell import meta
@@ -129,7 +130,7 @@ class Shell:
         for statement in split(text):
             self._last = statement.text
             began = time.monotonic()
-            result = self._result(name, text, statement, partial(self._display.watch, "Ctrl-C cancels"))
+            result = self._result(name, text, statement, partial(self._display.watch, "Ctrl-C cancels"), self._show)
             if result is None:
                 return
             self._printer.result(result.first(self._shown))
@@ -137,19 +138,31 @@ class Shell:
                 self._printer.line(_summary(result, time.monotonic() - began), "dim")
 
     def _result(
-        self, name: str, text: str, statement: ScriptStatement, watch: Callable[[Callable[[], bool]], None]
+        self,
+        name: str,
+        text: str,
+        statement: ScriptStatement,
+        watch: Callable[[Callable[[], bool]], None],
+        show: Callable[[LiveBatch], None] | None = None,
     ) -> Result | None:
-        """What a statement gives; None when it fails or is canceled, which is told."""
+        """What a statement gives; None when it fails or is canceled, which is told.
+
+        Args:
+            show: takes what a SELECT over a stream brings; None: there is to be none.
+        """
         try:
-            return self._runner.statements.run(statement.text, watch, FETCHED)
+            return self._runner.statements.run(statement.text, watch, FETCHED, show)
         except KeyboardInterrupt as interrupt:
             self._printer.note(str(interrupt))
         except Exception as error:
-            logger.exception("statement failed: %s", statement.text)
+            logger.exception("statement failed: %s", Redaction().sql(statement.text))
             self._printer.error(report(name, text, statement, self._with_near_table(self._runner.problem(error))))
         finally:
             self._names.forget()
         return None
+
+    def _show(self, batch: LiveBatch) -> None:
+        self._printer.live_batch(replace(batch, result=batch.result.first(self._shown)))
 
     def _with_near_table(self, problem: Problem) -> Problem:
         """Spark names the table that it does not find, and no other."""

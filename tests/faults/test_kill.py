@@ -141,7 +141,7 @@ class World:
         return list(self.warehouse.glob("_sqlext/flows/*/buffer/__sqlext_batch=*"))
 
     def whole(self) -> list[Path]:
-        return [batch for batch in self.buffered() if (batch / "_SUCCESS").exists()]
+        return [batch for batch in self.buffered() if any(batch.glob("*/_SUCCESS"))]
 
     def commits(self, table: str) -> list[dict[str, Any]]:
         """The flow's own words on each of its commits, in order."""

@@ -338,10 +338,26 @@ def test_what_cannot_be_split_stays_in_rocksdb(sql: Workshop) -> None:
         "SELECT window.start AS s, count(*) AS n FROM STREAM ticks WATERMARK at DELAY OF INTERVAL 1 MINUTE "
         "GROUP BY window(at, '5 minutes')"
     )
-    (explained,) = sql(f"EXPLAIN CREATE STREAMING TABLE t {DELTA} AS {late}")
+    (explained,) = sql(f"EXPLAIN CREATE STREAMING TABLE t AS {late}")
     assert "aggregate: rocksdb: a watermark says when Spark forgets a group." in explained.plan
-    sql(f"CREATE STREAMING TABLE t {DELTA} AS {late}")
+    because = "a Delta table cannot hold the state of this query's aggregate: a watermark says when Spark forgets a group"
+    for statement in ("EXPLAIN CREATE", "CREATE"):
+        with pytest.raises(PySparkException, match=f"`state.backend.type` is delta, and {because}"):
+            sql(f"{statement} STREAMING TABLE t {DELTA} AS {late}")
+    assert not sql.spark.catalog.tableExists("t")
+    (answer,) = sql(f"CREATE STREAMING TABLE t AS {late}")
+    assert answer[0].endswith("; its state lives in RocksDB: a watermark says when Spark forgets a group")
+    assert sql.shown("t").note == "state in RocksDB: a watermark says when Spark forgets a group"
     assert state(sql) == "rocksdb: a watermark says when Spark forgets a group."
+    with pytest.raises(PySparkException, match="is delta, and a Delta table cannot hold"):  # and what is there stays
+        sql(f"CREATE OR REFRESH STREAMING TABLE t {DELTA} AS {late}")
+    assert sql.shown("t").status == "RUNNING"
+    (answer,) = sql(
+        "CREATE STREAMING TABLE asked TBLPROPERTIES ('state.backend.type' = 'rocksdb') AS "
+        "SELECT v, count(*) AS n FROM STREAM ticks GROUP BY v"
+    )
+    assert "RocksDB" not in answer[0]
+    assert sql.shown("asked").note is None
     (explained,) = sql(f"EXPLAIN CREATE STREAMING TABLE u {DELTA} AS SELECT v, count(*) AS n FROM STREAM ticks GROUP BY v")
     assert "aggregate: delta: its results are all that is needed" in explained.plan
 

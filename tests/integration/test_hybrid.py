@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.errors import PySparkException
 
@@ -61,6 +63,49 @@ def test_three_relations(sql: Workshop) -> None:
     make(sql, "hybrid(TABLE older, TABLE old, STREAM live, on => v)")
     sql("WAIT FLOW t")
     assert result(sql) == [("a", 4, 7)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "older", "old", "live", "counted"),
+    [
+        # the second relation ends lower than the first: what the first had does not count again
+        ("INT", [1, 9, 10], [2, 3], [4, 9, 10, 11], [1, 9, 10, 11]),
+        # as numbers, not as texts; nulls are no end, and always count
+        (
+            "DECIMAL(10,2)",
+            ["9.50", "100.00", None],
+            ["20", None],
+            ["99.99", "100.01", None],
+            ["9.50", "100", "100.01", *[None] * 3],
+        ),
+        # the same hour of the clock, twice in one night
+        (
+            "TIMESTAMP",
+            ["2024-11-03 05:30:00 UTC", "2024-11-03 06:30:00 UTC"],
+            ["2024-11-03 05:45:00 UTC"],
+            ["2024-11-03 06:15:00 UTC", "2024-11-03 06:45:00 UTC"],
+            ["2024-11-03 05:30:00 UTC", "2024-11-03 06:30:00 UTC", "2024-11-03 06:45:00 UTC"],
+        ),
+        ("STRING", ["b", "é"], ["a", "c"], ["d", "z", "ü"], ["b", "é", "ü"]),
+    ],
+)
+def test_a_later_relation_that_ends_lower(
+    sql: Workshop, kind: str, older: list[Any], old: list[Any], live: list[Any], counted: list[Any]
+) -> None:
+    sql("SET spark.sql.session.timeZone = America/New_York")
+    for name, values in (("older", older), ("old", old), ("live", live)):
+        sql(f"CREATE TABLE {name} (k STRING, v {kind}) USING delta")
+        sql(f"INSERT INTO {name} VALUES {', '.join(_row(value, kind) for value in values)}")
+    make_list = "SELECT h.k, count(*) AS n, sort_array(collect_list(h.v)) AS vs FROM STREAM"
+    sql(f"CREATE STREAMING TABLE t AS {make_list} hybrid(TABLE older, TABLE old, STREAM live, on => v) h GROUP BY h.k")
+    sql("WAIT FLOW t")
+    every = f"(SELECT col1 AS k, col2 AS v FROM VALUES {', '.join(_row(value, kind) for value in counted)})"
+    expected = sql.batch(f"SELECT k, count(*) AS n, sort_array(collect_list(v)) AS vs FROM {every} GROUP BY k")
+    assert sql.batch("SELECT k, n, vs FROM t") == expected
+
+
+def _row(value: Any, kind: str) -> str:
+    return f"('a', CAST({'NULL' if value is None else repr(str(value))} AS {kind}))"
 
 
 def test_beside_a_plain_stream(sql: Workshop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,23 @@ def test_a_job_goes_on_after_its_driver_died(
     (row,) = jobs("SHOW JOBS")
     assert (row.status, row.skipped) == ("FINISHED", parts)
     assert (f"{parts} had finished before" in answer[0]) == (parts > 0)
+
+
+def test_a_resumed_job_keeps_its_first_time(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = (
+        "SELECT k, count(*) AS n, unix_millis(current_timestamp()) AS at, unix_millis(max(now())) AS most, current_date() AS d"
+    )
+    clause = "FROM STREAM facts WHERE localtimestamp() > DATE '2020-01-01' GROUP BY k GLOBAL WINDOW END OF STREAM"
+    before = int(time.time() * 1000)
+    job = killed(jobs, f"CREATE TABLE t USING delta AS {query} {clause}", die_after, monkeypatch, 2)
+    died = int(time.time() * 1000)
+    jobs(f"RESUME JOB {job}")
+    ((at, most, groups),) = jobs("SELECT at, most, count(*) FROM t GROUP BY at, most")
+    assert before <= at == most <= died
+    assert groups == 11
+    assert jobs("SHOW JOBS")[0].skipped == 2
 
 
 def test_the_host_goes_on_by_itself_when_it_starts(

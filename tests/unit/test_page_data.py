@@ -281,7 +281,7 @@ def test_charts_are_drawn_by_a_process_that_is_started_again_when_it_has_ended()
         assert 'role="img"><title>Rows, seconds and micro-batches of the last flushes of "&gt;&lt;script' in drawn
         assert "prefers-color-scheme" in drawn
         assert " style=" not in drawn
-        process = painter._process
+        process = painter._helper._process
         assert process is not None
         assert painter.svg(flushes_chart(HOSTILE, FLUSHES), 330) == drawn
         process.kill()
@@ -291,7 +291,7 @@ def test_charts_are_drawn_by_a_process_that_is_started_again_when_it_has_ended()
         assert "parts: 2 run" in timeline
         with pytest.raises(SetupError, match="The chart cannot be drawn: KeyError: 'pie'"):
             painter.svg({"kind": "pie", "title": "", "rows": []}, 330)
-        started = painter._process
+        started = painter._helper._process
         assert started is not None
     assert started.poll() is not None
     with pytest.raises(SetupError, match="closing"):

@@ -45,7 +45,7 @@ class Statements:
         self.answers: dict[str, Result | BaseException] = {}
         self.interrupt_after: int | None = None
 
-    def run(self, text: str, watch: Callable[[Callable[[], bool]], None], limit: int) -> Result:
+    def run(self, text: str, watch: Callable[[Callable[[], bool]], None], limit: int, show: object = None) -> Result:
         self.ran.append(text)
         if len(self.ran) == self.interrupt_after:
             self._interrupts.asked.set()

@@ -334,7 +334,7 @@ def test_explain_of_an_operation() -> None:
 
 # Mistakes: the message, and the text the position marks ("" at the end of the statement)
 
-COLUMNS = "A streaming table takes its columns from its query; a column list cannot stand here"
+COLUMNS = "Expected NOT NULL or COMMENT '..' after the column `a`"
 CLAUSES = "Expected one of COMMENT, LOCATION, PARTITIONED BY, CLUSTER BY, TBLPROPERTIES, AS"
 PAIR = "Expected 'key' = 'value'"
 END = "Expected the end of the statement"
@@ -349,7 +349,11 @@ MISTAKES: list[tuple[str, str, str]] = [
     ("CREATE STREAMING TABLE t AS", f"Expected a query; {NO_MORE}", ""),
     ("CREATE STREAMING TABLE t AS ;", f"Expected a query; {NO_MORE}", ""),
     ("CREATE STREAMING TABLE t SELECT 1", f"{CLAUSES}; found `SELECT`.", "SELECT"),
-    ("CREATE STREAMING TABLE t (a INT) AS SELECT 1", f"{COLUMNS}; found `(`.", "("),
+    (
+        "CREATE STREAMING TABLE t (a INT DEFAULT 1) AS SELECT 1",
+        f"{COLUMNS}; found `DEFAULT`. All values of a streaming table come from its query.",
+        "DEFAULT",
+    ),
     ("CREATE STREAMING TABLE 't' AS SELECT 1", "Expected a name; found `'t'`.", "'t'"),
     ("CREATE STREAMING TABLE t. AS SELECT 1", f"{CLAUSES}; found `SELECT`.", "SELECT"),
     ("CREATE STREAMING TABLE", f"Expected a name; {NO_MORE}", ""),

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import JobError, UnsupportedError
 from sqlext.execution.jobs.slices import index_of_files, is_delta, with_index
-from sqlext.java import items_of, java_of, scala_seq
+from sqlext.java import items_of, java_of, scala_seq, transformed
 from sqlext.jvm import reason_of
 from sqlext.options import JOB_RECOVERY
 from sqlext.storage import HadoopPath
@@ -85,39 +85,14 @@ def pinned(spark: SparkSession, plan: Any, pins: Sequence[Pin]) -> Any:
     return changed
 
 
-class _Function:
-    """A function over nodes, as Scala's PartialFunction; the first error ends it, and is kept."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-        self.error: Exception | None = None
-
-    def isDefinedAt(self, node: Any) -> bool:
-        return True
-
-    def apply(self, node: Any) -> Any:
-        if self.error is not None or not node.children().isEmpty() or str(node.getClass().getSimpleName()) in _WITHOUT_DATA:
-            return node
-        try:
-            return self._function(node)
-        except Exception as error:  # noqa: BLE001  # nothing may go through Java: it would come out as another error
-            self.error = error
-            return node
-
-    def applyOrElse(self, node: Any, otherwise: Any) -> Any:
-        return self.apply(node)
-
-    class Java:
-        implements = ("scala.PartialFunction",)
-
-
 def _over_inputs(plan: Any, function: Callable[[Any], Any]) -> Any:
     """The plan with what `function` makes of its leaves, also those of subqueries, in an order that is always the same."""
-    proxy = _Function(function)
-    changed = plan.transformDownWithSubqueries(proxy)
-    if proxy.error is not None:
-        raise proxy.error
-    return changed
+
+    def over(node: Any) -> Any:
+        is_input = node.children().isEmpty() and str(node.getClass().getSimpleName()) not in _WITHOUT_DATA
+        return function(node) if is_input else node
+
+    return transformed(plan.transformDownWithSubqueries, over)
 
 
 def _pin(spark: SparkSession, leaf: Any) -> Pin:

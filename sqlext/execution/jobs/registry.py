@@ -34,6 +34,7 @@ class JobSpec:
         is_sorted: whether its aggregates sort.
         buckets: into how many an exchange divides.
         pins: its inputs.
+        time: what current_timestamp() gives, in milliseconds since 1970; 0: of each driver its own.
         fingerprint: of its plan.
         functions: a fingerprint of the code of each Python function that it calls.
         catalog, database, settings: of the session that submitted it.
@@ -56,6 +57,7 @@ class JobSpec:
     database: str = "default"
     settings: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    time: int = 0
 
     @property
     def makes_table(self) -> bool:

@@ -54,7 +54,8 @@ def before(session: SparkSession, head: str, name: tuple[str, ...]) -> Before:
             raise NameTakenError(f"There is a table {'.'.join(name)} already. DROP TABLE it, or choose another name.")
         return Before(jvm.table_version(session, target.describe(session, name).location))
     given = create.tableSpec().location() if create is not None else None
-    location = str(given.get()) if given is not None and given.isDefined() else jvm.default_location(session, name)
+    place = target.path_of(name) or (str(given.get()) if given is not None and given.isDefined() else "")
+    location = place or jvm.default_location(session, name)
     if location and HadoopPath(session, location).names():
         raise NameTakenError(
             f"There is no table {'.'.join(name)}, but files lie where it would be made, in {location}. Move them away, or "

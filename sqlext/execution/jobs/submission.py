@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,15 +10,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.errors import JobError, UnsupportedError
-from sqlext.execution import sessions
+from sqlext.execution import sessions, settings
 from sqlext.execution.jobs.fragments import Cut, cut
 from sqlext.execution.jobs.pins import pinned, pins_of
 from sqlext.execution.jobs.registry import JobSpec
 from sqlext.execution.jobs.run import prepare
 from sqlext.execution.jobs.sink import Before
 from sqlext.execution.to_its_end import read_to_its_end
+from sqlext.execution.varying import with_moments_of
 from sqlext.plan import References
 
 
@@ -67,10 +68,11 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], befor
         name: of its target, qualified.
         before: what there is of the target.
     """
-    settings = jvm.session_settings(own)
+    kept = settings.recorded(own)
     buckets = _buckets(own)
     prepare(own, buckets)
-    plan, columns = _analysed(own, request.query)
+    now = int(time.time() * 1000)
+    plan, columns = _analysed(own, request.query, now)
     pins = pins_of(own, plan)
     pieces = cut(own, pinned(own, plan, pins), request.is_sorted)
     spec = JobSpec(
@@ -88,8 +90,9 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], befor
         functions=request.functions,
         catalog=own.catalog.currentCatalog(),
         database=own.catalog.currentDatabase(),
-        settings=settings,
+        settings=kept,
         variables=sessions.variables_of(own, request.references),
+        time=now,
     )
     return PlannedJob(spec, own, pieces, columns)
 
@@ -102,7 +105,7 @@ def planned_again(spark: SparkSession, spec: JobSpec) -> PlannedJob:
     """
     own = sessions.restored_session(spark, spec)
     prepare(own, spec.buckets)
-    plan, columns = _analysed(own, spec.query)
+    plan, columns = _analysed(own, spec.query, spec.time)
     pieces = cut(own, pinned(own, plan, spec.pins), spec.is_sorted)
     if pieces.fingerprint != spec.fingerprint:
         raise JobError(
@@ -112,10 +115,15 @@ def planned_again(spark: SparkSession, spec: JobSpec) -> PlannedJob:
     return PlannedJob(spec, own, pieces, columns)
 
 
-def _analysed(own: SparkSession, query: str) -> tuple[Any, tuple[str, ...]]:
-    """Catalyst's plan of a query that reads what its streams hold now, and its columns."""
+def _analysed(own: SparkSession, query: str, at: int) -> tuple[Any, tuple[str, ...]]:
+    """Catalyst's plan of a query that reads what its streams hold now, and its columns.
+
+    Args:
+        at: the current time, as `JobSpec.time`.
+    """
     frame = own.sql(query)
-    return read_to_its_end(own, frame._jdf.queryExecution().analyzed()), tuple(frame.columns)
+    plan = read_to_its_end(own, frame._jdf.queryExecution().analyzed())
+    return with_moments_of(own, plan, at) if at else plan, tuple(frame.columns)
 
 
 def _buckets(own: SparkSession) -> int:

@@ -1,0 +1,97 @@
+"""The grammar of a streaming table's column list: columns, and keys that are kept as information."""
+
+from __future__ import annotations
+
+from sqlext.cursor import Cursor
+from sqlext.errors import SyntaxProblem, UnsupportedError
+from sqlext.options import Given
+from sqlext.plan import ColumnDefinition
+
+CONSTRAINT_PROPERTY = "sqlext.constraint."
+"""The table property that a key becomes, before the constraint's name: Delta has no other place for it."""
+
+_AFTER_A_TYPE = frozenset("NOT COMMENT CONSTRAINT PRIMARY REFERENCES FOREIGN CHECK UNIQUE DEFAULT GENERATED MASK".split())
+_CONSTRAINTS = ("CONSTRAINT", "PRIMARY", "FOREIGN", "CHECK", "UNIQUE")
+
+
+class ColumnCursor(Cursor):
+    """Reads `(a BIGINT NOT NULL COMMENT '..', b, CONSTRAINT pk PRIMARY KEY (a) RELY)`."""
+
+    def _table_columns(self) -> tuple[tuple[ColumnDefinition, ...], dict[str, Given]]:
+        """The columns, and the table properties that keep the keys."""
+        self._expect("(")
+        columns: list[ColumnDefinition] = []
+        keys: dict[str, Given] = {}
+        while True:
+            if self._word() in _CONSTRAINTS and self._word(1) not in (",", ")"):
+                self._take_constraint(columns, keys)
+            else:
+                self._take_column(columns)
+            if not self._take(","):
+                break
+        self._expect(")")
+        return tuple(columns), keys
+
+    def _take_column(self, columns: list[ColumnDefinition]) -> None:
+        position = self._position()
+        name = self._identifier()
+        if any(column.name.lower() == name.lower() for column in columns):
+            raise SyntaxProblem(f"The column `{name}` is given twice.", position)
+        written, is_required, comment = self._type(), False, None
+        while self._word() not in (",", ")", ""):
+            if self._take("NOT", "NULL"):
+                is_required = True
+            elif self._take("COMMENT"):
+                comment = self._string()
+            else:
+                raise self._problem(f"Expected NOT NULL or COMMENT '..' after the column `{name}`", _advice(self._word()))
+        columns.append(ColumnDefinition(name, written, is_required, comment))
+
+    def _type(self) -> str:
+        """A type as written, up to what may stand behind it; empty where there is none."""
+        start, depth = self._at, 0
+        while (token := self._peek()) and (depth or not (token.text in (",", ")") or token.upper in _AFTER_A_TYPE)):
+            depth += (token.text in "(<") - (token.text in ")>")
+            self._at += 1
+        return "" if self._at == start else self._text[self._tokens[start].start : self._tokens[self._at - 1].stop]
+
+    def _take_constraint(self, columns: list[ColumnDefinition], keys: dict[str, Given]) -> None:
+        """`[CONSTRAINT name] PRIMARY KEY (columns) ..` or `.. FOREIGN KEY (columns) REFERENCES t [(columns)] ..`"""
+        position = self._position()
+        name = self._identifier() if self._take("CONSTRAINT") else ""
+        start, kind = self._at, self._word()
+        if not (self._take("PRIMARY", "KEY") or self._take("FOREIGN", "KEY")):
+            shown = f" `{name}`" if name else ""
+            raise UnsupportedError(
+                f"The constraint{shown} is {kind}; a streaming table has NOT NULL, which is enforced, and PRIMARY KEY and "
+                "FOREIGN KEY, which are information. Filter the rows in the query.",
+                self._position(),
+            )
+        self._check_names(columns, self._column_list())
+        if kind == "FOREIGN":
+            self._expect("REFERENCES")
+            self._name()
+            if self._word() == "(":
+                self._column_list()
+        while self._word() not in (",", ")", ""):
+            if self._word() == "ENFORCED" and self._word(-1) != "NOT":
+                raise self._problem("A key of a streaming table is information, and not ENFORCED")
+            self._at += 1
+        key = CONSTRAINT_PROPERTY + (name or f"{kind.lower()}_key_{len(keys) + 1}")
+        if key in keys:
+            raise SyntaxProblem(f"The constraint `{name}` is given twice.", position)
+        keys[key] = Given(self._text[self._tokens[start].start : self._tokens[self._at - 1].stop], position)
+
+    def _check_names(self, columns: list[ColumnDefinition], named: tuple[str, ...]) -> None:
+        known = {column.name.lower() for column in columns}
+        unknown = next((name for name in named if name.lower() not in known), None)
+        if unknown is not None:
+            raise self._problem(f"There is no column `{unknown}` in the column list before its key")
+
+
+def _advice(word: str) -> str:
+    if word in ("PRIMARY", "REFERENCES", "FOREIGN", "CONSTRAINT"):
+        return " Write the key behind the columns: CONSTRAINT name PRIMARY KEY (column) RELY."
+    if word in ("DEFAULT", "GENERATED"):
+        return " All values of a streaming table come from its query."
+    return ""

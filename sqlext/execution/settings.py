@@ -1,0 +1,167 @@
+"""The settings that a flow or job keeps: those that give its query a meaning, and how its session was told to work.
+
+A setting that changes what a query means is kept by the value in force, also where nobody has set it: the default may come from
+the JVM (the time zone), or change with Spark's version. Of all others only what the session itself has set is kept, and only
+within namespaces of Spark's and Delta's that hold no secrets. What is not listed here is never written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+
+UNDEFINED = "<undefined>"
+"""The value of a setting that has none, as Spark writes it."""
+
+_MEANING = """
+    allowNamedFunctionArguments ansi.doubleQuotedIdentifiers ansi.enabled ansi.enforceReservedKeywords ansi.relationPrecedence
+    assumeAnsiFalseIfNotPersisted.enabled caseSensitive charAsVarchar chunkBase64String.enabled columnNameOfCorruptRecord
+    crossJoin.enabled datetime.java8API.enabled decimalOperations.allowPrecisionLoss defaultPath groupByAliases groupByOrdinal
+    icu.caseMappings.enabled lateralColumnAlias.enableImplicitResolution mapKeyDedupPolicy mapZipWithUsesJavaCollections
+    operatorPipeSyntaxEnabled orderByOrdinal path.enabled pivotMaxValues preserveCharVarcharTypeInfo
+    prioritizeOrdinalResolutionInSort.enabled readSideCharPadding runSQLOnFiles session.timeZone stableDerivedColumnAlias.enabled
+    storeAssignmentPolicy timestampType timeType.enabled variable.substitute
+
+    analyzer.allowSubqueryExpressionsInLambdasOrHigherOrderFunctions analyzer.lowerEmptyGroupingSetToGlobalAggregate.enabled
+    analyzer.preferColumnOverLcaInArrayIndex analyzer.scalarSubqueryAllowGroupByColumnEqualToConstant
+    analyzer.sqlFunctionResolution.applyConfOverrides functionResolution.sessionOrder
+    collation.allowInMapKeys collation.objectLevel.enabled collation.schemaLevel.enabled
+    defaultColumn.enabled defaultColumn.useNullsForMissingDefaultValues
+    function.concatBinaryAsString function.eltOutputAsString
+    optimizer.decorrelateExistsSubqueryLegacyIncorrectCountHandling.enabled
+    optimizer.decorrelateSubqueryLegacyIncorrectCountHandling.enabled
+    optimizer.decorrelateSubqueryPreventConstantHoldingForCountBug.enabled
+    optimizer.enableCsvExpressionOptimization optimizer.enableJsonExpressionOptimization optimizer.metadataOnly
+    optimizer.replaceExceptWithFilter parser.escapedStringLiterals parser.quotedRegexColumnNames
+    parser.singleCharacterPipeOperator.enabled variant.allowDuplicateKeys variant.validateUnicodeInJsonParsing
+
+    avro.datetimeRebaseModeInRead avro.datetimeRebaseModeInWrite csv.filterPushdown.enabled csv.parser.columnPruning.enabled
+    files.ignoreCorruptFiles files.ignoreInvalidPartitionPaths files.ignoreMissingFiles
+    json.enableExactStringParsing json.enablePartialResults json.filterPushdown.enabled jsonGenerator.ignoreNullFields
+    jsonGenerator.writeNullIfWithDefaultValue orc.mergeSchema
+    parquet.binaryAsString parquet.datetimeRebaseModeInRead parquet.datetimeRebaseModeInWrite parquet.fieldId.read.enabled
+    parquet.fieldId.read.ignoreMissing parquet.ignoreVariantAnnotation parquet.inferTimestampNTZ.enabled
+    parquet.int96AsTimestamp parquet.int96RebaseModeInRead parquet.int96RebaseModeInWrite parquet.int96TimestampConversion
+    parquet.mergeSchema parquet.outputTimestampType parquet.reader.respectUnknownTypeAnnotation.enabled
+    parquet.respectSummaryFiles
+    sources.default sources.partitionColumnTypeInference.enabled sources.partitionOverwriteMode sources.validatePartitionColumns
+    xml.variant.respectInferSchema
+
+    execution.pandas.convertToArrowArraySafely execution.pandas.inferPandasDictAsMap execution.pandas.structHandlingMode
+    execution.pyspark.binaryAsBytes execution.pythonUDF.arrow.enabled execution.pythonUDF.arrow.legacy.fallbackOnUDT
+    execution.pythonUDF.pandas.intToDecimalCoercionEnabled execution.pythonUDF.pandas.preferIntExtensionDtype
+    execution.pythonUDTF.arrow.enabled
+
+    shuffle.partitions streaming.aggregation.stateFormatVersion streaming.fileSource.schema.forceNullable
+    streaming.fileStreamSink.ignoreMetadata streaming.flatMapGroupsWithState.skipEmittingInitialStateKeys
+    streaming.flatMapGroupsWithState.stateFormatVersion streaming.join.stateFormatVersion streaming.multipleWatermarkPolicy
+    streaming.noDataMicroBatches.enabled streaming.schemaInference streaming.sessionWindow.stateFormatVersion
+    streaming.statefulOperator.checkCorrectness.enabled streaming.statefulOperator.useStrictDistribution
+    streaming.unsupportedOperationCheck streaming.validateEventTimeWatermarkColumn
+"""
+"""By topic: names, types and comparison; the analyser's and optimizer's choices that change results; what is read from files and
+written to them; Python functions; the state of a stream, whose partitions and formats cannot change under it."""
+
+_LEGACY = """
+    allowAutoGeneratedAliasForView allowEmptySchemaWrite allowHashOnMapType allowNegativeScaleOfDecimal
+    allowNonEmptyLocationInCTAS allowNullComparisonResultInArraySort allowParameterlessCount
+    allowSessionVariableInPersistedView allowStarWithSingleTableIdentifierInCount
+    allowUdfParameterToShadowParameterlessFunction allowUntypedScalaUDF allowZeroIndexInFormatString
+    avro.allowIncompatibleSchema bangEqualsNot castComplexTypesToString.enabled charVarcharAsString codingErrorAction
+    collationAwareHashFunctions consecutiveStringLiterals.enabled createEmptyCollectionUsingStringType createHiveTableByDefault
+    csv.enableDateTimeParsingFallback cteDuplicateAttributeNames ctePrecedencePolicy db2.booleanMapping.enabled
+    db2.numericMapping.enabled decimal.retainFractionDigitsOnTruncate disableMapKeyNormalization doLooseUpcast
+    duplicateBetweenInput earlyEvalCurrentTime execution.pandas.groupedMap.assignColumnsByName
+    execution.pythonUDF.pandas.conversion.enabled execution.pythonUDTF.pandas.conversion.enabled exponentLiteralAsDecimal.enabled
+    extraOptionsBehavior.enabled followThreeValuedLogicInArrayExists fromDayTimeString.enabled
+    groupingIdWithAppendedUserGroupBy histogramNumericPropagateInputType identifierClause inSubqueryNullability
+    inlineCTEInCommands integerGroupingId interval.enabled javaCharsets json.allowEmptyString.enabled
+    json.enableDateTimeParsingFallback keepPartitionSpecAsStringLiteral literal.pickMinimumPrecision lpadRpadAlwaysReturnString
+    mssqlserver.datetimeoffsetMapping.enabled mssqlserver.numericMapping.enabled mysql.bitArrayMapping.enabled
+    mysql.timestampNTZMapping.enabled negativeIndexInArrayInsert noCharPaddingInPredicate nullInEmptyListBehavior
+    nullValueWrittenAsQuotedEmptyStringCsv oracle.timestampMapping.enabled parameterSubstitution.constantsOnly
+    parquet.nanosAsLong parquet.returnNullStructIfAllFieldsMissing parseNullPartitionSpecAsStringLiteral parseQueryWithoutEof
+    parser.havingWithoutGroupByAsWhere pathOptionBehavior.enabled percentileDiscCalculation persistentCatalogFirst
+    postgres.datetimeMapping.enabled readFileSourceTableCacheIgnoreOptions respectNullabilityInTextDatasetConversion
+    scalarSubqueryAllowGroupByNonEqualityCorrelatedPredicate scalarSubqueryCountBugBehavior setopsPrecedence.enabled sizeOfNull
+    statisticalAggregate timeParserPolicy truncateForEmptyRegexSplit typeCoercion.datetimeToString.enabled
+    useCurrentConfigsForView useLegacyXMLParser v1IdentifierNoCatalog viewSchemaBindingMode viewSchemaCompensation
+"""
+
+MEANING = (*(f"spark.sql.{name}" for name in _MEANING.split()), *(f"spark.sql.legacy.{name}" for name in _LEGACY.split()))
+"""Settings that change what a query means, in Spark 4.2."""
+
+_WAYS = (
+    "spark.databricks.delta.",
+    "spark.sql.adaptive.",
+    "spark.sql.autoBroadcastJoinThreshold",
+    "spark.sql.broadcastTimeout",
+    "spark.sql.cbo.",
+    "spark.sql.codegen.",
+    "spark.sql.execution.",
+    "spark.sql.files.",
+    "spark.sql.join.",
+    "spark.sql.maxBroadcastTableSize",
+    "spark.sql.maxConcurrentOutputFileWriters",
+    "spark.sql.objectHashAggregate.",
+    "spark.sql.optimizer.",
+    "spark.sql.orc.",
+    "spark.sql.parquet.",
+    "spark.sql.shuffle.",
+    "spark.sql.sources.",
+    "spark.sql.statistics.",
+    "spark.sql.streaming.",
+    "spark.sql.variant.",
+)
+"""Namespaces of settings that change how a query runs: speed, sizes, formats of files."""
+
+
+TIME_ZONE = "spark.sql.session.timeZone"
+
+
+def recorded(spark: SparkSession) -> dict[str, str]:
+    """What is written down of a session's settings."""
+    application = jvm.application_settings(spark)
+    own = jvm.all_settings(spark)
+    redaction = jvm.redaction(spark)
+    ways = {key: value for key, value in own.items() if key.startswith(_WAYS) and application.get(key) != value}
+    shown = {key: value for key, value in ways.items() if not redaction.is_secret(key, value) and spark.conf.isModifiable(key)}
+    meaning = {key: _value(spark, key, own) for key in MEANING}
+    return shown | {key: value for key, value in meaning.items() if value is not None}
+
+
+def restore(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    """Put recorded settings on a session. Only what differs is set: Spark sends what is set along with each task."""
+    own = jvm.all_settings(spark)
+    for key, value in settings.items():
+        if _value(spark, key, own) in (value, None) or not spark.conf.isModifiable(key):
+            continue
+        if value == UNDEFINED:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)
+    pin_time_zone(spark)
+
+
+def pin_time_zone(spark: SparkSession) -> None:
+    """Let a session keep the time zone that it has, also if it is the JVM's, which anybody in the process may change."""
+    spark.conf.set(TIME_ZONE, spark.conf.get(TIME_ZONE) or "UTC")
+
+
+def _value(spark: SparkSession, key: str, own: Mapping[str, str]) -> str | None:
+    """A setting's value in force, which may be its default; None when Spark does not know the setting.
+
+    Args:
+        own: what is set in the session; Spark is asked for all else.
+    """
+    if key in own:
+        return own[key]
+    try:
+        value = spark.conf.get(key)
+    except PySparkException:
+        return None
+    return UNDEFINED if value is None else value

@@ -1,0 +1,51 @@
+"""How many grouping sets a GROUP BY has: CUBE doubles them with each column, and Spark projects every row once for each."""
+
+from __future__ import annotations
+
+import math
+
+from sqlglot import exp
+
+from sqlext.dialect import position_of
+from sqlext.errors import UnsupportedError
+from sqlext.statements import Query
+
+MOST_GROUPING_SETS = 4096
+"""Of one GROUP BY: those of CUBE over 12 columns. Spark's own limit is 64 columns, of whose CUBE it runs out of memory."""
+
+_CLAUSES = {"rollup": exp.Rollup, "cube": exp.Cube, "grouping_sets": exp.GroupingSets}
+
+
+def check_grouping_sets(query: Query) -> None:
+    """Raise UnsupportedError when a GROUP BY anywhere in a query has more than `MOST_GROUPING_SETS` grouping sets."""
+    for group in query.tree.find_all(exp.Group):
+        number = count_grouping_sets(group)
+        if number > MOST_GROUPING_SETS:
+            shown = f"{number:,}" if number < 10**12 else f"more than 2^{number.bit_length() - 2}"
+            raise UnsupportedError(
+                f"This GROUP BY has {shown} grouping sets; {MOST_GROUPING_SETS:,} are allowed at most, those of CUBE over "
+                f"{MOST_GROUPING_SETS.bit_length() - 1} columns. Write the sets that you need as GROUPING SETS.",
+                position_of(group, query.source) or position_of(query.tree, query.source),
+            )
+
+
+def count_grouping_sets(group: exp.Group) -> int:
+    """The number of grouping sets, counted without making them; 1 for a plain GROUP BY.
+
+    `GROUP BY a, CUBE (b, c), ROLLUP (d)` has 1 * 4 * 2.
+    """
+    written = [(kind, node) for clause, kind in _CLAUSES.items() for node in group.args.get(clause) or ()]
+    if written:  # GROUP BY a, b WITH CUBE: the clause's columns stand before it
+        return math.prod(_count(kind, node.expressions or group.expressions) for kind, node in written)
+    return math.prod(_count_of_part(part) for part in group.expressions)
+
+
+def _count_of_part(part: exp.Expr) -> int:
+    is_nested = isinstance(part, tuple(_CLAUSES.values()))
+    return _count(type(part), part.expressions) if is_nested else 1
+
+
+def _count(kind: type[exp.Expr], parts: list[exp.Expr]) -> int:
+    if kind is exp.GroupingSets:
+        return sum(map(_count_of_part, parts))
+    return len(parts) + 1 if kind is exp.Rollup else 2 ** len(parts)

@@ -1,0 +1,131 @@
+"""A SELECT over a stream in the shell and in `sqlext run`: rows as they come until it is canceled, and nothing kept."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sqlext.errors import UnsupportedError
+from sqlext.interrupts import Interrupts
+from sqlext.live import output_mode
+from sqlext.output import LiveBatch
+from sqlext.plan import OutputMode
+from sqlext.session import home_of
+from sqlext.statement_run import StatementRunner
+from sqlext.storage import HadoopPath
+from tests.integration.test_cli import run
+from tests.integration.workshop import Workshop
+from tests.java import java_options
+from tests.support import eventually
+from tests.terminal import Terminal
+
+DEADLINE = 300.0
+
+pytestmark = pytest.mark.timeout(3 * DEADLINE)
+
+
+def rows_of(batches: list[LiveBatch]) -> list[list[tuple[str | None, ...]]]:
+    return [sorted((tuple(row) for row in batch.result.rows), key=repr) for batch in batches]
+
+
+def checkpoints(spark: SparkSession) -> list[str]:
+    folder = HadoopPath(spark, home_of(spark)).child("live")
+    return folder.names() if folder.exists() else []
+
+
+def shown_until(spark: SparkSession, text: str, steps: list[Callable[[], object]]) -> list[LiveBatch]:
+    """What a live query shows: one step is taken after each micro-batch with rows, and then it is interrupted."""
+    interrupts, found, left = Interrupts(), list[LiveBatch](), list(steps)
+
+    def show(batch: LiveBatch) -> None:
+        found.append(batch)
+        if left:
+            threading.Thread(target=left.pop(0)).start()
+        else:
+            interrupts.asked.set()
+
+    def watch(is_over: Callable[[], bool]) -> None:
+        eventually(is_over, DEADLINE)
+
+    with pytest.raises(KeyboardInterrupt, match=r"^The statement was canceled\.$"):
+        StatementRunner(spark, interrupts).run(text, watch, show=show)
+    return found
+
+
+def test_rows_are_shown_as_they_come_and_nothing_is_kept(sql: Workshop) -> None:
+    sql.source()
+    more = lambda: sql.spark.newSession().sql("INSERT INTO ev VALUES ('z', 9)")  # noqa: E731
+    found = shown_until(sql.spark, "SELECT k, v FROM STREAM ev WHERE v > 1", [more])
+    assert rows_of(found) == [[("b", "2"), (None, "3")], [("z", "9")]]
+    assert checkpoints(sql.spark) == []
+    assert sql.spark.streams.active == []
+    assert sql("SHOW FLOWS") == []
+
+
+def test_an_aggregate_shows_the_groups_that_change_and_an_ordered_one_all(sql: Workshop) -> None:
+    sql.source()
+    more = lambda: sql.spark.newSession().sql("INSERT INTO ev VALUES ('a', 9)")  # noqa: E731
+    counts = "SELECT k, sum(v) AS s FROM STREAM ev GROUP BY k"
+    found = shown_until(sql.spark, counts, [more])
+    assert rows_of(found) == [[("a", "1"), ("b", "2"), (None, "3")], [("a", "10")]]
+    found = shown_until(sql.spark, f"{counts} ORDER BY s DESC", [])
+    assert [list(row) for row in found[0].result.rows] == [["a", "10"], [None, "3"], ["b", "2"]]
+    assert found[0].what == "the whole result"
+
+
+def test_with_until_idle_it_ends_when_all_is_shown(sql: Workshop) -> None:
+    sql.source()
+    runner, found = StatementRunner(sql.spark, Interrupts()), list[LiveBatch]()
+    runner.ends_when_idle = True
+    result = runner.run("SELECT k FROM STREAM ev", lambda is_over: eventually(is_over, DEADLINE), show=found.append)
+    assert (result.columns, rows_of(found)) == ([], [[("a",), ("b",), (None,)]])
+    assert checkpoints(sql.spark) == []
+
+
+def test_what_spark_cannot_stream_is_refused_with_its_reason(sql: Workshop) -> None:
+    sql.source()
+    with pytest.raises(UnsupportedError, match="Spark cannot run this query as a stream"):
+        output_mode(sql.spark.sql("SELECT k FROM STREAM ev ORDER BY k"))
+    assert output_mode(sql.spark.sql("SELECT k, v FROM STREAM ev LIMIT 3")) is OutputMode.APPEND
+    with pytest.raises(UnsupportedError, match="has no end"):
+        StatementRunner(sql.spark, Interrupts()).run("SELECT k FROM STREAM ev", lambda is_over: eventually(is_over, DEADLINE))
+
+
+def test_elsewhere_it_stays_spark_s(sql: Workshop) -> None:
+    sql.source()
+    assert sql.spark.sql("SELECT k FROM STREAM ev").isStreaming
+
+
+def test_sqlext_run_until_idle_prints_what_there_is(tmp_path: Path) -> None:
+    file = tmp_path / "live.sql"
+    file.write_text(
+        "CREATE TABLE ev (k STRING, v INT) USING delta;\nINSERT INTO ev VALUES ('a', 1), ('a', 2);\n"
+        "SELECT k, sum(v) AS s FROM STREAM ev GROUP BY k;\nSELECT 'after' AS w;\n"
+    )
+    output = run(file, "--warehouse", tmp_path / "warehouse", "--until-idle")
+    assert "micro-batch 0: new and changed rows\nk  s\n-  -\na  3\n" in output
+    assert output.index("a  3") < output.index("after")
+    assert list((tmp_path / "warehouse" / "_sqlext" / "live").glob("*")) == []
+
+
+def test_the_shell_shows_rows_until_ctrl_c(tmp_path: Path) -> None:
+    shell = [sys.executable, "-m", "sqlext.cli", "shell", "--warehouse", str(tmp_path / "warehouse")]
+    shell += ["--conf", f"spark.driver.extraJavaOptions={java_options()}"]
+    with Terminal(shell, {"XDG_STATE_HOME": str(tmp_path / "state"), "NO_COLOR": "1"}) as terminal:
+        prompt = r"sqlext \(default\)>"
+        terminal.expect(prompt, DEADLINE)
+        terminal.type("CREATE TABLE ev (k STRING, v INT) USING delta; INSERT INTO ev VALUES ('tea', 1);\r")
+        terminal.expect(f"(?s)row|s\n.*{prompt}", DEADLINE)
+        terminal.type("SELECT k, v FROM STREAM ev;\r")
+        terminal.expect(r"micro-batch 0: new and changed rows[^╰]*│ tea +│ +1 │", DEADLINE)
+        terminal.type("\x03")
+        terminal.expect(rf"(?s)The statement was canceled\.\n.*{prompt}", DEADLINE)
+        terminal.type("\x04")
+        assert terminal.end(DEADLINE) == 0, terminal.text
+    assert "Traceback" not in terminal.text
+    assert list((tmp_path / "warehouse" / "_sqlext" / "live").glob("*")) == []

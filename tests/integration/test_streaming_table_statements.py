@@ -1,0 +1,247 @@
+"""Streaming tables as things of their own: column lists, keys, comments, ALTER, DROP; names of streams, paths, QUALIFY."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+
+from tests.integration.workshop import COUNTS, Workshop
+from tests.support import eventually
+
+DEADLINE = 180.0
+SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM STREAM ev GROUP BY k"
+
+
+def columns(sql: Workshop, table: str) -> list[tuple[str, str, str | None]]:
+    """Name, type and comment of each."""
+    return [tuple(row) for row in sql(f"DESCRIBE TABLE {table}") if row.col_name and row.col_name[0] != "#"]
+
+
+def properties(sql: Workshop, table: str) -> dict[str, str]:
+    return {row.key: row.value for row in sql(f"SHOW TBLPROPERTIES {table}")}
+
+
+# Column lists.
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+def test_a_column_list_names_types_and_describes_the_query_s_columns(sql: Workshop, backend: str) -> None:
+    sql.source()
+    sql(f"SET state.backend.type = {backend}")
+    listed = "the_key STRING COMMENT 'it\\'s k', many DECIMAL(20, 0) NOT NULL, total COMMENT 'of v'"
+    sql(f"CREATE STREAMING TABLE t ({listed}) AS {SUMS}")
+    sql("WAIT FLOW t")
+    assert columns(sql, "t") == [("the_key", "string", "it's k"), ("many", "decimal(20,0)", None), ("total", "bigint", "of v")]
+    for _ in range(2):
+        assert sql.batch("SELECT the_key, CAST(many AS BIGINT), total FROM t") == sql.batch(COUNTS.format("ev"))
+        sql("INSERT INTO ev VALUES ('a', 7), ('c', 8)")
+        sql("WAIT FLOW t")
+
+
+def test_a_column_list_above_an_aggregate_and_of_rows_that_are_appended(sql: Workshop) -> None:
+    sql.source()
+    ranks = "SELECT k, rank() OVER (ORDER BY sum(v) DESC) AS place FROM {} GROUP BY k"
+    sql(f"CREATE STREAMING TABLE top (key, r INT) AS {ranks.format('STREAM ev')}")
+    sql("CREATE STREAMING TABLE twice (key, doubled BIGINT) AS SELECT k, 2 * v FROM STREAM ev")
+    sql("WAIT FLOW top")
+    sql("WAIT FLOW twice")
+    assert sql.batch("SELECT key, r FROM top") == sql.batch(ranks.format("ev"))
+    assert sql.batch("SELECT key, doubled FROM twice") == sql.batch("SELECT k, CAST(2 * v AS BIGINT) FROM ev")
+
+
+def test_not_null_is_enforced(sql: Workshop) -> None:
+    sql.source()  # has a NULL key
+    sql("CREATE STREAMING TABLE t (k NOT NULL, v) AS SELECT k, v FROM STREAM ev")
+    eventually(lambda: sql.shown("t").status == "FAILED", DEADLINE, lambda: str(sql.shown("t")))
+    assert "NOT NULL" in sql.shown("t").error
+    assert sql.batch("SELECT * FROM t") == []
+
+
+def test_keys_are_kept_as_information(sql: Workshop) -> None:
+    sql.source()
+    sql(
+        f"CREATE STREAMING TABLE t (k, n, total, CONSTRAINT pk PRIMARY KEY (k) RELY, FOREIGN KEY (k) REFERENCES o (id)) AS {SUMS}"
+    )
+    kept = {key: value for key, value in properties(sql, "t").items() if key.startswith("sqlext.constraint.")}
+    assert kept == {
+        "sqlext.constraint.pk": "PRIMARY KEY (k) RELY",
+        "sqlext.constraint.foreign_key_2": "FOREIGN KEY (k) REFERENCES o (id)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ("k, n", r"The column list has 2 columns \(k, n\), the query gives 3 \(k, n, total\)\."),
+        ("k, n STRUCT<a: INT>, total", r"The column `n` of the query is BIGINT, and `n` of the column list is STRUCT<a: INT>\."),
+        ("k INT, n, total", "The column `k` of the query is STRING, and `k` of the column list is INT"),
+        ("k CHAR(3), n, total", "several groups would become one row"),
+        ("k, n, total, CONSTRAINT some EXPECT (n > 0)", "The constraint `some` is EXPECT"),
+        ("k, n DEFAULT 3, total", "Expected NOT NULL or COMMENT"),
+        ("k, n, total, PRIMARY KEY (nothing)", "There is no column `nothing`"),
+        ("k, n, total, PRIMARY KEY (k) ENFORCED", "not ENFORCED"),
+        ("k, n, K", "The column `K` is given twice"),
+    ],
+)
+def test_what_a_column_list_cannot_say_is_refused_and_nothing_is_made(sql: Workshop, listed: str, message: str) -> None:
+    sql.source()
+    with pytest.raises(PySparkException, match=message):
+        sql(f"CREATE STREAMING TABLE t ({listed}) AS {SUMS}")
+    assert not sql.spark.catalog.tableExists("t")
+    assert sql("SHOW FLOWS") == []
+
+
+# ALTER and DROP.
+
+
+def test_alter_changes_options_of_the_flow_and_properties_of_the_table(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {SUMS}")
+    sql("ALTER STREAMING TABLE t SET TBLPROPERTIES ('execution.flush.max-interval' = '3 min', 'team' = 'web')")
+    options = {row.property: row.value for row in sql("DESCRIBE FLOW t")}
+    assert options["option execution.flush.max-interval"].startswith("3 min")
+    assert properties(sql, "t")["team"] == "web"
+    sql("ALTER STREAMING TABLE t ALTER COLUMN n COMMENT 'how many'")
+    assert ("n", "bigint", "how many") in columns(sql, "t")
+    sql("ALTER STREAMING TABLE t UNSET TBLPROPERTIES ('team')")
+    assert "team" not in properties(sql, "t")
+    sql("INSERT INTO ev VALUES ('z', 1)")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+def test_alter_refuses_what_comes_from_the_query_and_what_is_no_streaming_table(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {SUMS}")
+    for change in ("ADD COLUMN x INT", "RENAME TO u", "ALTER COLUMN n TYPE STRING", "SET LOCATION '/tmp/x'"):
+        with pytest.raises(PySparkException, match="Expected "):
+            sql(f"ALTER STREAMING TABLE t {change}")
+    with pytest.raises(PySparkException, match="2 ages"):
+        sql("ALTER STREAMING TABLE t SET TBLPROPERTIES ('execution.flush.max-interval' = '2 ages')")
+    with pytest.raises(PySparkException, match=r"spark_catalog\.default\.ev is no streaming table"):
+        sql("ALTER STREAMING TABLE ev SET TBLPROPERTIES ('a' = 'b')")
+    with pytest.raises(PySparkException, match=r"There is no streaming table spark_catalog\.default\.nothing"):
+        sql("ALTER STREAMING TABLE nothing SET TBLPROPERTIES ('a' = 'b')")
+
+
+def test_drop_takes_the_flow_and_the_table(sql: Workshop) -> None:
+    sql.source()
+    sql("CREATE SCHEMA other")
+    sql(f"CREATE STREAMING TABLE other.t AS {SUMS}")
+    sql("USE other")
+    sql("DROP STREAMING TABLE T")
+    assert sql("SHOW FLOWS") == []
+    assert not sql.spark.catalog.tableExists("other.t")
+    assert sql("DROP STREAMING TABLE IF EXISTS t")[0][0] == "there is no streaming table spark_catalog.other.t"
+    with pytest.raises(PySparkException, match=r"There is no streaming table spark_catalog\.other\.t"):
+        sql("DROP STREAMING TABLE t")
+
+
+def test_drop_takes_a_table_whose_flow_is_gone_and_no_other_table(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {SUMS}")
+    sql("DROP FLOW t")
+    sql("DROP STREAMING TABLE t")
+    assert not sql.spark.catalog.tableExists("t")
+    sql("CREATE TABLE fed (k STRING, v INT) USING delta")
+    sql("CREATE FLOW f AS INSERT INTO fed SELECT * FROM STREAM ev")
+    with pytest.raises(PySparkException, match=r"spark_catalog\.default\.fed is no streaming table"):
+        sql("DROP STREAMING TABLE fed")
+    assert [row.name for row in sql("SHOW FLOWS")] == ["f"]
+
+
+# Flows.
+
+
+def test_the_comment_of_a_flow_is_kept_over_a_restart(sql: Workshop) -> None:
+    sql.source()
+    sql("CREATE TABLE fed (k STRING, v INT) USING delta")
+    sql("CREATE FLOW f COMMENT 'it''s for the web team' AS INSERT INTO fed SELECT * FROM STREAM ev")
+    assert sql.shown("f").comment == "it's for the web team"
+    sql.crash()
+    sql.take_up()
+    assert sql.shown("f").comment == "it's for the web team"
+    assert ("comment", "it's for the web team") in [tuple(row) for row in sql("DESCRIBE FLOW f")]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["SELECT k, v FROM STREAM ev IDENTIFIED BY events", SUMS.replace("STREAM ev", "STREAM ev IDENTIFIED BY `the events` AS e")],
+)
+def test_a_stream_with_a_name_goes_on_after_a_restart(sql: Workshop, query: str) -> None:
+    sql.source()
+    sql("SET spark.sql.streaming.queryEvolution.enableSourceEvolution = true")
+    sql(f"CREATE STREAMING TABLE t AS {query}")
+    sql("WAIT FLOW t")
+    sql.crash()
+    sql("INSERT INTO ev VALUES ('a', 9)")
+    assert sql.take_up() == ["t"]
+    sql("WAIT FLOW t")
+    plain = query.replace("STREAM ev IDENTIFIED BY `the events` AS e", "ev").replace("STREAM ev IDENTIFIED BY events", "ev")
+    assert sql.batch("SELECT * FROM t") == sql.batch(plain)
+
+
+def test_without_source_evolution_spark_says_so(sql: Workshop) -> None:
+    sql.source()
+    with pytest.raises(AnalysisException, match=r"spark\.sql\.streaming\.queryEvolution\.enableSourceEvolution"):
+        sql("CREATE STREAMING TABLE t AS SELECT k, v FROM STREAM ev IDENTIFIED BY events")
+    with pytest.raises(PySparkException, match="`IDENTIFIED BY events` names a stream in a checkpoint"):
+        sql("SELECT k, count(*) FROM STREAM ev IDENTIFIED BY events GROUP BY k GLOBAL WINDOW END OF STREAM")
+
+
+def test_insert_replace_where_of_a_stream_is_refused(sql: Workshop) -> None:
+    sql.source()
+    sql("CREATE TABLE fed (k STRING, v INT) USING delta")
+    with pytest.raises(PySparkException, match=r"INSERT INTO \.\. REPLACE cannot read a stream"):
+        sql("INSERT INTO fed REPLACE WHERE k = 'a' SELECT * FROM STREAM ev")
+    query = "SELECT k, sum(v) AS v FROM STREAM ev WHERE k IS NULL GROUP BY k GLOBAL WINDOW END OF STREAM"
+    sql(f"INSERT INTO fed REPLACE WHERE k IS NULL {query}")
+    assert sql.batch("SELECT * FROM fed") == [(None, 3)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k, sum(v) AS n FROM {} GROUP BY k QUALIFY row_number() OVER (ORDER BY n DESC) = 1",
+        "SELECT k, sum(v) AS n FROM {} GROUP BY k HAVING n > 1 QUALIFY max(n) OVER () = n",
+        "SELECT DISTINCT k FROM {} QUALIFY row_number() OVER (ORDER BY k) < 3",
+    ],
+)
+def test_qualify_above_an_aggregate_equals_batch(sql: Workshop, query: str) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {query.format('STREAM ev')}")
+    for values in ("('b', 5)", "('a', 90)"):
+        sql(f"INSERT INTO ev VALUES {values}")
+        sql("WAIT FLOW t")
+        assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+
+
+# Paths.
+
+
+@pytest.mark.parametrize("recovery", ["true", "false"])
+def test_a_job_fills_a_table_that_is_named_by_its_path(sql: Workshop, tmp_path: Path, recovery: str) -> None:
+    sql.source()
+    sql(f"SET execution.batch.job-recovery.enabled = {recovery}")
+    path = f"delta.`{tmp_path / 'made'}`"
+    query = COUNTS.format("STREAM ev") + " GLOBAL WINDOW END OF STREAM"
+    (said,) = sql(f"CREATE TABLE {path} USING delta AS {query}")
+    assert "3 rows" in said[0]
+    assert sql.batch(f"SELECT * FROM {path}") == sql.batch(COUNTS.format("ev"))
+    with pytest.raises(PySparkException, match="already"):
+        sql(f"CREATE TABLE {path} USING delta AS {query}")
+    sql(f"INSERT INTO {path} {query}")
+    assert sql.batch(f"SELECT count(*) FROM {path}") == [(6,)]
+    with pytest.raises(PySparkException):
+        sql(f"INSERT INTO delta.`{tmp_path / 'nothing'}` {query}")
+
+
+def test_a_flow_appends_to_a_table_that_is_named_by_its_path(sql: Workshop, tmp_path: Path) -> None:
+    sql.source()
+    path = f"delta.`{tmp_path / 'fed'}`"
+    sql(f"CREATE TABLE {path} (k STRING, v INT) USING delta")
+    sql(f"CREATE FLOW f AS INSERT INTO {path} SELECT * FROM STREAM ev")
+    sql("WAIT FLOW f")
+    assert sql.batch(f"SELECT * FROM {path}") == sql.batch("SELECT * FROM ev")
