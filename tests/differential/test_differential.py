@@ -84,7 +84,7 @@ def _smallest(sql: Workshop, failure: Outcome, around: Scenario) -> str:
         again = Group(sql, queries, alone).run() if time.monotonic() < until else []
         found = next((each for each in again if _is_same_failure(each, failure)), None)
         last = found or last
-        return found and found.query
+        return found.query if found else None
 
     shrink(failure.query, first_failing, rounds=30, at_once=8)
     return describe(last, around)
