@@ -120,7 +120,12 @@ class ScalaFunction:
 
 def texts_of(spark: SparkSession | SparkContext, scala_map: Any) -> dict[str, str]:
     """A Scala map from texts to texts, or an array of such pairs, in one round trip."""
-    return dict(json.loads(_mapper(_client_of(spark)).writeValueAsString(scala_map)))
+    return dict(json.loads(json_of(spark, scala_map)))
+
+
+def json_of(spark: SparkSession | SparkContext, java_object: Any) -> str:
+    """What an object of Java's holds, as JSON, in one round trip."""
+    return str(_mapper(_client_of(spark)).writeValueAsString(java_object))
 
 
 @functools.lru_cache(maxsize=1)

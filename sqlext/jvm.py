@@ -22,7 +22,7 @@ from sqlext.java import items_of, java_of, scala_seq, texts_of
 from sqlext.plan import OutputMode
 from sqlext.redaction import ADDRESS_NAMES, SECRET_NAMES, Redaction
 
-_EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;")  # what follows is no sentence
+_EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;|;\n[~'!]*[A-Z]")  # what follows is no sentence
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
 _ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition around what went wrong in a task that writes files
 _TRACEBACK = "Traceback (most recent call last):\n"

@@ -26,7 +26,7 @@ from sqlext.answers import Answer, Deferred, Table, relation_sql
 from sqlext.detect import is_ours
 from sqlext.errors import Position, SqlextError
 from sqlext.functions import AGGREGATE_SET
-from sqlext.java import items_of, java_of, kept
+from sqlext.java import items_of, java_of, json_of, kept
 from sqlext.jvm import reason_of
 from sqlext.parameters import substitute
 from sqlext.redaction import Redaction
@@ -253,7 +253,7 @@ class _Parser(_JavaObject):
         They come through the sessions and parsers that all clients use, so the stack of the thread that asks is what tells them.
         """
         frames = self._seam.jvm.java.lang.Thread.currentThread().getStackTrace()
-        return _PIPELINES in str(self._seam.jvm.java.util.Arrays.toString(frames))  # one call, where each frame would be one
+        return _PIPELINES in json_of(self._seam.context, frames)  # one call, where each frame would be one
 
     def __getattr__(self, name: str) -> Any:
         """parseExpression, parseDataType and the like go straight through."""

@@ -13,6 +13,15 @@ from sqlext.options import HINTS
 from sqlext.partition_functions import OPERATORS
 from sqlext.plan import INTERNAL_PREFIX, References
 
+_SPARKS_NAMES = {
+    "approx_quantile": "percentile_approx",
+    "bitwise_and_agg": "bit_and",
+    "bitwise_or_agg": "bit_or",
+    "bitwise_xor_agg": "bit_xor",
+    "quantile": "percentile",
+}
+"""Functions that sqlglot calls otherwise than Spark."""
+
 
 def function_name(node: exp.Expr) -> str:
     """A call's name in lower case, as Spark knows it; an empty string for what is no call."""
@@ -21,7 +30,7 @@ def function_name(node: exp.Expr) -> str:
     if isinstance(node, exp.Any):  # `= ANY (..)` to sqlglot; by itself it is the aggregate
         return "" if isinstance(node.parent, exp.Binary) and node.parent.expression is node else "any"
     if isinstance(node, exp.Func):
-        known = [name.lower() for name in node.sql_names()]
+        known = [_SPARKS_NAMES.get(name.lower(), name.lower()) for name in node.sql_names()]
         return next((name for name in known if name in AGGREGATES), known[0] if known else "")
     return ""
 

@@ -81,6 +81,7 @@ class MergeableAggregate:
     def __init__(self, frame: DataFrame) -> None:
         spark = frame.sparkSession
         self._java = java_of(spark)
+        self._names = list(frame.columns)
         above, aggregate = _cut(frame._jdf.queryExecution().analyzed())
         _refuse_what_has_no_partial_results(spark, aggregate)
         has_session = _has_session(aggregate)
@@ -207,7 +208,8 @@ class MergeableAggregate:
             if self._above_final or not _is_its_buffer(spark, function):
                 return ()
             stored.append(each.resultAttribute().exprId())
-        shown = [(_source(result), str(result.name())) for result in items_of(final.resultExpressions())]
+        results = items_of(final.resultExpressions())
+        shown = [(_source(result), name) for result, name in zip(results, self._names_of(results), strict=True)]
         names = [next((name for source, name in shown if source is not None and source.equals(each)), "") for each in stored]
         return tuple(names) if all(names) and _ROWS not in names else ()
 
@@ -269,7 +271,12 @@ class MergeableAggregate:
             plan = self._over_partials(spark, merged)
             for node in reversed(self._results_steps(spark)):
                 plan = node.withNewChildren(scala_seq(spark, [plan]))
-            return frame_over(spark, plan, items_of(plan.output()))
+            output = items_of(plan.output())
+            return frame_over(spark, plan, [alias(spark, *pair) for pair in zip(output, self._names_of(output), strict=True)])
+
+    def _names_of(self, results: list[Any]) -> list[str]:
+        """Give the names of the query's columns to results: the optimizer calls `K` k, where that is the column's name below."""
+        return [*self._names, *(str(each.name()) for each in results[len(self._names) :])]
 
     def _results_steps(self, spark: SparkSession) -> list[Any]:
         """The nodes that make results, outermost first, as of now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, PySparkException
 
 from tests.integration.workshop import Workshop
 from tests.support import rows
@@ -76,14 +76,14 @@ def test_names_follow_the_sessions_setting(source: Workshop) -> None:
 
 
 def test_a_key_that_no_column_carries_is_refused(source: Workshop) -> None:
-    with pytest.raises(ParseException, match="a group is not one row"):
+    with pytest.raises(PySparkException, match="a group is not one row"):
         source("CREATE STREAMING TABLE t AS SELECT k, explode(collect_list(v)) AS v FROM STREAM src GROUP BY k")
     assert source("SHOW FLOWS") == []
 
 
 def test_a_column_without_a_name_has_the_users_text(source: Workshop) -> None:
     query = "SELECT k, count(DISTINCT v), count(*), max(DISTINCT s) FROM {} GROUP BY k"
-    with pytest.raises(ParseException, match=r"The column `count\(DISTINCT v\)` cannot be stored"):
+    with pytest.raises(PySparkException, match=r"The column `count\(DISTINCT v\)` cannot be stored"):
         source(f"CREATE STREAMING TABLE t AS {query.format('STREAM src')}")
     source(f"INSERT INTO src VALUES {MORE[0]}")
     properties = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
