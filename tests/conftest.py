@@ -30,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")
     parser.addoption("--clients", type=int, default=4, help="Thrift clients side by side; by hand, 32")
     parser.addoption("--statements", type=int, default=12, help="statements of each of them; by hand, 100")
+    parser.addoption("--queries", type=int, default=60, help="generated queries of the differential test; by hand, 2000")
+    parser.addoption("--seed", type=int, default=24, help="of the differential test's queries, rows and restarts")
     parser.addoption("--sessions", type=int, default=30, help="Thrift sessions, one after the other; by hand, 2000")
 
 

@@ -1,0 +1,268 @@
+"""Runs a group of queries at once, as flows over one source and as bounded queries, and compares each with its batch query."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from pyspark.errors import PySparkException
+
+from sqlext.storage import HadoopPath
+from tests.differential.compare import Leniency, Result, difference
+from tests.differential.data import CREATE, CREATE_DIM, INSERT_DIM, Commits
+from tests.differential.tree import Form, Query
+from tests.integration.workshop import Workshop
+
+BACKENDS = ("rocksdb", "delta")
+WAYS = (*BACKENDS, "end of stream")
+_REFUSAL = "_LEGACY_ERROR_TEMP_3100"  # the condition that sqlext's own messages travel under
+_NOT_REFUSALS = ("sqlext failed on this statement", "The rule ", "Rule `")
+_SETTINGS = {  # much runs once, over a few rows
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.stats.collect": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+class Verdict(Enum):
+    """What became of a query in one way."""
+
+    EQUAL = "equal"
+    REFUSED = "refused"
+    DIFFERENT = "different"
+    ERROR = "error"
+    NOT_IN_BATCH = "not in batch"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A query's verdict in one way.
+
+    Attributes:
+        way: a state backend, or "end of stream".
+        detail: the reason of a refusal, what differs, or the error; of a batch query that fails, its error.
+    """
+
+    query: Query
+    way: str
+    verdict: Verdict
+    detail: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        return self.verdict in (Verdict.DIFFERENT, Verdict.ERROR)
+
+    @property
+    def reason(self) -> str:
+        """The detail without what is the query's own: names, literals, numbers."""
+        return normalised(self.detail)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What happens around the queries of a group.
+
+    Attributes:
+        commits: of the source; the first one is there before the flows.
+        restarts: what happens before the commit of that number: "crash", "stop", or nothing.
+        buffered: for each query whether its flows buffer results; over again where there are more queries.
+        ways: in which the queries run.
+    """
+
+    commits: Commits
+    restarts: tuple[str, ...]
+    buffered: tuple[bool, ...]
+    ways: tuple[str, ...] = WAYS
+
+
+def scenario(random_: random.Random, commits: Commits, ways: tuple[str, ...] = WAYS) -> Scenario:
+    """A scenario with at least one restart."""
+    count = len(commits.rows)
+    restarts = [random_.choice(("", "crash", "stop")) for _ in range(count)]
+    restarts[random_.randrange(1, count)] = random_.choice(("crash", "stop"))
+    return Scenario(commits, ("", *restarts[1:]), tuple(random_.random() < 0.5 for _ in range(7)), ways)
+
+
+@contextmanager
+def arena(sql: Workshop) -> Iterator[None]:
+    """The settings under which groups run; afterwards they are as before."""
+    before = {key: sql.spark.conf.get(key, None) for key in _SETTINGS}
+    for key, value in _SETTINGS.items():
+        sql.spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            sql.spark.conf.unset(key) if old is None else sql.spark.conf.set(key, old)
+
+
+class Group:
+    """One run of some queries over one source.
+
+    Args:
+        queries: at most some twenty, of which each has a flow a backend.
+    """
+
+    def __init__(self, sql: Workshop, queries: Sequence[Query], scenario: Scenario) -> None:
+        self._sql = sql
+        self._queries = queries
+        self._scenario = scenario
+        self._flows: dict[str, tuple[int, str]] = {}
+        self._outcomes: dict[tuple[int, str], Outcome] = {}
+        self._pool = ThreadPoolExecutor(3)
+
+    def run(self) -> list[Outcome]:
+        """The outcome of each query in each way, in their order."""
+        try:
+            self._sql(CREATE)
+            self._sql(CREATE_DIM)
+            self._sql(INSERT_DIM)
+            for at in range(len(self._scenario.commits.rows)):
+                self._step(at)
+            self._bounded(self._expected)
+            return [self._outcome(number, way) for number in range(len(self._queries)) for way in self._scenario.ways]
+        finally:
+            self._pool.shutdown()
+            self._clear()
+
+    def _outcome(self, number: int, way: str) -> Outcome:
+        return self._outcomes.get((number, way), Outcome(self._queries[number], way, Verdict.EQUAL))
+
+    def _step(self, at: int) -> None:
+        self._restart(self._scenario.restarts[at])
+        self._sql(self._scenario.commits.insert(at))
+        self._expected = dict(self._pool.map(lambda n: (n, self._batch(n)), range(len(self._queries))))
+        for number, expected in self._expected.items():
+            if isinstance(expected, str):
+                for way in self._scenario.ways:
+                    self._outcomes[number, way] = Outcome(self._queries[number], way, Verdict.NOT_IN_BATCH, expected)
+        if at == 0:
+            self._create()
+        list(self._pool.map(self._check, self._open()))
+
+    def _batch(self, number: int) -> Result | str:
+        try:
+            return Result.of(self._sql.spark.sql(self._queries[number].render(Form.BATCH)))
+        except PySparkException as error:
+            return str(error).partition("\n")[0]
+
+    def _open(self) -> list[str]:
+        return [flow for flow, key in self._flows.items() if key not in self._outcomes]
+
+    def _create(self) -> None:
+        for way in (each for each in self._scenario.ways if each in BACKENDS):
+            for number, query in enumerate(self._queries):
+                if (number, way) not in self._outcomes:
+                    self._start(number, way, query)
+
+    def _start(self, number: int, way: str, query: Query) -> None:
+        flow = f"t{number}_{way}"
+        buffered = self._scenario.buffered[number % len(self._scenario.buffered)]
+        interval = "'execution.flush.max-interval' = '10 minutes', " if buffered else ""
+        try:
+            properties = f"TBLPROPERTIES ({interval}'state.backend.type' = '{way}')"
+            self._sql(f"CREATE STREAMING TABLE {flow} {properties} AS {query.render(Form.FLOW)}")
+            self._flows[flow] = number, way
+        except Exception as error:  # noqa: BLE001  # whatever comes out of a statement is an outcome
+            self._outcomes[number, way] = Outcome(query, way, *verdict_of(error))
+
+    def _check(self, flow: str) -> None:
+        number, way = self._flows[flow]
+        query, expected = self._queries[number], self._expected[number]
+        assert isinstance(expected, Result)
+        try:
+            self._sql(f"WAIT FLOW {flow}")
+            found = Result.of(self._sql.spark.table(flow))
+        except Exception as error:  # noqa: BLE001
+            self._outcomes[number, way] = Outcome(query, way, Verdict.ERROR, f"{type(error).__name__}: {str(error)[:2000]}")
+            return
+        if different := difference(found, expected, leniency_of(query)):
+            self._outcomes[number, way] = Outcome(query, way, Verdict.DIFFERENT, different)
+
+    def _restart(self, how: str) -> None:
+        if how == "crash":
+            self._sql.crash()
+            self._sql.take_up()
+        elif how == "stop":
+            flows = self._open()
+            for flow in flows:
+                self._quietly(flow, "STOP")
+            for flow in flows:
+                self._quietly(flow, "START")
+
+    def _quietly(self, flow: str, what: str) -> None:
+        number, way = self._flows[flow]
+        try:
+            self._sql(f"{what} FLOW {flow}")
+        except Exception as error:  # noqa: BLE001
+            self._outcomes[number, way] = Outcome(self._queries[number], way, Verdict.ERROR, f"{what}: {str(error)[:2000]}")
+
+    def _bounded(self, expected: dict[int, Result | str]) -> None:
+        way = WAYS[-1]
+        if way in self._scenario.ways:
+            numbers = [number for number in range(len(self._queries)) if (number, way) not in self._outcomes]
+            list(self._pool.map(partial(self._check_bounded, expected=expected), numbers))
+
+    def _check_bounded(self, number: int, expected: dict[int, Result | str]) -> None:
+        query, batch, way = self._queries[number], expected[number], WAYS[-1]
+        assert isinstance(batch, Result)
+        try:
+            found = Result.of(self._sql.spark.sql(query.render(Form.END)))
+        except Exception as error:  # noqa: BLE001
+            self._outcomes[number, way] = Outcome(query, way, *verdict_of(error))
+            return
+        if different := difference(found, batch, leniency_of(query)):
+            self._outcomes[number, way] = Outcome(query, way, Verdict.DIFFERENT, different)
+
+    def _clear(self) -> None:
+        """Take the flows' home and the tables away, all at once."""
+        installed = self._sql.installed
+        if installed.host is not None:
+            home = installed.host.home
+            installed.host.close()
+            installed.host = None
+            HadoopPath(self._sql.spark, home).delete()
+        for row in self._sql("SHOW TABLES"):
+            if not row.isTemporary:
+                self._sql(f"DROP TABLE IF EXISTS {row.tableName}")
+        java: Any = self._sql.spark._jvm
+        java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def leniency_of(query: Query) -> Leniency:
+    shown = query.shown()
+    return Leniency(
+        frozenset(at for at, item in enumerate(shown) if item.value.is_approximate),
+        frozenset(at for at, item in enumerate(shown) if item.value.is_unordered),
+    )
+
+
+def verdict_of(error: Exception) -> tuple[Verdict, str]:
+    """Whether an error is a refusal by name, of sqlext's own."""
+    text = str(error)
+    is_ours = isinstance(error, PySparkException) and error.getCondition() == _REFUSAL
+    if is_ours and not any(each in text for each in _NOT_REFUSALS):
+        return Verdict.REFUSED, re.sub(r"^\[\w+\]\s*", "", text.partition("\n")[0])
+    return Verdict.ERROR, f"{type(error).__name__}: {text[:2000]}"
+
+
+def normalised(reason: str) -> str:
+    """A message without what is one query's own.
+
+    >>> normalised("Column `c1` is an array (line 1, column 9)")
+    'Column `..` is an array'
+    """
+    text = reason.partition("\n")[0]
+    text = re.sub(r" ?\(line \d+, (?:column|pos) \d+\)", "", text)
+    text = re.sub(r"`[^`]*`(?:\.`[^`]*`)*", "`..`", text)
+    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'..'", text)
+    return re.sub(r"\bt\d+_\w+|\d+", "N", text)[:300]
