@@ -9,6 +9,7 @@ from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import BacklogStatus, describe
 from sqlext.execution.host import FlowHost, FlowView
 from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
+from sqlext.names import sql_name
 
 _FLOWS = {
     "name": "STRING",
@@ -26,6 +27,7 @@ _FLOWS = {
     "error": "STRING",
     "note": "STRING",
     "id": "STRING",
+    "full_name": "STRING",
 }
 
 
@@ -38,12 +40,13 @@ def _flow_row(view: FlowView) -> dict[str, Any]:
     spec, progress = view.record.spec, view.progress
     bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
     row: dict[str, Any] = {
-        "name": spec.name,
+        "name": view.name,
         "target": ".".join(spec.target),
         "status": view.status,
         "error": view.error or None,
         "note": bound or (None if view.is_here or view.status != "RUNNING" else "runs in another process"),
         "id": spec.id,
+        "full_name": sql_name(spec.qualified_name),
     }
     if progress is not None:
         row |= {

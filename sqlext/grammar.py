@@ -21,6 +21,7 @@ from sqlext.statements import (
     JobCommand,
     Name,
     Query,
+    RefreshStreamingTable,
     Select,
     SetOption,
     ShowFlows,
@@ -69,12 +70,16 @@ class _Head(Cursor):
             return self._end(DescribeFlow(self._name()))
         if self._take("SET"):
             return self._set()
+        if self._take("REFRESH"):
+            return self._refresh()
         return self._command()
 
     def _bounded(self) -> BoundedStatement | None:
         """A statement of Spark's with GLOBAL WINDOW END OF STREAM in its query; None for all else, and for flows."""
         clause = end_of_stream_at(self._tokens)
-        if clause is None or (self._word() == "CREATE" and self._word_after("CREATE", "OR", "REFRESH") in ("STREAMING", "FLOW")):
+        if clause is None or (
+            self._word() == "CREATE" and self._word_after("CREATE", "OR", "REFRESH", "REPLACE") in ("STREAMING", "FLOW")
+        ):
             return None
         start = self._at
         first, verb = self._tokens[start], self._word()
@@ -160,10 +165,10 @@ class _Head(Cursor):
         position = self._position()
         start = self._at
         self._at += 1
-        refresh = self._take("OR", "REFRESH")
+        refresh, replace = self._take("OR", "REFRESH"), self._take("OR", "REPLACE")
         if self._take("STREAMING"):
             self._expect("TABLE")
-            return self._streaming_table(refresh, position)
+            return self._streaming_table(refresh, replace, position)
         if self._take("FLOW"):
             return self._create_flow(position)
         self._at = start
@@ -172,7 +177,7 @@ class _Head(Cursor):
         self._expect("AS")
         return CreateTableAs(self._query(), position)
 
-    def _streaming_table(self, refresh: bool, position: Position) -> CreateStreamingTable:
+    def _streaming_table(self, refresh: bool, replace: bool, position: Position) -> CreateStreamingTable:
         exists = self._take("IF", "NOT", "EXISTS")
         name = self._name()
         if self._word() == "(":
@@ -185,7 +190,7 @@ class _Head(Cursor):
             else:
                 clauses.append(self._table_clause())
         definition = TableDefinition(tuple(clauses), properties)
-        return CreateStreamingTable(name, self._query(), definition, refresh, exists, position)
+        return CreateStreamingTable(name, self._query(), definition, refresh, replace, exists, position)
 
     def _table_clause(self) -> str:
         """COMMENT '..', LOCATION '..', PARTITIONED BY (..), CLUSTER BY (..) | AUTO | NONE, USING delta: as written."""
@@ -235,7 +240,7 @@ class _Head(Cursor):
         if self._word() == "OVERWRITE":
             raise UnsupportedError(
                 "INSERT OVERWRITE cannot read a stream: a stream has no end at which to overwrite. Use INSERT INTO, "
-                "or CREATE OR REFRESH STREAMING TABLE.",
+                "or CREATE OR REPLACE STREAMING TABLE.",
                 self._position(),
             )
         self._expect("INTO")
@@ -271,6 +276,17 @@ class _Head(Cursor):
         token = self._peek()
         value = self._text[token.start : self._tokens[-1].stop] if token else ""
         return SetOption(key, unquoted(value), position)
+
+    def _refresh(self) -> Statement:
+        position = self._position()
+        self._expect("STREAMING")
+        self._expect("TABLE")
+        name = self._name()
+        is_full = self._take("FULL")
+        waits = not self._take("ASYNC")
+        if waits:
+            self._take("SYNC")
+        return self._end(RefreshStreamingTable(name, is_full, waits, position))
 
     def _command(self) -> Statement:
         verbs = ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER", "RESUME", "CANCEL")

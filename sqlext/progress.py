@@ -36,12 +36,17 @@ _TASKS_SECONDS = 0.5  # asking Spark for its tasks takes several calls
 
 @dataclass(frozen=True)
 class FlowStatus:
-    """A flow at one moment."""
+    """A flow at one moment.
+
+    Attributes:
+        name: as people see it; `full_name`: with catalog and database.
+    """
 
     name: str
     phase: FlowPhase
     progress: FlowProgress
     error: str
+    full_name: tuple[str, ...] = ()
 
     @property
     def has_failed(self) -> bool:

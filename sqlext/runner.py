@@ -301,17 +301,17 @@ class Runner:
             before = [flow.progress.rows_in for flow in self.statuses()]
             for flow in self.statuses():
                 if flow.is_running:
-                    self._wait_for(flow.name, ends)
+                    self._wait_for(flow, ends)
             if before == [flow.progress.rows_in for flow in self.statuses()]:
                 return
 
-    def _wait_for(self, name: str, ends: datetime) -> None:
+    def _wait_for(self, flow: FlowStatus, ends: datetime) -> None:
         try:
-            self._host.wait(name, max(ends - datetime.now(UTC), timedelta()))
+            self._host.wait(flow.full_name, max(ends - datetime.now(UTC), timedelta()))
         except WaitTimeoutError:
             raise
         except SqlextError as error:  # its status tells; the others are waited for all the same
-            logger.error("waiting for flow %s: %s", name, error)
+            logger.error("waiting for flow %s: %s", flow.name, error)
 
     # The end.
 

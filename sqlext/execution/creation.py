@@ -1,7 +1,10 @@
 """Making a flow: what is checked before anything exists, and its record before and after its table is there.
 
-A flow is reserved in the registry first, then its table is made, then it is started. Whoever finds a reservation whose
-process has died undoes it, so no crash leaves a table that belongs to nobody.
+1. All that can be checked is, and nothing is made (`preparation.prepare`).
+2. The flow is reserved in the registry. A host that finds a reservation whose process has died undoes it, so no crash leaves
+   a table that belongs to nobody.
+3. `with_table` makes its tables, and completes its record.
+4. The host starts it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from sqlext.execution import queries, sessions, target
 from sqlext.execution.delta_state import state_in
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import MergeableAggregate, mergeable
+from sqlext.execution.queries import Analysed
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import (
     Column,
@@ -53,15 +57,19 @@ class FlowRequest:
     """What a statement wants: a flow into a table.
 
     Attributes:
-        name: of the flow.
-        table: as written; the current catalog and database complete it.
+        name: of the flow, as written; the current catalog and database complete it, and the table's name.
+        table: as written.
         given: options, by level and key.
         definition: of the table to create; None: the table exists.
         properties: of the table to create.
         columns, by_name: of INSERT INTO.
+        refresh: a flow that is there already goes on.
+        replace: it takes the place of a flow that is there.
+        query: `detect.normal_text` of the query.
+        clauses: the same of the table's.
     """
 
-    name: str
+    name: tuple[str, ...]
     table: tuple[str, ...]
     plan: FlowPlan
     statement: str
@@ -71,7 +79,29 @@ class FlowRequest:
     columns: tuple[str, ...] = ()
     by_name: bool = False
     refresh: bool = False
+    replace: bool = False
     if_not_exists: bool = False
+    query: str = ""
+    clauses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the checks of a flow have found out, so that it is found out once.
+
+    Attributes:
+        analysed: its queries.
+        states: of each streaming query, as `state_of` gives it.
+        durable: of each, as `queries.durable_because` gives it.
+        table: the target, if it is there and the flow is to write into it.
+        columns: of the query and that table.
+    """
+
+    analysed: Analysed
+    states: tuple[tuple[MergeableAggregate | None, str], ...]
+    durable: tuple[str, ...]
+    table: target.Target | None = None
+    columns: tuple[Column, ...] = ()
 
 
 def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -79,19 +109,23 @@ def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return [part.lower() for part in one] == [part.lower() for part in other]
 
 
-def existing(records: Records, request: FlowRequest, table: tuple[str, ...]) -> FlowRecord | None:
-    """The flow that a statement makes again: the one of its streaming table, or the one of CREATE FLOW's name."""
+def existing(records: Records, request: FlowRequest, name: tuple[str, ...], table: tuple[str, ...]) -> FlowRecord | None:
+    """The flow that a statement makes again: the one of its streaming table, or the one of CREATE FLOW's name.
+
+    Args:
+        name, table: the request's, qualified.
+    """
     if request.definition is not None:
         return next((record for record in records.values() if same_name(record.spec.target, table)), None)
-    return next((record for record in records.values() if record.spec.name.lower() == request.name.lower()), None)
+    return next((record for record in records.values() if same_name(record.spec.qualified_name, name)), None)
 
 
-def check_free(records: Records, name: str, table: tuple[str, ...], replaced: FlowRecord | None = None) -> None:
-    """Raise NameTakenError when a flow other than `replaced` has the name, or writes to the table."""
+def check_free(records: Records, name: tuple[str, ...], table: tuple[str, ...], replaced: FlowRecord | None = None) -> None:
+    """Raise NameTakenError when a flow other than `replaced` has the name, or writes to the table; both are qualified."""
     for record in records.values():
         if replaced is not None and record.spec.id == replaced.spec.id:
             continue
-        if record.spec.name.lower() == name.lower():
+        if same_name(record.spec.qualified_name, name):
             raise NameTakenError(
                 f"There is a flow `{record.spec.name}` already, into {'.'.join(record.spec.target)}. Choose another name, or "
                 "DROP FLOW it."
@@ -103,8 +137,12 @@ def check_free(records: Records, name: str, table: tuple[str, ...], replaced: Fl
             )
 
 
-def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> None:
-    """Raise UnsupportedError when Spark cannot run the query as a stream, or it streams a table that a flow changes in place."""
+def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> Analysed:
+    """Analyse a flow's queries.
+
+    Raises:
+        UnsupportedError: Spark cannot run one as a stream, or it streams a table that a flow changes in place.
+    """
     parts = [relation.name for hybrid in plan.hybrids for relation in hybrid.relations if relation.name]
     for written in (*(source.name for source in plan.graph.streams), *parts):
         name = target.qualified(session, written)
@@ -120,28 +158,42 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records) -> None
         if not frame.isStreaming:
             raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
         jvm.check_streaming(frame, plan.output_mode)
+    return analysed
 
 
-def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
+def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...], analysed: Analysed) -> None:
     """Before anything is touched, see whether a streaming table's table can be made.
 
     Raises:
-        NameTakenError: it is there, unless it is to be refreshed and a flow made it.
+        NameTakenError: it is there, unless it is to be replaced and a flow made it.
         SchemaError: it cannot have the query's columns.
     """
     if request.definition is None:
         return
-    target.check_names(queries.analyse(session, request.plan).output.drop(QUALIFIES).columns)
+    target.check_names(analysed.output.drop(QUALIFIES).columns)
     if not target.exists(session, name):
         return
-    if not (request.refresh and FLOW_PROPERTY in target.describe(session, name).properties):
+    is_left = FLOW_PROPERTY in target.describe(session, name).properties
+    if not (request.replace and is_left):
+        advice = "CREATE OR REPLACE STREAMING TABLE makes it anew" if is_left else "DROP TABLE it"
+        left = ", which a flow made that is gone" if is_left else ""
         raise NameTakenError(
-            f"There is a table {'.'.join(name)} already. DROP TABLE it, choose another name, or feed it with INSERT INTO."
+            f"There is a table {'.'.join(name)} already{left}. {advice}, choose another name, or feed it with INSERT INTO."
         )
 
 
-def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> FlowSpec:
+def reserve(
+    session: SparkSession,
+    request: FlowRequest,
+    full_name: tuple[str, ...],
+    name: tuple[str, ...],
+    replaced: FlowRecord | None = None,
+) -> FlowSpec:
     """The flow as it is recorded before its table exists.
+
+    Args:
+        full_name, name: of the flow and of its target, qualified.
+        replaced: whose place it takes.
 
     Its location is that of a managed table to be made, when nothing lies there yet: all that is found there later came from
     the making.
@@ -154,7 +206,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         location = "" if location and HadoopPath(session, location).names() else location
     return FlowSpec(
         id=uuid.uuid4().hex,
-        name=request.name,
+        name=full_name[-1],
         target=name,
         target_location=location,
         target_id="",
@@ -163,9 +215,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         above=plan.above,
         stages=tuple(StageSpec(stage.name, stage.sql, stage.after) for stage in plan.stages),
         operators=tuple(_operator(operator) for operator in plan.graph.operators),
-        sources=tuple(
-            SourceSpec(source.alias.lower(), source.name, texts_by_level(_own(source))) for source in plan.graph.streams
-        ),
+        sources=sources_of(plan),
         hybrids=plan.hybrids,
         owns_target=request.definition is not None,
         replaces_table=request.definition is not None and target.exists(session, name),
@@ -176,7 +226,16 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         settings=jvm.session_settings(session),
         variables=sessions.variables_of(session, plan.references),
         session_bound=sessions.bound_to(session, plan.references),
+        full_name=full_name,
+        query=request.query,
+        clauses=request.clauses,
+        replaces="" if replaced is None else replaced.spec.id,
     )
+
+
+def sources_of(plan: FlowPlan) -> tuple[SourceSpec, ...]:
+    """The record of a plan's streams."""
+    return tuple(SourceSpec(source.alias.lower(), source.name, texts_by_level(_own(source))) for source in plan.graph.streams)
 
 
 def _operator(operator: Operator) -> OperatorSpec:
@@ -189,38 +248,29 @@ def _own(source: Source) -> dict[Level, dict[str, Given]]:
     return {level: {k: v for k, v in values.items() if k in PER_SOURCE} for level, values in source.options.items()}
 
 
-def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home: HadoopPath, rocksdb_because: str) -> FlowSpec:
-    """Make the flow's tables, or look its target up, and complete its record.
+def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, prepared: Prepared, home: HadoopPath) -> FlowSpec:
+    """Make the flow's tables, and complete its record.
 
     Args:
         home: the flow's folder; maintained aggregates lie there, and partial results.
-        rocksdb_because: as `no_delta_state` tells.
-
-    Raises:
-        SchemaError, NotFoundError, UnsupportedError: the table cannot take the query's rows; nothing was made then.
     """
-    analysed = queries.analyse(session, request.plan)
-    if request.definition is None:
-        _refuse_to_replace(request)
-        table = target.describe(session, spec.target)
-        columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
-        key = key_columns(request.plan.key, columns)
-        target.check_key(analysed.output, table, [column for column in columns if column.target in key])
-        if request.plan.output_mode is OutputMode.UPDATE and not key:
-            _refuse_rows_of_others(session, request, spec.target)
-    else:
+    table, columns = prepared.table, prepared.columns
+    if table is None:
+        if request.definition is None:
+            raise AssertionError("only a streaming table has no table before its flow")
         properties = {**request.properties, FLOW_PROPERTY: spec.id}
-        output = analysed.output.drop(QUALIFIES).schema
-        table = target.create(session, spec.target, output, request.definition, properties, request.refresh)
+        output = prepared.analysed.output.drop(QUALIFIES).schema
+        table = target.create(session, spec.target, output, request.definition, properties, request.replace)
         columns = tuple(Column(column, column, kind) for column, kind in table.columns.items())
+    each = zip(request.plan.queries, prepared.analysed.streams, prepared.durable, prepared.states, strict=True)
     streams = tuple(
         _with_state(
-            _stream(session, request.plan, query, frame, columns, target.home_of(home, query.name)),
-            *state_of(frame, request.plan.output_mode, rocksdb_because),
+            _stream(session, request.plan, query, frame, columns, durable, target.home_of(home, query.name)),
+            *state,
             target.home_of(home, query.name),
             bool(query.name) or request.definition is not None,
         )
-        for query, frame in zip(request.plan.queries, analysed.streams, strict=True)
+        for query, frame, durable, state in each
     )
     return replace(
         spec,
@@ -238,6 +288,7 @@ def _stream(
     query: MaintainedAggregate,
     frame: DataFrame,
     columns: tuple[Column, ...],
+    durable_because: str,
     home: HadoopPath,
 ) -> StreamSpec:
     """The record of one streaming query; a maintained aggregate gets its table."""
@@ -251,7 +302,7 @@ def _stream(
         key=key_columns(query.key, columns) if plan.output_mode is OutputMode.UPDATE else (),
         columns=columns,
         has_qualifies=QUALIFIES in frame.columns,
-        durable_because=queries.durable_because(frame, plan.output_mode),
+        durable_because=durable_because,
     )
 
 
@@ -325,7 +376,7 @@ def _with_state(
     )
 
 
-def _refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
+def refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
     """An aggregate without GROUP BY keeps one row, which has no key to tell it from others."""
     if session.table(quote_parts(name)).take(1):
         raise UnsupportedError(
@@ -334,7 +385,7 @@ def _refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tu
         )
 
 
-def _refuse_to_replace(request: FlowRequest) -> None:
+def refuse_to_replace(request: FlowRequest) -> None:
     if request.plan.above:
         raise UnsupportedError(
             f"The result of this query replaces all rows of its table at each flush, and {'.'.join(request.table)} may hold "

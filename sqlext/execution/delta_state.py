@@ -295,7 +295,7 @@ class DeltaState:
             what = info_of(found).get("operation", "a commit")
             raise FlowError(
                 f"Version {version} of the table in {self.location}, {what}, changed rows that hold the state of flow "
-                f"`{self._spec.name}`: what it adds to them would be wrong. CREATE OR REFRESH its streaming table."
+                f"`{self._spec.name}`: what it adds to them would be wrong. REFRESH STREAMING TABLE .. FULL computes it anew."
             )
 
 

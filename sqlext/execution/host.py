@@ -18,23 +18,14 @@ from pyspark.sql import SparkSession
 
 from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
-from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError, StatementCanceledError
+from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
 from sqlext.execution import sessions, stages, target
 from sqlext.execution.backlog.pacer import BacklogSettings
-from sqlext.execution.creation import (
-    FLOW_PROPERTY,
-    FlowRequest,
-    check_free,
-    check_query,
-    check_table,
-    existing,
-    no_delta_state,
-    reserve,
-    with_table,
-)
+from sqlext.execution.creation import FLOW_PROPERTY, FlowRequest
 from sqlext.execution.flow import Flow
 from sqlext.execution.jobs.host import JobHost
 from sqlext.execution.lease import Lease
+from sqlext.execution.making import FlowMaker
 from sqlext.execution.registry import (
     EventKind,
     FlowEvent,
@@ -43,10 +34,11 @@ from sqlext.execution.registry import (
     FlowState,
     Records,
     find,
+    find_table,
+    shown_names,
 )
 from sqlext.execution.spec import FlowSpec
 from sqlext.execution.status import FlowPhase, FlowProgress, StageStatus
-from sqlext.names import quote_parts
 from sqlext.options import BACKLOG_LAG_THRESHOLD, CHECKPOINT_INTERVAL_DURING_BACKLOG, STATE_BACKEND, Options, resolve
 from sqlext.storage import HadoopPath
 
@@ -57,13 +49,19 @@ TICK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class FlowView:
-    """A flow as SHOW and DESCRIBE tell it; progress is there only for flows of this process."""
+    """A flow as SHOW and DESCRIBE tell it.
+
+    Attributes:
+        progress: only of flows of this process.
+        name: with as much of its schema as tells it from others.
+    """
 
     record: FlowRecord
     status: str
     progress: FlowProgress | None
     error: str
     is_here: bool
+    name: str
 
 
 class FlowHost:
@@ -82,6 +80,7 @@ class FlowHost:
         self._registry = FlowRegistry(self._home)
         self._lease = Lease(self._home)
         self.jobs = JobHost(self._spark, self._home, self._lease)
+        self._maker = FlowMaker(self._spark, self._home, self._registry, self._lease, self)
         self._lock = threading.RLock()
         self._flows: Mapping[str, Flow] = {}
         self._reported: set[str] = set()
@@ -103,7 +102,7 @@ class FlowHost:
             The names of the flows that run again.
         """
         taken: list[str] = []
-        self._sweep()
+        self._maker.sweep()
         for record in self._registry.read().values():
             if record.state is not FlowState.RUNNING or self._lease.is_alive(record.host):
                 continue
@@ -114,7 +113,7 @@ class FlowHost:
                         "that made it. DROP FLOW it and make it again."
                     )
                 with self._lock:
-                    self._run(record.spec, sessions.restored_session(self._spark, record.spec))
+                    self.run(record.spec, sessions.restored_session(self._spark, record.spec))
                 taken.append(record.spec.name)
             except (SqlextError, *target.SPARK_ERRORS) as error:
                 logger.error("flow %s cannot be taken up: %s", record.spec.name, jvm.reason_of(error))
@@ -152,117 +151,129 @@ class FlowHost:
             A sentence with its name and id.
 
         Raises:
-            SqlextError, PySparkException: nothing was made then.
+            SqlextError, PySparkException: nothing was made then, and nothing that was there is gone.
         """
         with self._lock:
-            self._sweep()
-            name = target.qualified(session, request.table)
-            records = self._registry.read()
-            there = existing(records, request, name)
-            if there is not None and request.if_not_exists:
-                return f"flow {there.spec.name} ({there.spec.id}) exists already, and stays as it is"
-            replaced = there if request.refresh else None
-            check_free(records, request.name, name, replaced)
-            own = sessions.session_for(session, request.plan.references)
-            check_query(own, request.plan, records)
-            check_table(own, request, name)
-            reserved = reserve(own, request, name)
-            self._lease.beat()
-            self._registry.append(partial(self._reserved, reserved, replaced))
-            try:
-                if replaced is not None:
-                    self._retire(replaced)
-                home = self._home.child("flows", reserved.id)
-                lags = any(each.interval is not None for each in self._backlog_of(reserved).values())
-                spec = with_table(own, reserved, request, home, no_delta_state(options, bool(reserved.hybrids) or lags))
-                self._run(spec, own, options)
-                if canceled is not None and canceled.is_set() and replaced is None:  # else there is nothing to go back to
-                    raise StatementCanceledError("The statement was canceled.")
-            except BaseException:
-                with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
-                    self._end(self._flows.get(reserved.id))
-                    self._undo(reserved)
-                raise
-            bound = f"; it reads {', '.join(spec.session_bound)} and so ends with this session" if spec.session_bound else ""
-            return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{bound}"
+            return self._maker.create(session, request, options, canceled)
 
-    def start(self, name: str) -> str:
+    def refresh(self, name: tuple[str, ...]) -> str:
+        """Start the flow of a streaming table, unless it runs."""
+        with self._lock:
+            record = self.record_of_table(name)
+            started = self.start_record(record)
+            return f"flow {record.spec.name} {'started again' if started else 'goes on'}"
+
+    def record_of_table(self, name: tuple[str, ...]) -> FlowRecord:
+        """The record of the flow that made a streaming table.
+
+        Args:
+            name: of the table, qualified.
+
+        Raises:
+            NotFoundError: no flow did.
+        """
+        return find_table(self._registry.read(), name)
+
+    def properties_of(self, spec: FlowSpec) -> dict[str, str]:
+        """The properties of a streaming table that are neither Delta's nor sqlext's; none of one that is gone."""
+        there = target.describe(self._spark, spec.target).properties if target.exists(self._spark, spec.target) else {}
+        return {key: value for key, value in there.items() if not key.startswith("delta.") and key != FLOW_PROPERTY}
+
+    def session_of(self, spec: FlowSpec) -> SparkSession:
+        """A session like the flow's own."""
+        flow = self._flows.get(spec.id)
+        return jvm.clone_session(flow.session) if flow is not None else sessions.restored_session(self._spark, spec)
+
+    def start(self, name: tuple[str, ...]) -> str:
         """Start a flow that was stopped or has failed."""
         with self._lock:
             record = find(self._registry.read(), name)
-            flow = self._flows.get(record.spec.id)
-            if flow is not None and flow.is_running:
+            if not self.start_record(record):
                 return f"flow {record.spec.name} runs already"
-            if record.state is FlowState.RUNNING and flow is None and self._lease.is_alive(record.host):
-                raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
-            session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
-            self._run(record.spec, session)
             return f"flow {record.spec.name} ({record.spec.id}) started"
 
-    def stop(self, name: str) -> str:
+    def start_record(self, record: FlowRecord) -> bool:
+        """Start a flow; False: it runs already."""
+        flow = self._flows.get(record.spec.id)
+        if flow is not None and flow.is_running:
+            return False
+        if record.state is FlowState.RUNNING and flow is None and self._lease.is_alive(record.host):
+            raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
+        session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
+        self.run(record.spec, session)
+        return True
+
+    def stop(self, name: tuple[str, ...]) -> str:
         """Stop a flow, flushed; it stays stopped until START FLOW."""
         with self._lock:
             record = find(self._registry.read(), name)
-            flow = self._here(record)
+            flow = self.here(record)
             if flow is not None:
                 flow.stop()
                 flow.forgive()
             self._record(record.spec.id, EventKind.STOPPED)
             return f"flow {record.spec.name} stopped"
 
-    def flush(self, name: str) -> str:
+    def flush(self, name: tuple[str, ...]) -> str:
         """Flush a flow of this process now."""
         flow = self._running(name)
         flow.flush()
         return f"flow {flow.spec.name} flushed"
 
-    def wait(self, name: str, timeout: timedelta) -> str:
+    def wait(self, name: tuple[str, ...], timeout: timedelta) -> str:
         """Return when all that had arrived is in the target."""
         flow = self._running(name)
         flow.wait(timeout)
         return f"flow {flow.spec.name} is up to date"
 
-    def drop(self, name: str, if_exists: bool) -> str:
+    def drop(self, name: tuple[str, ...], if_exists: bool) -> str:
         """Stop a flow and forget it; its target stays."""
         with self._lock:
             try:
                 record = find(self._registry.read(), name)
             except NotFoundError:
                 if if_exists:
-                    return f"there is no flow {name}"
+                    return f"there is no flow {'.'.join(name)}"
                 raise
-            self._end(self._here(record))
-            self._forget(record.spec)
+            self.end(self.here(record))
+            self.forget(record.spec)
             return f"flow {record.spec.name} dropped; its target {'.'.join(record.spec.target)} stays"
 
-    def alter(self, name: str, properties: Mapping[str, str]) -> str:
+    def alter(self, name: tuple[str, ...], properties: Mapping[str, str]) -> str:
         """Set options; a flow that runs here goes on with them at once."""
         with self._lock:
             record = find(self._registry.read(), name)
             if STATE_BACKEND.key in properties:
                 raise OptionError(
                     f"The state of flow `{record.spec.name}` stays where it is: `{STATE_BACKEND.key}` is for new flows. "
-                    "CREATE OR REFRESH its streaming table with it."
+                    "CREATE OR REPLACE its streaming table with it."
                 )
             spec = record.spec.with_properties(properties)
-            flow = self._here(record)
-            was_running = flow is not None and flow.is_running
-            options = self.options_of(spec)  # refuses what is unknown or out of range
-            goes_on = flow is not None and was_running and flow.set_options(spec, options)
-            if flow is not None and was_running and not goes_on:
-                flow.stop()
-            self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
-            if flow is not None and was_running and not goes_on:
-                self._run(spec, flow.session, options)
+            self.alter_record(record, spec, self.options_of(spec))  # which refuses what is unknown or out of range
             return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
+
+    def alter_record(self, record: FlowRecord, spec: FlowSpec, options: Options) -> None:
+        """Record a flow's options, and let it go on with them."""
+        flow = self.here(record)
+        was_running = flow is not None and flow.is_running
+        goes_on = flow is not None and was_running and flow.set_options(spec, options)
+        if flow is not None and was_running and not goes_on:
+            flow.stop()
+        self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+        if flow is not None and was_running and not goes_on:
+            self.run(spec, flow.session, options)
 
     def views(self) -> list[FlowView]:
         """All flows of the home, by name."""
-        views = [self._view(record) for record in self._registry.read().values()]
-        return sorted(views, key=lambda view: view.record.spec.name.lower())
+        records = self._registry.read()
+        names = shown_names(record.spec for record in records.values())
+        views = [self._view(record, names[record.spec.id]) for record in records.values()]
+        return sorted(views, key=lambda view: view.name.lower())
 
-    def view(self, name: str) -> FlowView:
-        return self._view(find(self._registry.read(), name))
+    def view(self, name: tuple[str, ...]) -> FlowView:
+        records = self._registry.read()
+        record = find(records, name)
+        return self._view(record, shown_names(each.spec for each in records.values())[record.spec.id])
 
     def stages(self, view: FlowView) -> tuple[StageStatus, ...]:
         """The bounded stages of a flow, also of one that does not run here."""
@@ -271,14 +282,17 @@ class FlowHost:
         home = self._home.child("flows", view.record.spec.id)
         return tuple(stages.recorded(self._spark, home, stage.name) for stage in view.record.spec.stages)
 
-    def local_views(self) -> list[tuple[str, FlowPhase, FlowProgress, str]]:
-        """Name, phase, progress and error of each flow of this process; asks no storage, so it may be called often."""
-        return [(flow.spec.name, *flow.status()) for flow in self._flows.values()]
+    def local_views(self) -> list[tuple[str, FlowPhase, FlowProgress, str, tuple[str, ...]]]:
+        """Name, phase, progress, error and qualified name of each flow of this process; asks no storage, so it may be called
+        often."""
+        flows = list(self._flows.values())
+        names = shown_names(flow.spec for flow in flows)
+        return [(names[flow.spec.id], *flow.status(), flow.spec.qualified_name) for flow in flows]
 
     def options_of(self, spec: FlowSpec) -> Options:
         return resolve(spec.levels(), lambda text: jvm.parse_duration(self._spark, text))
 
-    def _backlog_of(self, spec: FlowSpec) -> dict[str, BacklogSettings]:
+    def backlog_of(self, spec: FlowSpec) -> dict[str, BacklogSettings]:
         found: dict[str, BacklogSettings] = {}
         for source in spec.sources:
             options = resolve(spec.levels_of(source), lambda text: jvm.parse_duration(self._spark, text))
@@ -286,37 +300,7 @@ class FlowHost:
             found[source.alias] = BacklogSettings(interval, threshold)
         return found
 
-    # Making.
-
-    def _reserved(self, spec: FlowSpec, replaced: FlowRecord | None, records: Records) -> FlowEvent:
-        check_free(records, spec.name, spec.target, replaced)
-        return FlowEvent(spec.id, EventKind.RESERVED, host=self._lease.host_id, spec=spec.to_json())
-
-    def _sweep(self) -> None:
-        """Undo what processes that died left half made."""
-        for record in self._registry.read().values():
-            if record.state is FlowState.RESERVED and not self._lease.is_alive(record.host):
-                logger.warning("flow %s was not finished by the process that made it, and is undone", record.spec.name)
-                self._undo(record.spec)
-
-    def _undo(self, spec: FlowSpec) -> None:
-        """Leave nothing of a flow that could not be made, `spec` being its reservation: its table goes, if the flow made it."""
-        try:
-            if target.exists(self._spark, spec.target):
-                table = target.describe(self._spark, spec.target)
-                if table.properties.get(FLOW_PROPERTY) == spec.id and not spec.replaces_table:
-                    self._spark.sql(f"DROP TABLE {quote_parts(spec.target)}")
-            elif spec.target_location:
-                HadoopPath(self._spark, spec.target_location).delete()  # files of a table that never got into the catalog
-            self._forget(spec)
-        except (SqlextError, *target.SPARK_ERRORS) as error:
-            logger.error("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
-
-    def _retire(self, record: FlowRecord) -> None:
-        self._end(self._here(record))
-        self._forget(record.spec)
-
-    def _end(self, flow: Flow | None) -> None:
+    def end(self, flow: Flow | None) -> None:
         """Stop a flow whose rows nobody wants any more, or that starts anew and finds them; its last flush may fail."""
         try:
             if flow is not None:
@@ -324,21 +308,21 @@ class FlowHost:
         except (SqlextError, *target.SPARK_ERRORS) as error:
             logger.warning("flow %s did not stop cleanly: %s", flow.spec.name if flow else "", jvm.reason_of(error))
 
-    def _forget(self, spec: FlowSpec) -> None:
+    def forget(self, spec: FlowSpec) -> None:
         self._flows = {key: flow for key, flow in self._flows.items() if key != spec.id}
         self._record(spec.id, EventKind.DROPPED)
         self._home.child("flows", spec.id).delete()
 
     # Running.
 
-    def _run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+    def run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
-        self._end(self._flows.get(spec.id))
+        self.end(self._flows.get(spec.id))
         sessions.prepare(session, self._home.location)
         home = self._home.child("flows", spec.id)
         options = options or self.options_of(spec)
-        flow = Flow(spec, options, self._backlog_of(spec), records[spec.id].epoch, home, session, self._clock)
+        flow = Flow(spec, options, self.backlog_of(spec), records[spec.id].epoch, home, session, self._clock)
         try:
             flow.start()
         except BaseException as error:
@@ -360,17 +344,21 @@ class FlowHost:
             epoch = self._flows[flow_id].epoch if flow_id in self._flows else 0
         self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail))
 
-    def _here(self, record: FlowRecord) -> Flow | None:
+    def running(self, flow_id: str) -> Flow | None:
+        """The flow of this process, whatever its phase."""
+        return self._flows.get(flow_id)
+
+    def here(self, record: FlowRecord) -> Flow | None:
         """The flow in this process; an error when another live process runs it."""
         is_elsewhere = record.state is FlowState.RUNNING and record.host != self._lease.host_id
         if is_elsewhere and self._lease.is_alive(record.host):
             raise FlowError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
         return self._flows.get(record.spec.id)
 
-    def _running(self, name: str) -> Flow:
+    def _running(self, name: tuple[str, ...]) -> Flow:
         record = find(self._registry.read(), name)
         with self._lock:
-            flow = self._here(record)
+            flow = self.here(record)
         if flow is None or (flow.status()[0] is FlowPhase.STOPPED):
             because = f" ({record.error})" if record.error else ""
             raise FlowError(
@@ -378,14 +366,14 @@ class FlowHost:
             )
         return flow
 
-    def _view(self, record: FlowRecord) -> FlowView:
+    def _view(self, record: FlowRecord, name: str) -> FlowView:
         flow = self._flows.get(record.spec.id)
         if flow is None:
             is_elsewhere = record.state is FlowState.RUNNING and self._lease.is_alive(record.host)
             is_lost = record.state is FlowState.RUNNING and not is_elsewhere
-            return FlowView(record, "LOST" if is_lost else record.state.value, None, record.error, False)
+            return FlowView(record, "LOST" if is_lost else record.state.value, None, record.error, False, name)
         phase, progress, error = flow.status()
-        return FlowView(record, phase.value, progress, error, True)
+        return FlowView(record, phase.value, progress, error, True, name)
 
     # The ticker.
 
@@ -422,7 +410,7 @@ class FlowHost:
         try:
             with self._lock:
                 if self._flows.get(flow.spec.id) is flow and not self._closing.is_set():
-                    self._run(flow.spec, flow.session, flow.options)
+                    self.run(flow.spec, flow.session, flow.options)
         except (SqlextError, *target.SPARK_ERRORS) as error:
             logger.error("flow %s could not be started again: %s", flow.spec.name, jvm.reason_of(error))
 

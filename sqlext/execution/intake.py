@@ -161,7 +161,7 @@ class Intake:
             if self.aggregate.fingerprint != self.stream.state_fingerprint:
                 raise SchemaError(
                     "What is stored of this query's aggregate cannot be read any more: Spark or the query's tables have changed. "
-                    "CREATE OR REFRESH its table."
+                    "REFRESH STREAMING TABLE .. FULL computes its table anew."
                 )
             frame = self.aggregate.input
         if self.hybrid is not None:

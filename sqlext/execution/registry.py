@@ -6,6 +6,7 @@ A flow's state is the fold of its events. No Spark job runs, so a statement abou
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -110,17 +111,75 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
     return records
 
 
-def find(records: Records, name: str) -> FlowRecord:
-    """The flow called `name`; case does not matter.
+def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
+    """The flow of a name; case does not matter.
+
+    Args:
+        name: catalog, database and name.
 
     Raises:
-        NotFoundError: with the nearest name.
+        NotFoundError: with the nearest name, or the schema that has one of that name.
     """
-    for record in records.values():
-        if record.spec.name.lower() == name.lower():
-            return record
-    names = [record.spec.name for record in records.values()]
-    raise NotFoundError(f"There is no flow `{name}`.{did_you_mean(name, names)} SHOW FLOWS lists them.")
+    wanted = _folded(name)
+    found = next((record for record in records.values() if _folded(record.spec.qualified_name) == wanted), None)
+    if found is not None:
+        return found
+    elsewhere = [".".join(r.spec.qualified_name) for r in records.values() if _folded(r.spec.qualified_name[-1:]) == wanted[-1:]]
+    known = [record.spec.name for record in records.values()]
+    advice = f" There is {', '.join(f'`{each}`' for each in elsewhere)}." if elsewhere else did_you_mean(name[-1], known)
+    raise NotFoundError(f"There is no flow `{name[-1]}` in {'.'.join(name[:-1])}.{advice} SHOW FLOWS lists them.")
+
+
+def find_by_end(records: Records, text: str) -> FlowRecord:
+    """The one flow whose qualified name ends so, for who knows no current schema.
+
+    Raises:
+        NotFoundError: there is none, or there are several.
+    """
+    end = _folded(text.split("."))
+    found = [record for record in records.values() if _folded(record.spec.qualified_name)[-len(end) :] == end]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"`{'.'.join(record.spec.qualified_name)}`" for record in found)
+        raise NotFoundError(f"There are several flows `{text}`: {names}. Give the schema too.")
+    names = did_you_mean(text, [record.spec.name for record in records.values()])
+    raise NotFoundError(f"There is no flow `{text}`.{names} SHOW FLOWS lists them.")
+
+
+def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
+    """The flow that made a streaming table.
+
+    Args:
+        name: of the table: catalog, database and table.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    specs = [record.spec for record in records.values()]
+    found = next((spec for spec in specs if _folded(spec.target) == _folded(name)), None)
+    if found is None:
+        tables = [spec.target[-1] for spec in specs if spec.owns_target]
+        raise NotFoundError(f"There is no streaming table {'.'.join(name)}.{did_you_mean(name[-1], tables)}")
+    if not found.owns_target:
+        raise NotFoundError(f"{'.'.join(name)} is no streaming table, but one that flow `{found.name}` writes into.")
+    return records[found.id]
+
+
+def shown_names(specs: Iterable[FlowSpec]) -> dict[str, str]:
+    """What flows are called in a list of them, by id: with as much of their schemas as tells them apart."""
+    found = list(specs)
+    names: dict[str, str] = {}
+    for parts in (1, 2, 3):
+        ends = Counter(_folded(spec.qualified_name[-parts:]) for spec in found)
+        for spec in found:
+            if ends[_folded(spec.qualified_name[-parts:])] == 1 or parts == 3:
+                names.setdefault(spec.id, ".".join(spec.qualified_name[-parts:]))
+    return names
+
+
+def _folded(name: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.lower() for part in name)
 
 
 class FlowRegistry(Registry[FlowEvent, FlowRecord]):

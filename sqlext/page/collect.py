@@ -194,7 +194,7 @@ def flow_summary(view: FlowView) -> FlowSummary:
     bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
     return FlowSummary(
         id=spec.id,
-        name=spec.name,
+        name=view.name,
         target=".".join(spec.target),
         status=view.status,
         live=_figures(view.progress) if view.progress is not None else None,

@@ -40,6 +40,7 @@ class StoredHome:
         self._warehouse = warehouse
         self._home = LocalFolder(str(home))
         self._flows: Mapping[str, FlowRecord] = FlowRegistry(self._home).read()
+        self._names = registry.shown_names(record.spec for record in self._flows.values())
         self._jobs: Mapping[str, JobRecord] = JobRegistry(self._home).read()
 
     def overview(self) -> Overview:
@@ -61,7 +62,7 @@ class StoredHome:
             NotFoundError: with the nearest name.
         """
         try:
-            return self._flow(registry.find(self._flows, name))
+            return self._flow(registry.find_by_end(self._flows, name))
         except NotFoundError:
             pass
         try:
@@ -75,7 +76,7 @@ class StoredHome:
     def _view(self, record: FlowRecord) -> FlowView:
         is_running = record.state is FlowState.RUNNING
         status = "LOST" if is_running and not self._is_alive(record.host) else record.state.value
-        return FlowView(record, status, None, record.error, is_here=False)
+        return FlowView(record, status, None, record.error, False, self._names[record.spec.id])
 
     def _status(self, record: JobRecord) -> str:
         is_running = record.state is JobState.RUNNING

@@ -59,7 +59,7 @@
 
 
 {% macro _flow_name(flow) %}
-  {% do return('`' ~ flow.name | replace('`', '``') ~ '`') %}
+  {% do return(flow.full_name) %}
 {% endmacro %}
 
 

@@ -37,7 +37,7 @@
   {%- else -%}
     {%- do properties.update({'sqlext.dbt.fingerprint': fingerprint}) -%}
     {%- call statement('main') -%}
-      create or refresh streaming table {{ relation }}
+      create or {{ 'replace' if is_ours else 'refresh' }} streaming table {{ relation }}
       {{ clauses }}
       {{ comment_clause() }}
       {{ sqlext._tblproperties(properties) }}
