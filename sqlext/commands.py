@@ -189,12 +189,12 @@ class Commands:
         }
         if (wait := waits.get(command.verb)) is not None:
             return Deferred(f"{command.verb} FLOW", lambda: [wait()])
-        changes: dict[str, Callable[[], str]] = {
-            "START": lambda: host().start(name),
-            "STOP": lambda: host().stop(name),
-            "DROP": lambda: host().drop(name, command.if_exists),
+        changes: dict[str, Callable[[threading.Event], str]] = {
+            "START": lambda _: host().start(name),
+            "STOP": lambda canceled: host().stop(name, canceled),
+            "DROP": lambda _: host().drop(name, command.if_exists),
         }
-        return _change(spark, f"{command.verb} FLOW", lambda _: changes[command.verb]())
+        return _change(spark, f"{command.verb} FLOW", changes[command.verb])
 
     def _refresh(self, spark: SparkSession, command: statements.RefreshStreamingTable) -> Answer:
         """Bring a streaming table up to date; FULL: make it anew by its own statement, in the session that its flow has."""

@@ -7,8 +7,9 @@ from typing import Any
 from sqlext.answers import Table
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import BacklogStatus, describe
-from sqlext.execution.host import FlowHost, FlowView
+from sqlext.execution.host import FlowHost
 from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
+from sqlext.execution.views import FlowView
 from sqlext.names import sql_name
 
 _FLOWS = {
@@ -28,6 +29,7 @@ _FLOWS = {
     "note": "STRING",
     "id": "STRING",
     "full_name": "STRING",
+    "next_try": "TIMESTAMP",
 }
 
 
@@ -47,6 +49,7 @@ def _flow_row(view: FlowView) -> dict[str, Any]:
         "note": bound or (None if view.is_here or view.status != "RUNNING" else "runs in another process"),
         "id": spec.id,
         "full_name": sql_name(spec.qualified_name),
+        "next_try": view.next_try,
     }
     if progress is not None:
         row |= {

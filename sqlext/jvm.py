@@ -12,7 +12,7 @@ from typing import Any
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.classic.column import Column
@@ -26,6 +26,7 @@ _EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;")  # what fo
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
 _ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition around what went wrong in a task that writes files
 _TRACEBACK = "Traceback (most recent call last):\n"
+_MOST_CAUSES = 20
 _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
 
@@ -46,6 +47,34 @@ def _without_traceback(text: str) -> str:
     head, found, traceback = text.partition(_TRACEBACK)
     raised = [line for line in traceback.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     return f"{head.rstrip()} {raised[0]}" if found and raised else text
+
+
+def causes_of(error: BaseException) -> list[Any]:
+    """The Java errors behind one of Python's, outermost first; none of an error of Python's own."""
+    java = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    java = java if java is not None else getattr(getattr(error, "_cause", None), "_origin", None)
+    found: list[Any] = []
+    while java is not None and len(found) < _MOST_CAUSES:
+        found.append(java)
+        java = java.getCause()
+    return found
+
+
+def conditions_of(error: BaseException) -> list[str]:
+    """The names of Spark's conditions in an error and its causes, such as TABLE_OR_VIEW_NOT_FOUND."""
+    chain = [error, getattr(error, "_cause", None)]
+    names = [each.getCondition() for each in chain if isinstance(each, PySparkException)]
+    names += [java.getCondition() for java in causes_of(error) if "getCondition" in dir(java)]
+    return [str(name) for name in names if name]
+
+
+def kinds_of(java: Any) -> list[str]:
+    """The names of a Java object's class and of those that it extends."""
+    names, kind = [], java.getClass()
+    while kind is not None:
+        names.append(str(kind.getName()))
+        kind = kind.getSuperclass()
+    return names
 
 
 def parse_duration(spark: SparkSession, text: str) -> timedelta:

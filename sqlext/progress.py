@@ -26,6 +26,7 @@ _STYLES = {
     FlowPhase.STARTING: "yellow",
     FlowPhase.BOUNDED_STAGES: "yellow",
     FlowPhase.STOPPED: "dim",
+    FlowPhase.RETRYING: "yellow",
     FlowPhase.FAILED: "bold red",
     FlowPhase.FENCED: "bold red",
 }
@@ -54,7 +55,8 @@ class FlowStatus:
 
     @property
     def is_running(self) -> bool:
-        return self.phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES, FlowPhase.RUNNING)
+        """Whether it goes on, if only when it is tried again."""
+        return self.phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES, FlowPhase.RUNNING, FlowPhase.RETRYING)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext import jvm
 from sqlext.errors import NameTakenError, UnsupportedError
 from sqlext.execution import queries, sessions, target
+from sqlext.execution.backlog.pacer import BacklogSettings
 from sqlext.execution.delta_state import state_in
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import MergeableAggregate, mergeable
@@ -36,6 +37,8 @@ from sqlext.execution.spec import (
 )
 from sqlext.names import quote_parts
 from sqlext.options import (
+    BACKLOG_LAG_THRESHOLD,
+    CHECKPOINT_INTERVAL_DURING_BACKLOG,
     FLUSH_MAX_INTERVAL,
     FLUSH_MEMORY_BUFFER_ONLY,
     PER_SOURCE,
@@ -43,6 +46,7 @@ from sqlext.options import (
     Given,
     Level,
     Options,
+    resolve,
     texts_by_level,
 )
 from sqlext.plan import QUALIFIES, FlowPlan, MaintainedAggregate, Operator, OutputMode, Source, TableDefinition
@@ -236,6 +240,15 @@ def reserve(
 def sources_of(plan: FlowPlan) -> tuple[SourceSpec, ...]:
     """The record of a plan's streams."""
     return tuple(SourceSpec(source.alias.lower(), source.name, texts_by_level(_own(source))) for source in plan.graph.streams)
+
+
+def backlog_of(spark: SparkSession, spec: FlowSpec) -> dict[str, BacklogSettings]:
+    """What is asked of each of a flow's streams, by alias."""
+    found: dict[str, BacklogSettings] = {}
+    for source in spec.sources:
+        options = resolve(spec.levels_of(source), lambda text: jvm.parse_duration(spark, text))
+        found[source.alias] = BacklogSettings(options[CHECKPOINT_INTERVAL_DURING_BACKLOG], options[BACKLOG_LAG_THRESHOLD])
+    return found
 
 
 def _operator(operator: Operator) -> OperatorSpec:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 
@@ -19,49 +19,25 @@ from pyspark.sql import SparkSession
 from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
 from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
-from sqlext.execution import sessions, stages, target
+from sqlext.execution import faults, sessions, stages, target
 from sqlext.execution.backlog.pacer import BacklogSettings
-from sqlext.execution.creation import FLOW_PROPERTY, FlowRequest
+from sqlext.execution.buffer import is_lost
+from sqlext.execution.creation import FLOW_PROPERTY, FlowRequest, backlog_of
 from sqlext.execution.flow import Flow
 from sqlext.execution.jobs.host import JobHost
 from sqlext.execution.lease import Lease
 from sqlext.execution.making import FlowMaker
-from sqlext.execution.registry import (
-    EventKind,
-    FlowEvent,
-    FlowRecord,
-    FlowRegistry,
-    FlowState,
-    Records,
-    find,
-    find_table,
-    shown_names,
-)
+from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, find, find_table
+from sqlext.execution.retries import Retries
 from sqlext.execution.spec import FlowSpec
-from sqlext.execution.status import FlowPhase, FlowProgress, StageStatus
-from sqlext.options import BACKLOG_LAG_THRESHOLD, CHECKPOINT_INTERVAL_DURING_BACKLOG, STATE_BACKEND, Options, resolve
+from sqlext.execution.status import FlowPhase, StageStatus
+from sqlext.execution.views import FlowView, FlowViews, LocalView
+from sqlext.options import STATE_BACKEND, Options, resolve
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class FlowView:
-    """A flow as SHOW and DESCRIBE tell it.
-
-    Attributes:
-        progress: only of flows of this process.
-        name: with as much of its schema as tells it from others.
-    """
-
-    record: FlowRecord
-    status: str
-    progress: FlowProgress | None
-    error: str
-    is_here: bool
-    name: str
 
 
 class FlowHost:
@@ -83,6 +59,9 @@ class FlowHost:
         self._maker = FlowMaker(self._spark, self._home, self._registry, self._lease, self)
         self._lock = threading.RLock()
         self._flows: Mapping[str, Flow] = {}
+        self._busy: Flow | None = None
+        self._retries = Retries(self._clock)
+        self._views = FlowViews(self._registry, self._lease, self._retries, lambda: self._flows)
         self._reported: set[str] = set()
         self._closing = threading.Event()  # flows are no longer looked at
         self._closed = threading.Event()  # and this host gives no more sign of life
@@ -96,29 +75,31 @@ class FlowHost:
     # Life of the host.
 
     def take_up(self) -> list[str]:
-        """Start the flows that ran when their host ended. One that cannot start is marked failed; the others go on.
+        """Start the flows that ran when their host ended, or waited for their next try. One that cannot start is marked failed,
+        or tried again when what keeps it may pass; the others go on.
 
         Returns:
             The names of the flows that run again.
         """
-        taken: list[str] = []
         self._maker.sweep()
-        for record in self._registry.read().values():
-            if record.state is not FlowState.RUNNING or self._lease.is_alive(record.host):
-                continue
-            try:
-                if record.spec.session_bound:
-                    raise FlowError(
-                        f"Flow `{record.spec.name}` reads {', '.join(record.spec.session_bound)}, which ended with the session "
-                        "that made it. DROP FLOW it and make it again."
-                    )
-                with self._lock:
-                    self.run(record.spec, sessions.restored_session(self._spark, record.spec))
-                taken.append(record.spec.name)
-            except (SqlextError, *target.SPARK_ERRORS) as error:
-                logger.error("flow %s cannot be taken up: %s", record.spec.name, jvm.reason_of(error))
-                self._record(record.spec.id, EventKind.FAILED, detail=jvm.reason_of(error))
-        return taken
+        active = [record for record in self._registry.read().values() if record.is_active]
+        specs = [record.spec for record in active if not self._lease.is_alive(record.host)]
+        return [spec.name for spec in specs if self._take_up(spec)]
+
+    def _take_up(self, spec: FlowSpec) -> bool:
+        try:
+            if spec.session_bound:
+                raise FlowError(
+                    f"Flow `{spec.name}` reads {', '.join(spec.session_bound)}, which ended with the session that made it. DROP "
+                    "FLOW it and make it again."
+                )
+            with self._lock:
+                self.run(spec, sessions.restored_session(self._spark, spec))
+        except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
+            logger.error("flow %s cannot be taken up: %s", spec.name, jvm.reason_of(error))
+            self._note_failure(spec, error)
+            return False
+        return True
 
     def close(self) -> None:
         """Stop all flows of this process, flushed; the registry keeps them as running, for the next host."""
@@ -197,22 +178,45 @@ class FlowHost:
         flow = self._flows.get(record.spec.id)
         if flow is not None and flow.is_running:
             return False
-        if record.state is FlowState.RUNNING and flow is None and self._lease.is_alive(record.host):
+        if record.is_active and flow is None and self._lease.is_alive(record.host):
             raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
         session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
         self.run(record.spec, session)
         return True
 
-    def stop(self, name: tuple[str, ...]) -> str:
-        """Stop a flow, flushed; it stays stopped until START FLOW."""
+    def stop(self, name: tuple[str, ...], canceled: threading.Event | None = None) -> str:
+        """Stop a flow, flushed; it stays stopped until START FLOW.
+
+        A flow that is just being started or stopped, which may take long, is interrupted.
+
+        Args:
+            canceled: set when the client waits no longer; its last flush is then interrupted.
+        """
+        record = find(self._registry.read(), name)
+        busy = self._busy
+        if busy is not None and busy.spec.id == record.spec.id:
+            busy.interrupt()
         with self._lock:
             record = find(self._registry.read(), name)
             flow = self.here(record)
             if flow is not None:
-                flow.stop()
+                with self._busy_with(flow):
+                    flow.stop(canceled)
                 flow.forgive()
+            self._retries.drop(record.spec.id)
             self._record(record.spec.id, EventKind.STOPPED)
-            return f"flow {record.spec.name} stopped"
+            is_partial = flow is not None and flow.work.is_interrupted
+            late = "; its last flush was interrupted, and what it held comes with the next start" if is_partial else ""
+            return f"flow {record.spec.name} stopped{late}"
+
+    @contextmanager
+    def _busy_with(self, flow: Flow) -> Iterator[None]:
+        """While it is started or stopped, STOP FLOW can interrupt a flow. The lock is held."""
+        self._busy = flow
+        try:
+            yield
+        finally:
+            self._busy = None
 
     def flush(self, name: tuple[str, ...]) -> str:
         """Flush a flow of this process now."""
@@ -265,15 +269,15 @@ class FlowHost:
 
     def views(self) -> list[FlowView]:
         """All flows of the home, by name."""
-        records = self._registry.read()
-        names = shown_names(record.spec for record in records.values())
-        views = [self._view(record, names[record.spec.id]) for record in records.values()]
-        return sorted(views, key=lambda view: view.name.lower())
+        return self._views.all()
 
     def view(self, name: tuple[str, ...]) -> FlowView:
-        records = self._registry.read()
-        record = find(records, name)
-        return self._view(record, shown_names(each.spec for each in records.values())[record.spec.id])
+        """The flow of a qualified name."""
+        return self._views.one(name)
+
+    def local_views(self) -> list[LocalView]:
+        """The flows of this process; asks no storage, so it may be called often."""
+        return self._views.local()
 
     def stages(self, view: FlowView) -> tuple[StageStatus, ...]:
         """The bounded stages of a flow, also of one that does not run here."""
@@ -282,23 +286,11 @@ class FlowHost:
         home = self._home.child("flows", view.record.spec.id)
         return tuple(stages.recorded(self._spark, home, stage.name) for stage in view.record.spec.stages)
 
-    def local_views(self) -> list[tuple[str, FlowPhase, FlowProgress, str, tuple[str, ...]]]:
-        """Name, phase, progress, error and qualified name of each flow of this process; asks no storage, so it may be called
-        often."""
-        flows = list(self._flows.values())
-        names = shown_names(flow.spec for flow in flows)
-        return [(names[flow.spec.id], *flow.status(), flow.spec.qualified_name) for flow in flows]
-
     def options_of(self, spec: FlowSpec) -> Options:
         return resolve(spec.levels(), lambda text: jvm.parse_duration(self._spark, text))
 
     def backlog_of(self, spec: FlowSpec) -> dict[str, BacklogSettings]:
-        found: dict[str, BacklogSettings] = {}
-        for source in spec.sources:
-            options = resolve(spec.levels_of(source), lambda text: jvm.parse_duration(self._spark, text))
-            interval, threshold = options[CHECKPOINT_INTERVAL_DURING_BACKLOG], options[BACKLOG_LAG_THRESHOLD]
-            found[source.alias] = BacklogSettings(interval, threshold)
-        return found
+        return backlog_of(self._spark, spec)
 
     def end(self, flow: Flow | None) -> None:
         """Stop a flow whose rows nobody wants any more, or that starts anew and finds them; its last flush may fail."""
@@ -310,6 +302,7 @@ class FlowHost:
 
     def forget(self, spec: FlowSpec) -> None:
         self._flows = {key: flow for key, flow in self._flows.items() if key != spec.id}
+        self._retries.drop(spec.id)
         self._record(spec.id, EventKind.DROPPED)
         self._home.child("flows", spec.id).delete()
 
@@ -324,25 +317,39 @@ class FlowHost:
         options = options or self.options_of(spec)
         flow = Flow(spec, options, self.backlog_of(spec), records[spec.id].epoch, home, session, self._clock)
         try:
-            flow.start()
+            with self._busy_with(flow):
+                flow.start()
         except BaseException as error:
-            self._record(spec.id, EventKind.FAILED, jvm.reason_of(error), flow.epoch)
+            self._note_failure(spec, error, flow.epoch)
+            if flow.is_running:
+                self.end(flow)
             raise
         self._flows = {**self._flows, spec.id: flow}
+        self._retries.forget_plan(spec.id)
         self._reported.discard(spec.id)
+
+    def _note_failure(self, spec: FlowSpec, error: BaseException, epoch: int | None = None) -> None:
+        """Record that a flow has failed: for good, or until its next try."""
+        reason = faults.message_of(error)
+        if not faults.may_pass(error):
+            self._record(spec.id, EventKind.FAILED, reason, epoch)
+        elif spec.id not in self._retries.planned():
+            retry = self._retries.plan(spec, reason)
+            logger.warning("flow %s is tried again at %s: %s", spec.name, retry.at.astimezone().strftime("%H:%M:%S"), reason)
+            self._record(spec.id, EventKind.RETRYING, reason, epoch, retry.at.isoformat())
 
     def _started(self, spec: FlowSpec, records: Records) -> FlowEvent:
         """The next epoch fences the driver before; a flow that lives elsewhere is not taken."""
         record = records[spec.id]
-        if record.state is FlowState.RUNNING and record.host != self._lease.host_id and self._lease.is_alive(record.host):
+        if record.is_active and record.host != self._lease.host_id and self._lease.is_alive(record.host):
             raise FlowError(f"Flow `{spec.name}` runs in another process.")
         complete = spec.to_json() if record.state is FlowState.RESERVED else ""
         return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
 
-    def _record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None) -> None:
+    def _record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None, next_try: str = "") -> None:
         if epoch is None:
             epoch = self._flows[flow_id].epoch if flow_id in self._flows else 0
-        self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail))
+        self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail, next_try=next_try))
 
     def running(self, flow_id: str) -> Flow | None:
         """The flow of this process, whatever its phase."""
@@ -350,7 +357,7 @@ class FlowHost:
 
     def here(self, record: FlowRecord) -> Flow | None:
         """The flow in this process; an error when another live process runs it."""
-        is_elsewhere = record.state is FlowState.RUNNING and record.host != self._lease.host_id
+        is_elsewhere = record.is_active and record.host != self._lease.host_id
         if is_elsewhere and self._lease.is_alive(record.host):
             raise FlowError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
         return self._flows.get(record.spec.id)
@@ -361,19 +368,11 @@ class FlowHost:
             flow = self.here(record)
         if flow is None or (flow.status()[0] is FlowPhase.STOPPED):
             because = f" ({record.error})" if record.error else ""
-            raise FlowError(
-                f"Flow `{record.spec.name}` does not run: it is {record.state.lower()}{because}. START FLOW it first."
-            )
+            advice = "START FLOW it first."
+            if record.next_try is not None:
+                advice = f"It is tried again at {record.next_try.astimezone():%H:%M:%S}; START FLOW tries it now."
+            raise FlowError(f"Flow `{record.spec.name}` does not run: it is {record.state.lower()}{because}. {advice}")
         return flow
-
-    def _view(self, record: FlowRecord, name: str) -> FlowView:
-        flow = self._flows.get(record.spec.id)
-        if flow is None:
-            is_elsewhere = record.state is FlowState.RUNNING and self._lease.is_alive(record.host)
-            is_lost = record.state is FlowState.RUNNING and not is_elsewhere
-            return FlowView(record, "LOST" if is_lost else record.state.value, None, record.error, False, name)
-        phase, progress, error = flow.status()
-        return FlowView(record, phase.value, progress, error, True, name)
 
     # The ticker.
 
@@ -386,33 +385,55 @@ class FlowHost:
                 self._guarded(flow.tick, flow)
                 self._guarded(partial(self._report_failure, flow), flow)
                 self._guarded(partial(self._report_switches, flow), flow)
+            for retry in [] if self._closing.is_set() else self._retries.take_due():
+                self._on_thread(partial(self._try_again, retry.spec), retry.spec)
             if self._lease.has_begun:  # also while the first flow is still being made, or the last flushes run
                 self._guarded(self._lease.beat)
 
     def _report_failure(self, flow: Flow) -> None:
-        phase, _, error = flow.status()
-        if phase is not FlowPhase.FAILED or flow.spec.id in self._reported:
+        phase, _, _ = flow.status()
+        error = flow.error
+        if phase is not FlowPhase.FAILED or flow.spec.id in self._reported or error is None:
             return
         self._reported.add(flow.spec.id)
-        if flow.has_lost_rows:
-            threading.Thread(target=self._start_again, args=(flow,), name=f"sqlext-end-{flow.spec.name}", daemon=True).start()
+        if is_lost(error):
+            logger.warning("flow %s: an executor was lost with buffered rows; starting again to get them back", flow.spec.name)
+            self._on_thread(partial(self._start_again, flow), flow.spec)
         else:
-            self._record(flow.spec.id, EventKind.FAILED, error)
+            self._note_failure(flow.spec, error)
 
     def _report_switches(self, flow: Flow) -> None:
         """Each change between live and backlog is an event of the flow's log."""
         for switch in flow.new_switches():
             self._record(flow.spec.id, EventKind.PHASE, f"{switch.phase.value} at {switch.at.isoformat()}: {switch.because}")
 
+    def _on_thread(self, action: Callable[[], None], spec: FlowSpec) -> None:
+        """Start a flow again beside the ticker: it takes seconds."""
+        threading.Thread(target=self._guarded, args=(action,), name=f"sqlext-end-{spec.name}", daemon=True).start()
+
     def _start_again(self, flow: Flow) -> None:
-        """An executor took buffered rows with it: a new start brings them back. On a thread of its own: it takes seconds."""
-        logger.warning("flow %s: an executor was lost with buffered rows; starting again to get them back", flow.spec.name)
+        """A new start brings back what the flow has lost, or lets it see its sources as they are now."""
+        with self._lock:
+            if self._flows.get(flow.spec.id) is flow and not self._closing.is_set():
+                self._run_or_note(flow.spec, flow.session, flow.options)
+
+    def _try_again(self, spec: FlowSpec) -> None:
+        """The next try of a flow that failed by what may pass, unless somebody has started, stopped or dropped it meanwhile."""
+        with self._lock:
+            record = self._registry.read().get(spec.id)
+            is_waiting = record is not None and record.state is FlowState.RETRYING and record.host == self._lease.host_id
+            if record is None or not is_waiting or self._closing.is_set():
+                return
+            flow = self._flows.get(spec.id)
+            session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
+            self._run_or_note(record.spec, session)
+
+    def _run_or_note(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         try:
-            with self._lock:
-                if self._flows.get(flow.spec.id) is flow and not self._closing.is_set():
-                    self.run(flow.spec, flow.session, flow.options)
-        except (SqlextError, *target.SPARK_ERRORS) as error:
-            logger.error("flow %s could not be started again: %s", flow.spec.name, jvm.reason_of(error))
+            self.run(spec, session, options)
+        except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
+            logger.error("flow %s could not be started again: %s", spec.name, jvm.reason_of(error))
+            self._note_failure(spec, error)  # also where it did not come so far as to start
 
     def _guarded(self, action: Callable[[], None], flow: Flow | None = None) -> None:
         """One flow's trouble must not end the ticker of all."""

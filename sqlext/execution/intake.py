@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext import jvm
 from sqlext.clock import Clock
-from sqlext.errors import FlowError, SchemaError, WaitTimeoutError
+from sqlext.errors import FlowError, SchemaError
 from sqlext.execution import target
 from sqlext.execution.backlog.pacer import Pace, Phase
 from sqlext.execution.catching_up import CatchingUp
@@ -29,13 +30,12 @@ from sqlext.execution.intake_buffer import IntakeBuffer
 from sqlext.execution.mergeable import MergeableAggregate
 from sqlext.execution.running_query import RunningQuery, StopAtBoundary
 from sqlext.execution.spec import StateBackend, StreamSpec
+from sqlext.execution.work import Work
 from sqlext.plan import HybridSource, OutputMode
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
-_REWIND_TIMEOUT = 600.0  # seconds for the one micro-batch that brings all groups back
-_POLL_SECONDS = 0.05
 _NEVER = -1
 
 
@@ -127,30 +127,35 @@ class Intake:
         rows = target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
         self.buffer.open(rows.schema, self.stream.key, committed)
 
-    def rewind(self) -> None:
+    def rewind(self, work: Work) -> None:
         """Get rows back that a memory-only buffer lost with its process or an executor.
 
         The newest micro-batch is run once more, in complete mode: Spark hands over every group from its state store.
 
+        Args:
+            work: tells whether that gets on.
+
         Raises:
-            FlowError: the query failed meanwhile.
-            WaitTimeoutError: at the deadline.
+            FlowError: the query failed meanwhile, or was stopped.
+            WaitTimeoutError: it does not get on.
         """
         self.rewinding_to = self.checkpoint.rewind(self.committed)
         if self.rewinding_to is not None:
             logger.info("flow %s: running micro-batch %d again for all groups", self.name, self.rewinding_to)
             self._start(OutputMode.COMPLETE, Pace(Phase.LIVE))
-            deadline = time.monotonic() + _REWIND_TIMEOUT
-            while not self.checkpoint.is_committed(self.rewinding_to):
-                has_ended = self.has_ended  # before the next look: it ends itself right after the commit
-                if has_ended and not self.checkpoint.is_committed(self.rewinding_to):
-                    raise self.error or FlowError(jvm.reason_of(self.exception() or FlowError("The query ended.")))
-                if time.monotonic() > deadline:
-                    raise WaitTimeoutError(f"Flow `{self.name}` has not got its groups back after {_REWIND_TIMEOUT:.0f} s.")
-                time.sleep(_POLL_SECONDS)
+            work.wait(partial(self._has_rewound, self.rewinding_to), "Getting back the groups")
             self.stop_query()
             self.rewinding_to = None
         self.checkpoint.note_memory_only(self.buffer.can_lose_rows)
+
+    def _has_rewound(self, batch: int, seconds: float) -> bool:
+        has_ended = self.has_ended  # before the look: it ends itself right after the commit
+        if self.checkpoint.is_committed(batch):
+            return True
+        if has_ended:
+            raise self.error or FlowError(jvm.reason_of(self.exception() or FlowError("The query ended.")))
+        time.sleep(seconds)
+        return False
 
     def _analyse(self) -> DataFrame:
         if self.hybrid is not None:

@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from sqlext.errors import FlowError, NotFoundError, did_you_mean
@@ -25,18 +26,24 @@ class EventKind(StrEnum):
     STARTED = "started"
     STOPPED = "stopped"
     FAILED = "failed"
+    RETRYING = "retrying"
     ALTERED = "altered"
     PHASE = "phase"
     DROPPED = "dropped"
 
 
 class FlowState(StrEnum):
-    """What a flow is meant to be; RUNNING is also the state of one whose host died, RESERVED of one that is being made."""
+    """What a flow is meant to be.
+
+    RUNNING is also the state of one whose host died, RESERVED of one that is being made, RETRYING of one that failed by what may
+    pass, and is started again.
+    """
 
     RESERVED = "RESERVED"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
     FAILED = "FAILED"
+    RETRYING = "RETRYING"
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class FlowEvent(RegistryEvent):
     Attributes:
         epoch: of the driver that runs the flow; a driver with an older one is fenced.
         host: the process that runs it.
+        next_try: when a flow that failed is tried again, ISO 8601.
         detail: an error's message; the phase that a flow has changed to, and what of its sources made it.
     """
 
@@ -55,11 +63,16 @@ class FlowEvent(RegistryEvent):
     host: str = ""
     spec: str = ""
     detail: str = ""
+    next_try: str = ""
 
 
 @dataclass(frozen=True)
 class FlowRecord:
-    """A flow as its events tell it."""
+    """A flow as its events tell it.
+
+    Attributes:
+        next_try: of a flow that is RETRYING.
+    """
 
     spec: FlowSpec
     state: FlowState
@@ -67,6 +80,12 @@ class FlowRecord:
     host: str
     error: str
     since: str
+    next_try: datetime | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a process is to run it: its host, or the next one when that is dead."""
+        return self.state in (FlowState.RUNNING, FlowState.RETRYING)
 
 
 Records = Mapping[str, FlowRecord]
@@ -79,6 +98,7 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         EventKind.STARTED: FlowState.RUNNING,
         EventKind.STOPPED: FlowState.STOPPED,
         EventKind.FAILED: FlowState.FAILED,
+        EventKind.RETRYING: FlowState.RETRYING,
     }
     for event in events:
         try:
@@ -92,7 +112,7 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         record = records.get(event.flow_id)
         if record is None:
             continue
-        if event.kind in (EventKind.FAILED, EventKind.STOPPED) and 0 < event.epoch < record.epoch:
+        if event.kind in (EventKind.FAILED, EventKind.RETRYING, EventKind.STOPPED) and 0 < event.epoch < record.epoch:
             continue  # a driver that another has replaced says so; the flow goes on elsewhere
         if event.kind is EventKind.DROPPED:
             del records[event.flow_id]
@@ -105,8 +125,9 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
                 state=states[event.kind],
                 epoch=max(event.epoch, record.epoch),
                 host=event.host,
-                error=event.detail if event.kind is EventKind.FAILED else "",
+                error=event.detail if event.kind in (EventKind.FAILED, EventKind.RETRYING) else "",
                 since=event.at,
+                next_try=datetime.fromisoformat(event.next_try) if event.next_try else None,
             )
     return records
 

@@ -85,4 +85,6 @@ def _replaced_at(spark: SparkSession, location: str, flow_id: str) -> int:
 
 def is_half_made(record: FlowRecord, records: Records) -> bool:
     """Whether a flow whose process has died was not made to its end, and is to be undone."""
-    return record.state is FlowState.RESERVED or (record.state is FlowState.FAILED and record.spec.replaces in records)
+    return record.state is FlowState.RESERVED or (
+        record.state in (FlowState.FAILED, FlowState.RETRYING) and record.spec.replaces in records
+    )

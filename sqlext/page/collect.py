@@ -20,11 +20,12 @@ from pyspark.sql import SparkSession
 from sqlext.clock import Clock, SystemClock
 from sqlext.errors import NotFoundError, SqlextError
 from sqlext.execution.backlog.status import describe
-from sqlext.execution.host import FlowHost, FlowView
+from sqlext.execution.host import FlowHost
 from sqlext.execution.jobs.host import JobView
 from sqlext.execution.jobs.registry import JobRecord, JobState
 from sqlext.execution.spec import FlowSpec
 from sqlext.execution.status import FlowProgress
+from sqlext.execution.views import FlowView
 from sqlext.options import FLUSH_MAX_INTERVAL
 from sqlext.page.files import folder_at
 from sqlext.page.flushes import FlushLog

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from sqlext.errors import NotFoundError, SetupError, did_you_mean
 from sqlext.execution import lease, registry
-from sqlext.execution.host import FlowView
 from sqlext.execution.jobs import registry as job_registry
 from sqlext.execution.jobs.registry import JobRecord, JobRegistry, JobState
-from sqlext.execution.registry import FlowRecord, FlowRegistry, FlowState
+from sqlext.execution.registry import FlowRecord, FlowRegistry
+from sqlext.execution.views import FlowView
 from sqlext.options import OPTIONS, Level
 from sqlext.page.collect import buffering_of, flow_summary, job_detail, job_summary, queries_of, trace_of_flow
 from sqlext.page.files import LocalFolder, folder_at
@@ -74,8 +74,7 @@ class StoredHome:
             raise NotFoundError(f"There is no flow `{name}`, and no one job whose id begins so.{advice}") from None
 
     def _view(self, record: FlowRecord) -> FlowView:
-        is_running = record.state is FlowState.RUNNING
-        status = "LOST" if is_running and not self._is_alive(record.host) else record.state.value
+        status = "LOST" if record.is_active and not self._is_alive(record.host) else record.state.value
         return FlowView(record, status, None, record.error, False, self._names[record.spec.id])
 
     def _status(self, record: JobRecord) -> str:
