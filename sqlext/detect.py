@@ -14,7 +14,7 @@ from sqlext.options import HINTS, HOME_KEY, is_option_key
 from sqlext.partition_functions import OPERATORS
 
 _OUR_WORDS = re.compile(
-    r"\b(?:stream(?:ing)?|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|sqlext"
+    r"\b(?:stream(?:ing)?|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"
     rf"|{'|'.join(OPERATORS)}"
     r"|\w*(?:flush|backlog)\w*)\b",
     re.IGNORECASE,

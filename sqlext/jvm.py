@@ -5,7 +5,7 @@ in `parser.py` (the parser and command seams) and nowhere else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -66,6 +66,14 @@ def conditions_of(error: BaseException) -> list[str]:
     names = [each.getCondition() for each in chain if isinstance(each, PySparkException)]
     names += [java.getCondition() for java in causes_of(error) if "getCondition" in dir(java)]
     return [str(name) for name in names if name]
+
+
+def parameters_of(error: BaseException, conditions: Collection[str]) -> dict[str, str] | None:
+    """What an error says to its message, if it or a cause of it has one of some conditions; None if not."""
+    for java in causes_of(error):
+        if "getCondition" in dir(java) and java.getCondition() in conditions:
+            return {str(key): str(value) for key, value in dict(java.getMessageParameters()).items()}
+    return None
 
 
 def kinds_of(java: Any) -> list[str]:

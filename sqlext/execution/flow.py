@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import partial
 from math import inf
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from sqlext import cancellation, jvm
 from sqlext.backlog_reports import BacklogReport, backlog_report
@@ -35,6 +35,7 @@ from sqlext.execution.flow_meter import FlowMeter
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
 from sqlext.execution.intake import Intake
 from sqlext.execution.interval_trigger import IntervalTrigger, other_pace
+from sqlext.execution.source_changes import explained
 from sqlext.execution.spec import FlowSpec, StreamSpec
 from sqlext.execution.stages import Stages
 from sqlext.execution.status import FlowPhase, FlowProgress
@@ -141,8 +142,9 @@ class Flow:
             self._clock,
             self._batch_begins,
             self._taken,
-            self._append,
+            lambda rows, batch: self._writer.append(rows, batch),
             self._batch_ended,
+            self.spec.owns_target,
         )
 
     # What statements call.
@@ -328,7 +330,7 @@ class Flow:
         for intake in self._intakes:
             if intake.has_failed:
                 if not self._stopping:  # STOP FLOW may have come since the look above, and ended it
-                    self._fail(intake.error or intake.exception() or FlowError("The streaming query ended by itself."))
+                    self._fail(explained(self.session, self.spec, intake.failure))
                 return
         now = self._clock.monotonic()
         if now - self._progress_read >= _PROGRESS_SECONDS:
@@ -349,9 +351,6 @@ class Flow:
         return self._backlog.new_switches()
 
     # Spark's stream threads.
-
-    def _append(self, rows: DataFrame, batch: int) -> None:
-        self._writer.append(rows, batch)
 
     def _batch_begins(self) -> None:
         self._fence.check()

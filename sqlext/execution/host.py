@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
 from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
-from sqlext.execution import faults, sessions, stages, target
-from sqlext.execution.backlog.pacer import BacklogSettings
+from sqlext.execution import faults, sessions, source_changes, stages, target
 from sqlext.execution.buffer import is_lost
 from sqlext.execution.creation import FLOW_PROPERTY, FlowRequest, backlog_of
 from sqlext.execution.flow import Flow
@@ -63,6 +62,7 @@ class FlowHost:
         self._retries = Retries(self._clock)
         self._views = FlowViews(self._registry, self._lease, self._retries, lambda: self._flows)
         self._reported: set[str] = set()
+        self._changes_seen: dict[str, str] = {}  # the last change of a source that each flow was started again for
         self._closing = threading.Event()  # flows are no longer looked at
         self._closed = threading.Event()  # and this host gives no more sign of life
         self._ticker = threading.Thread(target=self._tick_until_closed, name="sqlext-flows", daemon=True)
@@ -97,7 +97,7 @@ class FlowHost:
                 self.run(spec, sessions.restored_session(self._spark, spec))
         except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
             logger.error("flow %s cannot be taken up: %s", spec.name, jvm.reason_of(error))
-            self._note_failure(spec, error)
+            self._note_failure(spec, error, self._registry.read()[spec.id].epoch)
             return False
         return True
 
@@ -204,7 +204,7 @@ class FlowHost:
                     flow.stop(canceled)
                 flow.forgive()
             self._retries.drop(record.spec.id)
-            self._record(record.spec.id, EventKind.STOPPED)
+            self._record(record.spec.id, EventKind.STOPPED, epoch=record.epoch)  # also of a start that has failed
             is_partial = flow is not None and flow.work.is_interrupted
             late = "; its last flush was interrupted, and what it held comes with the next start" if is_partial else ""
             return f"flow {record.spec.name} stopped{late}"
@@ -289,9 +289,6 @@ class FlowHost:
     def options_of(self, spec: FlowSpec) -> Options:
         return resolve(spec.levels(), lambda text: jvm.parse_duration(self._spark, text))
 
-    def backlog_of(self, spec: FlowSpec) -> dict[str, BacklogSettings]:
-        return backlog_of(self._spark, spec)
-
     def end(self, flow: Flow | None) -> None:
         """Stop a flow whose rows nobody wants any more, or that starts anew and finds them; its last flush may fail."""
         try:
@@ -315,7 +312,10 @@ class FlowHost:
         sessions.prepare(session, self._home.location)
         home = self._home.child("flows", spec.id)
         options = options or self.options_of(spec)
-        flow = Flow(spec, options, self.backlog_of(spec), records[spec.id].epoch, home, session, self._clock)
+        if (changed := source_changes.evolved(session, spec, options)) is not spec:
+            spec = changed
+            self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+        flow = Flow(spec, options, backlog_of(self._spark, spec), records[spec.id].epoch, home, session, self._clock)
         try:
             with self._busy_with(flow):
                 flow.start()
@@ -328,7 +328,7 @@ class FlowHost:
         self._retries.forget_plan(spec.id)
         self._reported.discard(spec.id)
 
-    def _note_failure(self, spec: FlowSpec, error: BaseException, epoch: int | None = None) -> None:
+    def _note_failure(self, spec: FlowSpec, error: BaseException, epoch: int) -> None:
         """Record that a flow has failed: for good, or until its next try."""
         reason = faults.message_of(error)
         if not faults.may_pass(error):
@@ -396,11 +396,14 @@ class FlowHost:
         if phase is not FlowPhase.FAILED or flow.spec.id in self._reported or error is None:
             return
         self._reported.add(flow.spec.id)
-        if is_lost(error):
-            logger.warning("flow %s: an executor was lost with buffered rows; starting again to get them back", flow.spec.name)
+        change = faults.message_of(error) if faults.is_schema_change(error) else ""
+        if is_lost(error) or (change and self._changes_seen.get(flow.spec.id) != change):
+            why = "a source has other columns" if change else "an executor was lost with buffered rows"
+            logger.warning("flow %s: %s; starting again", flow.spec.name, why)
+            self._changes_seen[flow.spec.id] = change  # the same change twice is one that no start takes in
             self._on_thread(partial(self._start_again, flow), flow.spec)
         else:
-            self._note_failure(flow.spec, error)
+            self._note_failure(flow.spec, error, flow.epoch)
 
     def _report_switches(self, flow: Flow) -> None:
         """Each change between live and backlog is an event of the flow's log."""
@@ -433,7 +436,7 @@ class FlowHost:
             self.run(spec, session, options)
         except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
             logger.error("flow %s could not be started again: %s", spec.name, jvm.reason_of(error))
-            self._note_failure(spec, error)  # also where it did not come so far as to start
+            self._note_failure(spec, error, self._registry.read()[spec.id].epoch)  # also where it did not come to start
 
     def _guarded(self, action: Callable[[], None], flow: Flow | None = None) -> None:
         """One flow's trouble must not end the ticker of all."""

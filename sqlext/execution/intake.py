@@ -29,6 +29,7 @@ from sqlext.execution.hybrid import RunningHybrid
 from sqlext.execution.intake_buffer import IntakeBuffer
 from sqlext.execution.mergeable import MergeableAggregate
 from sqlext.execution.running_query import RunningQuery, StopAtBoundary
+from sqlext.execution.source_changes import check_columns
 from sqlext.execution.spec import StateBackend, StreamSpec
 from sqlext.execution.work import Work
 from sqlext.plan import HybridSource, OutputMode
@@ -68,6 +69,7 @@ class Intake:
         taken: called on the stream thread when a micro-batch is in the buffer.
         append: called on the stream thread with a micro-batch of an APPEND query that is not in the target yet.
         ended: called on the stream thread at the end of each micro-batch, with its number and how many seconds it took.
+        is_own: whether the flow has made its target.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Intake:
         taken: Callable[[Intake], None],
         append: Callable[[DataFrame, int], None],
         ended: Callable[[Intake, int, float], None],
+        is_own: bool,
     ) -> None:
         self.name = name
         self.stream = stream
@@ -94,6 +97,7 @@ class Intake:
         self._taken = taken
         self._append = append
         self._ended = ended
+        self._is_own = is_own
         self.checkpoint = Checkpoint(home)
         self.hybrid = None if hybrid is None else RunningHybrid(session, hybrid, self.checkpoint, home)
         self.aggregate: MergeableAggregate | None = None  # whose state a Delta table holds
@@ -161,6 +165,7 @@ class Intake:
         if self.hybrid is not None:
             self.hybrid.show()
         frame = self.session.sql(self.stream.sql)
+        check_columns(frame, self.stream, self._is_own or bool(self.stream.relation))
         if self.stream.state_backend is StateBackend.DELTA:
             self.aggregate = MergeableAggregate(frame)
             if self.aggregate.fingerprint != self.stream.state_fingerprint:
@@ -285,6 +290,11 @@ class Intake:
         """What Spark says that ended the query."""
         query = self.query
         return query.exception() if query is not None else None
+
+    @property
+    def failure(self) -> BaseException:
+        """Why the query, which has failed, has."""
+        return self.error or self.exception() or FlowError("The streaming query ended by itself.")
 
     @property
     def is_quiet(self) -> bool:

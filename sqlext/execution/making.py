@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -14,8 +13,7 @@ from pyspark.sql import SparkSession
 from sqlext import jvm
 from sqlext.errors import SqlextError, StatementCanceledError
 from sqlext.execution import definition, sessions, succession, target
-from sqlext.execution.backlog.pacer import BacklogSettings
-from sqlext.execution.creation import FlowRequest, check_free, existing, no_delta_state, reserve, with_table
+from sqlext.execution.creation import FlowRequest, backlog_of, check_free, existing, no_delta_state, reserve, with_table
 from sqlext.execution.flow import Flow
 from sqlext.execution.lease import Lease
 from sqlext.execution.preparation import prepare, try_table
@@ -53,9 +51,6 @@ class Flows(Protocol):
 
     def options_of(self, spec: FlowSpec) -> Options:
         """A flow's options, resolved."""
-
-    def backlog_of(self, spec: FlowSpec) -> Mapping[str, BacklogSettings]:
-        """What is asked of each of its streams, by alias."""
 
 
 class FlowMaker:
@@ -95,7 +90,7 @@ class FlowMaker:
         flow = None if replaced is None else self._flows.here(replaced)
         own = sessions.session_for(session, request.plan.references)
         reserved = reserve(own, request, full_name, name, replaced)
-        lags = any(each.interval is not None for each in self._flows.backlog_of(reserved).values())
+        lags = any(each.interval is not None for each in backlog_of(self._spark, reserved).values())
         prepared = prepare(own, request, name, records, no_delta_state(options, bool(reserved.hybrids) or lags))
         home = self._home.child("flows", reserved.id)
         if reserved.replaces_table:

@@ -102,4 +102,4 @@ def test_a_report_of_a_warehouse_at_rest_asks_for_the_schema(two: Workshop) -> N
     assert [flow.name for flow in stored.overview().flows] == ["r.t", "s.t"]
     with pytest.raises(LookupError, match="There is no flow `t`"):
         stored.detail("t")
-    assert stored.detail("s.T").summary.target == "spark_catalog.s.t"  # type: ignore[union-attr]
+    assert stored.detail("s.T").summary.target == "spark_catalog.s.t"
