@@ -62,7 +62,7 @@ STATEMENTS = (
     ),
     StatementDoc(
         "SHOW FLOWS",
-        "a table: name, target, status, phase, lag, time to catch up, rows in, buffered, flushes, last flush, error",
+        "a table: name, target, status, phase, lag, time to catch up, rows in, buffered, flushes, last flush, error, next try",
     ),
     StatementDoc("DESCRIBE FLOW f", "all of one flow: also options and where they come from, watermark, key, stages, query"),
     StatementDoc("STOP FLOW f", "stop a flow, flushed, until it is started again"),
