@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.classic.column import Column
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.errors import UnsupportedError
 from sqlext.java import items_of, java_of, scala_seq, texts_of
@@ -51,13 +52,22 @@ def _without_traceback(text: str) -> str:
 
 def causes_of(error: BaseException) -> list[Any]:
     """The Java errors behind one of Python's, outermost first; none of an error of Python's own."""
-    java = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    java = getattr(error, "java_exception", None)
+    java = java if java is not None else getattr(error, "_origin", None)
     java = java if java is not None else getattr(getattr(error, "_cause", None), "_origin", None)
     found: list[Any] = []
     while java is not None and len(found) < _MOST_CAUSES:
         found.append(java)
         java = java.getCause()
     return found
+
+
+def failure_of(query: StreamingQuery) -> BaseException | None:
+    """What ended a streaming query; PySpark's own form of it knows nothing of a Java error whose class it does not know."""
+    error = query.exception()
+    if error is not None:
+        vars(error)["java_exception"] = query._jsq.exception().get().getCause()
+    return error
 
 
 def conditions_of(error: BaseException) -> list[str]:

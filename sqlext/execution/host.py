@@ -83,23 +83,22 @@ class FlowHost:
         """
         self._maker.sweep()
         active = [record for record in self._registry.read().values() if record.is_active]
-        specs = [record.spec for record in active if not self._lease.is_alive(record.host)]
-        return [spec.name for spec in specs if self._take_up(spec)]
+        return [each.spec.name for each in active if not self._lease.is_alive(each.host) and self._take_up(each.spec)]
 
     def _take_up(self, spec: FlowSpec) -> bool:
-        try:
-            if spec.session_bound:
-                raise FlowError(
-                    f"Flow `{spec.name}` reads {', '.join(spec.session_bound)}, which ended with the session that made it. DROP "
-                    "FLOW it and make it again."
-                )
-            with self._lock:
+        with self._lock:
+            try:
+                if spec.session_bound:
+                    raise FlowError(
+                        f"Flow `{spec.name}` reads {', '.join(spec.session_bound)}, which ended with the session that made it. "
+                        "DROP FLOW it and make it again."
+                    )
                 self.run(spec, sessions.restored_session(self._spark, spec))
-        except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
-            logger.error("flow %s cannot be taken up: %s", spec.name, jvm.reason_of(error))
-            self._note_failure(spec, error, self._registry.read()[spec.id].epoch)
-            return False
-        return True
+            except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
+                logger.error("flow %s cannot be taken up: %s", spec.name, jvm.reason_of(error))
+                self._note_failure(spec, error, self._registry.read()[spec.id].epoch)
+                return False
+            return True
 
     def close(self) -> None:
         """Stop all flows of this process, flushed; the registry keeps them as running, for the next host."""
@@ -423,13 +422,17 @@ class FlowHost:
     def _try_again(self, spec: FlowSpec) -> None:
         """The next try of a flow that failed by what may pass, unless somebody has started, stopped or dropped it meanwhile."""
         with self._lock:
-            record = self._registry.read().get(spec.id)
-            is_waiting = record is not None and record.state is FlowState.RETRYING and record.host == self._lease.host_id
-            if record is None or not is_waiting or self._closing.is_set():
-                return
-            flow = self._flows.get(spec.id)
-            session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
-            self._run_or_note(record.spec, session)
+            try:
+                record = self._registry.read().get(spec.id)
+                flow = self._flows.get(spec.id)
+                is_mine = record is not None and record.is_active and record.host == self._lease.host_id
+                if record is None or not is_mine or self._closing.is_set() or (flow is not None and flow.is_running):
+                    return
+                session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
+                self._run_or_note(record.spec, session)
+            except (SqlextError, *target.SPARK_ERRORS, OSError) as error:  # the registry, or the catalog, does not answer
+                logger.error("flow %s could not be tried again: %s", spec.name, jvm.reason_of(error))
+                self._retries.plan(spec, faults.message_of(error))
 
     def _run_or_note(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         try:

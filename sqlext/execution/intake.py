@@ -289,7 +289,7 @@ class Intake:
     def exception(self) -> BaseException | None:
         """What Spark says that ended the query."""
         query = self.query
-        return query.exception() if query is not None else None
+        return jvm.failure_of(query) if query is not None else None
 
     @property
     def failure(self) -> BaseException:

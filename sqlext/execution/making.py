@@ -127,6 +127,9 @@ class FlowMaker:
         options = self._flows.options_of(change.spec)  # refuses what is unknown or out of range
         is_state_same = options[STATE_BACKEND] == self._flows.options_of(spec)[STATE_BACKEND]
         definition.check_same(session, spec, request, is_state_same)
+        is_elsewhere = record.is_active and record.host != self._lease.host_id and self._lease.is_alive(record.host)
+        if is_elsewhere and change.spec == spec and not change.names():
+            return f"flow {spec.name} ({spec.id}) goes on in another process"
         done = [f"altered: {', '.join(change.names())}"] if change.names() else []
         if change.spec != spec:
             self._flows.alter_record(record, change.spec, options)

@@ -77,11 +77,11 @@ class FlowViews:
 
     def _view(self, record: FlowRecord, name: str) -> FlowView:
         flow, retry = self._flows().get(record.spec.id), self._retries.planned().get(record.spec.id)
-        next_try = retry.at if retry is not None else record.next_try
-        if flow is None or record.state is FlowState.RETRYING:
-            is_lost = record.is_active and not self._lease.is_alive(record.host)
+        if retry is not None:  # which the registry may not know, if that is what fails
             progress = None if flow is None else flow.status()[1]
-            status = "LOST" if is_lost else record.state.value
-            return FlowView(record, status, progress, record.error, flow is not None or retry is not None, name, next_try)
+            return FlowView(record, FlowState.RETRYING.value, progress, retry.error, True, name, retry.at)
+        if flow is None:
+            is_lost = record.is_active and not self._lease.is_alive(record.host)
+            return FlowView(record, "LOST" if is_lost else record.state.value, None, record.error, False, name, record.next_try)
         phase, progress, error = flow.status()
         return FlowView(record, phase.value, progress, error, True, name)
