@@ -18,7 +18,7 @@ EXPLAIN CREATE STREAMING TABLE server_errors
 AS SELECT at, path, status FROM STREAM requests WHERE status >= 500;
 
 -- A stream may be joined with an ordinary table, which is read as it is when a micro-batch runs.
-CREATE OR REFRESH STREAMING TABLE server_errors
+CREATE OR REPLACE STREAMING TABLE server_errors
 AS SELECT r.at, r.path, r.status, r.millis / 1000 AS seconds, o.team
 FROM STREAM requests AS r LEFT JOIN owners AS o ON r.path = o.path
 WHERE r.status >= 500;

@@ -10,7 +10,7 @@ CREATE OR REPLACE TABLE past_orders (customer STRING, amount DECIMAL(10, 2)) USI
 INSERT INTO past_orders VALUES ('Ada', 10.00), ('Bob', 20.00), ('Ada', 5.50);
 INSERT INTO past_orders VALUES ('Cleo', 7.25);
 
-CREATE OR REFRESH STREAMING TABLE sales_by_customer
+CREATE OR REPLACE STREAMING TABLE sales_by_customer
 TBLPROPERTIES ('execution.checkpointing.interval' = '2 seconds', 'execution.flush.max-interval' = '1 minute')
 AS SELECT /*+ BACKLOG_INTERVAL(o, '30 minutes'), BACKLOG_THRESHOLD(o, '5 minutes') */
   o.customer, count(*) AS orders, sum(o.amount) AS amount

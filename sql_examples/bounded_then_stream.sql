@@ -2,7 +2,7 @@
 --
 -- The part with GLOBAL WINDOW END OF STREAM is a stage of its own: it runs first and ends, and its result is kept with the flow.
 -- Only then does the stream start, and takes resources. A flow that starts again reads the result and does not compute it anew;
--- CREATE OR REFRESH does.
+-- CREATE OR REPLACE does.
 
 CREATE OR REPLACE TABLE history (customer STRING, amount DECIMAL(8, 2)) USING delta;
 CREATE OR REPLACE TABLE new_orders (customer STRING, amount DECIMAL(8, 2)) USING delta;
@@ -11,7 +11,7 @@ INSERT INTO history VALUES ('ann', 4.20), ('ann', 3.10), ('bob', 7.90), ('ann', 
 INSERT INTO new_orders VALUES ('ann', 9.00), ('bob', 2.00), ('bob', 12.00), ('dan', 1.00);
 
 -- Per customer, how many of the new orders are larger than what they have spent before on average.
-EXPLAIN CREATE OR REFRESH STREAMING TABLE larger_orders
+EXPLAIN CREATE OR REPLACE STREAMING TABLE larger_orders
 AS SELECT n.customer, count(*) AS orders, count_if(n.amount > h.average) AS larger
 FROM STREAM new_orders AS n
 LEFT JOIN (
@@ -19,7 +19,7 @@ LEFT JOIN (
 ) AS h ON n.customer = h.customer
 GROUP BY n.customer;
 
-CREATE OR REFRESH STREAMING TABLE larger_orders
+CREATE OR REPLACE STREAMING TABLE larger_orders
 AS SELECT n.customer, count(*) AS orders, count_if(n.amount > h.average) AS larger
 FROM STREAM new_orders AS n
 LEFT JOIN (

@@ -7,8 +7,8 @@ DROP FLOW IF EXISTS visitors_per_page;
 CREATE OR REPLACE TABLE visits (page STRING, visitor STRING) USING delta;
 INSERT INTO visits VALUES ('home', 'ann'), ('home', 'bob'), ('home', 'ann'), ('docs', 'ann'), ('docs', NULL);
 
--- IF NOT EXISTS would keep the table and its flow as they are; OR REFRESH computes it anew from all that the stream holds.
-CREATE OR REFRESH STREAMING TABLE visitors_per_page
+-- OR REFRESH goes on with the table if it is there already; OR REPLACE computes it anew from all that the stream holds.
+CREATE OR REPLACE STREAMING TABLE visitors_per_page
 TBLPROPERTIES ('execution.flush.max-interval' = '1 minute')
 AS SELECT
   page,

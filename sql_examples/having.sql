@@ -8,7 +8,7 @@ CREATE OR REPLACE TABLE stock_movements (product STRING, quantity INT) USING del
 
 INSERT INTO stock_movements VALUES ('tea', 20), ('coffee', 8), ('cocoa', 3), ('tea', -5);
 
-CREATE OR REFRESH STREAMING TABLE in_stock
+CREATE OR REPLACE STREAMING TABLE in_stock
 TBLPROPERTIES ('execution.flush.max-interval' = '1 minute')
 AS SELECT product, sum(quantity) AS quantity, count(*) AS movements
 FROM STREAM stock_movements

@@ -13,7 +13,7 @@ INSERT INTO archived_readings VALUES
 INSERT INTO live_readings VALUES
   ('roof', 22.0, TIMESTAMP '2024-05-01 10:00:00'), ('attic', 31.0, TIMESTAMP '2024-05-01 11:00:00');
 
-CREATE OR REFRESH STREAMING TABLE readings_per_sensor
+CREATE OR REPLACE STREAMING TABLE readings_per_sensor
 AS SELECT r.sensor, count(*) AS readings, max(r.celsius) AS hottest
 FROM STREAM hybrid(TABLE archived_readings, STREAM live_readings, on => at) AS r
 GROUP BY r.sensor;

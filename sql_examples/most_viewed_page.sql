@@ -10,7 +10,7 @@ CREATE OR REPLACE TABLE page_hits (page STRING, user_id BIGINT) USING delta;
 
 INSERT INTO page_hits VALUES ('home', 1), ('docs', 1), ('home', 2), ('blog', 3), ('docs', 3), ('docs', 4);
 
-CREATE OR REFRESH STREAMING TABLE most_viewed_page
+CREATE OR REPLACE STREAMING TABLE most_viewed_page
 TBLPROPERTIES ('execution.flush.max-interval' = '2 minutes')
 AS SELECT page, count(*) AS views
 FROM STREAM page_hits

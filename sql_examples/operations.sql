@@ -9,7 +9,7 @@ EXPLAIN CREATE STREAMING TABLE temperatures
 TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')
 AS SELECT sensor, count(*) AS readings, avg(celsius) AS celsius FROM STREAM readings GROUP BY sensor;
 
-CREATE OR REFRESH STREAMING TABLE temperatures
+CREATE OR REPLACE STREAMING TABLE temperatures
 TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')
 AS SELECT sensor, count(*) AS readings, avg(celsius) AS celsius FROM STREAM readings GROUP BY sensor;
 

@@ -13,7 +13,7 @@ INSERT INTO page_view_events VALUES
 -- STREAM reads what is in the table and whatever arrives later. Without a flush interval each micro-batch would be one commit on
 -- page_views; with one, changed rows wait in a buffer for up to two minutes, the newest row of a page replacing the older one,
 -- and are then merged in a single commit.
-CREATE OR REFRESH STREAMING TABLE page_views
+CREATE OR REPLACE STREAMING TABLE page_views
 COMMENT 'Views and reading time per page'
 TBLPROPERTIES ('execution.flush.max-interval' = '2 minutes')
 AS SELECT

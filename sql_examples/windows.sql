@@ -13,7 +13,7 @@ INSERT INTO clicks VALUES
   ('home', TIMESTAMP '2024-05-01 12:10:00');
 
 -- A window is a struct; its start (or its end) is enough of a key for the target.
-CREATE OR REFRESH STREAMING TABLE clicks_per_window
+CREATE OR REPLACE STREAMING TABLE clicks_per_window
 TBLPROPERTIES ('execution.flush.max-interval' = '1 minute')
 AS SELECT
   window.start AS from_time,

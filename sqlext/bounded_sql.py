@@ -45,7 +45,7 @@ def job_of(statement: CreateStreamingTable | Insert) -> BoundedStatement:
         )
     given = {"delta.enableDeletionVectors": "true"} | {key: value.value for key, value in definition.properties.items()}
     properties = ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in given.items())
-    create = "CREATE OR REPLACE TABLE" if statement.refresh else "CREATE TABLE"
+    create = "CREATE OR REPLACE TABLE" if statement.refresh or statement.replace else "CREATE TABLE"
     exists = "IF NOT EXISTS" if statement.if_not_exists else ""
     clauses = " ".join(definition.clauses)
     head = f"{create} {exists} {quote_parts(statement.name)} USING delta {clauses} TBLPROPERTIES ({properties}) AS"

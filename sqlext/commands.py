@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from pyspark.errors import AnalysisException
@@ -23,6 +24,7 @@ from sqlext import (
 )
 from sqlext.answers import Answer, Deferred, PassOn, Table
 from sqlext.bounded_sql import SparkParse
+from sqlext.detect import normal_text
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
 from sqlext.execution.creation import (
@@ -117,13 +119,16 @@ class Commands:
             case statements.ShowPartitionFunctions():
                 return partition_sql.functions_table()
             case statements.DescribeFlow(name=name):
-                return flow_tables.flow(self._host().view(".".join(name)), self._host())
+                return flow_tables.flow(self._host().view(target.qualified(spark, name)), self._host())
             case statements.FlowCommand():
                 return self._flow_command(spark, statement)
+            case statements.RefreshStreamingTable():
+                return self._refresh(spark, statement)
             case statements.AlterFlow(name=name, settings=settings):
                 values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
                 resolve_levels(spark, {Level.PROPERTY: settings})  # refuses what is no value
-                return _change(spark, "ALTER FLOW", lambda _: self._host().alter(".".join(name), values))
+                full_name = target.qualified(spark, name)
+                return _change(spark, "ALTER FLOW", lambda _: self._host().alter(full_name, values))
             case statements.DropStreamingTable() | statements.AlterStreamingTable():
                 return streaming_tables.answer(spark, statement, self._host)
             case statements.SetOption():
@@ -160,9 +165,11 @@ class Commands:
         options = resolve_levels(spark, given)
         of_streams = options_of_streams(spark, plan, given)
         recorded = texts_by_level(given)
+        folds_case = spark.conf.get("spark.sql.caseSensitive") != "true"
+        query = normal_text(statement.query.source, folds_case)
         if isinstance(statement, statements.CreateStreamingTable):
             request = FlowRequest(
-                name=".".join(statement.name),
+                name=statement.name,
                 table=statement.name,
                 plan=plan,
                 statement=text,
@@ -170,11 +177,14 @@ class Commands:
                 definition=statement.definition,
                 properties={key: value.value for key, value in statement.definition.properties.items()},
                 refresh=statement.refresh,
+                replace=statement.replace,
                 if_not_exists=statement.if_not_exists,
+                query=query,
+                clauses=tuple(normal_text(clause, folds_case) for clause in statement.definition.clauses),
             )
         else:
             request = FlowRequest(
-                name=".".join(statement.flow or statement.target),
+                name=statement.flow or statement.target,
                 table=statement.target,
                 plan=plan,
                 statement=text,
@@ -183,11 +193,12 @@ class Commands:
                 by_name=statement.by_name,
                 if_not_exists=statement.if_not_exists,
                 comment=statement.comment,
+                query=query,
             )
         return request, options, of_streams
 
     def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:
-        name = ".".join(command.name)
+        name = target.qualified(spark, command.name)
         timeout = _DEFAULT_WAIT
         if command.timeout is not None:
             try:
@@ -204,12 +215,41 @@ class Commands:
         }
         if (wait := waits.get(command.verb)) is not None:
             return Deferred(f"{command.verb} FLOW", lambda: [wait()])
-        changes: dict[str, Callable[[], str]] = {
-            "START": lambda: host().start(name),
-            "STOP": lambda: host().stop(name),
-            "DROP": lambda: host().drop(name, command.if_exists),
+        changes: dict[str, Callable[[threading.Event], str]] = {
+            "START": lambda _: host().start(name),
+            "STOP": lambda canceled: host().stop(name, canceled),
+            "DROP": lambda _: host().drop(name, command.if_exists),
         }
-        return _change(spark, f"{command.verb} FLOW", lambda _: changes[command.verb]())
+        return _change(spark, f"{command.verb} FLOW", changes[command.verb])
+
+    def _refresh(self, spark: SparkSession, command: statements.RefreshStreamingTable) -> Answer:
+        """Bring a streaming table up to date; FULL: make it anew by its own statement, in the session that its flow has."""
+        name = target.qualified(spark, command.name)
+
+        def refresh(canceled: threading.Event) -> str:
+            return self._make_anew(name, canceled) if command.is_full else self._host().refresh(name)
+
+        def run() -> list[str]:
+            said = cancellation.to_its_end(spark, "REFRESH STREAMING TABLE", refresh)
+            if command.waits:
+                said = f"{said}; {self._host().wait(self._host().record_of_table(name).spec.qualified_name, _DEFAULT_WAIT)}"
+            return [said]
+
+        return Deferred("REFRESH STREAMING TABLE", run)
+
+    def _make_anew(self, name: tuple[str, ...], canceled: threading.Event) -> str:
+        spec = self._host().record_of_table(name).spec
+        session = self._host().session_of(spec)
+        statement = grammar.parse(spec.statement)
+        if not isinstance(statement, statements.CreateStreamingTable):
+            raise AssertionError("a streaming table was made by its statement")
+        own = spec.levels().get(Level.PROPERTY, {})
+        with case_sensitive_names(session.conf.get("spark.sql.caseSensitive") == "true"):
+            plan = self._plan(session, statement, own)
+            request, _, _ = self._request(session, statement, plan, own, spec.statement)
+        request = replace(request, properties={**self._host().properties_of(spec), **request.properties})
+        request = replace(request, table=name, given=spec.given, replace=True, refresh=False, if_not_exists=False)
+        return self._host().create(session, request, self._host().options_of(spec), canceled)
 
     def _explain(self, spark: SparkSession, statement: Statement, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:

@@ -51,7 +51,7 @@ DROP TABLE IF EXISTS departures;
 _SCRIPT = """\
 CREATE TABLE departures USING parquet LOCATION {files};
 
-CREATE OR REFRESH STREAMING TABLE delays
+CREATE OR REPLACE STREAMING TABLE delays
 TBLPROPERTIES ('execution.flush.max-interval' = '10 seconds')
 AS {query};
 """

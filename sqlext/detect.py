@@ -14,7 +14,7 @@ from sqlext.options import HINTS, HOME_KEY, is_option_key
 from sqlext.partition_functions import OPERATORS
 
 _OUR_WORDS = re.compile(
-    r"\b(?:stream(?:ing)?|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|sqlext"
+    r"\b(?:stream(?:ing)?|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"
     rf"|{'|'.join(OPERATORS)}"
     r"|\w*(?:flush|backlog)\w*)\b",
     re.IGNORECASE,
@@ -79,6 +79,19 @@ def tokens(text: str) -> list[Token]:
     return found
 
 
+def normal_text(text: str, folds_case: bool) -> str:
+    """A text as its tokens: the same for two that differ only in comments, white space and, where that does not matter, the case
+    of words.
+
+    Args:
+        folds_case: whether names that differ in case are one.
+
+    >>> normal_text("SELECT k -- the key", folds_case=True) == normal_text("select K", folds_case=True)
+    True
+    """
+    return " ".join(token.text.lower() if folds_case and token.kind == "word" else token.text for token in tokens(text))
+
+
 def _end_of_bracketed_comment(text: str, at: int) -> int:
     """Bracketed comments nest."""
     depth = 1
@@ -131,6 +144,8 @@ def is_flow_statement(found: list[Token]) -> bool:
 _COMMANDS = (
     ("CREATE", "STREAMING", "TABLE"),
     ("CREATE", "OR", "REFRESH", "STREAMING", "TABLE"),
+    ("CREATE", "OR", "REPLACE", "STREAMING", "TABLE"),
+    ("REFRESH", "STREAMING", "TABLE"),
     ("CREATE", "FLOW"),
     ("SHOW", "FLOWS"),
     ("SHOW", "PARTITION", "FUNCTIONS"),

@@ -7,8 +7,10 @@ from typing import Any
 from sqlext.answers import Table
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import BacklogStatus, describe
-from sqlext.execution.host import FlowHost, FlowView
+from sqlext.execution.host import FlowHost
 from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
+from sqlext.execution.views import FlowView
+from sqlext.names import sql_name
 
 _FLOWS = {
     "name": "STRING",
@@ -27,6 +29,8 @@ _FLOWS = {
     "note": "STRING",
     "id": "STRING",
     "comment": "STRING",
+    "full_name": "STRING",
+    "next_try": "TIMESTAMP",
 }
 
 
@@ -41,13 +45,15 @@ def _flow_row(view: FlowView) -> dict[str, Any]:
     elsewhere = "" if bound or view.is_here or view.status != "RUNNING" else "runs in another process"
     state = f"state in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
     row: dict[str, Any] = {
-        "name": spec.name,
+        "name": view.name,
         "target": ".".join(spec.target),
         "status": view.status,
         "error": view.error or None,
         "note": "; ".join(filter(None, (bound, elsewhere, state))) or None,
         "id": spec.id,
         "comment": spec.comment or None,
+        "full_name": sql_name(spec.qualified_name),
+        "next_try": view.next_try,
     }
     if progress is not None:
         row |= {

@@ -26,6 +26,7 @@ from sqlext.statements import (
     JobCommand,
     Name,
     Query,
+    RefreshStreamingTable,
     Select,
     SetOption,
     ShowFlows,
@@ -74,12 +75,16 @@ class _Head(ColumnCursor):
             return self._end(DescribeFlow(self._name()))
         if self._take("SET"):
             return self._set()
+        if self._take("REFRESH"):
+            return self._refresh()
         return self._command()
 
     def _bounded(self) -> BoundedStatement | None:
         """A statement of Spark's with GLOBAL WINDOW END OF STREAM in its query; None for all else, and for flows."""
         clause = end_of_stream_at(self._tokens)
-        if clause is None or (self._word() == "CREATE" and self._word_after("CREATE", "OR", "REFRESH") in ("STREAMING", "FLOW")):
+        if clause is None or (
+            self._word() == "CREATE" and self._word_after("CREATE", "OR", "REFRESH", "REPLACE") in ("STREAMING", "FLOW")
+        ):
             return None
         start = self._at
         first, verb = self._tokens[start], self._word()
@@ -165,10 +170,10 @@ class _Head(ColumnCursor):
         position = self._position()
         start = self._at
         self._at += 1
-        refresh = self._take("OR", "REFRESH")
+        refresh, replace = self._take("OR", "REFRESH"), self._take("OR", "REPLACE")
         if self._take("STREAMING"):
             self._expect("TABLE")
-            return self._streaming_table(refresh, position)
+            return self._streaming_table(refresh, replace, position)
         if self._take("FLOW"):
             return self._create_flow(position)
         self._at = start
@@ -177,7 +182,7 @@ class _Head(ColumnCursor):
         self._expect("AS")
         return CreateTableAs(self._query(), position)
 
-    def _streaming_table(self, refresh: bool, position: Position) -> CreateStreamingTable:
+    def _streaming_table(self, refresh: bool, replace: bool, position: Position) -> CreateStreamingTable:
         exists = self._take("IF", "NOT", "EXISTS")
         name = self._name()
         columns, properties = self._table_columns() if self._word() == "(" else ((), {})
@@ -188,7 +193,7 @@ class _Head(ColumnCursor):
             else:
                 clauses.append(self._table_clause())
         definition = TableDefinition(tuple(clauses), properties, columns)
-        return CreateStreamingTable(name, self._query(), definition, refresh, exists, position)
+        return CreateStreamingTable(name, self._query(), definition, refresh, replace, exists, position)
 
     def _table_clause(self) -> str:
         """COMMENT '..', LOCATION '..', PARTITIONED BY (..), CLUSTER BY (..) | AUTO | NONE, USING delta: as written."""
@@ -237,7 +242,7 @@ class _Head(ColumnCursor):
         if self._word() == "OVERWRITE":
             raise UnsupportedError(
                 "INSERT OVERWRITE cannot read a stream: a stream has no end at which to overwrite. Use INSERT INTO, "
-                "or CREATE OR REFRESH STREAMING TABLE.",
+                "or CREATE OR REPLACE STREAMING TABLE.",
                 self._position(),
             )
         self._expect("INTO")
@@ -279,6 +284,17 @@ class _Head(ColumnCursor):
         token = self._peek()
         value = self._text[token.start : self._tokens[-1].stop] if token else ""
         return SetOption(key, unquoted(value), position)
+
+    def _refresh(self) -> Statement:
+        position = self._position()
+        self._expect("STREAMING")
+        self._expect("TABLE")
+        name = self._name()
+        is_full = self._take("FULL")
+        waits = not self._take("ASYNC")
+        if waits:
+            self._take("SYNC")
+        return self._end(RefreshStreamingTable(name, is_full, waits, position))
 
     def _command(self) -> Statement:
         verbs = ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER", "RESUME", "CANCEL")

@@ -5,17 +5,18 @@ in `parser.py` (the parser and command seams) and nowhere else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.classic.column import Column
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.errors import UnsupportedError
 from sqlext.java import items_of, java_of, scala_seq, texts_of
@@ -26,6 +27,7 @@ _EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;|;\n[~'!]*[A-
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
 _ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition around what went wrong in a task that writes files
 _TRACEBACK = "Traceback (most recent call last):\n"
+_MOST_CAUSES = 20
 _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
 
@@ -46,6 +48,51 @@ def _without_traceback(text: str) -> str:
     head, found, traceback = text.partition(_TRACEBACK)
     raised = [line for line in traceback.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     return f"{head.rstrip()} {raised[0]}" if found and raised else text
+
+
+def causes_of(error: BaseException) -> list[Any]:
+    """The Java errors behind one of Python's, outermost first; none of an error of Python's own."""
+    java = getattr(error, "java_exception", None)
+    java = java if java is not None else getattr(error, "_origin", None)
+    java = java if java is not None else getattr(getattr(error, "_cause", None), "_origin", None)
+    found: list[Any] = []
+    while java is not None and len(found) < _MOST_CAUSES:
+        found.append(java)
+        java = java.getCause()
+    return found
+
+
+def failure_of(query: StreamingQuery) -> BaseException | None:
+    """What ended a streaming query; PySpark's own form of it knows nothing of a Java error whose class it does not know."""
+    error = query.exception()
+    if error is not None:
+        vars(error)["java_exception"] = query._jsq.exception().get().getCause()
+    return error
+
+
+def conditions_of(error: BaseException) -> list[str]:
+    """The names of Spark's conditions in an error and its causes, such as TABLE_OR_VIEW_NOT_FOUND."""
+    chain = [error, getattr(error, "_cause", None)]
+    names = [each.getCondition() for each in chain if isinstance(each, PySparkException)]
+    names += [java.getCondition() for java in causes_of(error) if "getCondition" in dir(java)]
+    return [str(name) for name in names if name]
+
+
+def parameters_of(error: BaseException, conditions: Collection[str]) -> dict[str, str] | None:
+    """What an error says to its message, if it or a cause of it has one of some conditions; None if not."""
+    for java in causes_of(error):
+        if "getCondition" in dir(java) and java.getCondition() in conditions:
+            return {str(key): str(value) for key, value in dict(java.getMessageParameters()).items()}
+    return None
+
+
+def kinds_of(java: Any) -> list[str]:
+    """The names of a Java object's class and of those that it extends."""
+    names, kind = [], java.getClass()
+    while kind is not None:
+        names.append(str(kind.getName()))
+        kind = kind.getSuperclass()
+    return names
 
 
 def parse_duration(spark: SparkSession, text: str) -> timedelta:

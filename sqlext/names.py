@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 _are_case_sensitive = ContextVar("_are_case_sensitive", default=False)
+
+_PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 STREAMED = "__sqlext_stream_"
 """What the twin of a table function that gives a stream is called, before the function's name."""
@@ -28,6 +31,15 @@ def quote_parts(parts: Iterable[str]) -> str:
     '`db`.`t`'
     """
     return ".".join(quote(part) for part in parts)
+
+
+def sql_name(parts: Iterable[str]) -> str:
+    """A dotted name as a person writes it: in backticks only what needs them.
+
+    >>> sql_name(("db", "a table"))
+    'db.`a table`'
+    """
+    return ".".join(part if _PLAIN.fullmatch(part) else quote(part) for part in parts)
 
 
 def quote_string(value: str) -> str:

@@ -32,7 +32,7 @@ class Option(Generic[T]):
         key: the name users write, matched whatever its case.
         kind: how a text is read: durations become `timedelta`, sizes a number of bytes (1 kB is 1024).
         default: the value when nobody gives one. Only an option whose default is None accepts `null`.
-        flip: the number of the Flink proposal it stems from.
+        flip: the number of the Flink proposal it stems from; None: it is sqlext's own.
         doc: its meaning, as a phrase.
         shown: the default as a user would write it, where Python writes it differently.
         null_means: what `null` does.
@@ -44,7 +44,7 @@ class Option(Generic[T]):
     key: str
     kind: Literal["duration", "boolean", "integer", "size", "choice", "string"]
     default: T
-    flip: int
+    flip: int | None
     doc: str
     shown: str = ""
     null_means: str = ""
@@ -118,11 +118,15 @@ PREVIOUS_WORKER_TIMEOUT = Option(
 JOB_RETENTION = Option(
     "execution.batch.job-recovery.retention", "duration", timedelta(0), 383, shown="0 s",
     doc="how long the events and intermediate tables of a finished job are kept")
+SCHEMA_EVOLUTION = Option(
+    "schema-evolution", "choice", "none", None, choices=("none", "add columns"),
+    doc="what a flow that appends `SELECT *` does with a column that its source has got: it fails and says so, or its table "
+    "gets the column too")
 # fmt: on
 
 OPTIONS: Mapping[str, Option[Any]] = {each.key: each for each in list(vars().values()) if isinstance(each, Option)}
 _BY_NAME = {name: each for each in OPTIONS.values() for name in (each.key, *each.aliases)}
-_NAMESPACES = ("execution.", "state.backend.", "backlog.", "job-event.", "operator-coordinator-snapshot.")
+_NAMESPACES = ("execution.", "state.backend.", "backlog.", "job-event.", "operator-coordinator-snapshot.", "schema-evolution")
 
 
 @dataclass(frozen=True)
@@ -288,7 +292,8 @@ def reference() -> str:
         kind = each.allowed if each.kind == "choice" else each.kind
         null = f"; null: {each.null_means}" if each.null_means else ""
         also = "".join(f"; also `{alias}`" for alias in each.aliases)
-        lines.append(f"| `{key}` | {kind} | `{each.default_text}` | {each.doc}{null}{also} (FLIP-{each.flip}) |")
+        flip = f" (FLIP-{each.flip})" if each.flip else ""
+        lines.append(f"| `{key}` | {kind} | `{each.default_text}` | {each.doc}{null}{also}{flip} |")
     return "\n".join(lines) + "\n"
 
 

@@ -26,6 +26,7 @@ _STYLES = {
     FlowPhase.STARTING: "yellow",
     FlowPhase.BOUNDED_STAGES: "yellow",
     FlowPhase.STOPPED: "dim",
+    FlowPhase.RETRYING: "yellow",
     FlowPhase.FAILED: "bold red",
     FlowPhase.FENCED: "bold red",
 }
@@ -36,12 +37,17 @@ _TASKS_SECONDS = 0.5  # asking Spark for its tasks takes several calls
 
 @dataclass(frozen=True)
 class FlowStatus:
-    """A flow at one moment."""
+    """A flow at one moment.
+
+    Attributes:
+        name: as people see it; `full_name`: with catalog and database.
+    """
 
     name: str
     phase: FlowPhase
     progress: FlowProgress
     error: str
+    full_name: tuple[str, ...] = ()
 
     @property
     def has_failed(self) -> bool:
@@ -49,7 +55,8 @@ class FlowStatus:
 
     @property
     def is_running(self) -> bool:
-        return self.phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES, FlowPhase.RUNNING)
+        """Whether it goes on, if only when it is tried again."""
+        return self.phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES, FlowPhase.RUNNING, FlowPhase.RETRYING)
 
 
 @dataclass(frozen=True)

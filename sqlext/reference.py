@@ -44,7 +44,15 @@ class StatementDoc:
 STATEMENTS = (
     StatementDoc(
         "CREATE [OR REFRESH] STREAMING TABLE [IF NOT EXISTS] t [clauses] AS query",
-        "make a table and the flow that keeps it up to date; `OR REFRESH` computes it anew",
+        "make a table and the flow that keeps it up to date; `OR REFRESH`: if it is there, go on with it and lose nothing",
+    ),
+    StatementDoc(
+        "CREATE OR REPLACE STREAMING TABLE t [clauses] AS query",
+        "make it, or make it anew from all that its streams still hold, in place of the one that is there",
+    ),
+    StatementDoc(
+        "REFRESH STREAMING TABLE t [FULL] [SYNC | ASYNC]",
+        "bring it up to date, and wait for that unless `ASYNC`; `FULL`: compute it anew from all that its streams still hold",
     ),
     StatementDoc(
         "CREATE FLOW [IF NOT EXISTS] f [COMMENT '..'] AS INSERT INTO t [BY NAME] query", "make a flow into a table that exists"
@@ -56,7 +64,7 @@ STATEMENTS = (
     ),
     StatementDoc(
         "SHOW FLOWS",
-        "a table: name, target, status, phase, lag, time to catch up, rows in, buffered, flushes, last flush, error",
+        "a table: name, target, status, phase, lag, time to catch up, rows in, buffered, flushes, last flush, error, next try",
     ),
     StatementDoc("DESCRIBE FLOW f", "all of one flow: also options and where they come from, watermark, key, stages, query"),
     StatementDoc("STOP FLOW f", "stop a flow, flushed, until it is started again"),

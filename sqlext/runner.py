@@ -19,6 +19,7 @@ from sqlext import jvm
 from sqlext.callbacks import DeadConnections
 from sqlext.embedded import embedded_session, java_has_ended, log_path
 from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
+from sqlext.execution.status import FlowPhase
 from sqlext.interrupts import Interrupts
 from sqlext.output import ErrorLog, Printer
 from sqlext.page.address import Address
@@ -303,17 +304,17 @@ class Runner:
             before = [flow.progress.rows_in for flow in self.statuses()]
             for flow in self.statuses():
                 if flow.is_running:
-                    self._wait_for(flow.name, ends)
+                    self._wait_for(flow, ends)
             if before == [flow.progress.rows_in for flow in self.statuses()]:
                 return
 
-    def _wait_for(self, name: str, ends: datetime) -> None:
+    def _wait_for(self, flow: FlowStatus, ends: datetime) -> None:
         try:
-            self._host.wait(name, max(ends - datetime.now(UTC), timedelta()))
+            self._host.wait(flow.full_name, max(ends - datetime.now(UTC), timedelta()))
         except WaitTimeoutError:
             raise
         except SqlextError as error:  # its status tells; the others are waited for all the same
-            logger.error("waiting for flow %s: %s", name, error)
+            logger.error("waiting for flow %s: %s", flow.name, error)
 
     # The end.
 
@@ -335,14 +336,15 @@ class Runner:
         print_summary(self.printer, flows)
         if running and self._echo:
             self.printer.note("the next run on this warehouse takes the flows up again, where they are now")
-        has_failed = any(flow.has_failed for flow in flows) or self._failed_at_the_start()
+        has_failed = any(flow.has_failed or flow.phase is FlowPhase.RETRYING for flow in flows) or self._failed_at_the_start()
         return code or (ExitCode.FLOW_FAILED if has_failed else ExitCode.FINE)
 
     def _failed_at_the_start(self) -> bool:
         """Whether a flow could not be taken up; it is known to the registry only."""
         if not registry_exists(self.spark):
             return False
-        return any(view.status == "FAILED" and view.record.since >= self._began.isoformat() for view in self._host.views())
+        began, bad = self._began.isoformat(), ("FAILED", "RETRYING")
+        return any(view.status in bad and view.record.since >= began for view in self._host.views())
 
 
 class _StatementFailed(Exception):  # noqa: N818  # told already; only ends the run

@@ -37,6 +37,7 @@ class CreateStreamingTable:
     query: Query
     definition: TableDefinition
     refresh: bool = False
+    replace: bool = False
     if_not_exists: bool = False
     position: Position | None = None
 
@@ -129,6 +130,21 @@ class FlowCommand:
 
 
 @dataclass(frozen=True)
+class RefreshStreamingTable:
+    """Bring a streaming table up to date.
+
+    Attributes:
+        is_full: compute it anew, from all that its streams still hold.
+        waits: return when all that had arrived is in the table.
+    """
+
+    name: Name
+    is_full: bool = False
+    waits: bool = True
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
 class AlterFlow:
     name: Name
     settings: Mapping[str, Given]
@@ -189,6 +205,7 @@ Statement = (
     | ShowPartitionFunctions
     | DescribeFlow
     | FlowCommand
+    | RefreshStreamingTable
     | AlterFlow
     | DropStreamingTable
     | AlterStreamingTable

@@ -57,7 +57,7 @@ def _drop(spark: SparkSession, host: FlowHost, name: tuple[str, ...], if_exists:
         raise UnsupportedError(f"{text} is no streaming table, but a table that flows may write into. DROP TABLE it.")
     dropped = f"; its flow {flow.name} is gone" if flow is not None else ""
     if flow is not None:
-        host.drop(flow.name, if_exists=True)
+        host.drop(flow.qualified_name, if_exists=True)
     if there:
         spark.sql(f"DROP TABLE {quote_parts(name)}")
     return f"streaming table {text} dropped{dropped}"
@@ -72,7 +72,7 @@ def _alter(spark: SparkSession, host: FlowHost, name: tuple[str, ...], statement
         raise NotFoundError(f"There is no streaming table {text}.")
     options = {option(key, given.position).key: given.value for key, given in statement.settings.items() if is_option_key(key)}
     if options:
-        host.alter(flow.name, options)
+        host.alter(flow.qualified_name, options)
     spark.sql(statement.sql)
     return f"streaming table {text} altered"
 

@@ -1,7 +1,10 @@
 """Making a flow: what is checked before anything exists, and its record before and after its table is there.
 
-A flow is reserved in the registry first, then its table is made, then it is started. Whoever finds a reservation whose
-process has died undoes it, so no crash leaves a table that belongs to nobody.
+1. All that can be checked is, and nothing is made (`preparation.prepare`).
+2. The flow is reserved in the registry. A host that finds a reservation whose process has died undoes it, so no crash leaves
+   a table that belongs to nobody.
+3. `with_table` makes its tables, and completes its record.
+4. The host starts it.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext import jvm
 from sqlext.errors import NameTakenError, OptionError, SchemaError, UnsupportedError
 from sqlext.execution import queries, session_state, sessions, settings, target
+from sqlext.execution.backlog.pacer import BacklogSettings
 from sqlext.execution.delta_state import state_in
 from sqlext.execution.grouping_columns import grouping_columns
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import MergeableAggregate, is_by_session, mergeable
 from sqlext.execution.partition_keys import lossy
+from sqlext.execution.queries import Analysed
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import (
     ROCKSDB_ASKED_FOR,
@@ -35,6 +40,8 @@ from sqlext.execution.spec import (
 )
 from sqlext.names import quote_parts
 from sqlext.options import (
+    BACKLOG_LAG_THRESHOLD,
+    CHECKPOINT_INTERVAL_DURING_BACKLOG,
     FLUSH_MAX_INTERVAL,
     FLUSH_MEMORY_BUFFER_ONLY,
     PER_SOURCE,
@@ -42,6 +49,7 @@ from sqlext.options import (
     Given,
     Level,
     Options,
+    resolve,
     texts_by_level,
 )
 from sqlext.plan import QUALIFIES, FlowPlan, Key, MaintainedAggregate, Operator, OutputMode, Source, TableDefinition
@@ -56,16 +64,20 @@ class FlowRequest:
     """What a statement wants: a flow into a table.
 
     Attributes:
-        name: of the flow.
-        table: as written; the current catalog and database complete it.
+        name: of the flow, as written; the current catalog and database complete it, and the table's name.
+        table: as written.
         given: options, by level and key.
         definition: of the table to create; None: the table exists.
         properties: of the table to create.
         columns, by_name: of INSERT INTO.
         comment: of the flow.
+        refresh: a flow that is there already goes on.
+        replace: it takes the place of a flow that is there.
+        query: `detect.normal_text` of the query.
+        clauses: the same of the table's.
     """
 
-    name: str
+    name: tuple[str, ...]
     table: tuple[str, ...]
     plan: FlowPlan
     statement: str
@@ -75,8 +87,30 @@ class FlowRequest:
     columns: tuple[str, ...] = ()
     by_name: bool = False
     refresh: bool = False
+    replace: bool = False
     if_not_exists: bool = False
     comment: str = ""
+    query: str = ""
+    clauses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the checks of a flow have found out, so that it is found out once.
+
+    Attributes:
+        analysed: its queries.
+        states: of each streaming query, as `state_of` gives it.
+        durable: of each, as `queries.durable_because` gives it.
+        table: the target, if it is there and the flow is to write into it.
+        columns: of the query and that table.
+    """
+
+    analysed: Analysed
+    states: tuple[tuple[MergeableAggregate | None, str], ...]
+    durable: tuple[str, ...]
+    table: target.Target | None = None
+    columns: tuple[Column, ...] = ()
 
 
 def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -84,19 +118,23 @@ def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return [part.lower() for part in one] == [part.lower() for part in other]
 
 
-def existing(records: Records, request: FlowRequest, table: tuple[str, ...]) -> FlowRecord | None:
-    """The flow that a statement makes again: the one of its streaming table, or the one of CREATE FLOW's name."""
+def existing(records: Records, request: FlowRequest, name: tuple[str, ...], table: tuple[str, ...]) -> FlowRecord | None:
+    """The flow that a statement makes again: the one of its streaming table, or the one of CREATE FLOW's name.
+
+    Args:
+        name, table: the request's, qualified.
+    """
     if request.definition is not None:
         return next((record for record in records.values() if same_name(record.spec.target, table)), None)
-    return next((record for record in records.values() if record.spec.name.lower() == request.name.lower()), None)
+    return next((record for record in records.values() if same_name(record.spec.qualified_name, name)), None)
 
 
-def check_free(records: Records, name: str, table: tuple[str, ...], replaced: FlowRecord | None = None) -> None:
-    """Raise NameTakenError when a flow other than `replaced` has the name, or writes to the table."""
+def check_free(records: Records, name: tuple[str, ...], table: tuple[str, ...], replaced: FlowRecord | None = None) -> None:
+    """Raise NameTakenError when a flow other than `replaced` has the name, or writes to the table; both are qualified."""
     for record in records.values():
         if replaced is not None and record.spec.id == replaced.spec.id:
             continue
-        if record.spec.name.lower() == name.lower():
+        if same_name(record.spec.qualified_name, name):
             raise NameTakenError(
                 f"There is a flow `{record.spec.name}` already, into {'.'.join(record.spec.target)}. Choose another name, or "
                 "DROP FLOW it."
@@ -108,11 +146,14 @@ def check_free(records: Records, name: str, table: tuple[str, ...], replaced: Fl
             )
 
 
-def check_query(session: SparkSession, plan: FlowPlan, records: Records, options: Options) -> None:
-    """Raise UnsupportedError when the query cannot run as a stream, or it streams a table that a flow changes in place.
+def check_query(session: SparkSession, plan: FlowPlan, records: Records, options: Options) -> Analysed:
+    """Analyse a flow's queries.
 
     Args:
         options: of the flow.
+
+    Raises:
+        UnsupportedError: one cannot run as a stream, or it streams a table that a flow changes in place.
     """
     parts = [relation.name for hybrid in plan.hybrids for relation in hybrid.relations if relation.name]
     for written in (*(source.name for source in plan.graph.streams), *parts):
@@ -135,6 +176,7 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records, options
         if plan.output_mode is OutputMode.UPDATE:
             grouping_columns(frame)  # refuses a key that is not shown
     queries.check_types(session, plan, analysed)
+    return analysed
 
 
 def check_sessions(frame: DataFrame, options: Options) -> None:
@@ -153,16 +195,15 @@ def check_sessions(frame: DataFrame, options: Options) -> None:
         ) from None
 
 
-def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
+def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...], analysed: Analysed) -> None:
     """Before anything is touched, see whether a streaming table's table can be made.
 
     Raises:
-        NameTakenError: it is there, unless it is to be refreshed and a flow made it.
+        NameTakenError: it is there, unless it is to be replaced and a flow made it.
         SchemaError: it cannot have the query's columns.
     """
     if request.definition is None:
         return
-    analysed = queries.analyse(session, request.plan)
     output = analysed.output.drop(QUALIFIES)
     target.check_names([column.name for column in request.definition.columns] or output.columns, request.properties)
     has_key = request.plan.output_mode is OutputMode.UPDATE and not request.plan.above
@@ -170,14 +211,27 @@ def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ..
     target.check_column_list(output, request.definition.columns, key)
     if not target.exists(session, name):
         return
-    if not (request.refresh and FLOW_PROPERTY in target.describe(session, name).properties):
+    is_left = FLOW_PROPERTY in target.describe(session, name).properties
+    if not (request.replace and is_left):
+        advice = "CREATE OR REPLACE STREAMING TABLE makes it anew" if is_left else "DROP TABLE it"
+        left = ", which a flow made that is gone" if is_left else ""
         raise NameTakenError(
-            f"There is a table {'.'.join(name)} already. DROP TABLE it, choose another name, or feed it with INSERT INTO."
+            f"There is a table {'.'.join(name)} already{left}. {advice}, choose another name, or feed it with INSERT INTO."
         )
 
 
-def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> FlowSpec:
+def reserve(
+    session: SparkSession,
+    request: FlowRequest,
+    full_name: tuple[str, ...],
+    name: tuple[str, ...],
+    replaced: FlowRecord | None = None,
+) -> FlowSpec:
     """The flow as it is recorded before its table exists.
+
+    Args:
+        full_name, name: of the flow and of its target, qualified.
+        replaced: whose place it takes.
 
     Its location is that of a managed table to be made, when nothing lies there yet: all that is found there later came from
     the making.
@@ -190,7 +244,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         location = "" if location and HadoopPath(session, location).names() else location
     return FlowSpec(
         id=uuid.uuid4().hex,
-        name=request.name,
+        name=full_name[-1],
         target=name,
         target_location=location,
         target_id="",
@@ -199,9 +253,7 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         above=plan.above,
         stages=tuple(StageSpec(stage.name, stage.sql, stage.after) for stage in plan.stages),
         operators=tuple(_operator(operator) for operator in plan.graph.operators),
-        sources=tuple(
-            SourceSpec(source.alias.lower(), source.name, texts_by_level(_own(source))) for source in plan.graph.streams
-        ),
+        sources=sources_of(plan),
         hybrids=plan.hybrids,
         owns_target=request.definition is not None,
         replaces_table=request.definition is not None and target.exists(session, name),
@@ -213,7 +265,25 @@ def reserve(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) 
         variables=sessions.variables_of(session, plan.references),
         session_bound=sessions.bound_to(session, plan.references),
         comment=request.comment,
+        full_name=full_name,
+        query=request.query,
+        clauses=request.clauses,
+        replaces="" if replaced is None else replaced.spec.id,
     )
+
+
+def sources_of(plan: FlowPlan) -> tuple[SourceSpec, ...]:
+    """The record of a plan's streams."""
+    return tuple(SourceSpec(source.alias.lower(), source.name, texts_by_level(_own(source))) for source in plan.graph.streams)
+
+
+def backlog_of(spark: SparkSession, spec: FlowSpec) -> dict[str, BacklogSettings]:
+    """What is asked of each of a flow's streams, by alias."""
+    found: dict[str, BacklogSettings] = {}
+    for source in spec.sources:
+        options = resolve(spec.levels_of(source), lambda text: jvm.parse_duration(spark, text))
+        found[source.alias] = BacklogSettings(options[CHECKPOINT_INTERVAL_DURING_BACKLOG], options[BACKLOG_LAG_THRESHOLD])
+    return found
 
 
 def _operator(operator: Operator) -> OperatorSpec:
@@ -226,43 +296,32 @@ def _own(source: Source) -> dict[Level, dict[str, Given]]:
     return {level: {k: v for k, v in values.items() if k in PER_SOURCE} for level, values in source.options.items()}
 
 
-def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, home: HadoopPath, rocksdb_because: str) -> FlowSpec:
-    """Make the flow's tables, or look its target up, and complete its record.
+def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, prepared: Prepared, home: HadoopPath) -> FlowSpec:
+    """Make the flow's tables, and complete its record.
 
     Args:
         home: the flow's folder; maintained aggregates lie there, and partial results.
-        rocksdb_because: as `no_delta_state` tells.
-
-    Raises:
-        SchemaError, NotFoundError, UnsupportedError: the table cannot take the query's rows; nothing was made then.
     """
-    analysed = queries.analyse(session, request.plan)
-    if request.definition is None:
-        _refuse_to_replace(request)
-        _refuse_doubled_keys(request, analysed.output)
-        analysed = replace(analysed, streams=tuple(queries.with_unique_names(frame) for frame in analysed.streams))
-        table = target.describe(session, spec.target)
-        columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
-        key = _key_of(request.plan, analysed.streams[0], columns)
-        target.check_key(analysed.output, table, [column for column in columns if column.target in key])
-        if request.plan.output_mode is OutputMode.UPDATE and not key:
-            _refuse_rows_of_others(session, request, spec.target)
-    else:
+    table, columns = prepared.table, prepared.columns
+    if table is None:
+        if request.definition is None:
+            raise AssertionError("only a streaming table has no table before its flow")
         properties = {**request.properties, FLOW_PROPERTY: spec.id}
-        output = analysed.output.drop(QUALIFIES).schema
-        table = target.create(session, spec.target, output, request.definition, properties, request.refresh)
+        output = prepared.analysed.output.drop(QUALIFIES).schema
+        table = target.create(session, spec.target, output, request.definition, properties, request.replace)
         pairs = zip(output.names, table.columns.items(), strict=True)
         columns = tuple(Column(name, column, kind) for name, (column, kind) in pairs)
     lost = set() if request.plan.above else {*lossy(session, table.location, columns)}
+    each = zip(request.plan.queries, prepared.analysed.streams, prepared.durable, prepared.states, strict=True)
     streams = tuple(
         _with_state(
-            _stream(session, request.plan, query, frame, columns, target.home_of(home, query.name)),
-            *state_of(frame, request.plan.output_mode, rocksdb_because),
+            _stream(session, request.plan, query, frame, columns, durable, target.home_of(home, query.name)),
+            *state,
             target.home_of(home, query.name),
             bool(query.name) or request.definition is not None,
             lost,
         )
-        for query, frame in zip(request.plan.queries, analysed.streams, strict=True)
+        for query, frame, durable, state in each
     )
     return replace(
         spec,
@@ -280,6 +339,7 @@ def _stream(
     query: MaintainedAggregate,
     frame: DataFrame,
     columns: tuple[Column, ...],
+    durable_because: str,
     home: HadoopPath,
 ) -> StreamSpec:
     """The record of one streaming query; a maintained aggregate gets its table."""
@@ -290,14 +350,14 @@ def _stream(
         relation=query.name,
         sql=query.sql,
         output_mode=plan.output_mode,
-        key=_key_of(plan, frame, columns),
+        key=key_of(plan, frame, columns),
         columns=columns,
         has_qualifies=QUALIFIES in frame.columns,
-        durable_because=queries.durable_because(frame, plan.output_mode),
+        durable_because=durable_because,
     )
 
 
-def _key_of(plan: FlowPlan, frame: DataFrame, columns: tuple[Column, ...]) -> tuple[str, ...]:
+def key_of(plan: FlowPlan, frame: DataFrame, columns: tuple[Column, ...]) -> tuple[str, ...]:
     """The table's columns that identify a row of a streaming query, by Spark's analysis; none for a query above others."""
     if plan.output_mode is not OutputMode.UPDATE:
         return ()
@@ -404,7 +464,7 @@ def _with_state(
     )
 
 
-def _refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
+def refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
     """An aggregate without GROUP BY keeps one row, which has no key to tell it from others."""
     if session.table(quote_parts(name)).take(1):
         raise UnsupportedError(
@@ -413,7 +473,7 @@ def _refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tu
         )
 
 
-def _refuse_doubled_keys(request: FlowRequest, output: DataFrame) -> None:
+def refuse_doubled_keys(request: FlowRequest, output: DataFrame) -> None:
     """Columns go into a table that is there by their places, but a key is found by its name."""
     names = [name.lower() for name in output.columns]
     doubled = {name for name in names if names.count(name) > 1}
@@ -426,7 +486,7 @@ def _refuse_doubled_keys(request: FlowRequest, output: DataFrame) -> None:
         )
 
 
-def _refuse_to_replace(request: FlowRequest) -> None:
+def refuse_to_replace(request: FlowRequest) -> None:
     if request.plan.above:
         raise UnsupportedError(
             f"The result of this query replaces all rows of its table at each flush, and {'.'.join(request.table)} may hold "

@@ -297,7 +297,8 @@ class DeltaState:
         for change in found:
             raise FlowError(
                 f"Version {change.version} of the table in {self.location}, {change.operation}, changed rows that hold the state "
-                f"of flow `{self._spec.name}`: what it adds to them would be wrong. CREATE OR REFRESH its streaming table."
+                f"of flow `{self._spec.name}`: what it adds to them would be wrong. REFRESH STREAMING TABLE .. FULL computes it "
+                "anew."
             )
 
 

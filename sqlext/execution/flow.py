@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import partial
 from math import inf
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from sqlext import cancellation, jvm
 from sqlext.backlog_reports import BacklogReport, backlog_report
@@ -28,16 +28,19 @@ from sqlext.execution.backlog.controller import BacklogController
 from sqlext.execution.backlog.pacer import BacklogSettings, Phase
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import Switch
-from sqlext.execution.buffer import is_lost
+from sqlext.execution.catching_up import has_caught_up
+from sqlext.execution.faults import message_of
 from sqlext.execution.fence import Fence, FencedError
 from sqlext.execution.flow_meter import FlowMeter
 from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
 from sqlext.execution.intake import Intake
 from sqlext.execution.interval_trigger import IntervalTrigger, other_pace
+from sqlext.execution.source_changes import explained
 from sqlext.execution.spec import FlowSpec, StreamSpec
 from sqlext.execution.stages import Stages
 from sqlext.execution.status import FlowPhase, FlowProgress
 from sqlext.execution.table_writer import TableWriter
+from sqlext.execution.work import STALLED_AFTER, STOP_PATIENCE, Work
 from sqlext.options import (
     CACHE_MAX_ENTRIES,
     CHECKPOINT_INTERVAL,
@@ -50,8 +53,6 @@ from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
-FLUSH_TIMEOUT = 600.0
-"""Seconds a statement or a full buffer waits for one flush."""
 _PROGRESS_SECONDS = 0.5  # how often Spark's progress is read; it is a large JSON
 
 
@@ -107,10 +108,11 @@ class Flow:
         self._writer = TableWriter(
             spec, epoch, home, jvm.clone_session(session), self._intakes, clock, self._fence.check, self._meter.note_flush
         )
-        self._flusher = Flusher(spec.name, self._writer.flush, self._fail, self._compact)
+        self._flusher = Flusher(spec.name, self._writer.flush, self._fail, lambda: self._writer.compact(lambda: self._stopping))
         tag = f"sqlext-stages-{spec.id}"
         self._stages = Stages(spec.name, tag, spec.stages, home, session, self._fence.check, self._start_queries, self._fail)
         self._settled = threading.Event()  # the queries run, or never will
+        self.work = Work(spec.name, session.sparkContext, self._job_groups, clock)
 
     def _policy_of(self, options: Options) -> FlushPolicy:
         return FlushPolicy(None if self.spec.not_idempotent_because else options[FLUSH_MAX_INTERVAL])
@@ -140,8 +142,9 @@ class Flow:
             self._clock,
             self._batch_begins,
             self._taken,
-            self._append,
+            lambda rows, batch: self._writer.append(rows, batch),
             self._batch_ended,
+            self.spec.owns_target,
         )
 
     # What statements call.
@@ -163,7 +166,7 @@ class Flow:
             self._stopping = True
             self._stop_queries()
             self._backlog.close()
-            self._flusher.close(FLUSH_TIMEOUT)
+            self._flusher.close(STALLED_AFTER)
             raise
         self._set_phase(FlowPhase.BOUNDED_STAGES)
         self._stages.start()
@@ -175,7 +178,7 @@ class Flow:
             intake.open(self._writer.committed(intake.stream))
         self._recover()
         for intake in self._intakes:
-            intake.rewind()
+            intake.rewind(self.work)
         self._backlog.open(self._intakes)
         for intake in self._intakes:
             intake.start(self._backlog.pace)
@@ -189,22 +192,26 @@ class Flow:
         self._settled.set()
         logger.info("flow %s: started, epoch %d, target %s", self.spec.name, self.epoch, ".".join(self.spec.target))
 
-    def stop(self) -> None:
+    def stop(self, canceled: threading.Event | None = None) -> None:
         """Stop the queries, flush what is buffered, end the threads. A micro-batch in progress is repeated on the next start.
+
+        Args:
+            canceled: set when the user waits no longer; what still runs is interrupted then, or after `STOP_PATIENCE`.
 
         Raises:
             FlowError: the last flush failed; what it could not bring into the table comes with the next start.
-            WaitTimeoutError: it takes longer than `FLUSH_TIMEOUT`.
+            WaitTimeoutError: something goes on although it was interrupted.
         """
         was_running = self.is_running
         self._stopping = True
-        have_ended = self._stages.stop(FLUSH_TIMEOUT)
-        self._backlog.close()
-        self._stop_queries()
-        if self._phase is FlowPhase.RUNNING and self._has_buffered():
-            self._flusher.wait(self._flusher.ask(FlushReason.STOP), FLUSH_TIMEOUT)
-        have_ended = self._flusher.close(FLUSH_TIMEOUT) and have_ended
-        if self._phase is FlowPhase.RUNNING:
+        with self.work.interrupted_after(STOP_PATIENCE, canceled):
+            have_ended = self._stages.stop(STALLED_AFTER)
+            self._backlog.close()
+            self._stop_queries()
+            if self._phase is FlowPhase.RUNNING and self._has_buffered() and not self.work.is_interrupted:
+                self._flusher.wait(self._flusher.ask(FlushReason.STOP), STOP_PATIENCE + STALLED_AFTER)
+            have_ended = self._flusher.close(STOP_PATIENCE + STALLED_AFTER) and have_ended
+        if self._phase is FlowPhase.RUNNING and not self.work.is_interrupted:
             for intake in self._intakes:
                 intake.note_all_flushed()
         if self.is_running:
@@ -213,10 +220,16 @@ class Flow:
         for intake in self._intakes if have_ended else ():
             intake.release()
         if not have_ended:
-            raise WaitTimeoutError(f"What flow `{self.spec.name}` did last still runs after {FLUSH_TIMEOUT:.0f} s.")
+            raise WaitTimeoutError(f"What flow `{self.spec.name}` did last still runs, although it was interrupted.")
         if was_running:
             self._raise_if_failed()
         logger.info("flow %s: %s", self.spec.name, self._phase.lower())
+
+    def interrupt(self) -> None:
+        """End at once what it does; what is not in the table then comes with the next start."""
+        self._stopping = True
+        self.work.interrupt()
+        self._stop_queries()
 
     def forgive(self) -> None:
         """STOP FLOW of a flow that has failed: its error has been seen."""
@@ -229,29 +242,25 @@ class Flow:
 
         Raises:
             FlowError: the flow has failed, or fails in this flush.
-            WaitTimeoutError: it takes longer than `FLUSH_TIMEOUT`.
+            WaitTimeoutError: it does not get on.
             StatementCanceledError: the client does not wait any more; the flush goes on.
         """
         if self._interval_trigger is None or self._phase is not FlowPhase.RUNNING:
             self._flush_buffered()
             return
-        if not self._interval_trigger.take_what_arrived(FLUSH_TIMEOUT, self._may_wait):
-            raise self._late_flush()
+        self._interval_trigger.take_what_arrived(self._may_wait)
         self._raise_if_failed()
 
     def _flush_buffered(self) -> None:
         if self._has_buffered():
             ticket = self._flusher.ask(FlushReason.COMMAND)
-            if not cancellation.wait_for(self.session, partial(self._flusher.wait, ticket), FLUSH_TIMEOUT):
-                raise self._late_flush()
+            check = partial(cancellation.raise_if_canceled, self.session)
+            self.work.wait(partial(self._flusher.wait, ticket), "A flush", check)
         self._raise_if_failed()
 
     def _may_wait(self) -> bool:
         cancellation.raise_if_canceled(self.session)
         return not self._stopping
-
-    def _late_flush(self) -> WaitTimeoutError:
-        return WaitTimeoutError(f"The flush of flow `{self.spec.name}` takes longer than {FLUSH_TIMEOUT:.0f} s.")
 
     def wait(self, timeout: timedelta) -> None:
         """Return when all that had arrived is in the target.
@@ -271,12 +280,8 @@ class Flow:
         trigger = self._interval_trigger if self._phase is FlowPhase.RUNNING else None
         with nullcontext() if trigger is None else trigger.freely():
             for intake in self._intakes if self._phase is FlowPhase.RUNNING else ():
-                catching_up = intake.process_all(f"sqlext-wait-{self.spec.name}")
-                try:
-                    if not cancellation.wait_for(self.session, catching_up.wait, max(deadline - time.monotonic(), 0)):
-                        raise late
-                finally:
-                    catching_up.give_up()
+                if not has_caught_up(self.session, intake.process_all(f"sqlext-wait-{self.spec.name}"), deadline):
+                    raise late
                 intake.read_progress()
         self.tick()
         self._raise_if_failed()
@@ -303,17 +308,18 @@ class Flow:
         """Its phase, its progress, and its error's message."""
         progress = replace(self._meter.progress(self._intakes), stages=self._stages.statuses(), backlog=self._backlog.status)
         with self._lock:
-            return self._phase, progress, _message(self._error) if self._error else ""
+            return self._phase, progress, message_of(self._error) if self._error else ""
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it failed, if it has."""
+        with self._lock:
+            return self._error
 
     @property
     def is_running(self) -> bool:
         """Whether its queries run, or will when its bounded stages have finished."""
         return self._phase in (FlowPhase.RUNNING, FlowPhase.BOUNDED_STAGES)
-
-    @property
-    def has_lost_rows(self) -> bool:
-        """Whether it failed because an executor took buffered rows with it; a new start gets them back."""
-        return self._phase is FlowPhase.FAILED and self._error is not None and is_lost(self._error)
 
     # What the host's ticker calls.
 
@@ -324,7 +330,7 @@ class Flow:
         for intake in self._intakes:
             if intake.has_failed:
                 if not self._stopping:  # STOP FLOW may have come since the look above, and ended it
-                    self._fail(intake.error or intake.exception() or FlowError("The streaming query ended by itself."))
+                    self._fail(explained(self.session, self.spec, intake.failure))
                 return
         now = self._clock.monotonic()
         if now - self._progress_read >= _PROGRESS_SECONDS:
@@ -345,9 +351,6 @@ class Flow:
         return self._backlog.new_switches()
 
     # Spark's stream threads.
-
-    def _append(self, rows: DataFrame, batch: int) -> None:
-        self._writer.append(rows, batch)
 
     def _batch_begins(self) -> None:
         self._fence.check()
@@ -390,17 +393,16 @@ class Flow:
         return status.phase is Phase.BACKLOG and is_backlog(self.spec.operators, status.streams)[-1]
 
     def _wait_for_flush(self, ticket: int) -> None:
-        if not self._flusher.wait(ticket, FLUSH_TIMEOUT):
-            raise WaitTimeoutError(f"A flush of flow `{self.spec.name}` takes longer than {FLUSH_TIMEOUT:.0f} s.")
+        self.work.wait(partial(self._flusher.wait, ticket), "A flush")
         if self._flusher.error is not None:
             raise self._flusher.error
 
-    # The flush thread.
-
-    def _compact(self) -> None:
-        self._writer.compact(lambda: self._stopping)
-
     # Shared.
+
+    def _job_groups(self) -> list[str]:
+        """Those of the flushes' jobs, and of the micro-batches'."""
+        queries = [query for intake in self._intakes if (query := intake.query) is not None]
+        return [self.spec.id, *(str(query.runId) for query in queries)]
 
     def _recover(self) -> None:
         """Flush what is buffered and not committed; evaluate the query above if a crash came before it."""
@@ -422,13 +424,13 @@ class Flow:
     def _fail(self, error: BaseException) -> None:
         """The flow has failed: note the cause, and stop what still runs. Called on the flush thread or the ticker."""
         with self._lock:
-            if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED):
+            if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED) or self.work.is_interrupted:
                 return
             self._error = error
             self._phase = FlowPhase.FENCED if isinstance(error, FencedError) else FlowPhase.FAILED
             self._stopping = True
         self._settled.set()
-        logger.error("flow %s: %s: %s", self.spec.name, self._phase.lower(), _message(error))
+        logger.error("flow %s: %s: %s", self.spec.name, self._phase.lower(), message_of(error))
         threading.Thread(target=self._stop_queries, name=f"sqlext-end-{self.spec.name}", daemon=True).start()
 
     def _stop_queries(self) -> None:
@@ -439,12 +441,8 @@ class Flow:
 
     def _raise_if_failed(self) -> None:
         if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED):
-            raise FlowError(f"Flow `{self.spec.name}` has failed: {_message(self._error) if self._error else ''}")
+            raise FlowError(f"Flow `{self.spec.name}` has failed: {message_of(self._error) if self._error else ''}")
 
     def _set_phase(self, phase: FlowPhase) -> None:
         with self._lock:
             self._phase = phase
-
-
-def _message(error: BaseException) -> str:
-    return jvm.reason_of(error).split("terminated with exception:", 1)[-1].strip()

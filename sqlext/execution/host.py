@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 
@@ -18,53 +18,25 @@ from pyspark.sql import SparkSession
 
 from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
-from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError, StatementCanceledError
-from sqlext.execution import queries, sessions, stages, target
-from sqlext.execution.backlog.pacer import BacklogSettings
-from sqlext.execution.creation import (
-    FLOW_PROPERTY,
-    FlowRequest,
-    check_free,
-    check_query,
-    check_state,
-    check_table,
-    existing,
-    no_delta_state,
-    reserve,
-    with_table,
-)
+from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
+from sqlext.execution import faults, sessions, source_changes, stages, target
+from sqlext.execution.buffer import is_lost
+from sqlext.execution.creation import FLOW_PROPERTY, FlowRequest, backlog_of
 from sqlext.execution.flow import Flow
 from sqlext.execution.jobs.host import JobHost
 from sqlext.execution.lease import Lease
-from sqlext.execution.registry import (
-    EventKind,
-    FlowEvent,
-    FlowRecord,
-    FlowRegistry,
-    FlowState,
-    Records,
-    find,
-)
-from sqlext.execution.spec import FlowSpec, StateBackend
-from sqlext.execution.status import FlowPhase, FlowProgress, StageStatus
-from sqlext.names import quote_parts
-from sqlext.options import BACKLOG_LAG_THRESHOLD, CHECKPOINT_INTERVAL_DURING_BACKLOG, STATE_BACKEND, Options, resolve
+from sqlext.execution.making import FlowMaker
+from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, find, find_table
+from sqlext.execution.retries import Retries
+from sqlext.execution.spec import FlowSpec
+from sqlext.execution.status import FlowPhase, StageStatus
+from sqlext.execution.views import FlowView, FlowViews, LocalView
+from sqlext.options import STATE_BACKEND, Options, resolve
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class FlowView:
-    """A flow as SHOW and DESCRIBE tell it; progress is there only for flows of this process."""
-
-    record: FlowRecord
-    status: str
-    progress: FlowProgress | None
-    error: str
-    is_here: bool
 
 
 class FlowHost:
@@ -83,9 +55,14 @@ class FlowHost:
         self._registry = FlowRegistry(self._home)
         self._lease = Lease(self._home)
         self.jobs = JobHost(self._spark, self._home, self._lease)
+        self._maker = FlowMaker(self._spark, self._home, self._registry, self._lease, self)
         self._lock = threading.RLock()
         self._flows: Mapping[str, Flow] = {}
+        self._busy: Flow | None = None
+        self._retries = Retries(self._clock)
+        self._views = FlowViews(self._registry, self._lease, self._retries, lambda: self._flows)
         self._reported: set[str] = set()
+        self._changes_seen: dict[str, str] = {}  # the last change of a source that each flow was started again for
         self._closing = threading.Event()  # flows are no longer looked at
         self._closed = threading.Event()  # and this host gives no more sign of life
         self._ticker = threading.Thread(target=self._tick_until_closed, name="sqlext-flows", daemon=True)
@@ -98,29 +75,30 @@ class FlowHost:
     # Life of the host.
 
     def take_up(self) -> list[str]:
-        """Start the flows that ran when their host ended. One that cannot start is marked failed; the others go on.
+        """Start the flows that ran when their host ended, or waited for their next try. One that cannot start is marked failed,
+        or tried again when what keeps it may pass; the others go on.
 
         Returns:
             The names of the flows that run again.
         """
-        taken: list[str] = []
-        self._sweep()
-        for record in self._registry.read().values():
-            if record.state is not FlowState.RUNNING or self._lease.is_alive(record.host):
-                continue
+        self._maker.sweep()
+        active = [record for record in self._registry.read().values() if record.is_active]
+        return [each.spec.name for each in active if not self._lease.is_alive(each.host) and self._take_up(each.spec)]
+
+    def _take_up(self, spec: FlowSpec) -> bool:
+        with self._lock:
             try:
-                if record.spec.session_bound:
+                if spec.session_bound:
                     raise FlowError(
-                        f"Flow `{record.spec.name}` reads {', '.join(record.spec.session_bound)}, which ended with the session "
-                        "that made it. DROP FLOW it and make it again."
+                        f"Flow `{spec.name}` reads {', '.join(spec.session_bound)}, which ended with the session that made it. "
+                        "DROP FLOW it and make it again."
                     )
-                with self._lock:
-                    self._run(record.spec, sessions.restored_session(self._spark, record.spec))
-                taken.append(record.spec.name)
-            except (SqlextError, *target.SPARK_ERRORS) as error:
-                logger.error("flow %s cannot be taken up: %s", record.spec.name, jvm.reason_of(error))
-                self._record(record.spec.id, EventKind.FAILED, detail=jvm.reason_of(error))
-        return taken
+                self.run(spec, sessions.restored_session(self._spark, spec))
+            except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
+                logger.error("flow %s cannot be taken up: %s", spec.name, jvm.reason_of(error))
+                self._note_failure(spec, error, self._registry.read()[spec.id].epoch)
+                return False
+            return True
 
     def close(self) -> None:
         """Stop all flows of this process, flushed; the registry keeps them as running, for the next host."""
@@ -153,121 +131,152 @@ class FlowHost:
             A sentence with its name and id.
 
         Raises:
-            SqlextError, PySparkException: nothing was made then.
+            SqlextError, PySparkException: nothing was made then, and nothing that was there is gone.
         """
         with self._lock:
-            self._sweep()
-            name = target.qualified(session, request.table)
-            records = self._registry.read()
-            there = existing(records, request, name)
-            if there is not None and request.if_not_exists:
-                return f"flow {there.spec.name} ({there.spec.id}) exists already, and stays as it is"
-            replaced = there if request.refresh else None
-            check_free(records, request.name, name, replaced)
-            own = sessions.session_for(session, request.plan.references)
-            check_query(own, request.plan, records, options)
-            check_table(own, request, name)
-            reserved = reserve(own, request, name)
-            lags = any(each.interval is not None for each in self._backlog_of(reserved).values())
-            rocksdb_because = no_delta_state(options, bool(reserved.hybrids) or lags)
-            if options[STATE_BACKEND] == StateBackend.DELTA:
-                check_state(queries.analyse(own, request.plan).streams, request.plan.output_mode, rocksdb_because)
-            self._lease.beat()
-            self._registry.append(partial(self._reserved, reserved, replaced))
-            try:
-                if replaced is not None:
-                    self._retire(replaced)
-                home = self._home.child("flows", reserved.id)
-                spec = with_table(own, reserved, request, home, rocksdb_because)
-                self._run(spec, own, options)
-                if canceled is not None and canceled.is_set() and replaced is None:  # else there is nothing to go back to
-                    raise StatementCanceledError("The statement was canceled.")
-            except BaseException:
-                with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
-                    self._end(self._flows.get(reserved.id))
-                    self._undo(reserved)
-                raise
-            bound = f"; it reads {', '.join(spec.session_bound)} and so ends with this session" if spec.session_bound else ""
-            state = f"; its state lives in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
-            return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{state}{bound}"
+            return self._maker.create(session, request, options, canceled)
 
-    def start(self, name: str) -> str:
+    def refresh(self, name: tuple[str, ...]) -> str:
+        """Start the flow of a streaming table, unless it runs."""
+        with self._lock:
+            record = self.record_of_table(name)
+            started = self.start_record(record)
+            return f"flow {record.spec.name} {'started again' if started else 'goes on'}"
+
+    def record_of_table(self, name: tuple[str, ...]) -> FlowRecord:
+        """The record of the flow that made a streaming table.
+
+        Args:
+            name: of the table, qualified.
+
+        Raises:
+            NotFoundError: no flow did.
+        """
+        return find_table(self._registry.read(), name)
+
+    def properties_of(self, spec: FlowSpec) -> dict[str, str]:
+        """The properties of a streaming table that are neither Delta's nor sqlext's; none of one that is gone."""
+        there = target.describe(self._spark, spec.target).properties if target.exists(self._spark, spec.target) else {}
+        return {key: value for key, value in there.items() if not key.startswith("delta.") and key != FLOW_PROPERTY}
+
+    def session_of(self, spec: FlowSpec) -> SparkSession:
+        """A session like the flow's own."""
+        flow = self._flows.get(spec.id)
+        return jvm.clone_session(flow.session) if flow is not None else sessions.restored_session(self._spark, spec)
+
+    def start(self, name: tuple[str, ...]) -> str:
         """Start a flow that was stopped or has failed."""
         with self._lock:
             record = find(self._registry.read(), name)
-            flow = self._flows.get(record.spec.id)
-            if flow is not None and flow.is_running:
+            if not self.start_record(record):
                 return f"flow {record.spec.name} runs already"
-            if record.state is FlowState.RUNNING and flow is None and self._lease.is_alive(record.host):
-                raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
-            session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
-            self._run(record.spec, session)
             return f"flow {record.spec.name} ({record.spec.id}) started"
 
-    def stop(self, name: str) -> str:
-        """Stop a flow, flushed; it stays stopped until START FLOW."""
+    def start_record(self, record: FlowRecord) -> bool:
+        """Start a flow; False: it runs already."""
+        flow = self._flows.get(record.spec.id)
+        if flow is not None and flow.is_running:
+            return False
+        if record.is_active and flow is None and self._lease.is_alive(record.host):
+            raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
+        session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
+        self.run(record.spec, session)
+        return True
+
+    def stop(self, name: tuple[str, ...], canceled: threading.Event | None = None) -> str:
+        """Stop a flow, flushed; it stays stopped until START FLOW.
+
+        A flow that is just being started or stopped, which may take long, is interrupted.
+
+        Args:
+            canceled: set when the client waits no longer; its last flush is then interrupted.
+        """
+        record = find(self._registry.read(), name)
+        busy = self._busy
+        if busy is not None and busy.spec.id == record.spec.id:
+            busy.interrupt()
         with self._lock:
             record = find(self._registry.read(), name)
-            flow = self._here(record)
+            flow = self.here(record)
             if flow is not None:
-                flow.stop()
+                with self._busy_with(flow):
+                    flow.stop(canceled)
                 flow.forgive()
-            self._record(record.spec.id, EventKind.STOPPED)
-            return f"flow {record.spec.name} stopped"
+            self._retries.drop(record.spec.id)
+            self._record(record.spec.id, EventKind.STOPPED, epoch=record.epoch)  # also of a start that has failed
+            is_partial = flow is not None and flow.work.is_interrupted
+            late = "; its last flush was interrupted, and what it held comes with the next start" if is_partial else ""
+            return f"flow {record.spec.name} stopped{late}"
 
-    def flush(self, name: str) -> str:
+    @contextmanager
+    def _busy_with(self, flow: Flow) -> Iterator[None]:
+        """While it is started or stopped, STOP FLOW can interrupt a flow. The lock is held."""
+        self._busy = flow
+        try:
+            yield
+        finally:
+            self._busy = None
+
+    def flush(self, name: tuple[str, ...]) -> str:
         """Flush a flow of this process now."""
         flow = self._running(name)
         flow.flush()
         return f"flow {flow.spec.name} flushed"
 
-    def wait(self, name: str, timeout: timedelta) -> str:
+    def wait(self, name: tuple[str, ...], timeout: timedelta) -> str:
         """Return when all that had arrived is in the target."""
         flow = self._running(name)
         flow.wait(timeout)
         return f"flow {flow.spec.name} is up to date"
 
-    def drop(self, name: str, if_exists: bool) -> str:
+    def drop(self, name: tuple[str, ...], if_exists: bool) -> str:
         """Stop a flow and forget it; its target stays."""
         with self._lock:
             try:
                 record = find(self._registry.read(), name)
             except NotFoundError:
                 if if_exists:
-                    return f"there is no flow {name}"
+                    return f"there is no flow {'.'.join(name)}"
                 raise
-            self._end(self._here(record))
-            self._forget(record.spec)
+            self.end(self.here(record))
+            self.forget(record.spec)
             return f"flow {record.spec.name} dropped; its target {'.'.join(record.spec.target)} stays"
 
-    def alter(self, name: str, properties: Mapping[str, str]) -> str:
+    def alter(self, name: tuple[str, ...], properties: Mapping[str, str]) -> str:
         """Set options; a flow that runs here goes on with them at once."""
         with self._lock:
             record = find(self._registry.read(), name)
             if STATE_BACKEND.key in properties:
                 raise OptionError(
                     f"The state of flow `{record.spec.name}` stays where it is: `{STATE_BACKEND.key}` is for new flows. "
-                    "CREATE OR REFRESH its streaming table with it."
+                    "CREATE OR REPLACE its streaming table with it."
                 )
             spec = record.spec.with_properties(properties)
-            flow = self._here(record)
-            was_running = flow is not None and flow.is_running
-            options = self.options_of(spec)  # refuses what is unknown or out of range
-            goes_on = flow is not None and was_running and flow.set_options(spec, options)
-            if flow is not None and was_running and not goes_on:
-                flow.stop()
-            self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
-            if flow is not None and was_running and not goes_on:
-                self._run(spec, flow.session, options)
+            self.alter_record(record, spec, self.options_of(spec))  # which refuses what is unknown or out of range
             return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
+
+    def alter_record(self, record: FlowRecord, spec: FlowSpec, options: Options) -> None:
+        """Record a flow's options, and let it go on with them."""
+        flow = self.here(record)
+        was_running = flow is not None and flow.is_running
+        goes_on = flow is not None and was_running and flow.set_options(spec, options)
+        if flow is not None and was_running and not goes_on:
+            flow.stop()
+        self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+        if flow is not None and was_running and not goes_on:
+            self.run(spec, flow.session, options)
 
     def views(self) -> list[FlowView]:
         """All flows of the home, by name."""
-        views = [self._view(record) for record in self._registry.read().values()]
-        return sorted(views, key=lambda view: view.record.spec.name.lower())
+        return self._views.all()
 
-    def view(self, name: str) -> FlowView:
-        return self._view(find(self._registry.read(), name))
+    def view(self, name: tuple[str, ...]) -> FlowView:
+        """The flow of a qualified name."""
+        return self._views.one(name)
+
+    def local_views(self) -> list[LocalView]:
+        """The flows of this process; asks no storage, so it may be called often."""
+        return self._views.local()
 
     def stages(self, view: FlowView) -> tuple[StageStatus, ...]:
         """The bounded stages of a flow, also of one that does not run here."""
@@ -276,52 +285,10 @@ class FlowHost:
         home = self._home.child("flows", view.record.spec.id)
         return tuple(stages.recorded(self._spark, home, stage.name) for stage in view.record.spec.stages)
 
-    def local_views(self) -> list[tuple[str, FlowPhase, FlowProgress, str]]:
-        """Name, phase, progress and error of each flow of this process; asks no storage, so it may be called often."""
-        return [(flow.spec.name, *flow.status()) for flow in self._flows.values()]
-
     def options_of(self, spec: FlowSpec) -> Options:
         return resolve(spec.levels(), lambda text: jvm.parse_duration(self._spark, text))
 
-    def _backlog_of(self, spec: FlowSpec) -> dict[str, BacklogSettings]:
-        found: dict[str, BacklogSettings] = {}
-        for source in spec.sources:
-            options = resolve(spec.levels_of(source), lambda text: jvm.parse_duration(self._spark, text))
-            interval, threshold = options[CHECKPOINT_INTERVAL_DURING_BACKLOG], options[BACKLOG_LAG_THRESHOLD]
-            found[source.alias] = BacklogSettings(interval, threshold)
-        return found
-
-    # Making.
-
-    def _reserved(self, spec: FlowSpec, replaced: FlowRecord | None, records: Records) -> FlowEvent:
-        check_free(records, spec.name, spec.target, replaced)
-        return FlowEvent(spec.id, EventKind.RESERVED, host=self._lease.host_id, spec=spec.to_json())
-
-    def _sweep(self) -> None:
-        """Undo what processes that died left half made."""
-        for record in self._registry.read().values():
-            if record.state is FlowState.RESERVED and not self._lease.is_alive(record.host):
-                logger.warning("flow %s was not finished by the process that made it, and is undone", record.spec.name)
-                self._undo(record.spec)
-
-    def _undo(self, spec: FlowSpec) -> None:
-        """Leave nothing of a flow that could not be made, `spec` being its reservation: its table goes, if the flow made it."""
-        try:
-            if target.exists(self._spark, spec.target):
-                table = target.describe(self._spark, spec.target)
-                if table.properties.get(FLOW_PROPERTY) == spec.id and not spec.replaces_table:
-                    self._spark.sql(f"DROP TABLE {quote_parts(spec.target)}")
-            elif spec.target_location:
-                HadoopPath(self._spark, spec.target_location).delete()  # files of a table that never got into the catalog
-            self._forget(spec)
-        except (SqlextError, *target.SPARK_ERRORS) as error:
-            logger.error("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
-
-    def _retire(self, record: FlowRecord) -> None:
-        self._end(self._here(record))
-        self._forget(record.spec)
-
-    def _end(self, flow: Flow | None) -> None:
+    def end(self, flow: Flow | None) -> None:
         """Stop a flow whose rows nobody wants any more, or that starts anew and finds them; its last flush may fail."""
         try:
             if flow is not None:
@@ -329,68 +296,82 @@ class FlowHost:
         except (SqlextError, *target.SPARK_ERRORS) as error:
             logger.warning("flow %s did not stop cleanly: %s", flow.spec.name if flow else "", jvm.reason_of(error))
 
-    def _forget(self, spec: FlowSpec) -> None:
+    def forget(self, spec: FlowSpec) -> None:
         self._flows = {key: flow for key, flow in self._flows.items() if key != spec.id}
+        self._retries.drop(spec.id)
         self._record(spec.id, EventKind.DROPPED)
         self._home.child("flows", spec.id).delete()
 
     # Running.
 
-    def _run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+    def run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
-        self._end(self._flows.get(spec.id))
+        self.end(self._flows.get(spec.id))
         sessions.prepare(session, self._home.location)
         home = self._home.child("flows", spec.id)
         options = options or self.options_of(spec)
-        flow = Flow(spec, options, self._backlog_of(spec), records[spec.id].epoch, home, session, self._clock)
+        if (changed := source_changes.evolved(session, spec, options)) is not spec:
+            spec = changed
+            self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+        flow = Flow(spec, options, backlog_of(self._spark, spec), records[spec.id].epoch, home, session, self._clock)
         try:
-            flow.start()
+            with self._busy_with(flow):
+                flow.start()
         except BaseException as error:
-            self._record(spec.id, EventKind.FAILED, jvm.reason_of(error), flow.epoch)
+            self._note_failure(spec, error, flow.epoch)
+            if flow.is_running:
+                self.end(flow)
             raise
         self._flows = {**self._flows, spec.id: flow}
+        self._retries.forget_plan(spec.id)
         self._reported.discard(spec.id)
+
+    def _note_failure(self, spec: FlowSpec, error: BaseException, epoch: int) -> None:
+        """Record that a flow has failed: for good, or until its next try."""
+        reason = faults.message_of(error)
+        if not faults.may_pass(error):
+            self._record(spec.id, EventKind.FAILED, reason, epoch)
+        elif spec.id not in self._retries.planned():
+            retry = self._retries.plan(spec, reason)
+            logger.warning("flow %s is tried again at %s: %s", spec.name, retry.at.astimezone().strftime("%H:%M:%S"), reason)
+            self._record(spec.id, EventKind.RETRYING, reason, epoch, retry.at.isoformat())
 
     def _started(self, spec: FlowSpec, records: Records) -> FlowEvent:
         """The next epoch fences the driver before; a flow that lives elsewhere is not taken."""
         record = records[spec.id]
-        if record.state is FlowState.RUNNING and record.host != self._lease.host_id and self._lease.is_alive(record.host):
+        if record.is_active and record.host != self._lease.host_id and self._lease.is_alive(record.host):
             raise FlowError(f"Flow `{spec.name}` runs in another process.")
         complete = spec.to_json() if record.state is FlowState.RESERVED else ""
         return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
 
-    def _record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None) -> None:
+    def _record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None, next_try: str = "") -> None:
         if epoch is None:
             epoch = self._flows[flow_id].epoch if flow_id in self._flows else 0
-        self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail))
+        self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail, next_try=next_try))
 
-    def _here(self, record: FlowRecord) -> Flow | None:
+    def running(self, flow_id: str) -> Flow | None:
+        """The flow of this process, whatever its phase."""
+        return self._flows.get(flow_id)
+
+    def here(self, record: FlowRecord) -> Flow | None:
         """The flow in this process; an error when another live process runs it."""
-        is_elsewhere = record.state is FlowState.RUNNING and record.host != self._lease.host_id
+        is_elsewhere = record.is_active and record.host != self._lease.host_id
         if is_elsewhere and self._lease.is_alive(record.host):
             raise FlowError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
         return self._flows.get(record.spec.id)
 
-    def _running(self, name: str) -> Flow:
+    def _running(self, name: tuple[str, ...]) -> Flow:
         record = find(self._registry.read(), name)
         with self._lock:
-            flow = self._here(record)
+            flow = self.here(record)
         if flow is None or (flow.status()[0] is FlowPhase.STOPPED):
             because = f" ({record.error})" if record.error else ""
-            raise FlowError(
-                f"Flow `{record.spec.name}` does not run: it is {record.state.lower()}{because}. START FLOW it first."
-            )
+            advice = "START FLOW it first."
+            if record.next_try is not None:
+                advice = f"It is tried again at {record.next_try.astimezone():%H:%M:%S}; START FLOW tries it now."
+            raise FlowError(f"Flow `{record.spec.name}` does not run: it is {record.state.lower()}{because}. {advice}")
         return flow
-
-    def _view(self, record: FlowRecord) -> FlowView:
-        flow = self._flows.get(record.spec.id)
-        if flow is None:
-            is_elsewhere = record.state is FlowState.RUNNING and self._lease.is_alive(record.host)
-            is_lost = record.state is FlowState.RUNNING and not is_elsewhere
-            return FlowView(record, "LOST" if is_lost else record.state.value, None, record.error, False)
-        phase, progress, error = flow.status()
-        return FlowView(record, phase.value, progress, error, True)
 
     # The ticker.
 
@@ -403,33 +384,62 @@ class FlowHost:
                 self._guarded(flow.tick, flow)
                 self._guarded(partial(self._report_failure, flow), flow)
                 self._guarded(partial(self._report_switches, flow), flow)
+            for retry in [] if self._closing.is_set() else self._retries.take_due():
+                self._on_thread(partial(self._try_again, retry.spec), retry.spec)
             if self._lease.has_begun:  # also while the first flow is still being made, or the last flushes run
                 self._guarded(self._lease.beat)
 
     def _report_failure(self, flow: Flow) -> None:
-        phase, _, error = flow.status()
-        if phase is not FlowPhase.FAILED or flow.spec.id in self._reported:
+        phase, _, _ = flow.status()
+        error = flow.error
+        if phase is not FlowPhase.FAILED or flow.spec.id in self._reported or error is None:
             return
         self._reported.add(flow.spec.id)
-        if flow.has_lost_rows:
-            threading.Thread(target=self._start_again, args=(flow,), name=f"sqlext-end-{flow.spec.name}", daemon=True).start()
+        change = faults.message_of(error) if faults.is_schema_change(error) else ""
+        if is_lost(error) or (change and self._changes_seen.get(flow.spec.id) != change):
+            why = "a source has other columns" if change else "an executor was lost with buffered rows"
+            logger.warning("flow %s: %s; starting again", flow.spec.name, why)
+            self._changes_seen[flow.spec.id] = change  # the same change twice is one that no start takes in
+            self._on_thread(partial(self._start_again, flow), flow.spec)
         else:
-            self._record(flow.spec.id, EventKind.FAILED, error)
+            self._note_failure(flow.spec, error, flow.epoch)
 
     def _report_switches(self, flow: Flow) -> None:
         """Each change between live and backlog is an event of the flow's log."""
         for switch in flow.new_switches():
             self._record(flow.spec.id, EventKind.PHASE, f"{switch.phase.value} at {switch.at.isoformat()}: {switch.because}")
 
+    def _on_thread(self, action: Callable[[], None], spec: FlowSpec) -> None:
+        """Start a flow again beside the ticker: it takes seconds."""
+        threading.Thread(target=self._guarded, args=(action,), name=f"sqlext-end-{spec.name}", daemon=True).start()
+
     def _start_again(self, flow: Flow) -> None:
-        """An executor took buffered rows with it: a new start brings them back. On a thread of its own: it takes seconds."""
-        logger.warning("flow %s: an executor was lost with buffered rows; starting again to get them back", flow.spec.name)
+        """A new start brings back what the flow has lost, or lets it see its sources as they are now."""
+        with self._lock:
+            if self._flows.get(flow.spec.id) is flow and not self._closing.is_set():
+                self._run_or_note(flow.spec, flow.session, flow.options)
+
+    def _try_again(self, spec: FlowSpec) -> None:
+        """The next try of a flow that failed by what may pass, unless somebody has started, stopped or dropped it meanwhile."""
+        with self._lock:
+            try:
+                record = self._registry.read().get(spec.id)
+                flow = self._flows.get(spec.id)
+                is_mine = record is not None and record.is_active and record.host == self._lease.host_id
+                if record is None or not is_mine or self._closing.is_set() or (flow is not None and flow.is_running):
+                    return
+                session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
+                self._run_or_note(record.spec, session)
+            except (SqlextError, *target.SPARK_ERRORS, OSError) as error:  # the registry, or the catalog, does not answer
+                logger.error("flow %s could not be tried again: %s", spec.name, jvm.reason_of(error))
+                self._retries.plan(spec, faults.message_of(error))
+
+    def _run_or_note(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         try:
-            with self._lock:
-                if self._flows.get(flow.spec.id) is flow and not self._closing.is_set():
-                    self._run(flow.spec, flow.session, flow.options)
-        except (SqlextError, *target.SPARK_ERRORS) as error:
-            logger.error("flow %s could not be started again: %s", flow.spec.name, jvm.reason_of(error))
+            self.run(spec, session, options)
+        except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
+            logger.error("flow %s could not be started again: %s", spec.name, jvm.reason_of(error))
+            self._note_failure(spec, error, self._registry.read()[spec.id].epoch)  # also where it did not come to start
 
     def _guarded(self, action: Callable[[], None], flow: Flow | None = None) -> None:
         """One flow's trouble must not end the ticker of all."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext import jvm
 from sqlext.clock import Clock
-from sqlext.errors import FlowError, SchemaError, WaitTimeoutError
+from sqlext.errors import FlowError, SchemaError
 from sqlext.execution import queries, target
 from sqlext.execution.backlog.pacer import Pace, Phase
 from sqlext.execution.catching_up import CatchingUp
@@ -28,15 +29,15 @@ from sqlext.execution.hybrid import RunningHybrid
 from sqlext.execution.intake_buffer import IntakeBuffer
 from sqlext.execution.mergeable import MergeableAggregate
 from sqlext.execution.running_query import RunningQuery, StopAtBoundary
+from sqlext.execution.source_changes import check_columns
 from sqlext.execution.spec import StateBackend, StreamSpec
 from sqlext.execution.varying import with_moments_in_input
+from sqlext.execution.work import Work
 from sqlext.plan import HybridSource, OutputMode
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
-_REWIND_TIMEOUT = 600.0  # seconds for the one micro-batch that brings all groups back
-_POLL_SECONDS = 0.05
 _NEVER = -1
 
 
@@ -70,6 +71,7 @@ class Intake:
         taken: called on the stream thread when a micro-batch is in the buffer.
         append: called on the stream thread with a micro-batch of an APPEND query that is not in the target yet.
         ended: called on the stream thread at the end of each micro-batch, with its number and how many seconds it took.
+        is_own: whether the flow has made its target.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Intake:
         taken: Callable[[Intake], None],
         append: Callable[[DataFrame, int], None],
         ended: Callable[[Intake, int, float], None],
+        is_own: bool,
     ) -> None:
         self.name = name
         self.stream = stream
@@ -97,6 +100,7 @@ class Intake:
         self._taken = taken
         self._append = append
         self._ended = ended
+        self._is_own = is_own
         self.checkpoint = Checkpoint(home)
         self.hybrid = None if hybrid is None else RunningHybrid(session, hybrid, self.checkpoint, home)
         self.aggregate: MergeableAggregate | None = None  # whose state a Delta table holds
@@ -130,41 +134,47 @@ class Intake:
         rows = target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
         self.buffer.open(rows.schema, self.stream.key, committed)
 
-    def rewind(self) -> None:
+    def rewind(self, work: Work) -> None:
         """Get rows back that a memory-only buffer lost with its process or an executor.
 
         The newest micro-batch is run once more, in complete mode: Spark hands over every group from its state store.
 
+        Args:
+            work: tells whether that gets on.
+
         Raises:
-            FlowError: the query failed meanwhile.
-            WaitTimeoutError: at the deadline.
+            FlowError: the query failed meanwhile, or was stopped.
+            WaitTimeoutError: it does not get on.
         """
         self.rewinding_to = self.checkpoint.rewind(self.committed)
         if self.rewinding_to is not None:
             logger.info("flow %s: running micro-batch %d again for all groups", self.name, self.rewinding_to)
             self._start(OutputMode.COMPLETE, Pace(Phase.LIVE))
-            deadline = time.monotonic() + _REWIND_TIMEOUT
-            while not self.checkpoint.is_committed(self.rewinding_to):
-                has_ended = self.has_ended  # before the next look: it ends itself right after the commit
-                if has_ended and not self.checkpoint.is_committed(self.rewinding_to):
-                    raise self.error or FlowError(jvm.reason_of(self.exception() or FlowError("The query ended.")))
-                if time.monotonic() > deadline:
-                    raise WaitTimeoutError(f"Flow `{self.name}` has not got its groups back after {_REWIND_TIMEOUT:.0f} s.")
-                time.sleep(_POLL_SECONDS)
+            work.wait(partial(self._has_rewound, self.rewinding_to), "Getting back the groups")
             self.stop_query()
             self.rewinding_to = None
         self.checkpoint.note_memory_only(self.buffer.can_lose_rows)
+
+    def _has_rewound(self, batch: int, seconds: float) -> bool:
+        has_ended = self.has_ended  # before the look: it ends itself right after the commit
+        if self.checkpoint.is_committed(batch):
+            return True
+        if has_ended:
+            raise self.error or FlowError(jvm.reason_of(self.exception() or FlowError("The query ended.")))
+        time.sleep(seconds)
+        return False
 
     def _analyse(self) -> DataFrame:
         if self.hybrid is not None:
             self.hybrid.show()
         frame = queries.with_unique_names(self.session.sql(self.stream.sql))
+        check_columns(frame, self.stream, self._is_own or bool(self.stream.relation))
         if self.stream.state_backend is StateBackend.DELTA:
             self.aggregate = MergeableAggregate(frame)
             if self.aggregate.fingerprint != self.stream.state_fingerprint:
                 raise SchemaError(
                     "What is stored of this query's aggregate cannot be read any more: Spark or the query's tables have changed. "
-                    "CREATE OR REFRESH its table."
+                    "REFRESH STREAMING TABLE .. FULL computes its table anew."
                 )
             frame = self.aggregate.input
         elif self.stream.output_mode is OutputMode.UPDATE:
@@ -284,7 +294,12 @@ class Intake:
     def exception(self) -> BaseException | None:
         """What Spark says that ended the query."""
         query = self.query
-        return query.exception() if query is not None else None
+        return jvm.failure_of(query) if query is not None else None
+
+    @property
+    def failure(self) -> BaseException:
+        """Why the query, which has failed, has."""
+        return self.error or self.exception() or FlowError("The streaming query ended by itself.")
 
     @property
     def is_quiet(self) -> bool:

@@ -124,23 +124,20 @@ class IntervalTrigger:
             if is_last:
                 self.hold()
 
-    def take_what_arrived(self, timeout: float, may_go_on: Callable[[], bool]) -> bool:
-        """Bring all that has arrived by now into the tables; False at the deadline (seconds).
+    def take_what_arrived(self, may_go_on: Callable[[], bool]) -> None:
+        """Bring all that has arrived by now into the tables.
 
         Args:
             may_go_on: False ends the wait.
         """
-        deadline = time.monotonic() + timeout
         with self.freely():
-            return all(self._has_taken(intake, deadline, may_go_on) for intake in self._intakes)
+            for intake in self._intakes:
+                self._take(intake, may_go_on)
 
-    def _has_taken(self, intake: Intake, deadline: float, may_go_on: Callable[[], bool]) -> bool:
+    def _take(self, intake: Intake, may_go_on: Callable[[], bool]) -> None:
         """Wait for a look at its sources that finds nothing; where there is always more, for two micro-batches, of which the
         second was planned after this began."""
         intake.running.forget_last_look()
         before = self._batches
         while not intake.running.has_found_nothing and self._batches < before + 2 and may_go_on():
-            if time.monotonic() > deadline:
-                return False
             time.sleep(_POLL_SECONDS)
-        return True

@@ -6,8 +6,10 @@ A flow's state is the fold of its events. No Spark job runs, so a statement abou
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from sqlext.errors import FlowError, NotFoundError, did_you_mean
@@ -24,18 +26,24 @@ class EventKind(StrEnum):
     STARTED = "started"
     STOPPED = "stopped"
     FAILED = "failed"
+    RETRYING = "retrying"
     ALTERED = "altered"
     PHASE = "phase"
     DROPPED = "dropped"
 
 
 class FlowState(StrEnum):
-    """What a flow is meant to be; RUNNING is also the state of one whose host died, RESERVED of one that is being made."""
+    """What a flow is meant to be.
+
+    RUNNING is also the state of one whose host died, RESERVED of one that is being made, RETRYING of one that failed by what may
+    pass, and is started again.
+    """
 
     RESERVED = "RESERVED"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
     FAILED = "FAILED"
+    RETRYING = "RETRYING"
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class FlowEvent(RegistryEvent):
     Attributes:
         epoch: of the driver that runs the flow; a driver with an older one is fenced.
         host: the process that runs it.
+        next_try: when a flow that failed is tried again, ISO 8601.
         detail: an error's message; the phase that a flow has changed to, and what of its sources made it.
     """
 
@@ -54,11 +63,16 @@ class FlowEvent(RegistryEvent):
     host: str = ""
     spec: str = ""
     detail: str = ""
+    next_try: str = ""
 
 
 @dataclass(frozen=True)
 class FlowRecord:
-    """A flow as its events tell it."""
+    """A flow as its events tell it.
+
+    Attributes:
+        next_try: of a flow that is RETRYING.
+    """
 
     spec: FlowSpec
     state: FlowState
@@ -66,6 +80,12 @@ class FlowRecord:
     host: str
     error: str
     since: str
+    next_try: datetime | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a process is to run it: its host, or the next one when that is dead."""
+        return self.state in (FlowState.RUNNING, FlowState.RETRYING)
 
 
 Records = Mapping[str, FlowRecord]
@@ -78,6 +98,7 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         EventKind.STARTED: FlowState.RUNNING,
         EventKind.STOPPED: FlowState.STOPPED,
         EventKind.FAILED: FlowState.FAILED,
+        EventKind.RETRYING: FlowState.RETRYING,
     }
     for event in events:
         try:
@@ -91,7 +112,7 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         record = records.get(event.flow_id)
         if record is None:
             continue
-        if event.kind in (EventKind.FAILED, EventKind.STOPPED) and 0 < event.epoch < record.epoch:
+        if event.kind in (EventKind.FAILED, EventKind.RETRYING, EventKind.STOPPED) and 0 < event.epoch < record.epoch:
             continue  # a driver that another has replaced says so; the flow goes on elsewhere
         if event.kind is EventKind.DROPPED:
             del records[event.flow_id]
@@ -104,23 +125,82 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
                 state=states[event.kind],
                 epoch=max(event.epoch, record.epoch),
                 host=event.host,
-                error=event.detail if event.kind is EventKind.FAILED else "",
+                error=event.detail if event.kind in (EventKind.FAILED, EventKind.RETRYING) else "",
                 since=event.at,
+                next_try=datetime.fromisoformat(event.next_try) if event.next_try else None,
             )
     return records
 
 
-def find(records: Records, name: str) -> FlowRecord:
-    """The flow called `name`; case does not matter.
+def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
+    """The flow of a name; case does not matter.
+
+    Args:
+        name: catalog, database and name.
 
     Raises:
-        NotFoundError: with the nearest name.
+        NotFoundError: with the nearest name, or the schema that has one of that name.
     """
-    for record in records.values():
-        if record.spec.name.lower() == name.lower():
-            return record
-    names = [record.spec.name for record in records.values()]
-    raise NotFoundError(f"There is no flow `{name}`.{did_you_mean(name, names)} SHOW FLOWS lists them.")
+    wanted = _folded(name)
+    found = next((record for record in records.values() if _folded(record.spec.qualified_name) == wanted), None)
+    if found is not None:
+        return found
+    elsewhere = [".".join(r.spec.qualified_name) for r in records.values() if _folded(r.spec.qualified_name[-1:]) == wanted[-1:]]
+    known = [record.spec.name for record in records.values()]
+    advice = f" There is {', '.join(f'`{each}`' for each in elsewhere)}." if elsewhere else did_you_mean(name[-1], known)
+    raise NotFoundError(f"There is no flow `{name[-1]}` in {'.'.join(name[:-1])}.{advice} SHOW FLOWS lists them.")
+
+
+def find_by_end(records: Records, text: str) -> FlowRecord:
+    """The one flow whose qualified name ends so, for who knows no current schema.
+
+    Raises:
+        NotFoundError: there is none, or there are several.
+    """
+    end = _folded(text.split("."))
+    found = [record for record in records.values() if _folded(record.spec.qualified_name)[-len(end) :] == end]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"`{'.'.join(record.spec.qualified_name)}`" for record in found)
+        raise NotFoundError(f"There are several flows `{text}`: {names}. Give the schema too.")
+    names = did_you_mean(text, [record.spec.name for record in records.values()])
+    raise NotFoundError(f"There is no flow `{text}`.{names} SHOW FLOWS lists them.")
+
+
+def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
+    """The flow that made a streaming table.
+
+    Args:
+        name: of the table: catalog, database and table.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    specs = [record.spec for record in records.values()]
+    found = next((spec for spec in specs if _folded(spec.target) == _folded(name)), None)
+    if found is None:
+        tables = [spec.target[-1] for spec in specs if spec.owns_target]
+        raise NotFoundError(f"There is no streaming table {'.'.join(name)}.{did_you_mean(name[-1], tables)}")
+    if not found.owns_target:
+        raise NotFoundError(f"{'.'.join(name)} is no streaming table, but one that flow `{found.name}` writes into.")
+    return records[found.id]
+
+
+def shown_names(specs: Iterable[FlowSpec]) -> dict[str, str]:
+    """What flows are called in a list of them, by id: with as much of their schemas as tells them apart."""
+    found = list(specs)
+    names: dict[str, str] = {}
+    for parts in (1, 2, 3):
+        ends = Counter(_folded(spec.qualified_name[-parts:]) for spec in found)
+        for spec in found:
+            if ends[_folded(spec.qualified_name[-parts:])] == 1 or parts == 3:
+                names.setdefault(spec.id, ".".join(spec.qualified_name[-parts:]))
+    return names
+
+
+def _folded(name: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.lower() for part in name)
 
 
 class FlowRegistry(Registry[FlowEvent, FlowRecord]):

@@ -138,7 +138,7 @@ class FlowSpec:
 
     Attributes:
         id: names its home and its transactions; never used twice.
-        name: what users call it.
+        name: what users call it, without its schema.
         target: catalog, database and table.
         target_location: where the target's files lie.
         target_id: Delta's id of the target table.
@@ -158,6 +158,10 @@ class FlowSpec:
         variables: the session variables it names: type and value, as DECLARE VARIABLE takes them.
         session_bound: the temporary views and functions it reads; with any, it lives only as long as its host.
         comment: what CREATE FLOW says of it.
+        full_name: catalog, database and name by which statements find it; empty in records of earlier versions.
+        query: the statement's query, as `detect.normal_text` gives it; empty in records of earlier versions.
+        clauses: those of the statement's table, in the same form.
+        replaces: the id of the flow whose place it takes; empty: of none.
     """
 
     id: str
@@ -183,6 +187,20 @@ class FlowSpec:
     variables: Mapping[str, str] = field(default_factory=dict)
     session_bound: tuple[str, ...] = ()
     comment: str = ""
+    full_name: tuple[str, ...] = ()
+    query: str = ""
+    clauses: tuple[str, ...] = ()
+    replaces: str = ""
+
+    @property
+    def qualified_name(self) -> tuple[str, ...]:
+        """Catalog, database and name; an earlier version's record has them in its target, or in the session that made it."""
+        if self.full_name:
+            return self.full_name
+        parts = tuple(self.name.split("."))
+        if tuple(part.lower() for part in self.target[-len(parts) :]) == tuple(part.lower() for part in parts):
+            return self.target
+        return (self.catalog, self.database, self.name)
 
     @property
     def changes_rows(self) -> bool:
@@ -231,8 +249,8 @@ class FlowSpec:
             data["sources"] = tuple(SourceSpec(**{**each, "name": tuple(each["name"])}) for each in data["sources"])
             data["hybrids"] = tuple(_hybrid(each) for each in data["hybrids"])
             data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
-            for name in ("target", "session_bound"):
-                data[name] = tuple(data[name])
+            for name in ("target", "session_bound", "full_name", "clauses"):
+                data[name] = tuple(data.get(name, ()))
             return cls(**data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FlowError(f"A flow's record in the registry cannot be read: {type(error).__name__}: {error}.") from error

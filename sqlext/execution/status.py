@@ -11,12 +11,14 @@ from sqlext.execution.backlog.status import BacklogStatus
 
 
 class FlowPhase(StrEnum):
-    """Where a flow of this process is in its life. In BOUNDED STAGES its streaming queries have not started yet."""
+    """Where a flow of this process is in its life. In BOUNDED STAGES its streaming queries have not started yet; RETRYING it has
+    failed by what may pass, and waits for its next try."""
 
     STARTING = "STARTING"
     BOUNDED_STAGES = "BOUNDED STAGES"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
+    RETRYING = "RETRYING"
     FAILED = "FAILED"
     FENCED = "FENCED"
 

@@ -141,15 +141,43 @@ def create(
     Raises:
         SchemaError: Delta cannot store a column under its name.
     """
+    check_names([column.name for column in definition.columns] or schema.names, properties)
+    _create(spark, name, schema, definition, properties, replace)
+    return describe(spark, name)
+
+
+def _create(
+    spark: SparkSession,
+    name: Sequence[str],
+    schema: StructType,
+    definition: TableDefinition,
+    properties: Mapping[str, str],
+    replace: bool,
+) -> None:
     listed = definition.columns or tuple(ColumnDefinition(name) for name in schema.names)
-    check_names([column.name for column in listed], properties)
     columns = ", ".join(_column_clause(*pair) for pair in zip(schema.fields, listed, strict=True))
     all_properties = {"delta.enableDeletionVectors": "true", **properties}
     options = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
     verb = "CREATE OR REPLACE TABLE" if replace else "CREATE TABLE"
     clauses = " ".join(definition.clauses)
     spark.sql(f"{verb} {quote_parts(name)} ({columns}) USING delta {clauses} TBLPROPERTIES ({options})")
-    return describe(spark, name)
+
+
+def try_out(
+    spark: SparkSession, location: HadoopPath, schema: StructType, definition: TableDefinition, properties: Mapping[str, str]
+) -> None:
+    """See whether Delta takes a table's definition: make one elsewhere, and take it away.
+
+    Args:
+        location: where nothing lies.
+        schema, definition, properties: as for `create`.
+    """
+    clauses = tuple(clause for clause in definition.clauses if clause[:8].upper() != "LOCATION")
+    try:
+        place = TableDefinition(clauses, columns=definition.columns)
+        _create(spark, ("delta", location.location), schema, place, properties, replace=False)
+    finally:
+        location.delete()
 
 
 def _column_clause(field: StructField, column: ColumnDefinition) -> str:
@@ -220,6 +248,25 @@ def create_at(spark: SparkSession, location: HadoopPath, schema: StructType) -> 
     for key, value in _HIDDEN.items():
         table = table.property(key, value)
     table.execute()
+
+
+def alter(
+    spark: SparkSession, name: Sequence[str], properties: Mapping[str, str], removed: Sequence[str], comment: str | None
+) -> None:
+    """Set and remove properties of a table, and its comment.
+
+    Args:
+        name: of the table, qualified.
+        comment: a literal or NULL; None: it stays.
+    """
+    table = quote_parts(name)
+    if properties:
+        listed = ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in properties.items())
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
+    if removed:
+        spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(quote_string, removed))})")
+    if comment is not None:
+        spark.sql(f"COMMENT ON TABLE {table} IS {comment}")
 
 
 def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequence[str]) -> tuple[ColumnMapping, ...]:

@@ -21,11 +21,12 @@ from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
 from sqlext.errors import NotFoundError, SqlextError
 from sqlext.execution.backlog.status import describe
-from sqlext.execution.host import FlowHost, FlowView
+from sqlext.execution.host import FlowHost
 from sqlext.execution.jobs.host import JobView
 from sqlext.execution.jobs.registry import JobRecord, JobState
 from sqlext.execution.spec import FlowSpec
 from sqlext.execution.status import FlowProgress
+from sqlext.execution.views import FlowView
 from sqlext.jvm import parse_duration
 from sqlext.option_levels import session_levels
 from sqlext.options import FLUSH_MAX_INTERVAL
@@ -206,7 +207,7 @@ def flow_summary(view: FlowView) -> FlowSummary:
     bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
     return FlowSummary(
         id=spec.id,
-        name=spec.name,
+        name=view.name,
         target=".".join(spec.target),
         status=view.status,
         live=_figures(view.progress) if view.progress is not None else None,

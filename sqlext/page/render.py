@@ -27,6 +27,7 @@ _TONES = {
     "RESERVED": "wait",
     "LOST": "bad",
     "FAILED": "bad",
+    "RETRYING": "bad",
     "FENCED": "bad",
 }
 _WORD = re.compile(r"\w+|\s+|.", re.DOTALL)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from sqlext.errors import NotFoundError, SetupError, did_you_mean
 from sqlext.execution import lease, registry
-from sqlext.execution.host import FlowView
 from sqlext.execution.jobs import registry as job_registry
 from sqlext.execution.jobs.registry import JobRecord, JobRegistry, JobState
-from sqlext.execution.registry import FlowRecord, FlowRegistry, FlowState
+from sqlext.execution.registry import FlowRecord, FlowRegistry
+from sqlext.execution.views import FlowView
 from sqlext.options import OPTIONS, Level
 from sqlext.page.collect import buffering_of, flow_summary, job_detail, job_summary, queries_of, trace_of_flow
 from sqlext.page.files import LocalFolder, folder_at
@@ -49,6 +49,7 @@ class StoredHome:
         self._flows: Mapping[str, FlowRecord] = {
             key: replace(record, spec=shown_flow(record.spec, show)) for key, record in flows.items()
         }
+        self._names = registry.shown_names(record.spec for record in self._flows.values())
         self._jobs: Mapping[str, JobRecord] = {key: shown_job(record, show) for key, record in jobs.items()}
 
     def overview(self) -> Overview:
@@ -70,7 +71,7 @@ class StoredHome:
             NotFoundError: with the nearest name.
         """
         try:
-            return self._flow(registry.find(self._flows, name))
+            return self._flow(registry.find_by_end(self._flows, name))
         except NotFoundError:
             pass
         try:
@@ -82,9 +83,8 @@ class StoredHome:
             raise NotFoundError(f"There is no flow `{name}`, and no one job whose id begins so.{advice}") from None
 
     def _view(self, record: FlowRecord) -> FlowView:
-        is_running = record.state is FlowState.RUNNING
-        status = "LOST" if is_running and not self._is_alive(record.host) else record.state.value
-        return FlowView(record, status, None, record.error, is_here=False)
+        status = "LOST" if record.is_active and not self._is_alive(record.host) else record.state.value
+        return FlowView(record, status, None, record.error, False, self._names[record.spec.id])
 
     def _status(self, record: JobRecord) -> str:
         is_running = record.state is JobState.RUNNING

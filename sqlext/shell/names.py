@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from sqlext.errors import SqlextError
-from sqlext.names import quote
+from sqlext.names import quote, sql_name
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,14 @@ class SessionNames:
         self._known.clear()
 
     def flows(self) -> Mapping[str, str]:
-        return self._mapping("SHOW FLOWS", lambda row: (str(row["name"]), f"flow, {str(row['status']).lower()}"))
+        here = [str(part) for row in self._rows("SELECT current_catalog(), current_schema()") for part in row]
+        short = f"{sql_name(here)}."
+
+        def entry(row: Row) -> tuple[str, str]:
+            name = str(row["full_name"]).removeprefix(short)
+            return name.strip("`"), f"flow, {str(row['status']).lower()}"
+
+        return self._mapping("SHOW FLOWS", entry)
 
     def jobs(self) -> Mapping[str, str]:
         return self._mapping("SHOW JOBS", lambda row: (str(row["id"]), f"{row['status']}, {row['target']}"))

@@ -270,8 +270,8 @@ def test_a_change_by_somebody_else_is_told(sql: Workshop, change: str) -> None:
     sql("INSERT INTO ev VALUES ('a', 10)")
     with pytest.raises(PySparkException, match=f"Version 2 of the table in .*, {change.split()[0]}, changed rows"):
         sql("WAIT FLOW t")
-    assert "CREATE OR REFRESH" in sql.shown("t").error
-    sql(f"CREATE OR REFRESH STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
+    assert "REFRESH STREAMING TABLE .. FULL" in sql.shown("t").error
+    sql(f"CREATE OR REPLACE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
     sql("WAIT FLOW t")
     assert sql.equals_batch()
 
@@ -317,7 +317,7 @@ def test_a_rewrite_by_somebody_else_is_fine(sql: Workshop) -> None:
 def test_a_flow_keeps_its_state_where_it_is(sql: Workshop) -> None:
     sql.source()
     sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
-    with pytest.raises(PySparkException, match="CREATE OR REFRESH"):
+    with pytest.raises(PySparkException, match="CREATE OR REPLACE"):
         sql("ALTER FLOW t SET ('state.backend.type' = 'rocksdb')")
     sql("SET `spark.sqlext.state.backend.type` = rocksdb")
     sql("STOP FLOW t")
@@ -326,7 +326,7 @@ def test_a_flow_keeps_its_state_where_it_is(sql: Workshop) -> None:
     sql("WAIT FLOW t")
     assert sql.equals_batch()
     assert state(sql).startswith("delta")
-    sql(f"CREATE OR REFRESH STREAMING TABLE t AS {COUNTS.format(ONE_FILE)}")
+    sql(f"CREATE OR REPLACE STREAMING TABLE t AS {COUNTS.format(ONE_FILE)}")
     sql("WAIT FLOW t")
     assert state(sql) == "rocksdb: state.backend.type is rocksdb."
     assert sql.equals_batch()

@@ -29,6 +29,8 @@ from sqlext.storage import HadoopPath
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are_contiguous, local
 from tests.support import commits, eventually
 
+NAME = ("spark_catalog", "default", "t")
+
 
 @pytest.fixture(autouse=True)
 def backend(sql: Workshop, state_backend: str) -> str:
@@ -189,7 +191,7 @@ def test_a_stop_while_the_ticker_looks_is_no_failure(sql: Workshop, monkeypatch:
     assert sql.take_up() == ["t"]
 
 
-def test_refresh_computes_all_anew_and_if_not_exists_keeps(sql: Workshop) -> None:
+def test_replace_computes_all_anew_and_if_not_exists_keeps(sql: Workshop) -> None:
     sql.source()
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
     sql("WAIT FLOW t")
@@ -200,7 +202,7 @@ def test_refresh_computes_all_anew_and_if_not_exists_keeps(sql: Workshop) -> Non
     assert sql.equals_batch()
 
     sql("UPDATE ev SET v = v * 100 WHERE k = 'a'")  # the old flow could not go on over this
-    sql(f"CREATE OR REFRESH STREAMING TABLE default.t {BUFFERED} AS {COUNTS.format('STREAM ev')}")  # the same table
+    sql(f"CREATE OR REPLACE STREAMING TABLE default.t {BUFFERED} AS {COUNTS.format('STREAM ev')}")  # the same table
     (shown,) = sql("SHOW FLOWS")
     sql(f"WAIT FLOW {shown.name}")
     assert shown.id != first
@@ -317,7 +319,7 @@ def test_an_older_driver_is_fenced(sql: Workshop) -> None:
         assert [(c["epoch"], c["reason"]) for c in sql.commits("t")] == [(2, "recovery")]
 
         with pytest.raises(FlowError, match=r"Flow `t` runs in another process\. Send the statement there\."):
-            older.stop("t")
+            older.stop(NAME)
         with pytest.raises(
             FlowError, match=r"Another driver has taken over flow `t` \(epoch 2, this one has 1\)\. It stops here\."
         ):
@@ -325,10 +327,10 @@ def test_an_older_driver_is_fenced(sql: Workshop) -> None:
         assert old_flow.status()[0] is FlowPhase.FENCED
         older._record(old_flow.spec.id, EventKind.FAILED, "what an old driver says last")
 
-        assert newer.view("t").status == "RUNNING"
+        assert newer.view(NAME).status == "RUNNING"
         assert newer._registry.read()[old_flow.spec.id].state == "RUNNING", "an old driver's word counts no more"
         sql("INSERT INTO ev VALUES ('a', 10)")
-        newer.wait("t", timedelta(seconds=DEADLINE))
+        newer.wait(NAME, timedelta(seconds=DEADLINE))
         assert sql.equals_batch()
         assert are_contiguous(sql.commits("t"))
         assert [c["epoch"] for c in sql.commits("t")] == [2, 2]

@@ -92,8 +92,8 @@ def test_the_stream_starts_when_the_stage_has_finished(tables: Workshop, gate: P
     assert tables.batch("SELECT * FROM t") == [("a", 1, 1), ("b", 1, 2), (None, 1, 3)]
 
 
-def test_a_restart_reads_the_result_again_and_refresh_computes_it(tables: Workshop) -> None:
-    create = f"CREATE OR REFRESH STREAMING TABLE t AS {JOB.format('sum(v)')}"
+def test_a_restart_reads_the_result_again_and_replace_computes_it(tables: Workshop) -> None:
+    create = f"CREATE OR REPLACE STREAMING TABLE t AS {JOB.format('sum(v)')}"
     tables(create)
     tables("WAIT FLOW t")
     before = first_commit(tables, "t")

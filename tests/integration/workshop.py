@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sqlext import session as sqlext_session
 from sqlext.execution.flow import Flow
 from sqlext.execution.host import FlowHost
-from sqlext.names import quote
+from sqlext.names import quote_parts
 from tests.support import commits, rows
 
 DEADLINE = 180.0
@@ -37,8 +37,9 @@ class Workshop:
         return sqlext_session.flow_host(self.spark)
 
     def flow(self, name: str) -> Flow:
-        """The flow of this process."""
-        return next(flow for flow in self.host._flows.values() if flow.spec.name == name)
+        """The flow of this process; `name` is without its schema, unless several have it."""
+        end = name.split(".")
+        return next(flow for flow in self.host._flows.values() if list(flow.spec.qualified_name[-len(end) :]) == end)
 
     def shown(self, name: str) -> Any:
         """The flow's row in SHOW FLOWS."""
@@ -46,7 +47,7 @@ class Workshop:
 
     def home(self, name: str) -> Path:
         """The flow's folder."""
-        return local(next(row.value for row in self(f"DESCRIBE FLOW {quote(name)}") if row.property == "home"))
+        return local(next(row.value for row in self(f"DESCRIBE FLOW {quote_parts(name.split('.'))}") if row.property == "home"))
 
     def commits(self, table: str) -> list[dict[str, Any]]:
         return commits(self(f"DESCRIBE DETAIL {table}")[0].location)

@@ -41,8 +41,8 @@ def divide_by_zero(number: int) -> int:
 
 
 def _with_bug(drop: Callable[..., str]) -> Callable[..., str]:
-    def wrapped(host: FlowHost, name: str, if_exists: bool) -> str:
-        if name == "boom":
+    def wrapped(host: FlowHost, name: tuple[str, ...], if_exists: bool) -> str:
+        if name[-1] == "boom":
             raise RuntimeError(f"no file {FOLDER / 'notes.txt'}")
         return drop(host, name, if_exists)
 
@@ -84,7 +84,7 @@ def _count() -> None:
 
 if __name__ == "__main__":
     FlowHost.drop = _with_bug(FlowHost.drop)  # type: ignore[method-assign]
-    FlowHost._run = _held(FlowHost._run)  # type: ignore[method-assign]
+    FlowHost.run = _held(FlowHost.run)  # type: ignore[method-assign]
     sqlext.register_function("wait_for", wait_for, "INT")
     sqlext.register_function("divide_by_zero", divide_by_zero, "INT")
     signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=_count, daemon=True).start())

@@ -82,6 +82,6 @@ def test_options_and_names_that_replace_others_are_there(title: str) -> None:
 
 def test_all_our_options_are_among_those_of_flink() -> None:
     """But for those that neither Flink nor a proposal of its own has under another name."""
-    ours = {"backlog.lag-threshold", "execution.batch.job-recovery.retention"}
+    ours = {"backlog.lag-threshold", "execution.batch.job-recovery.retention", "schema-evolution"}
     text = readme.section("Coming from Flink")
     assert {key for key in OPTIONS if f"`{key}`" not in text} == ours

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlext.errors import FlowError, NotFoundError
-from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowState, find, fold
+from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowState, find, find_by_end, fold, shown_names
 from sqlext.execution.spec import SPEC_VERSION, Column, FlowSpec, StreamSpec, key_columns
 from sqlext.options import Given, Level
 from sqlext.plan import Key, OutputMode
@@ -278,12 +278,40 @@ def test_any_order_of_events_adds_up_to_something(events: list[FlowEvent]) -> No
 
 
 def test_a_flow_is_found_by_its_name_in_any_case() -> None:
-    assert find(fold([RESERVED]), "VIEWS").spec == SPEC
+    assert find(fold([RESERVED]), ("spark_catalog", "Default", "VIEWS")).spec == SPEC
 
 
 def test_a_name_that_no_flow_has_gets_the_nearest() -> None:
     with pytest.raises(NotFoundError) as caught:
-        find(fold([RESERVED]), "vews")
-    assert caught.value.message == "There is no flow `vews`. Did you mean `views`? SHOW FLOWS lists them."
-    with pytest.raises(NotFoundError, match=r"There is no flow `x`\. SHOW FLOWS lists them\."):
-        find({}, "x")
+        find(fold([RESERVED]), ("spark_catalog", "default", "vews"))
+    assert caught.value.message == (
+        "There is no flow `vews` in spark_catalog.default. Did you mean `views`? SHOW FLOWS lists them."
+    )
+    with pytest.raises(NotFoundError, match=r"There is no flow `x` in c\.d\. SHOW FLOWS lists them\."):
+        find({}, ("c", "d", "x"))
+
+
+def test_a_flow_in_another_schema_is_named() -> None:
+    with pytest.raises(NotFoundError, match=r"There is no flow `views` in c\.d\. There is `spark_catalog\.default\.views`\."):
+        find(fold([RESERVED]), ("c", "d", "views"))
+
+
+def test_records_of_earlier_versions_have_the_name_of_their_table_or_of_their_session() -> None:
+    dotted = replace(SPEC, name="Default.page_views", catalog="c", database="d")
+    assert dotted.qualified_name == ("spark_catalog", "default", "page_views")
+    assert replace(SPEC, catalog="c", database="d").qualified_name == ("c", "d", "views")
+    assert replace(SPEC, full_name=("a", "b", "views")).qualified_name == ("a", "b", "views")
+
+
+def test_names_are_shown_with_as_much_of_their_schemas_as_tells_them_apart() -> None:
+    names = [("c", "s", "t"), ("c", "r", "T"), ("c", "s", "u"), ("d", "s", "t")]
+    specs = [replace(SPEC, id=str(at), full_name=name) for at, name in enumerate(names)]
+    assert shown_names(specs) == {"0": "c.s.t", "1": "r.T", "2": "u", "3": "d.s.t"}
+
+
+def test_the_end_of_a_name_is_enough_where_no_schema_is_current() -> None:
+    specs = [replace(SPEC, id=str(at), full_name=("c", schema, "t")) for at, schema in enumerate("rs")]
+    records = {spec.id: replace(the_record(RESERVED), spec=spec) for spec in specs}
+    assert find_by_end(records, "S.t").spec == specs[1]
+    with pytest.raises(NotFoundError, match=r"There are several flows `t`: `c\.r\.t`, `c\.s\.t`\. Give the schema too\."):
+        find_by_end(records, "t")

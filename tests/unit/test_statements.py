@@ -435,7 +435,7 @@ def test_insert_overwrite_is_refused_with_the_ways_there_are(text: str) -> None:
     assert isinstance(error, UnsupportedError)
     assert error.message == (
         "INSERT OVERWRITE cannot read a stream: a stream has no end at which to overwrite. Use INSERT INTO, or CREATE OR "
-        "REFRESH STREAMING TABLE."
+        "REPLACE STREAMING TABLE."
     )
     assert error.position == place(text, "OVERWRITE")
 

@@ -54,12 +54,12 @@
 
 {#- An option of sqlext, by its namespace: sqlext itself refuses the unknown ones. -#}
 {% macro _is_option(key) %}
-  {% do return(modules.re.match('(execution|state[.]backend|backlog|job-event|operator-coordinator-snapshot)[.]', key | lower) is not none) %}
+  {% do return(modules.re.match('((execution|state[.]backend|backlog|job-event|operator-coordinator-snapshot)[.]|schema-evolution)', key | lower) is not none) %}
 {% endmacro %}
 
 
 {% macro _flow_name(flow) %}
-  {% do return('`' ~ flow.name | replace('`', '``') ~ '`') %}
+  {% do return(flow.full_name) %}
 {% endmacro %}
 
 

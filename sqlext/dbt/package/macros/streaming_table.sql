@@ -37,7 +37,7 @@
   {%- else -%}
     {%- do properties.update({'sqlext.dbt.fingerprint': fingerprint}) -%}
     {%- call statement('main') -%}
-      create or refresh streaming table {{ relation }}
+      create or {{ 'replace' if is_ours else 'refresh' }} streaming table {{ relation }}
       {{ clauses }}
       {{ comment_clause() }}
       {{ sqlext._tblproperties(properties) }}
@@ -124,7 +124,7 @@
     {% do run_query('alter table ' ~ relation ~ ' set ' ~ sqlext._tblproperties(changed)) %}
     {%- do done.append('altered') -%}
   {%- endif -%}
-  {%- if flow.status in ('STOPPED', 'FAILED', 'FENCED', 'LOST') -%}
+  {%- if flow.status in ('STOPPED', 'FAILED', 'FENCED', 'LOST', 'RETRYING') -%}
     {% do run_query('start flow ' ~ sqlext._flow_name(flow)) %}
     {%- do done.append('started') -%}
   {%- endif -%}

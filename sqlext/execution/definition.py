@@ -1,0 +1,118 @@
+"""A streaming table's statement, against what its flow was made from: the same, other options, or another definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from sqlext.detect import normal_text
+from sqlext.errors import NameTakenError
+from sqlext.execution.creation import FlowRequest, same_name, sources_of
+from sqlext.execution.spec import FlowSpec
+from sqlext.options import Level, is_option_key, option
+from sqlext.plan import FlowPlan
+
+_FIXED = ("PARTITIONED", "CLUSTER", "LOCATION")
+"""How the clauses begin that decide how a table is stored."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a statement changes of a flow that is there.
+
+    Attributes:
+        spec: with the statement's options.
+        set: table properties with new values.
+        unset: options among the table's properties that the statement no longer has.
+        comment: the table's, as a literal or NULL; None: it stays.
+    """
+
+    spec: FlowSpec
+    set: Mapping[str, str]
+    unset: tuple[str, ...]
+    comment: str | None
+
+    def names(self) -> list[str]:
+        """What is changed, for people."""
+        return [*sorted([*self.set, *self.unset]), *(["comment"] if self.comment is not None else [])]
+
+
+def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Update:
+    """What a statement with the same definition changes.
+
+    Options and properties of the statement win over those in force; an option that the statement before had and this one has not
+    goes back to its default; what only ALTER FLOW has set stays.
+
+    Args:
+        there: the table's properties.
+    """
+    level = Level.PROPERTY.name
+    now, before = request.given.get(level, {}), {option(key).key for key in there if is_option_key(key)}
+    kept = {key: value for key, value in spec.given.get(level, {}).items() if key in now or key not in before}
+    given = {**spec.given, level: {**kept, **now}}
+    sources = spec.sources
+    if spec.query != request.query:  # its hints and WITH clauses may be others
+        given |= {each.name: request.given.get(each.name, {}) for each in (Level.HINT, Level.WITH)}
+        sources = sources_of(request.plan)
+    given = {each: values for each, values in given.items() if values}
+    comments = [next((c for c in clauses if c[:7].upper() == "COMMENT"), "") for clauses in (spec.clauses, request.clauses)]
+    return Update(
+        replace(spec, given=given, sources=sources, statement=request.statement, query=request.query, clauses=request.clauses),
+        {key: value for key, value in request.properties.items() if there.get(key) != value},
+        tuple(key for key in there if is_option_key(key) and key not in request.properties),
+        None if comments[0] == comments[1] else comments[1][7:].strip() or "NULL",
+    )
+
+
+def check_same(session: SparkSession, spec: FlowSpec, request: FlowRequest, is_state_same: bool) -> None:
+    """Raise NameTakenError when a statement's definition is another one than the flow was made from.
+
+    Args:
+        session: of the statement.
+        is_state_same: whether its options keep the state where it is.
+    """
+    changed = [*_changes(session, spec, request), *([] if is_state_same else ["`state.backend.type`"])]
+    if changed:
+        table = ".".join(request.table)
+        raise NameTakenError(
+            f"The streaming table {'.'.join(spec.target)} is there, and was made from another definition: {', '.join(changed)} "
+            f"differs. CREATE OR REPLACE STREAMING TABLE {table} takes the new definition and computes the table anew from "
+            f"all that its streams still hold; REFRESH STREAMING TABLE {table} FULL computes the definition it has anew."
+        )
+
+
+def _changes(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> list[str]:
+    """What of a definition is another one, as phrases."""
+    changed = []
+    if spec.query != request.query and _planned(spec) != _planned_by(request.plan):
+        changed.append("the query")
+    here = (session.catalog.currentCatalog(), session.catalog.currentDatabase())
+    there = (spec.catalog, spec.database)
+    if not same_name(here, there) and (request.plan.references.relations or not same_name(here[:1], there[:1])):
+        changed.append(f"the schema in which its query finds tables (it was {'.'.join(there)}, here it is {'.'.join(here)})")
+    if spec.query:  # records of earlier versions know no clauses
+        before, now = _fixed(spec.clauses), _fixed(request.clauses)
+        changed += [f"{kind}{' BY' if kind != 'LOCATION' else ''}" for kind in _FIXED if before.get(kind) != now.get(kind)]
+    return changed
+
+
+def _fixed(clauses: tuple[str, ...]) -> dict[str, str]:
+    return {clause.split(" ", 1)[0].upper(): clause for clause in clauses if clause}
+
+
+def _planned(spec: FlowSpec) -> object:
+    """What Spark runs of a flow."""
+    stages = [(stage.name, _normal(stage.sql)) for stage in spec.stages]
+    return [(each.relation, _normal(each.sql)) for each in spec.streams], _normal(spec.above), stages, spec.hybrids
+
+
+def _planned_by(plan: FlowPlan) -> object:
+    """The same of a plan."""
+    stages = [(stage.name, _normal(stage.sql)) for stage in plan.stages]
+    return [(each.name, _normal(each.sql)) for each in plan.queries], _normal(plan.above), stages, plan.hybrids
+
+
+def _normal(sql: str) -> str:
+    return normal_text(sql, folds_case=False)

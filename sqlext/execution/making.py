@@ -1,0 +1,173 @@
+"""Flows made by statements, anew, in the place of others, or found there already; and what a crash left of that, undone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from sqlext import jvm
+from sqlext.errors import SqlextError, StatementCanceledError
+from sqlext.execution import definition, sessions, succession, target
+from sqlext.execution.creation import FlowRequest, backlog_of, check_free, existing, no_delta_state, reserve, with_table
+from sqlext.execution.flow import Flow
+from sqlext.execution.lease import Lease
+from sqlext.execution.preparation import prepare, try_table
+from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
+from sqlext.execution.spec import FlowSpec
+from sqlext.options import STATE_BACKEND, Options
+from sqlext.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+
+
+class Flows(Protocol):
+    """The flows of this process, as what makes them needs them; `FlowHost` is that."""
+
+    def run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+        """Start a flow."""
+
+    def running(self, flow_id: str) -> Flow | None:
+        """The flow of this process."""
+
+    def here(self, record: FlowRecord) -> Flow | None:
+        """The same; an error when another live process runs it."""
+
+    def end(self, flow: Flow | None) -> None:
+        """Stop a flow, whatever its last flush does."""
+
+    def forget(self, spec: FlowSpec) -> None:
+        """Take a flow out of the registry, with its folder."""
+
+    def start_record(self, record: FlowRecord) -> bool:
+        """Start a flow; False: it runs already."""
+
+    def alter_record(self, record: FlowRecord, spec: FlowSpec, options: Options) -> None:
+        """Record a flow's options, and let it go on with them."""
+
+    def options_of(self, spec: FlowSpec) -> Options:
+        """A flow's options, resolved."""
+
+
+class FlowMaker:
+    """See the module's docstring. Its caller sees to it that statements take turns.
+
+    Args:
+        spark: any session of the application.
+        home: where the flows' folders lie.
+        registry, lease: of this process.
+        flows: of this process.
+    """
+
+    def __init__(self, spark: SparkSession, home: HadoopPath, registry: FlowRegistry, lease: Lease, flows: Flows) -> None:
+        self._spark = spark
+        self._home = home
+        self._registry = registry
+        self._lease = lease
+        self._flows = flows
+
+    def create(
+        self, session: SparkSession, request: FlowRequest, options: Options, canceled: threading.Event | None = None
+    ) -> str:
+        """Make a flow and start it; see `FlowHost.create`."""
+        self.sweep()
+        name = target.qualified(session, request.table)
+        full_name = target.qualified(session, request.name)
+        records = self._registry.read()
+        there = existing(records, request, full_name, name)
+        if there is not None and request.if_not_exists:
+            return f"flow {there.spec.name} ({there.spec.id}) exists already, and stays as it is"
+        is_table_there = there is not None and there.spec.owns_target and target.exists(session, name)
+        if there is not None and request.refresh and is_table_there:
+            return self._go_on(session, there, request)
+        is_replaced = request.replace or (request.refresh and there is not None and there.spec.owns_target)
+        replaced = there if is_replaced else None
+        check_free(records, full_name, name, replaced)
+        flow = None if replaced is None else self._flows.here(replaced)
+        own = sessions.session_for(session, request.plan.references)
+        reserved = reserve(own, request, full_name, name, replaced)
+        lags = any(each.interval is not None for each in backlog_of(self._spark, reserved).values())
+        prepared = prepare(own, request, name, records, options, no_delta_state(options, bool(reserved.hybrids) or lags))
+        home = self._home.child("flows", reserved.id)
+        if reserved.replaces_table:
+            try_table(own, request, prepared, home)
+        self._lease.beat()
+        self._registry.append(partial(self._reserved, reserved, replaced))
+        was_running = flow is not None and flow.is_running
+        try:
+            self._flows.end(flow)
+            spec = with_table(own, reserved, request, prepared, home)
+            self._flows.run(spec, own, options)
+            if canceled is not None and canceled.is_set():
+                raise StatementCanceledError("The statement was canceled.")
+        except BaseException:
+            with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
+                self._flows.end(self._flows.running(reserved.id))
+                self._undo(reserved)
+                if flow is not None and was_running:
+                    self._run_again(flow)
+            raise
+        if replaced is not None:
+            self._flows.forget(replaced.spec)
+        bound = f"; it reads {', '.join(spec.session_bound)} and so ends with this session" if spec.session_bound else ""
+        state = f"; its state lives in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
+        return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{state}{bound}"
+
+    def _go_on(self, session: SparkSession, record: FlowRecord, request: FlowRequest) -> str:
+        """Bring a flow up to date with a statement of the same definition; nothing that it has written is touched.
+
+        Raises:
+            NameTakenError: the definition is another one.
+        """
+        spec = record.spec
+        change = definition.update(spec, request, target.describe(session, spec.target).properties)
+        options = self._flows.options_of(change.spec)  # refuses what is unknown or out of range
+        is_state_same = options[STATE_BACKEND] == self._flows.options_of(spec)[STATE_BACKEND]
+        definition.check_same(session, spec, request, is_state_same)
+        is_elsewhere = record.is_active and record.host != self._lease.host_id and self._lease.is_alive(record.host)
+        if is_elsewhere and change.spec == spec and not change.names():
+            return f"flow {spec.name} ({spec.id}) goes on in another process"
+        done = [f"altered: {', '.join(change.names())}"] if change.names() else []
+        if change.spec != spec:
+            self._flows.alter_record(record, change.spec, options)
+        target.alter(session, spec.target, change.set, change.unset, change.comment)
+        if self._flows.start_record(replace(record, spec=change.spec)):
+            done.append("started again")
+        return f"flow {spec.name} ({spec.id}) goes on{'; ' if done else ''}{', '.join(done)}"
+
+    def _reserved(self, spec: FlowSpec, replaced: FlowRecord | None, records: Records) -> FlowEvent:
+        check_free(records, spec.qualified_name, spec.target, replaced)
+        return FlowEvent(spec.id, EventKind.RESERVED, host=self._lease.host_id, spec=spec.to_json())
+
+    def sweep(self) -> None:
+        """Undo what processes that died left half made, and end what they left half ended."""
+        records = self._registry.read()
+        for record in records.values():
+            is_in_question = record.state is FlowState.RESERVED or bool(record.spec.replaces)
+            if not is_in_question or self._lease.is_alive(record.host):
+                continue
+            if succession.is_half_made(record, records):
+                logger.warning("flow %s was not finished by the process that made it, and is undone", record.spec.name)
+                self._undo(record.spec)
+            elif record.spec.replaces in records:
+                self._flows.forget(records[record.spec.replaces].spec)
+
+    def _undo(self, spec: FlowSpec) -> None:
+        """Leave nothing of a flow that could not be made, `spec` being its reservation: its table goes, if the flow made it, and
+        the one whose place it took comes back."""
+        try:
+            succession.undo_table(self._spark, spec, self._registry.read())
+            self._flows.forget(spec)
+        except (SqlextError, *target.SPARK_ERRORS) as error:
+            logger.error("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
+
+    def _run_again(self, flow: Flow) -> None:
+        """Let a flow go on whose place another one could not take."""
+        try:
+            self._flows.run(flow.spec, flow.session, flow.options)
+        except (SqlextError, *target.SPARK_ERRORS) as error:
+            logger.error("flow %s could not be started again: %s", flow.spec.name, jvm.reason_of(error))

@@ -1,0 +1,99 @@
+"""What is checked of a flow before anything is made for it, or taken from the one whose place it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext.errors import UnsupportedError
+from sqlext.execution import queries, target
+from sqlext.execution.creation import (
+    FlowRequest,
+    Prepared,
+    check_query,
+    check_state,
+    check_table,
+    key_of,
+    refuse_doubled_keys,
+    refuse_rows_of_others,
+    refuse_to_replace,
+    state_of,
+)
+from sqlext.execution.grouping_columns import grouping_columns
+from sqlext.execution.registry import Records
+from sqlext.execution.spec import StateBackend
+from sqlext.options import STATE_BACKEND, Options
+from sqlext.plan import QUALIFIES, OutputMode
+from sqlext.storage import HadoopPath
+
+
+def prepare(
+    session: SparkSession,
+    request: FlowRequest,
+    name: tuple[str, ...],
+    records: Records,
+    options: Options,
+    rocksdb_because: str,
+) -> Prepared:
+    """Check all that can be checked before anything is touched.
+
+    Args:
+        session: the flow's own.
+        name: of the target, qualified.
+        options: of the flow.
+        rocksdb_because: as `no_delta_state` tells.
+
+    Raises:
+        UnsupportedError: Spark or sqlext cannot keep the query up to date.
+        NameTakenError: the table is there, and it is not the one to replace.
+        SchemaError, NotFoundError: the table cannot have, or take, the query's columns.
+    """
+    plan = request.plan
+    analysed = check_query(session, plan, records, options)
+    check_table(session, request, name, analysed)
+    if request.definition is None:
+        refuse_to_replace(request)
+        refuse_doubled_keys(request, analysed.output)
+        analysed = replace(analysed, streams=tuple(queries.with_unique_names(frame) for frame in analysed.streams))
+    for frame in analysed.streams if plan.output_mode is OutputMode.UPDATE else ():
+        _refuse_key_without_order(frame, grouping_columns(frame))
+    if options[STATE_BACKEND] == StateBackend.DELTA:
+        check_state(analysed.streams, plan.output_mode, rocksdb_because)
+    states = tuple(state_of(frame, plan.output_mode, rocksdb_because) for frame in analysed.streams)
+    durable = tuple(queries.durable_because(frame, plan.output_mode) for frame in analysed.streams)
+    if request.definition is not None:
+        return Prepared(analysed, states, durable)
+    table = target.describe(session, name)
+    columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
+    key = key_of(plan, analysed.streams[0], columns)
+    target.check_key(analysed.output, table, [column for column in columns if column.target in key])
+    if plan.output_mode is OutputMode.UPDATE and not key:
+        refuse_rows_of_others(session, request, name)
+    return Prepared(analysed, states, durable, table, columns)
+
+
+def try_table(session: SparkSession, request: FlowRequest, prepared: Prepared, home: HadoopPath) -> None:
+    """See whether Delta takes the definition of a table that is to replace another one: a table like it is made, and goes.
+
+    Args:
+        home: the flow's folder.
+
+    Raises:
+        AnalysisException: Delta's reason against it.
+    """
+    if request.definition is not None:
+        schema = prepared.analysed.output.drop(QUALIFIES).schema
+        target.try_out(session, home.child("trial"), schema, request.definition, request.properties)
+
+
+def _refuse_key_without_order(frame: DataFrame, key: Sequence[str]) -> None:
+    """A flush finds the row of a group by its key, and Spark compares no maps, which it groups by all the same."""
+    for name in key:
+        kind = target.ddl_of(frame.schema[name].dataType)
+        if "MAP<" in kind:
+            raise UnsupportedError(
+                f"The key `{name}` of the query is {kind}, and Spark cannot compare maps, so no row of the table could be found "
+                f"by it. Group by array_sort(map_entries({name})) instead."
+            )

@@ -1,0 +1,84 @@
+"""When flows that failed by what may pass are tried again: later each time, up to a limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlext.clock import Clock
+from sqlext.execution.spec import FlowSpec
+
+FIRST_PAUSE = timedelta(seconds=5)
+MOST_PAUSE = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The next try of a flow.
+
+    Attributes:
+        attempt: how many there have been since it last ran for long.
+        due: when, by the clock's monotonic seconds.
+        at: when, by the wall clock.
+        error: why the last one failed.
+    """
+
+    spec: FlowSpec
+    attempt: int
+    due: float
+    at: datetime
+    error: str
+
+
+class Retries:
+    """The flows of this process that are to be tried again. Any thread may call any method; the lock guards the two dicts.
+
+    Args:
+        clock: measures the pauses.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._planned: dict[str, Retry] = {}
+        self._tried: dict[str, tuple[int, float]] = {}  # attempts, and when the last one began
+
+    def plan(self, spec: FlowSpec, error: str) -> Retry:
+        """Plan the next try of a flow that has just failed: twice as long after it as the time before, unless it ran for long."""
+        now = self._clock.monotonic()
+        with self._lock:
+            attempts, began = self._tried.get(spec.id, (0, now))
+            attempts = 1 if now - began >= MOST_PAUSE.total_seconds() else attempts + 1
+            pause = min(FIRST_PAUSE * 2 ** min(attempts - 1, 30), MOST_PAUSE)
+            retry = Retry(spec, attempts, now + pause.total_seconds(), self._clock.now() + pause, error)
+            self._tried[spec.id] = (attempts, now)
+            self._planned[spec.id] = retry
+        return retry
+
+    def take_due(self) -> list[Retry]:
+        """The tries that are due; each is given once."""
+        now = self._clock.monotonic()
+        with self._lock:
+            due = [retry for retry in self._planned.values() if retry.due <= now]
+            for retry in due:
+                del self._planned[retry.spec.id]
+                self._tried[retry.spec.id] = (retry.attempt, now)
+        return due
+
+    def forget_plan(self, flow_id: str) -> None:
+        """A flow runs: there is nothing to try, but how often it was tried still counts."""
+        with self._lock:
+            self._planned.pop(flow_id, None)
+
+    def drop(self, flow_id: str) -> None:
+        """Try a flow no more; it was stopped, or is gone."""
+        with self._lock:
+            self._planned.pop(flow_id, None)
+            self._tried.pop(flow_id, None)
+
+    def planned(self) -> Mapping[str, Retry]:
+        """The next tries, by the flows' ids."""
+        with self._lock:
+            return dict(self._planned)

@@ -1,0 +1,116 @@
+"""What a change of a source does to a flow that reads it: other columns, wider types, and rows that were changed or deleted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField
+
+from sqlext import jvm
+from sqlext.errors import FlowError, SchemaError
+from sqlext.execution import delta_log, target
+from sqlext.execution.spec import Column, FlowSpec, StreamSpec
+from sqlext.execution.target import SPARK_ERRORS
+from sqlext.names import quote, quote_parts
+from sqlext.options import SCHEMA_EVOLUTION, Options
+from sqlext.plan import INTERNAL_PREFIX, OutputMode
+
+ADD_COLUMNS = "add columns"
+_ANEW = "REFRESH STREAMING TABLE .. FULL makes a streaming table anew, with the columns that its query has now."
+_CHANGED_ROWS = ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE")
+
+
+def check_columns(frame: DataFrame, stream: StreamSpec, is_own: bool) -> None:
+    """See that a query still gives what its table was made for.
+
+    Args:
+        frame: the query, analysed anew.
+        is_own: whether nobody else has made the table, so that its types are those that the query had.
+
+    Raises:
+        SchemaError: it does not: a source of it has changed.
+    """
+    known = {column.output.lower(): column for column in stream.columns}
+    given = {name.lower() for name in frame.columns}
+    if gone := [column.output for column in stream.columns if column.output.lower() not in given]:
+        raise SchemaError(f"The query gives {_listed(gone)} no more: a source has lost it. {_ANEW}")
+    if new := [f"`{field.name}` {target.ddl_of(field.dataType)}" for field in new_columns(frame, stream)]:
+        raise SchemaError(
+            f"A source has got {', '.join(new)}, which the query's * takes in and its table has not. Let the table get it by "
+            f"ALTER FLOW .. SET ('{SCHEMA_EVOLUTION.key}' = '{ADD_COLUMNS}'), if the flow appends rows; or name the query's "
+            f"columns. {_ANEW}"
+        )
+    for name in frame.columns:
+        column = known.get(name.lower())
+        if column is not None and is_own and not jvm.can_hold(frame, name, column.type):
+            raise SchemaError(
+                f"The column `{name}` of the query is {target.ddl_of(frame.schema[name].dataType)} now, and {column.type} in its "
+                f"table: a source has got a wider type. Cast it in the query. {_ANEW}"
+            )
+
+
+def new_columns(frame: DataFrame, stream: StreamSpec) -> list[StructField]:
+    """The columns of a query that its table was not made for."""
+    known = {column.output.lower() for column in stream.columns}
+    return [f for f in frame.schema.fields if f.name.lower() not in known and not f.name.startswith(INTERNAL_PREFIX)]
+
+
+def evolved(session: SparkSession, spec: FlowSpec, options: Options) -> FlowSpec:
+    """Give a flow's table the columns that the sources of its query have got, if it is to.
+
+    Args:
+        session: the flow's own.
+
+    Returns:
+        The flow with these columns, or as it was.
+    """
+    stream = spec.streams[0] if len(spec.streams) == 1 else None
+    if options[SCHEMA_EVOLUTION] != ADD_COLUMNS or stream is None or stream.output_mode is not OutputMode.APPEND:
+        return spec
+    if spec.above or spec.stages or spec.hybrids:
+        return spec  # relations that only the running flow has; a new column is an error there
+    fields = new_columns(session.sql(stream.sql), stream)
+    if not fields:
+        return spec
+    target.check_names([field.name for field in fields])
+    there = {name.lower(): (name, kind) for name, kind in target.describe(session, spec.target).columns.items()}
+    missing = [f"{quote(f.name)} {target.ddl_of(f.dataType)}" for f in fields if f.name.lower() not in there]
+    if missing:
+        session.sql(f"ALTER TABLE {quote_parts(spec.target)} ADD COLUMNS ({', '.join(missing)})")
+    columns = list(stream.columns)
+    for field in fields:
+        name, kind = there.get(field.name.lower(), (field.name, target.ddl_of(field.dataType)))
+        columns.append(Column(field.name, name, kind))
+    return replace(spec, streams=(replace(stream, columns=tuple(columns)),), columns=tuple(columns))
+
+
+def explained(session: SparkSession, spec: FlowSpec, error: BaseException) -> BaseException:
+    """An error of a stream whose source's rows were changed or deleted, in terms of tables and statements; others as they are."""
+    found = jvm.parameters_of(error, _CHANGED_ROWS)
+    if found is None:
+        return error
+    location, version = str(found.get("dataPath", "")), str(found.get("version", ""))
+    operation = "a commit"
+    if version.isdigit():
+        operation = str(delta_log.commit_info(session, location, int(version)).get("operation", operation))
+    name = next((".".join(source.name) for source in spec.sources if _lies_in(session, source.name, location)), location)
+    explanation = FlowError(
+        f"Version {version} of {name}, {operation}, changed or deleted rows, and a stream sees only rows that are appended. To "
+        f"leave such commits out, read it by STREAM {name} WITH ('skipChangeCommits' = 'true'). To follow them, query the table "
+        "without STREAM, by a batch query or, where Spark's pipelines run, a MATERIALIZED VIEW; REFRESH STREAMING TABLE .. FULL "
+        "computes this one anew from the rows that are there now."
+    )
+    explanation.__cause__ = error
+    return explanation
+
+
+def _lies_in(session: SparkSession, name: tuple[str, ...], location: str) -> bool:
+    try:
+        return jvm.delta_table(session, quote_parts(name))[0].split(":", 1)[-1] == location.split(":", 1)[-1]
+    except SPARK_ERRORS:
+        return False
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

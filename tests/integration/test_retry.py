@@ -1,0 +1,207 @@
+"""What becomes of flows whose trouble may pass, whose trouble stays, and whose flushes take long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+import sqlext
+from sqlext.execution import flow as flow_module
+from sqlext.execution import work
+from sqlext.execution.flow import Flow
+from sqlext.execution.table_writer import TableWriter
+from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop
+from tests.support import HandClock, eventually
+
+
+def by_hand(sql: Workshop) -> HandClock:
+    """Let the test say when the next try is due."""
+    clock = HandClock()
+    sql.host._retries._clock = clock
+    return clock
+
+
+def status(sql: Workshop, name: str = "t") -> str:
+    return str(sql.shown(name).status)
+
+
+# Trouble that may pass.
+
+
+def test_a_start_that_may_succeed_later_is_tried_again(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first two tries the source is not there."""
+    sql.source()
+    sql("CREATE TABLE hidden (k STRING, v INT) USING delta")
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    sql.crash()
+    sql("ALTER TABLE ev RENAME TO elsewhere")
+    clock = by_hand(sql)
+    assert sql.take_up() == []
+    shown = sql.shown("t")
+    assert shown.status == "RETRYING"
+    assert "`ev` cannot be found" in shown.error
+    assert shown.next_try is not None
+    with pytest.raises(PySparkException, match=r"Flow `t` does not run: it is retrying .* It is tried again at \d\d:\d\d:\d\d"):
+        sql("WAIT FLOW t")
+
+    clock.advance(5)
+    eventually(lambda: (retry := sql.host._retries.planned().get(shown.id)) and retry.attempt == 2, DEADLINE)
+    assert status(sql) == "RETRYING"
+    sql("ALTER TABLE elsewhere RENAME TO ev")
+    clock.advance(10)
+    eventually(lambda: status(sql) == "RUNNING", DEADLINE, lambda: str(sql.shown("t")))
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+    assert sql.shown("t").next_try is None
+
+
+def test_a_running_flow_comes_back_by_itself_and_the_next_process_tries_too(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    clock = by_hand(sql)
+
+    def no_storage(*_: Any) -> None:
+        raise ConnectionResetError("the storage does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableWriter, "_merge", no_storage)
+        sql("INSERT INTO ev VALUES ('a', 10)")
+        with pytest.raises(PySparkException, match="the storage does not answer"):
+            sql("WAIT FLOW t")
+        eventually(lambda: status(sql) == "RETRYING", DEADLINE, lambda: str(sql.shown("t")))
+    clock.advance(5)
+    eventually(lambda: status(sql) == "RUNNING", DEADLINE, lambda: str(sql.shown("t")))
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Flow, "_start_queries", no_storage)
+        sql("STOP FLOW t")
+        with pytest.raises(PySparkException, match="the storage does not answer"):
+            sql("START FLOW t")
+    assert status(sql) == "RETRYING"
+    sql.crash()
+    assert sql.take_up() == ["t"]
+    sql("INSERT INTO ev VALUES ('b', 10)")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+def test_stop_ends_the_tries(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    sql("STOP FLOW t")
+    by_hand(sql)
+    with monkeypatch.context() as patch:
+        patch.setattr(Flow, "_start_queries", lambda _: (_ for _ in ()).throw(OSError("no route to host")))
+        with pytest.raises(PySparkException, match="no route to host"):
+            sql("START FLOW t")
+    assert status(sql) == "RETRYING"
+    sql("STOP FLOW t")
+    assert (status(sql), sql.shown("t").next_try) == ("STOPPED", None)
+    assert sql.host._retries.planned() == {}
+    sql.crash()
+    assert sql.take_up() == []
+
+
+def test_trouble_that_stays_fails_at_once(sql: Workshop) -> None:
+    sql.source()
+    sql("CREATE STREAMING TABLE t AS SELECT k, 10 DIV v AS share FROM STREAM ev")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 0)")
+    eventually(lambda: status(sql) == "FAILED", DEADLINE, lambda: str(sql.shown("t")))
+    assert "Division by zero" in sql.shown("t").error
+    assert sql.host._retries.planned() == {}
+
+
+# Flushes that take long.
+
+
+def work_gate(mark: str, gate: str) -> int:
+    """Leaves a mark, and waits until the gate is there."""
+    Path(mark).touch()
+    deadline = time.monotonic() + DEADLINE
+    while not Path(gate).exists():
+        assert time.monotonic() < deadline, "the gate was never opened"
+        time.sleep(0.02)
+    return 0
+
+
+@pytest.fixture
+def gate(sql: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A flow `t`, each of whose flushes runs a job that does not end before the gate is there."""
+    sqlext.register_function("work_gate", work_gate, "INT")
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    found, merge = tmp_path / "gate", TableWriter._merge
+
+    def merge_behind_the_gate(writer: TableWriter, *arguments: Any) -> None:
+        with writer._described("a flush behind a gate"):
+            writer.session.sql(f"SELECT work_gate('{found}.reached', '{found}')").collect()
+        merge(writer, *arguments)
+
+    monkeypatch.setattr(TableWriter, "_merge", merge_behind_the_gate)
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql.take_in("t")
+    return found
+
+
+def test_a_flush_is_waited_for_while_its_tasks_run(sql: Workshop, gate: Path) -> None:
+    clock = HandClock()
+    flow = sql.flow("t")
+    flow.work._clock = clock
+    ended: list[object] = []
+    waiting = threading.Thread(target=lambda: ended.append(sql("FLUSH FLOW t")), name="test-flush")
+    waiting.start()
+    eventually(Path(f"{gate}.reached").exists, DEADLINE)
+    for _ in range(3):
+        looks = flow.work.look()
+        assert looks[1] == 1, "one task runs"
+        clock.advance(work.STALLED_AFTER)
+        waiting.join(1)
+        assert waiting.is_alive()
+    gate.touch()
+    waiting.join(DEADLINE)
+    assert len(ended) == 1
+    assert sql.equals_batch()
+
+
+def test_stop_interrupts_a_flush_that_takes_too_long(sql: Workshop, gate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_module, "STOP_PATIENCE", 0.2)
+    (said,) = sql("STOP FLOW t")
+    assert said[0] == "flow t stopped; its last flush was interrupted, and what it held comes with the next start"
+    assert Path(f"{gate}.reached").exists()
+    assert status(sql) == "STOPPED"
+    assert not sql.equals_batch()
+    gate.touch()
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+def test_a_second_stop_interrupts_a_start(sql: Workshop, gate: Path) -> None:
+    """What an earlier process left behind is flushed first, and that may take long."""
+    sql.crash()
+    starting = threading.Thread(target=sql.host.take_up, name="test-start")
+    starting.start()
+    eventually(Path(f"{gate}.reached").exists, DEADLINE)
+    sql("STOP FLOW t")
+    starting.join(DEADLINE)
+    assert not starting.is_alive()
+    assert status(sql) == "STOPPED"
+    gate.touch()
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
