@@ -27,19 +27,12 @@ from sqlext.bounded_sql import SparkParse
 from sqlext.detect import normal_text
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
-from sqlext.execution.creation import (
-    FlowRequest,
-    backend_of,
-    check_sessions,
-    check_state,
-    no_delta_state,
-    state_of,
-    state_shown,
-)
+from sqlext.execution.creation import FlowRequest
 from sqlext.execution.host import FlowHost
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import is_by_session
 from sqlext.execution.spec import StateBackend
+from sqlext.execution.state_choice import backend_of, check_sessions, check_state, no_delta_state, state_of, state_shown
 from sqlext.explain import explain_flow, explain_memory
 from sqlext.names import case_sensitive_names, quote
 from sqlext.option_levels import options_of_streams, resolve_levels, session_levels, with_level

@@ -92,32 +92,6 @@ def _empty(client: Any) -> Any:
     return _object(client, "scala.collection.immutable.Nil")
 
 
-class ScalaFunction:
-    """A Python function as a Scala function of one argument; it is called while Java waits for what it was given to.
-
-    Args:
-        function: takes and gives an object of Java's.
-    """
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-
-    def apply(self, argument: Any) -> Any:
-        return kept(self._function(argument))
-
-    def toString(self) -> str:
-        return type(self).__name__
-
-    def hashCode(self) -> int:
-        return id(self) & 0x7FFFFFFF
-
-    def equals(self, other: object) -> bool:
-        return self is other
-
-    class Java:
-        implements = ["scala.Function1"]  # noqa: RUF012  # Py4J's own form
-
-
 def texts_of(spark: SparkSession | SparkContext, scala_map: Any) -> dict[str, str]:
     """A Scala map from texts to texts, or an array of such pairs, in one round trip."""
     return dict(json.loads(_mapper(_client_of(spark)).writeValueAsString(scala_map)))

@@ -10,42 +10,35 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext import jvm
-from sqlext.errors import NameTakenError, OptionError, SchemaError, UnsupportedError
-from sqlext.execution import queries, session_state, sessions, settings, target
+from sqlext.errors import NameTakenError, SchemaError, UnsupportedError
+from sqlext.execution import queries, sessions, settings, target
 from sqlext.execution.backlog.pacer import BacklogSettings
-from sqlext.execution.delta_state import state_in
 from sqlext.execution.grouping_columns import grouping_columns
-from sqlext.execution.interval_trigger import other_pace
-from sqlext.execution.mergeable import MergeableAggregate, is_by_session, mergeable
+from sqlext.execution.mergeable import MergeableAggregate, is_by_session
 from sqlext.execution.partition_keys import lossy
 from sqlext.execution.queries import Analysed
 from sqlext.execution.registry import FlowRecord, Records
 from sqlext.execution.spec import (
-    ROCKSDB_ASKED_FOR,
     Column,
     FlowSpec,
     OperatorSpec,
     SourceSpec,
     StageSpec,
-    StateBackend,
     StreamSpec,
-    delta_state_shown,
     key_columns,
 )
+from sqlext.execution.state_choice import check_sessions, with_state
 from sqlext.names import quote_parts
 from sqlext.options import (
     BACKLOG_LAG_THRESHOLD,
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
-    FLUSH_MAX_INTERVAL,
-    FLUSH_MEMORY_BUFFER_ONLY,
     PER_SOURCE,
-    STATE_BACKEND,
     Given,
     Level,
     Options,
@@ -179,22 +172,6 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records, options
     return analysed
 
 
-def check_sessions(frame: DataFrame, options: Options) -> None:
-    """Raise UnsupportedError when sqlext cannot keep an aggregate by session windows up to date; Spark's streams never can."""
-    if options[STATE_BACKEND] == StateBackend.ROCKSDB:
-        raise UnsupportedError(
-            f"{STATE_BACKEND.key} is rocksdb, and Spark's state store has no sessions that change as rows come: it gives session "
-            f"windows in append and complete mode only. Set {STATE_BACKEND.key} to delta, or leave it out."
-        )
-    try:
-        MergeableAggregate(frame)
-    except UnsupportedError as error:
-        raise UnsupportedError(
-            "This aggregate by session_window cannot be kept up to date, since sessions are put together from partial results: "
-            f"{error}"
-        ) from None
-
-
 def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...], analysed: Analysed) -> None:
     """Before anything is touched, see whether a streaming table's table can be made.
 
@@ -314,7 +291,7 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, prep
     lost = set() if request.plan.above else {*lossy(session, table.location, columns)}
     each = zip(request.plan.queries, prepared.analysed.streams, prepared.durable, prepared.states, strict=True)
     streams = tuple(
-        _with_state(
+        with_state(
             _stream(session, request.plan, query, frame, columns, durable, target.home_of(home, query.name)),
             *state,
             target.home_of(home, query.name),
@@ -362,106 +339,6 @@ def key_of(plan: FlowPlan, frame: DataFrame, columns: tuple[Column, ...]) -> tup
     if plan.output_mode is not OutputMode.UPDATE:
         return ()
     return key_columns(Key(grouping_columns(frame)), columns)
-
-
-def no_delta_state(options: Options, may_be_in_backlog: bool) -> str:
-    """Why the options keep all state in RocksDB; empty: a Delta table holds it, where it can.
-
-    A Delta table is cheaper: written once a flush, where a state store is at each micro-batch.
-
-    Args:
-        may_be_in_backlog: as for `other_pace`.
-    """
-    backend = options[STATE_BACKEND]
-    if backend == StateBackend.ROCKSDB:
-        return ROCKSDB_ASKED_FOR
-    is_memory_only = options[FLUSH_MEMORY_BUFFER_ONLY] and options[FLUSH_MAX_INTERVAL] is not None
-    pace = other_pace((), options, may_be_in_backlog) if is_memory_only else ""
-    return f"partial results would be buffered in files: {pace}." if pace and backend != StateBackend.DELTA else ""
-
-
-def state_of(frame: DataFrame, mode: OutputMode, rocksdb_because: str) -> tuple[MergeableAggregate | None, str]:
-    """A streaming query whose state a Delta table is to hold; or None, and why it is in RocksDB, if there is any.
-
-    Args:
-        rocksdb_because: as `no_delta_state` tells.
-    """
-    if mode is OutputMode.APPEND:
-        return None, ""
-    if is_by_session(frame):
-        return MergeableAggregate(frame), ""  # else Spark cannot run it: `check_query`
-    return (None, rocksdb_because) if rocksdb_because else mergeable(frame)
-
-
-def check_state(frames: Sequence[DataFrame], mode: OutputMode, rocksdb_because: str) -> None:
-    """See whether the state of streaming queries can be in Delta tables, which is asked for.
-
-    Args:
-        rocksdb_because: as `no_delta_state` tells.
-
-    Raises:
-        OptionError: that of one cannot; says why.
-    """
-    for frame in frames:
-        _, because = state_of(frame, mode, rocksdb_because)
-        if because:
-            raise OptionError(
-                f"The option `{STATE_BACKEND.key}` is delta, and a Delta table cannot hold the state of this query's aggregate: "
-                f"{because} Set it to auto or rocksdb; the state lives in RocksDB then."
-            )
-
-
-def backend_of(aggregate: MergeableAggregate | None) -> StateBackend:
-    """Where the state of an aggregate lives that `state_of` has found, or none."""
-    return StateBackend.ROCKSDB if aggregate is None else StateBackend.DELTA
-
-
-def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_because: str, is_ours: bool) -> str:
-    """Where the state of a streaming query's aggregate will live, and why; empty when it has none.
-
-    Args:
-        aggregate, rocksdb_because: as `state_of` gives them.
-        is_ours: whether nobody else has written the query's table.
-    """
-    if aggregate is None:
-        return f"rocksdb: {rocksdb_because}" if rocksdb_because else ""
-    has_qualifies = QUALIFIES in frame.columns
-    is_in_table = bool(aggregate.results_stored) and is_ours and not has_qualifies
-    return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session))
-
-
-def _with_state(
-    stream: StreamSpec,
-    aggregate: MergeableAggregate | None,
-    rocksdb_because: str,
-    home: HadoopPath,
-    is_ours: bool,
-    lossy_columns: Set[str],
-) -> StreamSpec:
-    """The record of a streaming query with where its state lives; makes the table of its own that the state may need.
-
-    Args:
-        is_ours: whether nobody else has written the query's table, so that it can be the state.
-        lossy_columns: columns of the query's table that do not give back all values; only keys are looked after in them.
-    """
-    if aggregate is None:
-        return replace(stream, rocksdb_because=rocksdb_because)
-    columns = {column.output: column for column in stream.columns}
-    pairs = zip(aggregate.results_stored, aggregate.schema, strict=False)  # one for one, or no results
-    same = tuple(columns[name].target for name, field in pairs if columns[name].type == target.ddl_of(field.dataType))
-    is_whole = len(same) == len(aggregate.schema) and not lossy_columns & {*same} - {*stream.key}
-    is_target = is_ours and not stream.has_qualifies and is_whole
-    if not is_target:
-        schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
-        target.create_at(aggregate.input.sparkSession, state_in(home), schema)
-    return replace(
-        stream,
-        durable_because="partial results are only in the buffer until they are flushed",
-        state_backend=StateBackend.DELTA,
-        state_fingerprint=aggregate.fingerprint,
-        state_columns=same if is_target else (),
-        has_sessions=bool(aggregate.session),
-    )
 
 
 def refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:

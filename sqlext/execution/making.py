@@ -13,12 +13,13 @@ from pyspark.sql import SparkSession
 from sqlext import jvm
 from sqlext.errors import SqlextError, StatementCanceledError
 from sqlext.execution import definition, sessions, succession, target
-from sqlext.execution.creation import FlowRequest, backlog_of, check_free, existing, no_delta_state, reserve, with_table
+from sqlext.execution.creation import FlowRequest, backlog_of, check_free, existing, reserve, with_table
 from sqlext.execution.flow import Flow
 from sqlext.execution.lease import Lease
 from sqlext.execution.preparation import prepare, try_table
 from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
 from sqlext.execution.spec import FlowSpec
+from sqlext.execution.state_choice import no_delta_state
 from sqlext.options import STATE_BACKEND, Options
 from sqlext.storage import HadoopPath
 

@@ -13,17 +13,16 @@ from sqlext.execution.creation import (
     FlowRequest,
     Prepared,
     check_query,
-    check_state,
     check_table,
     key_of,
     refuse_doubled_keys,
     refuse_rows_of_others,
     refuse_to_replace,
-    state_of,
 )
 from sqlext.execution.grouping_columns import grouping_columns
 from sqlext.execution.registry import Records
 from sqlext.execution.spec import StateBackend
+from sqlext.execution.state_choice import check_state, state_of
 from sqlext.options import STATE_BACKEND, Options
 from sqlext.plan import QUALIFIES, OutputMode
 from sqlext.storage import HadoopPath

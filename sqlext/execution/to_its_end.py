@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
-from sqlext.java import ScalaFunction, items_of, java_of, scala_seq
+from sqlext.java import items_of, java_of, scala_seq, transformed
 
 _SUBQUERIES = ("ScalarSubquery", "ListQuery", "Exists", "LateralSubquery", "FunctionTableSubqueryArgumentExpression")
 
@@ -49,13 +49,10 @@ def _with_bounded_subqueries(spark: SparkSession, plan: Any) -> Any:
         return plan
 
     def bounded(expression: Any) -> Any:
-        if not has_subquery(expression):
-            return expression
-        expression = expression.mapChildren(ScalaFunction(bounded))
         is_subquery = expression.getClass().getSimpleName() in _SUBQUERIES
         return expression.withNewPlan(read_to_its_end(spark, expression.plan())) if is_subquery else expression
 
-    return plan.mapExpressions(ScalaFunction(bounded))
+    return transformed(plan.transformExpressions, bounded)
 
 
 def _of_data_source(spark: SparkSession, source: Any) -> Any:
