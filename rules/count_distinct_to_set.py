@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
 from sqlext.rewriter import RefusalError
-from sqlext.shape import streaming_aggregates, with_filter
+from sqlext.shape import streaming_aggregates, struct_of, with_filter
 
 
 def count_distinct_to_set(query: exp.Query) -> exp.Query:
@@ -35,5 +35,4 @@ def _replace(call: exp.Count, columns: list[exp.Expr]) -> None:
 def _complete_rows(columns: list[exp.Expr]) -> exp.Expr:
     whole = [column.copy() if isinstance(column, exp.Column) else exp.Paren(this=column.copy()) for column in columns]
     no_nulls = exp.and_(*(exp.Not(this=exp.Is(this=column, expression=exp.Null())) for column in whole))
-    row = exp.Anonymous(this="STRUCT", expressions=[column.copy() for column in columns])
-    return exp.Case(ifs=[exp.If(this=no_nulls, true=row)])
+    return exp.Case(ifs=[exp.If(this=no_nulls, true=struct_of(columns))])

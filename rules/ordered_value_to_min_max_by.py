@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
 from sqlext.rewriter import RefusalError
-from sqlext.shape import function_name, is_aggregate_call
+from sqlext.shape import function_name, is_aggregate_call, struct_of
 
 _FIRST = ("first", "first_value")
 _LAST = ("last", "last_value")
@@ -19,7 +19,7 @@ def ordered_value_to_min_max_by(query: exp.Query) -> exp.Query:
     compare as ORDER BY does, nulls lowest.
 
     SELECT k, last_value(v ORDER BY ts) AS v FROM STREAM t GROUP BY k
-    -> SELECT k, MAX_BY(v, STRUCT(ts)) AS v FROM STREAM t GROUP BY k
+    -> SELECT k, MAX_BY(v, `STRUCT`(ts)) AS v FROM STREAM t GROUP BY k
     """
     for call in list(query.find_all(exp.Func)):
         if function_name(call) in (*_FIRST, *_LAST) and is_aggregate_call(call):
@@ -36,7 +36,7 @@ def _replace(call: exp.Expr, order: exp.Order, ignore_nulls: bool) -> None:
         message = f"{function_name(call)} sorts by columns of both directions. Give all of them ASC, or all DESC."
         raise RefusalError(UnsupportedError(message), call)
     is_lowest = (function_name(call) in _FIRST) != descends.pop()
-    key = exp.Anonymous(this="STRUCT", expressions=[part for by in order.expressions for part in _key(by)])
+    key = struct_of([part for by in order.expressions for part in _key(by)])
     found: exp.Expr = exp.Anonymous(this="MIN_BY" if is_lowest else "MAX_BY", expressions=[order.this.copy(), key])
     whole: exp.Expr = call
     conditions: list[exp.Expr] = []

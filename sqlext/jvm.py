@@ -153,6 +153,12 @@ def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
         raise UnsupportedError(f"Spark cannot run this query as a stream: {reason_of(error)}") from None
 
 
+def analysed_plan(frame: DataFrame) -> Any:
+    """The analysed plan of a query, with its CTEs where they are read; one that may only be evaluated once stays a CTE."""
+    inline = java_of(frame.sparkSession).org.apache.spark.sql.catalyst.optimizer.InlineCTE
+    return inline(False, False).apply(frame._jdf.queryExecution().analyzed())
+
+
 def has_watermark(frame: DataFrame) -> bool:
     """Whether a watermark stands anywhere in a query, also inside views."""
     return plan_has_watermark(frame._jdf.queryExecution().analyzed())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
@@ -158,6 +158,14 @@ def with_filter(call: exp.Expr, collected: exp.Expr) -> tuple[exp.Expr, exp.Expr
     if isinstance(call.parent, exp.Filter):
         return call.parent, exp.Filter(this=collected, expression=call.parent.expression.copy())
     return call, collected
+
+
+def struct_of(parts: Sequence[exp.Expr]) -> exp.Expr:
+    """A struct of some values, as rules make it.
+
+    The name stands in backticks: behind the bare word STRUCT, Spark's lexer takes a later `>>` for the ends of two types.
+    """
+    return exp.Anonymous(this=exp.to_identifier("STRUCT", quoted=True), expressions=[part.copy() for part in parts])
 
 
 def references_of(query: exp.Query) -> References:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from sqlext.errors import UnsupportedError
 from sqlext.java import items_of
+from sqlext.jvm import analysed_plan
 from sqlext.plan import INTERNAL_PREFIX
 
 _WINDOWS = ("spark.timeWindow", "spark.sessionWindow")
@@ -30,7 +31,8 @@ def grouping_columns(frame: DataFrame) -> tuple[str, ...]:
     Raises:
         UnsupportedError: a grouping expression is carried by no column, or Spark makes several rows of a group.
     """
-    plan = frame._jdf.queryExecution().analyzed()
+    plan = analysed_plan(frame)
+    plan = plan.plan() if _kind(plan) == "WithCTE" else plan
     shown = [(str(each.name()), each) for each in items_of(plan.output())]
     while _kind(plan) != "Aggregate":
         if _kind(plan) not in ("Project", "SubqueryAlias"):

@@ -29,7 +29,7 @@ from sqlext.errors import UnsupportedError
 from sqlext.execution.physical_plan import as_columns, fingerprint, frame_over, unknown_rows
 from sqlext.execution.varying import Results, reads_time_of_day, with_moments_below
 from sqlext.java import items_of, java_of, scala_object, scala_seq
-from sqlext.jvm import active, alias, check_streaming, frame_of, plan_has_watermark
+from sqlext.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark
 from sqlext.names import quote
 from sqlext.plan import INTERNAL_PREFIX, OutputMode
 
@@ -82,7 +82,7 @@ class MergeableAggregate:
         spark = frame.sparkSession
         self._java = java_of(spark)
         self._names = list(frame.columns)
-        above, aggregate = _cut(frame._jdf.queryExecution().analyzed())
+        above, aggregate = _cut(analysed_plan(frame))
         _refuse_what_has_no_partial_results(spark, aggregate)
         has_session = _has_session(aggregate)
         with active(spark):
@@ -339,7 +339,7 @@ def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> 
 def is_by_session(frame: DataFrame) -> bool:
     """Whether an analysed query is an aggregate by session windows."""
     try:
-        return _has_session(_cut(frame._jdf.queryExecution().analyzed())[1])
+        return _has_session(_cut(analysed_plan(frame))[1])
     except UnsupportedError:
         return False
 

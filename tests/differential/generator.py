@@ -324,8 +324,7 @@ class Generator:
             return replace(query, outer=Outer((), is_with=is_with))
         if chance < 0.5 or not may_aggregate:
             values = [scalar(self._random, self._random.choice(list(leaves)), 1, leaf) for _ in range(self._random.randint(1, 3))]
-            rest = f" WHERE {scalar(self._random, 'boolean', 1, leaf).template}" if False else ""
-            return replace(query, outer=Outer(tuple(Item(v, f"o{at}") for at, v in enumerate(values)), rest, is_with))
+            return replace(query, outer=Outer(tuple(Item(v, f"o{at}") for at, v in enumerate(values)), "", is_with))
         if chance < 0.8:
             return replace(query, outer=self._aggregate_again(leaves, is_with))
         name, value = self._random.choice(usable)

@@ -12,8 +12,10 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from sqlext import jvm
 from sqlext.storage import HadoopPath
 from tests.differential.compare import Leniency, Result, difference
 from tests.differential.data import CREATE, CREATE_DIM, INSERT_DIM, Commits
@@ -152,8 +154,8 @@ class Group:
     def _batch(self, number: int) -> Result | str:
         try:
             return Result.of(self._sql.spark.sql(self._queries[number].render(Form.BATCH)))
-        except PySparkException as error:
-            return str(error).partition("\n")[0]
+        except (PySparkException, Py4JError) as error:  # Spark's own failures too: some queries its optimizer does not survive
+            return jvm.reason_of(error).partition("\n")[0]
 
     def _open(self) -> list[str]:
         return [flow for flow, key in self._flows.items() if key not in self._outcomes]

@@ -45,6 +45,8 @@ SELECT k, v FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}');
 START_DEADLINE = 240.0
 FINISH_DEADLINE = 900.0  # the flow that appends takes every file that came meanwhile
 MOMENT_DEADLINE = 180.0
+FED_AFTER = 5.0
+"""Seconds without the moment after which more files arrive: on a busy machine it may have passed unseen."""
 
 
 class Mode(StrEnum):
@@ -105,6 +107,11 @@ class World:
             hidden.write_text("\n".join(map(json.dumps, rows)))
             hidden.rename(self.source / f"{number:04d}.json")
         self.arrived = min(self.arrived + files, self.files)
+
+    def feed(self) -> None:
+        """Let the files of one more micro-batch arrive, beside those that each kill has."""
+        self.files += self.files_a_trigger
+        self.arrive(self.files_a_trigger)
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "sqlext.cli", "run", str(self.script), "--warehouse", str(self.warehouse)]
@@ -384,9 +391,14 @@ def wait_for(moment: Moment, world: World, process: subprocess.Popen[bytes]) -> 
         assert time.monotonic() < deadline, f"the flow never started: {world.output()}"
         time.sleep(0.02)
     seen = moment(world)
+    fed = time.monotonic()
     while not next(seen):
         assert process.poll() is None, f"the process ended by itself: {world.output()}"
-        assert time.monotonic() < deadline, f"{moment.__name__} never came: {world.output()}"
+        now = time.monotonic()
+        assert now < deadline, f"{moment.__name__} never came: {world.output()}"
+        if now - fed > FED_AFTER and not from_the_start:
+            world.feed()
+            fed = now
         time.sleep(0.002)
 
 

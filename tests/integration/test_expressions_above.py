@@ -49,7 +49,7 @@ from_json(J, 'a STRING').a | datediff(D, '2024-01-01') | to_date(S2, 'yyyy-MM-dd
 floor(log10(N * 1000)) | log(N + 1) | log(2, N + 1) | like(S, 'A%') = true | if(N > 1, S, 'no')
 decode(N, 2, 'two', 'other') | nvl2(S, N, 0) | IF(S = 'abc', 1, 0) | S = 'Abc' | coalesce(NULL, S) | N = 2 = true
 N * -1 | - N * - 1 | (N) + (1) | count(*) + N | sum(v) / N | round(N / 3, 2) | bround(2.5 * N, 0)
-sum(v) FILTER (WHERE v > 1) + N | count(DISTINCT v, s) * N | listagg(DISTINCT s, '; ') || S
+sum(v) FILTER (WHERE v > 1) + N | count(DISTINCT v, s) * N | count(DISTINCT v, s) >> 1 | listagg(DISTINCT s, '; ') || S
 """
 PLACES = {
     "N": "count(DISTINCT v)",

@@ -35,6 +35,7 @@ QUERIES = [
     """SELECT * FROM (SELECT id, k, v FROM {}) PIVOT (sum(v) AS s, max(v) AS m FOR k IN ('a' AS x, 'A', ''))""",
     "SELECT k, max_by(v, ts, 2) AS newest, sum(v * (SELECT 3)) AS s, min_by(s, ts, 1) AS first FROM {} GROUP BY k",
     "SELECT payload.id pid, grouping(payload.id) g, sum(v) s FROM {} GROUP BY ROLLUP (payload.id, id)",
+    "WITH some AS (SELECT payload, upper(k) AS k, v FROM {} WHERE v > 0) SELECT k, avg(v) AS a, count(*) AS n FROM some GROUP BY k",
 ]
 
 
@@ -47,10 +48,10 @@ def source(sql: Workshop) -> Workshop:
     return sql
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+@pytest.mark.parametrize("backend", ["rocksdb", "auto"])
 def test_flows_equal_batch(source: Workshop, backend: str) -> None:
     source(f"SET `spark.sqlext.state.backend.type` = {backend}")
-    queries = QUERIES if backend == "delta" else QUERIES[::4]
+    queries = QUERIES if backend == "auto" else QUERIES[::4]
     for number, query in enumerate(queries):
         source(f"CREATE STREAMING TABLE t{number} AS {query.format('STREAM src')}")
     for values in MORE:
