@@ -21,6 +21,7 @@ from sqlext.names import quote, quote_parts, quote_string
 from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
 from sqlext.storage import HadoopPath
 
+_SESSION_CATALOG = "spark_catalog"
 _BAD_CHARACTERS = " ,;{}()\n\t="
 _HIDDEN = {
     "delta.enableDeletionVectors": "true",
@@ -69,7 +70,7 @@ def with_nulls(kind: DataType) -> DataType:
 
 
 def qualified(spark: SparkSession, name: Sequence[str]) -> tuple[str, ...]:
-    """Catalog, database and table of a name of one to three parts.
+    """Catalog, database and table of a name of one to three parts; Spark's own catalog has schemas in lower case.
 
     Raises:
         NotFoundError: it has more parts.
@@ -77,7 +78,8 @@ def qualified(spark: SparkSession, name: Sequence[str]) -> tuple[str, ...]:
     if len(name) > 3:
         raise NotFoundError(f"`{'.'.join(name)}` is no table's name: catalog.database.table is the most.")
     context = (spark.catalog.currentCatalog(), spark.catalog.currentDatabase())
-    return (*context[: 3 - len(name)], *name)
+    catalog, database, table = (*context[: 3 - len(name)], *name)
+    return catalog, database.lower() if catalog == _SESSION_CATALOG else database, table
 
 
 def path_of(name: Sequence[str]) -> str:
