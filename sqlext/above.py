@@ -12,6 +12,7 @@ from enum import Enum, auto
 
 from sqlglot import exp
 
+from sqlext.detect import tokens
 from sqlext.dialect import position_of, to_sql, without_brackets
 from sqlext.errors import UnsupportedError
 from sqlext.grouping import key_of
@@ -194,7 +195,8 @@ class _Splitter:
         if needed := list(_needed_ctes(inner, scope)):
             is_recursive = any(cte.parent.args.get("recursive") for cte in needed if cte.parent)
             inner.set("with_", exp.With(expressions=[cte.copy() for cte in needed], recursive=is_recursive))
-        known = next((each for each in self.aggregates if each.select == inner), None)
+        text = _words(to_sql(inner, self._source))  # sqlglot's trees are equal where Spark's are not
+        known = next((each for each in self.aggregates if _words(to_sql(each.select, self._source)) == text), None)
         if known is None:
             known = InnerAggregate(f"{AGGREGATE_PREFIX}{len(self.aggregates) + 1}", inner, form.key)
             self.aggregates.append(known)
@@ -273,6 +275,10 @@ def _remove_unused_ctes(outer: exp.Query) -> None:
             cte.pop()
             if isinstance(with_, exp.With) and not with_.expressions:
                 with_.pop()
+
+
+def _words(sql: str) -> list[str]:
+    return [token.text for token in tokens(sql)]
 
 
 def _one_line(sql: str) -> str:

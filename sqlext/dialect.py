@@ -20,6 +20,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from sqlext.detect import AFTER_A_TABLE, Token, tokens
 from sqlext.errors import Position, SyntaxProblem
+from sqlext.functions import AGGREGATES
 from sqlext.names import STREAMED
 from sqlext.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, UnsignedRightShift, Verbatim
 from sqlext.source_text import freeze, note, origin_of, text_of
@@ -42,7 +43,18 @@ def _spanned(name: str) -> Callable[..., Any]:
     return parse
 
 
+# Calls with a grammar of their own, in Spark too. Beside aggregates, every other call is a name and arguments: read as functions
+# of sqlglot's, datediff(DAY, a, b) and datediff(b, a) would be one, and log10(x) would be LOG(10, x).
+_WITH_KEYWORDS = frozenset("CAST TRY_CAST EXTRACT OVERLAY POSITION SUBSTR SUBSTRING TRIM".split())
+
+
+def _those_known(parsers: dict[str, Any]) -> dict[str, Any]:
+    return {name: parse for name, parse in parsers.items() if name in _WITH_KEYWORDS or name.lower() in AGGREGATES}
+
+
 class _Parser(DatabricksParser):
+    FUNCTIONS = _those_known(DatabricksParser.FUNCTIONS)
+    FUNCTION_PARSERS = _those_known(DatabricksParser.FUNCTION_PARSERS)
     BITWISE = {**DatabricksParser.BITWISE, _UNSIGNED_SHIFT: UnsignedRightShift}  # noqa: RUF012  # sqlglot's own form
 
     _parse_select = _spanned("_parse_select")

@@ -135,7 +135,7 @@ class _Scope:
                     position_of(expression, self._source),
                 )
             return _not_an_ordinal(unaliased(items[index]))
-        if any(self._sameness.same(unaliased(item), expression) for item in items):
+        if any(self._sameness.may_be_same(unaliased(item), expression) for item in items):
             return expression
         item = self._item_with_alias(expression)
         return expression if item is None else unaliased(item)
@@ -149,7 +149,7 @@ class _Scope:
             if 0 <= index < len(items):
                 return _name(items[index], self._source)
         for item in items:
-            if self._sameness.same(unaliased(item), expression):
+            if self._sameness.may_be_same(unaliased(item), expression):
                 return _name(item, self._source)
         if (aliased := self._item_with_alias(expression)) is not None:
             return _name(aliased, self._source)
@@ -179,7 +179,7 @@ class _Scope:
         ]
 
         def is_key(node: exp.Expr) -> bool:
-            return any(self._sameness.same(node, key) for key in others)
+            return any(self._sameness.may_be_same(node, key) for key in others)
 
         if not any(isinstance(node, exp.Column) and not is_key(node) for node in item.this.walk(prune=is_key)):
             name, text = expression.name, to_sql(item.this, self._source)

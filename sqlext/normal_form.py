@@ -19,7 +19,7 @@ from sqlext.grouping import grouping_leaves, has_subtotals, names_window, resolv
 from sqlext.names import fold
 from sqlext.plan import INTERNAL_PREFIX, Key
 from sqlext.sameness import Sameness
-from sqlext.shape import is_aggregate_call, is_aggregation, relation_names, window_calls, with_aliases_expanded
+from sqlext.shape import function_name, is_aggregate_call, is_aggregation, relation_names, window_calls, with_aliases_expanded
 
 GROUPING = f"{INTERNAL_PREFIX}grouping"
 """The column that tells subtotals of ROLLUP, CUBE and GROUPING SETS apart."""
@@ -128,7 +128,7 @@ class NormalForm:
         """Put the inner query's columns in place of what they carry; unqualified `outputs` are the outer's own."""
         found = [(node, column) for node in self._outermost(root, outputs) if (column := self._column_for(node))]
         for node, column in found:
-            node.replace(column)
+            node.replace(_called_the_same(node, column))
 
     def _outermost(self, root: exp.Expr, outputs: frozenset[str]) -> Iterator[exp.Expr]:
         def is_known(node: exp.Expr) -> bool:
@@ -152,15 +152,27 @@ class NormalForm:
 
     def _key_column(self, node: exp.Expr) -> exp.Expr | None:
         """The column that carries a grouping expression, or a field of it."""
+        if (number := self._number_of_key(node)) is not None:
+            return exp.column(f"{INTERNAL_PREFIX}k{number}")
         for number, key in enumerate(self._keys, 1):
             name = f"{INTERNAL_PREFIX}k{number}"
-            if self._sameness.same(node, key):
-                return exp.column(name)
             if isinstance(node, exp.Column) and names_window(node, key, self._sameness):
                 return exp.column(node.this.copy(), table=name) if node.table else exp.column(name)
         if isinstance(node, exp.Column) and len(node.parts) > 1:
             return self._field_of_key(node)
         return None
+
+    def _number_of_key(self, node: exp.Expr) -> int | None:
+        """Which grouping expression a node is."""
+        sure = [number for number, key in enumerate(self._keys, 1) if self._sameness.same(node, key)]
+        likely = [number for number, key in enumerate(self._keys, 1) if self._sameness.may_be_same(node, key)]
+        if not sure and len(likely) > 1:
+            text = to_sql(node, self._source)
+            raise UnsupportedError(
+                f"`{text}` may be one or another of the expressions that are grouped by. Write it as it stands in GROUP BY.",
+                position_of(node, self._source),
+            )
+        return next(iter(sure or likely), None)
 
     def _field_of_key(self, node: exp.Column) -> exp.Expr | None:
         for number, key in enumerate(self._keys, 1):
@@ -204,6 +216,22 @@ def _is_call(node: exp.Expr) -> bool:
     while isinstance(node, _AROUND_A_CALL):
         node = node.this
     return is_aggregate_call(node)
+
+
+def _called_the_same(node: exp.Expr, column: exp.Expr) -> exp.Expr:
+    """What a column of the inner query stands for, such that Spark calls the field of a struct as it would call that.
+
+    Spark calls the fields of struct(..) and arrays_zip(..) by their arguments: a column by its name, all else by its place.
+    """
+    call = node.parent
+    is_column = isinstance(node, (exp.Column, exp.Dot))
+    if call is None or node.arg_key != "expressions":
+        return column
+    if function_name(call) == "struct":
+        return exp.alias_(column, node.name if is_column else f"col{(node.index or 0) + 1}", quoted=True)
+    if function_name(call) == "arrays_zip" and not is_column:
+        return exp.Anonymous(this="COALESCE", expressions=[column])
+    return column
 
 
 def _is_dot(node: exp.Expr) -> bool:

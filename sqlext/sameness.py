@@ -8,7 +8,7 @@ another column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ _KEYWORDS = frozenset(
     TRY_CAST UNBOUNDED USING WHEN WHERE WITHIN
     """.split()
 )
+_ALSO_COLUMNS = frozenset("ARRAY CURRENT DATE FIRST LAST MAP RANGE ROW ROWS STRUCT TIMESTAMP TIMESTAMP_LTZ TIMESTAMP_NTZ".split())
+"""Keywords that columns are called by."""
 _NAMES = (exp.Column, exp.Dot)
 _LEFT_FIRST = frozenset(("", "INNER", "LEFT", "CROSS"))  # joins whose common columns are those of the left side
 
@@ -70,6 +72,17 @@ class Sameness:
 
     def same(self, one: exp.Expr, other: exp.Expr) -> bool:
         """Whether two expressions surely mean the same."""
+        return self._agree(one, other, self._are_one)
+
+    def may_be_same(self, one: exp.Expr, other: exp.Expr) -> bool:
+        """Whether two expressions mean the same, unless a name in them is a field of a struct called like a relation.
+
+        With several relations, `x` and `b.x` may be that: Spark looks for a column of the relation `b` first, and then for a
+        field of a column `b`. What is decided by this must be seen again in Spark's analysis.
+        """
+        return self._agree(one, other, self._may_be_one)
+
+    def _agree(self, one: exp.Expr, other: exp.Expr, are_one: Callable[[Piece, Piece], bool]) -> bool:
         one, other = one.unnest(), other.unnest()
         if type(one) is not type(other) and not (isinstance(one, _NAMES) and isinstance(other, _NAMES)):
             return False
@@ -77,7 +90,7 @@ class Sameness:
         if len(left) != len(right):
             return False
         holds_query = one.find(exp.Query) is not None  # a name in it may be another relation's
-        return all(a == b or (not holds_query and self._are_one(a, b)) for a, b in zip(left, right, strict=True))
+        return all(a == b or (not holds_query and are_one(a, b)) for a, b in zip(left, right, strict=True))
 
     def fields_below(self, node: exp.Expr, column: exp.Expr) -> tuple[str, ...]:
         """The fields of `column` that `node` names, from the outside in; none when it is no field of that column."""
@@ -86,7 +99,7 @@ class Sameness:
             return ()
         length = len(outer[0].parts)
         head = Chain(whole[0].relation, whole[0].parts[:length])
-        return whole[0].parts[length:] if head == outer[0] or self._are_one(head, outer[0]) else ()
+        return whole[0].parts[length:] if head == outer[0] or self._may_be_one(head, outer[0]) else ()
 
     def is_column(self, node: exp.Expr, name: str) -> bool:
         """Whether an expression is the column of that name, and not a field of one."""
@@ -94,18 +107,30 @@ class Sameness:
         return len(pieces) == 1 and isinstance(pieces[0], Chain) and pieces[0].parts == (fold(name),)
 
     def _are_one(self, one: Piece, other: Piece) -> bool:
-        """Whether two names are one, of which one is qualified."""
-        if not isinstance(one, Chain) or not isinstance(other, Chain) or one.parts != other.parts:
+        """Whether two names, of which one is qualified, surely are one."""
+        relation = self._relation_of_one(one, other)
+        if relation is None:
             return False
-        qualified = {each.relation for each in (one, other)} - {None}
-        if len(qualified) != 1:
+        is_common = isinstance(one, Chain) and one.parts[0] in self._common
+        return self._is_single or (is_common and not self._is_natural and self._is_left_first and relation == 0)
+
+    def _may_be_one(self, one: Piece, other: Piece) -> bool:
+        """The same, where a field of a struct called like a relation is not thought of."""
+        relation = self._relation_of_one(one, other)
+        if relation is None:
             return False
-        (relation,) = qualified
         if self._is_single:
             return True
-        if self._is_natural or one.parts[0] in self._common:
+        if self._is_natural or (isinstance(one, Chain) and one.parts[0] in self._common):
             return self._is_left_first and relation == 0
         return True  # a column of two relations would be ambiguous without its qualifier, and Spark says so
+
+    def _relation_of_one(self, one: Piece, other: Piece) -> int | None:
+        """The relation that qualifies one of two names with the same parts, and not the other."""
+        if not isinstance(one, Chain) or not isinstance(other, Chain) or one.parts != other.parts:
+            return None
+        qualified = {each.relation for each in (one, other)} - {None}
+        return qualified.pop() if len(qualified) == 1 and None in (one.relation, other.relation) else None
 
     def _pieces(self, node: exp.Expr) -> list[Piece]:
         return list(self._read(tokens(to_sql(node, self._source))))
@@ -123,7 +148,8 @@ class Sameness:
             is_field = at > 0 and found[at - 1].text == "."
             parts = tuple(_unquoted(each) for each in found[at:stop:2])
             if is_call or (len(parts) == 1 and token.upper in _KEYWORDS and not is_field):
-                yield ".".join(parts).lower()
+                may_be_column = not is_call and token.upper in _ALSO_COLUMNS
+                yield fold(parts[0]) if may_be_column else ".".join(parts).lower()
             else:
                 yield self._chain(tuple(fold(part) for part in parts), is_field)
             at = stop

@@ -35,7 +35,7 @@ QUERIES = [
     """SELECT * FROM (SELECT id, k, v FROM {}) PIVOT (sum(v) AS s, max(v) AS m FOR k IN ('a' AS x, 'A', ''))""",
     "SELECT k, max_by(v, ts, 2) AS newest, sum(v * (SELECT 3)) AS s, min_by(s, ts, 1) AS first FROM {} GROUP BY k",
     "SELECT payload.id pid, grouping(payload.id) g, sum(v) s FROM {} GROUP BY ROLLUP (payload.id, id)",
-    "WITH some AS (SELECT payload, upper(k) AS k, v FROM {} WHERE v > 0) SELECT k, avg(v) AS a, count(*) AS n FROM some GROUP BY k",
+    "WITH some AS (SELECT upper(k) AS k, v FROM {} WHERE v > 0) SELECT k, avg(v) AS a, count(*) AS n FROM some GROUP BY k",
 ]
 
 
