@@ -226,11 +226,11 @@ def test_a_failed_flow_tells_why_and_others_go_on(sql: Workshop) -> None:
     sql("INSERT INTO ev VALUES ('a', 10)")
     with pytest.raises(PySparkException, match=r"^Flow `without_target` has failed: "):
         sql("WAIT FLOW without_target")
-    eventually(lambda: sql.shown("without_source").status == "FAILED", DEADLINE, lambda: str(sql.shown("without_source")))
+    eventually(lambda: sql.shown("without_source").error, DEADLINE, lambda: str(sql.shown("without_source")))
 
-    for name in ("without_source", "without_target"):
+    for name, statuses in (("without_source", ("RETRYING", "FAILED")), ("without_target", ("FAILED",))):
         shown = sql.shown(name)
-        assert shown.status == "FAILED"
+        assert shown.status in statuses  # a source may come back; the target of these rows does not
         assert shown.error
         assert "Traceback" not in shown.error
         assert "py4j" not in shown.error.lower()
@@ -355,7 +355,7 @@ def test_keeps_the_session_that_made_it(sql: Workshop) -> None:
 
     assert sql.take_up() == ["t"]
     sql("INSERT INTO away.ev VALUES (TIMESTAMP'2024-01-01 12:30:00 UTC'), (TIMESTAMP'2024-01-01 13:00:00 UTC')")
-    sql("WAIT FLOW t")
+    sql("WAIT FLOW away.t")
     assert sql.batch("SELECT * FROM away.t") == [(21, 2), (22, 1)]
     assert sql.shown("t").target == "spark_catalog.away.t"
 

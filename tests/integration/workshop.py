@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -46,8 +47,9 @@ class Workshop:
         return next(row for row in self("SHOW FLOWS") if row.name == name)
 
     def home(self, name: str) -> Path:
-        """The flow's folder."""
-        return local(next(row.value for row in self(f"DESCRIBE FLOW {quote_parts(name.split('.'))}") if row.property == "home"))
+        """The flow's folder; `name` may be qualified, or be one that only quotes hold."""
+        parts = name.split(".") if re.fullmatch(r"[\w.]+", name) else [name]
+        return local(next(row.value for row in self(f"DESCRIBE FLOW {quote_parts(parts)}") if row.property == "home"))
 
     def commits(self, table: str) -> list[dict[str, Any]]:
         return commits(self(f"DESCRIBE DETAIL {table}")[0].location)
