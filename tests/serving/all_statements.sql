@@ -78,7 +78,7 @@ SELECT * FROM sort_partition(TABLE(totals) WITH SINGLE PARTITION ORDER BY total 
 
 -- What is refused.
 STOP FLOW nobody;
---> ERROR There is no flow `nobody`. SHOW FLOWS lists them.
+--> ERROR There is no flow `nobody` in spark_catalog.<database>. SHOW FLOWS lists them.
 SHOW JOB EVENTS none;
 --> ERROR There is no job `none`...
 RESUME JOB none;
@@ -105,4 +105,4 @@ SELECT divide_by_zero(amount) FROM orders;
 DROP FLOW spent;
 --> flow spent dropped; its target spark_catalog.<database>.spent stays
 DROP FLOW IF EXISTS spent;
---> there is no flow spent
+--> there is no flow spark_catalog.<database>.spent
