@@ -313,7 +313,7 @@ def _question(client: int, number: int) -> tuple[str, str]:
         ("SHOW FLOWS", r"(?:beside_\d \| .*\n?){3}"),
         (f"SELECT sum(amount) + {a} FROM sales", str(a + 5)),
         (f"SELECT count(*) + {a} AS n FROM STREAM sales GLOBAL WINDOW END OF STREAM", str(a + 2)),
-        (f"STOP FLOW nobody_{a}", rf"ERROR There is no flow `nobody_{a}`\. SHOW FLOWS lists them\."),
+        (f"STOP FLOW nobody_{a}", rf"ERROR There is no flow `nobody_{a}` in spark_catalog\.\w+\. SHOW FLOWS lists them\."),
         (f"DESCRIBE FLOW beside_{a % 3}", rf"name \| beside_{a % 3}\n.*"),
     )[number % 6]
 
