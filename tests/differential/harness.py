@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from sqlext import jvm
+from sqlext.execution import sessions
 from sqlext.storage import HadoopPath
 from tests.differential.compare import Leniency, Result, difference
 from tests.differential.data import CREATE, CREATE_DIM, INSERT_DIM, Commits
 from tests.differential.tree import Form, Query
 from tests.integration.workshop import Workshop
 
+_POLLING = ("spark.sql.streaming.pollingDelay", "400ms")
+"""How often each of a group's twenty flows looks at the source; of the flows' own 100 ms, looking takes most of a core."""
 BACKENDS = ("rocksdb", "delta")
 WAYS = (*BACKENDS, "end of stream")
 _REFUSAL = "_LEGACY_ERROR_TEMP_3100"  # the condition that sqlext's own messages travel under
@@ -101,7 +105,8 @@ def arena(sql: Workshop) -> Iterator[None]:
     for key, value in _SETTINGS.items():
         sql.spark.conf.set(key, value)
     try:
-        yield
+        with patch.dict(sessions._FLOW_SETTINGS, [_POLLING]):
+            yield
     finally:
         for key, old in before.items():
             sql.spark.conf.unset(key) if old is None else sql.spark.conf.set(key, old)
