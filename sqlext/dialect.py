@@ -55,6 +55,7 @@ def _those_known(parsers: dict[str, Any]) -> dict[str, Any]:
 class _Parser(DatabricksParser):
     FUNCTIONS = _those_known(DatabricksParser.FUNCTIONS)
     FUNCTION_PARSERS = _those_known(DatabricksParser.FUNCTION_PARSERS)
+    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # Spark has no ARRAY[1, 2]: array(1, 2)[0] is an element
     BITWISE = {**DatabricksParser.BITWISE, _UNSIGNED_SHIFT: UnsignedRightShift}  # noqa: RUF012  # sqlglot's own form
 
     _parse_select = _spanned("_parse_select")

@@ -172,7 +172,7 @@ def rows(port: int, statement: str) -> list[Any]:
 
 def flows(port: int) -> dict[str, tuple[str, str]]:
     """Id and epoch of each flow, by name."""
-    named = {row[0]: dict(rows(port, f"DESCRIBE FLOW {row[-1]}")) for row in rows(port, "SHOW FLOWS")}
+    named = {row[0]: dict(rows(port, f"DESCRIBE FLOW {row[-2]}")) for row in rows(port, "SHOW FLOWS")}
     return {name: (described["id"], described["epoch"]) for name, described in named.items()}
 
 

@@ -14,6 +14,7 @@ import sqlext
 from sqlext.execution import flow as flow_module
 from sqlext.execution import work
 from sqlext.execution.flow import Flow
+from sqlext.execution.flush import FlushReason
 from sqlext.execution.table_writer import TableWriter
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop
 from tests.support import HandClock, eventually
@@ -180,9 +181,10 @@ def test_a_flush_is_waited_for_while_its_tasks_run(sql: Workshop, gate: Path) ->
 
 def test_stop_interrupts_a_flush_that_takes_too_long(sql: Workshop, gate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_module, "STOP_PATIENCE", 0.2)
+    sql.flow("t")._flusher.ask(FlushReason.COMMAND)
+    eventually(Path(f"{gate}.reached").exists, DEADLINE)
     (said,) = sql("STOP FLOW t")
     assert said[0] == "flow t stopped; its last flush was interrupted, and what it held comes with the next start"
-    assert Path(f"{gate}.reached").exists()
     assert status(sql) == "STOPPED"
     assert not sql.equals_batch()
     gate.touch()
