@@ -24,6 +24,7 @@ class EventKind(StrEnum):
 
     RESERVED = "reserved"
     STARTED = "started"
+    SUCCEEDED = "succeeded"
     STOPPED = "stopped"
     FAILED = "failed"
     RETRYING = "retrying"
@@ -72,6 +73,7 @@ class FlowRecord:
 
     Attributes:
         next_try: of a flow that is RETRYING.
+        has_succeeded: whether it came to run in the place of the flow that it replaces.
     """
 
     spec: FlowSpec
@@ -81,6 +83,7 @@ class FlowRecord:
     error: str
     since: str
     next_try: datetime | None = None
+    has_succeeded: bool = False
 
     @property
     def is_active(self) -> bool:
@@ -116,6 +119,8 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
             continue  # a driver that another has replaced says so; the flow goes on elsewhere
         if event.kind is EventKind.DROPPED:
             del records[event.flow_id]
+        elif event.kind is EventKind.SUCCEEDED:
+            records[event.flow_id] = replace(record, has_succeeded=True)
         elif event.kind is EventKind.ALTERED:
             records[event.flow_id] = replace(record, spec=spec or record.spec)
         elif event.kind in states:
