@@ -21,7 +21,7 @@ from sqlext.clock import Clock, SystemClock
 from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
 from sqlext.execution import faults, sessions, source_changes, stages, target
 from sqlext.execution.buffer import is_lost
-from sqlext.execution.creation import FLOW_PROPERTY, FlowRequest, backlog_of
+from sqlext.execution.creation import FlowRequest, backlog_of
 from sqlext.execution.flow import Flow
 from sqlext.execution.jobs.host import JobHost
 from sqlext.execution.lease import Lease
@@ -145,11 +145,6 @@ class FlowHost:
     def record_of_table(self, name: tuple[str, ...]) -> FlowRecord:
         """The record of the flow that made the streaming table of a qualified name; NotFoundError when none did."""
         return find_table(self._registry.read(), name)
-
-    def properties_of(self, spec: FlowSpec) -> dict[str, str]:
-        """The properties of a streaming table that are neither Delta's nor sqlext's; none of one that is gone."""
-        there = target.describe(self._spark, spec.target).properties if target.exists(self._spark, spec.target) else {}
-        return {key: value for key, value in there.items() if not key.startswith("delta.") and key != FLOW_PROPERTY}
 
     def session_of(self, spec: FlowSpec) -> SparkSession:
         """A session like the flow's own."""

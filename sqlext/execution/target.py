@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from delta.tables import DeltaTable
@@ -15,10 +15,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from sqlext import jvm
 from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
+from sqlext.execution.column_comments import Comments, with_comments
 from sqlext.execution.spec import Column as ColumnMapping
 from sqlext.execution.spec import FlowSpec
 from sqlext.names import quote, quote_parts, quote_string
-from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
+from sqlext.plan import FLOW_PROPERTY, INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
 from sqlext.storage import HadoopPath
 
 _SESSION_CATALOG = "spark_catalog"
@@ -157,7 +158,7 @@ def _create(
     replace: bool,
 ) -> None:
     listed = definition.columns or tuple(ColumnDefinition(name) for name in schema.names)
-    columns = ", ".join(_column_clause(*pair) for pair in zip(schema.fields, listed, strict=True))
+    columns = ", ".join(_column_clause(*pair, definition.comments) for pair in zip(schema.fields, listed, strict=True))
     all_properties = {"delta.enableDeletionVectors": "true", **properties}
     options = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
     verb = "CREATE OR REPLACE TABLE" if replace else "CREATE TABLE"
@@ -176,16 +177,21 @@ def try_out(
     """
     clauses = tuple(clause for clause in definition.clauses if clause[:8].upper() != "LOCATION")
     try:
-        place = TableDefinition(clauses, columns=definition.columns)
+        place = replace(definition, clauses=clauses)
         _create(spark, ("delta", location.location), schema, place, properties, replace=False)
     finally:
         location.delete()
 
 
-def _column_clause(field: StructField, column: ColumnDefinition) -> str:
+def _column_clause(field: StructField, column: ColumnDefinition, comments: Comments) -> str:
+    path = (column.name.lower(),)
+    said = comments.get(path, column.comment)
+    kind = column.type or ddl_of(with_comments(field.dataType, path, comments))
+    if column.type and any(len(each) > 1 and each[:1] == path for each in comments):
+        kind = ddl_of(with_comments(DataType.fromDDL(column.type), path, comments))
     required = " NOT NULL" if column.is_required else ""
-    comment = f" COMMENT {quote_string(column.comment)}" if column.comment is not None else ""
-    return f"{quote(column.name)} {column.type or ddl_of(field.dataType)}{required}{comment}"
+    comment = f" COMMENT {quote_string(said)}" if said is not None else ""
+    return f"{quote(column.name)} {kind}{required}{comment}"
 
 
 def check_column_list(output: DataFrame, columns: Sequence[ColumnDefinition], key: Sequence[str]) -> None:
@@ -347,6 +353,15 @@ def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
             "DROP FLOW it and make it again."
         )
     check_identity(spark, spec)
+
+
+def is_made_by(spark: SparkSession, spec: FlowSpec, name: Sequence[str]) -> bool:
+    """Whether the table or view of a name is the one that a flow has made, and no other that came in its place."""
+    try:
+        table = describe(spark, name)
+    except UnsupportedError:
+        return False
+    return table.table_id == spec.target_id if spec.target_id else table.properties.get(FLOW_PROPERTY) == spec.id
 
 
 def check_identity(spark: SparkSession, spec: FlowSpec) -> None:
