@@ -335,9 +335,32 @@ def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) ->
 
 
 def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qualifies: bool = False) -> DataFrame:
-    """The query's output under the target's names and types, with the HAVING column last if there is one."""
-    listed = [f"CAST({quote(c.output)} AS {c.type}) AS {quote(c.target)}" for c in columns]
+    """The query's output under the target's names and types, with the HAVING column last if there is one.
+
+    A value that has no place in its column's type is an error, as Spark's own INSERT makes it one, whatever the mode of CAST.
+    """
+    kinds = {field.name.lower(): ddl_of(field.dataType) for field in frame.schema.fields}
+    listed = [f"{_stored(frame, c, kinds.get(c.output.lower(), ''))} AS {quote(c.target)}" for c in columns]
     return frame.selectExpr(*listed, *([quote(QUALIFIES)] if has_qualifies else []))
+
+
+def _stored(frame: DataFrame, column: ColumnMapping, given: str) -> str:
+    """The expression of a column's values, which are `given`, in the type of the target's."""
+    name, cast = quote(column.output), f"CAST({quote(column.output)} AS {column.type})"
+    if given == column.type or jvm.can_hold(frame, column.output, column.type):
+        return cast
+    if frame.sparkSession.conf.get("spark.sql.ansi.enabled") == "true":
+        return cast  # an error by itself
+    if "<" in column.type:
+        raise SchemaError(
+            f"The column `{column.output}` of the query is {given}, the column `{column.target}` of the table is {column.type}, "
+            "which has not each value of it. Cast it in the query."
+        )
+    tried = f"try_cast({name} AS {column.type})"
+    said = quote_string(f"A value of the column `{column.output}`, which is {given}, is out of range for {column.type} of")
+    where = quote_string(f" the table's column `{column.target}`. Cast it in the query, or give the table a wider type: ")
+    error = f"raise_error(concat({said}, {where}, CAST({name} AS STRING)))"
+    return f"CASE WHEN {name} IS NOT NULL AND {tried} IS NULL THEN {error} ELSE {tried} END"
 
 
 def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
