@@ -87,7 +87,10 @@ def _drop(spark: SparkSession, host: FlowHost, name: tuple[str, ...], if_exists:
 def _refuse_other_table(spark: SparkSession, host: FlowHost, name: tuple[str, ...]) -> None:
     """Raise UnsupportedError unless a table is what a flow that is gone has left."""
     text = ".".join(name)
-    maker = target.describe(spark, name).properties.get(FLOW_PROPERTY)
+    try:
+        maker = target.describe(spark, name).properties.get(FLOW_PROPERTY)
+    except UnsupportedError:  # a view, or no Delta table
+        maker = None
     if maker is None:
         raise UnsupportedError(f"{text} is no streaming table, but a table that flows may write into. DROP TABLE it.")
     specs = (view.record.spec for view in host.views())
