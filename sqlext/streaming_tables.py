@@ -13,6 +13,7 @@ from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError
 from sqlext.execution import target
 from sqlext.execution.creation import same_name
 from sqlext.execution.host import FlowHost
+from sqlext.execution.registry import current
 from sqlext.execution.spec import FlowSpec
 from sqlext.names import quote_parts
 from sqlext.option_levels import resolve_levels
@@ -119,5 +120,5 @@ def _alter(spark: SparkSession, host: FlowHost, name: tuple[str, ...], statement
 
 def _flow_of(host: FlowHost, name: tuple[str, ...]) -> FlowSpec | None:
     """The record of the flow that made a streaming table, of its qualified name."""
-    specs = (view.record.spec for view in host.views())
+    specs = (record.spec for record in current(host.records()))
     return next((spec for spec in specs if spec.owns_target and same_name(spec.target, name)), None)

@@ -150,7 +150,7 @@ class FlowMaker:
         records = self._registry.read()
         for record in records.values():
             is_in_question = record.state is FlowState.RESERVED or bool(record.spec.replaces)
-            if is_in_question and not self._lease.is_alive(record.host):
+            if is_in_question and (record.has_succeeded or not self._lease.is_alive(record.host)):
                 try:
                     self._sweep(record, records)
                 except Exception:  # one flow's trouble must not stop the others

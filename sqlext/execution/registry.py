@@ -137,6 +137,12 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
     return records
 
 
+def current(records: Records) -> list[FlowRecord]:
+    """The flows but for those in whose place another one runs already, and that could not be forgotten yet."""
+    replaced = {record.spec.replaces for record in records.values() if record.has_succeeded}
+    return [record for record in records.values() if record.spec.id not in replaced]
+
+
 def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
     """The flow of a name; case does not matter.
 
@@ -147,7 +153,7 @@ def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
         NotFoundError: with the nearest name, or the schema that has one of that name.
     """
     wanted = _folded(name)
-    found = next((record for record in records.values() if _folded(record.spec.qualified_name) == wanted), None)
+    found = next((record for record in current(records) if _folded(record.spec.qualified_name) == wanted), None)
     if found is not None:
         return found
     elsewhere = [".".join(r.spec.qualified_name) for r in records.values() if _folded(r.spec.qualified_name[-1:]) == wanted[-1:]]
@@ -182,7 +188,7 @@ def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
     Raises:
         NotFoundError: there is none.
     """
-    specs = [record.spec for record in records.values()]
+    specs = [record.spec for record in current(records)]
     found = next((spec for spec in specs if _folded(spec.target) == _folded(name)), None)
     if found is None:
         tables = [spec.target[-1] for spec in specs if spec.owns_target]

@@ -339,16 +339,19 @@ def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qu
 
     A value that has no place in its column's type is an error, as Spark's own INSERT makes it one, whatever the mode of CAST.
     """
-    kinds = {field.name.lower(): ddl_of(field.dataType) for field in frame.schema.fields}
-    listed = [f"{_stored(frame, c, kinds.get(c.output.lower(), ''))} AS {quote(c.target)}" for c in columns]
+    fields = frame.schema.fields
+    found = {field.name.lower(): field for field in fields} | {field.name: field for field in fields}
+    given = (found.get(c.output, found.get(c.output.lower())) for c in columns)
+    listed = [f"{_stored(frame, c, field)} AS {quote(c.target)}" for c, field in zip(columns, given, strict=True)]
     return frame.selectExpr(*listed, *([quote(QUALIFIES)] if has_qualifies else []))
 
 
-def _stored(frame: DataFrame, column: ColumnMapping, given: str) -> str:
-    """The expression of a column's values, which are `given`, in the type of the target's."""
+def _stored(frame: DataFrame, column: ColumnMapping, field: StructField | None) -> str:
+    """The expression of a column's values in the type of the target's."""
     name, cast = quote(column.output), f"CAST({quote(column.output)} AS {column.type})"
-    if given == column.type or jvm.can_hold(frame, column.output, column.type):
-        return cast
+    given = "" if field is None else ddl_of(field.dataType)
+    if field is None or given == column.type or jvm.can_hold(frame, field.name, column.type):
+        return cast  # no column of that name: Spark says so
     if frame.sparkSession.conf.get("spark.sql.ansi.enabled") == "true":
         return cast  # an error by itself
     if "<" in column.type:

@@ -18,7 +18,7 @@ from sqlext.errors import (
     WaitTimeoutError,
 )
 from sqlext.execution import faults, succession
-from sqlext.execution.registry import EventKind, FlowEvent, FlowState, fold
+from sqlext.execution.registry import EventKind, FlowEvent, FlowState, find, fold
 from sqlext.execution.retries import MOST_PAUSE, Retries
 from tests.support import HandClock
 from tests.unit.test_spec_registry import SPEC
@@ -109,11 +109,14 @@ def test_the_registry_keeps_error_and_next_try() -> None:
 )
 def test_a_successor_that_has_run_is_not_undone(kinds: list[EventKind], is_half_made: bool) -> None:
     """The old flow may be on record still, if it could not be forgotten."""
-    successor = replace(SPEC, id="f-2", replaces="f-1")
-    events = [FlowEvent("f-1", EventKind.RESERVED, spec=SPEC.to_json()), FlowEvent("f-1", EventKind.STARTED, epoch=1)]
+    old = replace(SPEC, full_name=SPEC.target)
+    successor = replace(old, id="f-2", replaces="f-1")
+    events = [FlowEvent("f-1", EventKind.RESERVED, spec=old.to_json()), FlowEvent("f-1", EventKind.STARTED, epoch=1)]
     events.append(FlowEvent("f-2", EventKind.RESERVED, spec=successor.to_json()))
     records = fold([*events, *(FlowEvent("f-2", kind, epoch=1) for kind in kinds)])
     assert succession.is_half_made(records["f-2"], records) is is_half_made
+    has_succeeded = EventKind.SUCCEEDED in kinds
+    assert find(records, SPEC.target).spec.id == ("f-2" if has_succeeded else "f-1"), "the one that counts is found"
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
