@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 from pyspark.errors import AnalysisException
@@ -28,9 +27,12 @@ from sqlext.detect import normal_text
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution import queries, target
 from sqlext.execution.creation import FlowRequest
+from sqlext.execution.definition import listed
 from sqlext.execution.host import FlowHost
 from sqlext.execution.interval_trigger import other_pace
 from sqlext.execution.mergeable import is_by_session
+from sqlext.execution.preparation import checked
+from sqlext.execution.renewal import renewed
 from sqlext.execution.spec import StateBackend
 from sqlext.execution.state_choice import backend_of, check_sessions, check_state, no_delta_state, state_of, state_shown
 from sqlext.explain import explain_flow, explain_memory
@@ -97,7 +99,10 @@ class Commands:
 
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
-            return bounded_sql.answer(spark, job, text, self._batches(), spark_parse, lambda: self._host().jobs)
+            found = bounded_sql.answer(spark, job, text, self._batches(), spark_parse, lambda: self._host().jobs)
+            if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, Deferred):
+                return streaming_tables.unless_kept(spark, statement, found, self._host)
+            return found
         match statement:
             case statements.CreateStreamingTable() | statements.Insert():
                 return self._create(spark, statement, text)
@@ -174,6 +179,7 @@ class Commands:
                 if_not_exists=statement.if_not_exists,
                 query=query,
                 clauses=tuple(normal_text(clause, folds_case) for clause in statement.definition.clauses),
+                listed=listed(statement.definition.columns, folds_case),
             )
         else:
             request = FlowRequest(
@@ -240,21 +246,25 @@ class Commands:
         with case_sensitive_names(session.conf.get("spark.sql.caseSensitive") == "true"):
             plan = self._plan(session, statement, own)
             request, _, _ = self._request(session, statement, plan, own, spec.statement)
-        request = replace(request, properties={**self._host().properties_of(spec), **request.properties})
-        request = replace(request, table=name, given=spec.given, replace=True, refresh=False, if_not_exists=False)
+        request = renewed(session, spec, request)
         return self._host().create(session, request, self._host().options_of(spec), canceled)
 
     def _explain(self, spark: SparkSession, statement: Statement, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
             return bounded_sql.explain(spark, job, self._batches(), spark_parse)
         if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
-            own = _own_options(spark, statement)
-            plan = self._plan(spark, statement, own)
+            given = _own_options(spark, statement)
+            plan = self._plan(spark, statement, given)
             if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
                 return PassOn(wrong)
-            request, options, of_streams = self._request(spark, statement, plan, own, "")
-            frames = queries.analyse(jvm.clone_session(spark), plan).streams
+            request, options, of_streams = self._request(spark, statement, plan, given, "")
             makes_table = isinstance(statement, statements.CreateStreamingTable)
+            own = jvm.clone_session(spark)
+            if makes_table:  # what CREATE refuses, EXPLAIN does too; whether there is a table of that name, it does not look at
+                rocksdb_because = no_delta_state(options, _may_be_in_backlog(plan, of_streams))
+                frames = checked(own, request, self._host().records(), options, rocksdb_because).analysed.streams
+            else:
+                frames = queries.analyse(own, plan).streams
             memory, states = _memory_and_states(plan, frames, options, of_streams, makes_table)
             lines = explain_flow(plan, options, ".".join(request.table), memory, of_streams, states)
             return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])
@@ -277,9 +287,7 @@ def _memory_and_states(
     plan: FlowPlan, frames: Sequence[DataFrame], options: Options, of_streams: Mapping[str, Options], makes_table: bool
 ) -> tuple[str, list[str]]:
     """What EXPLAIN says of the buffer in memory, and of the state of each aggregate."""
-    may_be_in_backlog = bool(plan.hybrids) or any(
-        each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values()
-    )
+    may_be_in_backlog = _may_be_in_backlog(plan, of_streams)
     rocksdb_because = no_delta_state(options, may_be_in_backlog)
     for frame in filter(is_by_session, frames):
         check_sessions(frame, options)
@@ -295,6 +303,10 @@ def _memory_and_states(
     durable = next(filter(None, (queries.durable_because(frame, plan.output_mode) for frame in frames)), "")
     pace = other_pace(backends, options, may_be_in_backlog)
     return explain_memory(plan, options, pace, durable, StateBackend.DELTA in backends), states
+
+
+def _may_be_in_backlog(plan: FlowPlan, of_streams: Mapping[str, Options]) -> bool:
+    return bool(plan.hybrids) or any(each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values())
 
 
 def _change(spark: SparkSession, name: str, change: Callable[[threading.Event], str]) -> Deferred:

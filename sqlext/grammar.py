@@ -11,7 +11,7 @@ from sqlext.detect import end_of_stream_at, is_flow_statement, setting_key, toke
 from sqlext.errors import Position, SyntaxProblem, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.options import Given, is_option_key
 from sqlext.partition_calls import partition_calls, partition_query, spark_form
-from sqlext.plan import TableDefinition
+from sqlext.plan import FLOW_PROPERTY, TableDefinition
 from sqlext.statements import (
     AlterFlow,
     AlterStreamingTable,
@@ -189,7 +189,7 @@ class _Head(ColumnCursor):
         clauses: list[str] = []
         while not self._take("AS"):
             if self._take("TBLPROPERTIES"):
-                properties.update(self._properties())
+                properties.update(self._table_properties())
             else:
                 clauses.append(self._table_clause())
         definition = TableDefinition(tuple(clauses), properties, columns)
@@ -324,10 +324,10 @@ class _Head(ColumnCursor):
         name = self._name()
         sql = self._text[: streaming.start] + " " * len(streaming.text) + self._text[streaming.stop : self._tokens[-1].stop]
         if self._take("SET", "TBLPROPERTIES"):
-            return self._end(AlterStreamingTable(name, self._properties(), sql, position))
+            return self._end(AlterStreamingTable(name, self._table_properties(), sql, position))
         if self._take("UNSET", "TBLPROPERTIES"):
-            self._refuse_unset()
-            return AlterStreamingTable(name, {}, sql, position)
+            self._take_unset()
+            return self._end(AlterStreamingTable(name, {}, sql, position))
         if self._take("CLUSTER", "BY"):
             return AlterStreamingTable(name, {}, sql, position)
         if self._take("ALTER", "COLUMN") or self._take("ALTER"):
@@ -340,12 +340,27 @@ class _Head(ColumnCursor):
             " All else of a streaming table comes from its statement: write it anew.",
         )
 
-    def _refuse_unset(self) -> None:
-        for at, token in enumerate(self._tokens[self._at :], self._at):
-            key = unquoted(token.text)
-            if token.kind == "text" and is_option_key(key):
-                place = Position.of(self._text, self._tokens[at].start, self._tokens[at].stop)
+    def _take_unset(self) -> None:
+        """`[IF EXISTS] ('key', a.b-c, ..)`"""
+        self._take("IF", "EXISTS")
+        self._expect("(")
+        while True:
+            key, place = self._property_text((",", "=", ")"))
+            if not key:
+                raise self._problem("Expected 'key'")
+            if is_option_key(key):
                 raise UnsupportedError(f"The option `{key}` cannot be taken back. SET it to another value.", place)
+            _refuse_mark(key, place)
+            if not self._take(","):
+                break
+        self._expect(")")
+
+    def _table_properties(self) -> dict[str, Given]:
+        """Those of a streaming table."""
+        found = self._properties()
+        for key, given in found.items():
+            _refuse_mark(key, given.position)
+        return found
 
     def _query(self, prelude: tuple[int, str] = (0, "")) -> Query:
         """The rest of the statement, read by the dialect; `prelude` is a WITH clause that stands before INSERT."""
@@ -365,3 +380,10 @@ class _Head(ColumnCursor):
         if self._peek() is not None:
             raise self._problem("Expected the end of the statement")
         return statement
+
+
+def _refuse_mark(key: str, place: Position | None) -> None:
+    if key.lower() == FLOW_PROPERTY:
+        raise UnsupportedError(
+            f"The property `{key}` says which flow made the table, so sqlext alone sets and takes it away. Leave it out.", place
+        )

@@ -323,6 +323,10 @@ class BoundedPlan:
     texts: frozenset[str] = frozenset()
 
 
+FLOW_PROPERTY = "sqlext.flow"
+"""The table property that names the flow which made a streaming table; sqlext alone sets it."""
+
+
 @dataclass(frozen=True)
 class ColumnDefinition:
     """A column of a streaming table's column list.
@@ -346,8 +350,10 @@ class TableDefinition:
 
     Attributes:
         columns: one for each of the query's; none: they are the query's.
+        comments: of columns and of fields in them, by their paths in lower case; they win over those of `columns`.
     """
 
     clauses: tuple[str, ...] = ()
     properties: Mapping[str, Given] = field(default_factory=dict)
     columns: tuple[ColumnDefinition, ...] = ()
+    comments: Mapping[tuple[str, ...], str] = field(default_factory=dict)

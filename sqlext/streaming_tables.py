@@ -9,15 +9,17 @@ from pyspark.sql import SparkSession
 
 from sqlext import cancellation
 from sqlext.answers import Answer, Deferred
-from sqlext.errors import NotFoundError, UnsupportedError
+from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError
 from sqlext.execution import target
-from sqlext.execution.creation import FLOW_PROPERTY, same_name
+from sqlext.execution.creation import same_name
 from sqlext.execution.host import FlowHost
+from sqlext.execution.registry import current
 from sqlext.execution.spec import FlowSpec
 from sqlext.names import quote_parts
 from sqlext.option_levels import resolve_levels
-from sqlext.options import Level, is_option_key, option
-from sqlext.statements import AlterStreamingTable, DropStreamingTable
+from sqlext.options import RUNTIME_MODE, Level, is_option_key, option
+from sqlext.plan import FLOW_PROPERTY
+from sqlext.statements import AlterStreamingTable, CreateStreamingTable, DropStreamingTable
 
 
 def answer(spark: SparkSession, statement: DropStreamingTable | AlterStreamingTable, host: Callable[[], FlowHost]) -> Answer:
@@ -29,6 +31,23 @@ def answer(spark: SparkSession, statement: DropStreamingTable | AlterStreamingTa
     options = {key: given for key, given in statement.settings.items() if is_option_key(key)}
     resolve_levels(spark, {Level.PROPERTY: options})  # refuses what is no value
     return _to_its_end(spark, "ALTER STREAMING TABLE", lambda: _alter(spark, host(), name, statement))
+
+
+def unless_kept(spark: SparkSession, statement: CreateStreamingTable, job: Deferred, host: Callable[[], FlowHost]) -> Deferred:
+    """The job that CREATE STREAMING TABLE is in BATCH mode. It fails where a flow writes to the table: it would replace that."""
+    name = target.qualified(spark, statement.name)
+
+    def run() -> list[str]:
+        specs = (view.record.spec for view in host().views())
+        flow = next((spec for spec in specs if same_name(spec.target, name)), None)
+        if flow is not None and not statement.if_not_exists:
+            raise NameTakenError(
+                f"Flow `{flow.name}` keeps {'.'.join(name)} up to date, and with {RUNTIME_MODE.key} = BATCH this statement would "
+                f"replace what it has written. DROP FLOW it first, or set {RUNTIME_MODE.key} = STREAMING."
+            )
+        return job.run()
+
+    return Deferred(job.name, run)
 
 
 def _to_its_end(spark: SparkSession, verb: str, change: Callable[[], str]) -> Deferred:
@@ -44,7 +63,7 @@ def _drop(spark: SparkSession, host: FlowHost, name: tuple[str, ...], if_exists:
     """Drop flow and table, in this order.
 
     1. The flow is stopped and forgotten. After a crash here the table stands without a flow; the same statement drops it.
-    2. The table is dropped.
+    2. The table is dropped, if it is the one that the flow made: somebody may have dropped that, and made another one.
     """
     text = ".".join(name)
     flow = _flow_of(host, name)
@@ -53,14 +72,35 @@ def _drop(spark: SparkSession, host: FlowHost, name: tuple[str, ...], if_exists:
         if if_exists:
             return f"there is no streaming table {text}"
         raise NotFoundError(f"There is no streaming table {text}.")
-    if flow is None and FLOW_PROPERTY not in target.describe(spark, name).properties:
-        raise UnsupportedError(f"{text} is no streaming table, but a table that flows may write into. DROP TABLE it.")
-    dropped = f"; its flow {flow.name} is gone" if flow is not None else ""
-    if flow is not None:
-        host.drop(flow.qualified_name, if_exists=True)
+    if flow is None:
+        _refuse_other_table(spark, host, name)
+        spark.sql(f"DROP TABLE {quote_parts(name)}")
+        return f"streaming table {text} dropped"
+    is_own = there and target.is_made_by(spark, flow, name)
+    host.drop(flow.qualified_name, if_exists=True)
+    if there and not is_own:
+        return f"flow {flow.name} dropped; {text} stays: it is not the table that the flow made. DROP TABLE drops it"
     if there:
         spark.sql(f"DROP TABLE {quote_parts(name)}")
-    return f"streaming table {text} dropped{dropped}"
+    return f"streaming table {text} dropped; its flow {flow.name} is gone"
+
+
+def _refuse_other_table(spark: SparkSession, host: FlowHost, name: tuple[str, ...]) -> None:
+    """Raise UnsupportedError unless a table is what a flow that is gone has left."""
+    text = ".".join(name)
+    try:
+        maker = target.describe(spark, name).properties.get(FLOW_PROPERTY)
+    except UnsupportedError:  # a view, or no Delta table
+        maker = None
+    if maker is None:
+        raise UnsupportedError(f"{text} is no streaming table, but a table that flows may write into. DROP TABLE it.")
+    specs = (view.record.spec for view in host.views())
+    spec = next((spec for spec in specs if spec.id == maker), None)
+    if spec is not None:  # a clone has the properties of its source, and so has a table under its new name
+        raise UnsupportedError(
+            f"{text} is a copy of the streaming table {'.'.join(spec.target)}, or that table under another name, and its flow "
+            f"`{spec.name}` does not write there. DROP TABLE it."
+        )
 
 
 def _alter(spark: SparkSession, host: FlowHost, name: tuple[str, ...], statement: AlterStreamingTable) -> str:
@@ -70,6 +110,7 @@ def _alter(spark: SparkSession, host: FlowHost, name: tuple[str, ...], statement
         if target.exists(spark, name):
             raise UnsupportedError(f"{text} is no streaming table that a flow keeps up to date. ALTER TABLE it.")
         raise NotFoundError(f"There is no streaming table {text}.")
+    target.check_same_table(spark, flow)
     options = {option(key, given.position).key: given.value for key, given in statement.settings.items() if is_option_key(key)}
     if options:
         host.alter(flow.qualified_name, options)
@@ -79,5 +120,5 @@ def _alter(spark: SparkSession, host: FlowHost, name: tuple[str, ...], statement
 
 def _flow_of(host: FlowHost, name: tuple[str, ...]) -> FlowSpec | None:
     """The record of the flow that made a streaming table, of its qualified name."""
-    specs = (view.record.spec for view in host.views())
+    specs = (record.spec for record in current(host.records()))
     return next((spec for spec in specs if spec.owns_target and same_name(spec.target, name)), None)

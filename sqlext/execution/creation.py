@@ -45,11 +45,18 @@ from sqlext.options import (
     resolve,
     texts_by_level,
 )
-from sqlext.plan import QUALIFIES, FlowPlan, Key, MaintainedAggregate, Operator, OutputMode, Source, TableDefinition
+from sqlext.plan import (
+    FLOW_PROPERTY,
+    QUALIFIES,
+    FlowPlan,
+    Key,
+    MaintainedAggregate,
+    Operator,
+    OutputMode,
+    Source,
+    TableDefinition,
+)
 from sqlext.storage import HadoopPath
-
-FLOW_PROPERTY = "sqlext.flow"
-"""The table property that names the flow which made a streaming table."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ class FlowRequest:
         replace: it takes the place of a flow that is there.
         query: `detect.normal_text` of the query.
         clauses: the same of the table's.
+        listed: its column list, as `definition.listed` gives it.
     """
 
     name: tuple[str, ...]
@@ -85,6 +93,7 @@ class FlowRequest:
     comment: str = ""
     query: str = ""
     clauses: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -172,13 +181,8 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records, options
     return analysed
 
 
-def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ...], analysed: Analysed) -> None:
-    """Before anything is touched, see whether a streaming table's table can be made.
-
-    Raises:
-        NameTakenError: it is there, unless it is to be replaced and a flow made it.
-        SchemaError: it cannot have the query's columns.
-    """
+def check_definition(request: FlowRequest, analysed: Analysed) -> None:
+    """Before anything is touched, see whether a streaming table's table can have the query's columns; SchemaError if not."""
     if request.definition is None:
         return
     output = analysed.output.drop(QUALIFIES)
@@ -186,7 +190,11 @@ def check_table(session: SparkSession, request: FlowRequest, name: tuple[str, ..
     has_key = request.plan.output_mode is OutputMode.UPDATE and not request.plan.above
     key = grouping_columns(analysed.streams[0]) if has_key else ()
     target.check_column_list(output, request.definition.columns, key)
-    if not target.exists(session, name):
+
+
+def check_place(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
+    """Raise NameTakenError when a streaming table's table is there, unless it is to be replaced and a flow made it."""
+    if request.definition is None or not target.exists(session, name):
         return
     is_left = FLOW_PROPERTY in target.describe(session, name).properties
     if not (request.replace and is_left):
@@ -245,6 +253,7 @@ def reserve(
         full_name=full_name,
         query=request.query,
         clauses=request.clauses,
+        listed=request.listed,
         replaces="" if replaced is None else replaced.spec.id,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -11,8 +11,9 @@ from sqlext.detect import normal_text
 from sqlext.errors import NameTakenError
 from sqlext.execution.creation import FlowRequest, same_name, sources_of
 from sqlext.execution.spec import FlowSpec
+from sqlext.names import quote, quote_string
 from sqlext.options import Level, is_option_key, option
-from sqlext.plan import FlowPlan
+from sqlext.plan import ColumnDefinition, FlowPlan
 
 _FIXED = ("PARTITIONED", "CLUSTER", "LOCATION")
 """How the clauses begin that decide how a table is stored."""
@@ -59,7 +60,15 @@ def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Up
     given = {each: values for each, values in given.items() if values}
     comments = [next((c for c in clauses if c[:7].upper() == "COMMENT"), "") for clauses in (spec.clauses, request.clauses)]
     return Update(
-        replace(spec, given=given, sources=sources, statement=request.statement, query=request.query, clauses=request.clauses),
+        replace(
+            spec,
+            given=given,
+            sources=sources,
+            statement=request.statement,
+            query=request.query,
+            clauses=request.clauses,
+            listed=request.listed,
+        ),
         {key: value for key, value in request.properties.items() if there.get(key) != value},
         tuple(key for key in there if is_option_key(key) and key not in request.properties),
         None if comments[0] == comments[1] else comments[1][7:].strip() or "NULL",
@@ -88,6 +97,8 @@ def _changes(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> lis
     changed = []
     if spec.query != request.query and _planned(spec) != _planned_by(request.plan):
         changed.append("the query")
+    if not _is_list_same(spec, request):
+        changed.append("the column list")
     here = (session.catalog.currentCatalog(), session.catalog.currentDatabase())
     there = (spec.catalog, spec.database)
     if not same_name(here, there) and (request.plan.references.relations or not same_name(here[:1], there[:1])):
@@ -96,6 +107,37 @@ def _changes(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> lis
         before, now = _fixed(spec.clauses), _fixed(request.clauses)
         changed += [f"{kind}{' BY' if kind != 'LOCATION' else ''}" for kind in _FIXED if before.get(kind) != now.get(kind)]
     return changed
+
+
+def listed(columns: Sequence[ColumnDefinition], folds_case: bool) -> tuple[str, ...]:
+    """A column list as texts to compare: only comments, white space and, where it does not matter, case are left out.
+
+    Args:
+        folds_case: whether names that differ in case are one.
+    """
+    return tuple(
+        " ".join(
+            [
+                quote(column.name.lower() if folds_case else column.name),
+                normal_text(column.type, folds_case),
+                "NOT NULL" if column.is_required else "",
+                "" if column.comment is None else f"COMMENT {quote_string(column.comment)}",
+            ]
+        )
+        for column in columns
+    )
+
+
+def _is_list_same(spec: FlowSpec, request: FlowRequest) -> bool:
+    if spec.listed is not None:
+        return spec.listed == request.listed
+    columns = () if request.definition is None else request.definition.columns
+    known = [(column.target.lower(), column.type.lower()) for column in spec.columns]  # all that earlier versions have recorded
+    pairs = zip(columns, known, strict=False)
+    return not columns or (
+        [column.name.lower() for column in columns] == [name for name, _ in known]
+        and all(column.type.lower() in ("", kind) for column, (_, kind) in pairs)
+    )
 
 
 def _fixed(clauses: tuple[str, ...]) -> dict[str, str]:

@@ -5,7 +5,9 @@ A flow that fails by what may pass is tried again; by all else it is ended, with
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -18,12 +20,16 @@ from sqlext.execution.buffer import is_lost
 _NOT_THERE_YET = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
 _SCHEMA_CHANGED = ("DELTA_SCHEMA_CHANGED", "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS", "DELTA_STREAMING_METADATA_EVOLUTION")
 _STAYS = (
+    "java.io.FileNotFoundException",  # of Delta's log, too
     "java.io.InvalidClassException",
     "java.io.NotSerializableException",
     "java.nio.file.AccessDeniedException",
+    "java.nio.file.NoSuchFileException",
     "org.apache.hadoop.security.AccessControlException",
 )
 """Kinds of I/O error that no time heals."""
+_FILE_IS_GONE = {"java.io.FileNotFoundException", "java.nio.file.NoSuchFileException"}
+_PATH = re.compile(r"(?:\b[a-z][a-z0-9]+:)?/\S+")
 _MAY_PASS = (
     "java.io.IOException",
     "java.io.UncheckedIOException",
@@ -42,11 +48,28 @@ _MAY_PASS = (
     "org.apache.spark.sql.delta.DeltaConcurrentModificationException",
 )
 """Metastore, broker, storage and network that do not answer, and commits of others that came first."""
+_SAYS_MAY_PASS = {
+    "java.io.FileNotFoundException": ("(No space left on device)", "(Too many open files", "(Input/output error)"),
+    "org.apache.hadoop.hive.metastore.api.MetaException": ("",),
+    "org.apache.hadoop.hive.ql.metadata.HiveException": ("MetaException(message:", "MetaStoreClient", "TTransportException"),
+    "org.apache.spark.sql.AnalysisException": ("HiveException: MetaException(message:", "SessionHiveMetaStoreClient"),
+    "org.apache.kafka.common.config.ConfigException": ("No resolvable bootstrap urls",),
+}
+"""Kinds of error that may pass where their message says so, or a message in which their cause is only a text."""
+_SAYS_STAYS = ("AccessControlException", "Permission denied", "AuthorizationException")
+"""What no time heals, whoever says it."""
 
 
 def message_of(error: BaseException) -> str:
-    """What an error of a flow says, without what Spark's streams say around it."""
-    return jvm.reason_of(error).split("terminated with exception:", 1)[-1].strip()
+    """What an error of a flow says, without what Spark's streams say around it; of a bug also its kind."""
+    said = jvm.reason_of(error).split("terminated with exception:", 1)[-1].strip()
+    kind = type(error).__name__
+    return f"{kind}: {said}" if isinstance(error, (LookupError, AssertionError)) and not is_told(error) and said != kind else said
+
+
+def is_told(error: BaseException) -> bool:
+    """Whether an error was written for users, by sqlext, Spark or the operating system; all others are bugs."""
+    return isinstance(error, (SqlextError, PySparkException, Py4JJavaError, OSError))
 
 
 def may_pass(error: BaseException) -> bool:
@@ -61,6 +84,15 @@ def may_pass(error: BaseException) -> bool:
         if isinstance(each, (PySparkException, Py4JJavaError)):
             return _java_may_pass(each)
     return False
+
+
+def missing_file(error: BaseException) -> str:
+    """The file that was to be read and is not there, if an error is of that; empty for all else."""
+    for java in jvm.causes_of(error):
+        if _FILE_IS_GONE.intersection(jvm.kinds_of(java)) and _cause_may_pass(java) is False:
+            found = _PATH.search(str(java.getMessage() or ""))
+            return found[0].rstrip(".,:;") if found else ""
+    return ""
 
 
 def is_schema_change(error: BaseException) -> bool:
@@ -79,5 +111,16 @@ def _python_chain(error: BaseException | None) -> Iterator[BaseException]:
 def _java_may_pass(error: BaseException) -> bool:
     if any(name.split(".")[0] in _NOT_THERE_YET for name in jvm.conditions_of(error)):
         return True
-    kinds = [kind for cause in jvm.causes_of(error) for kind in jvm.kinds_of(cause)]
-    return not any(kind in _STAYS for kind in kinds) and any(kind in _MAY_PASS for kind in kinds)
+    found = [_cause_may_pass(cause) for cause in jvm.causes_of(error)]
+    return True in found and False not in found
+
+
+def _cause_may_pass(java: Any) -> bool | None:
+    """What one of Java's errors says of that; None: nothing."""
+    kinds, text = jvm.kinds_of(java), str(java.getMessage() or "")
+    says = [said in text for kind in kinds for said in _SAYS_MAY_PASS.get(kind, ())]
+    if any(says):
+        return not any(said in text for said in _SAYS_STAYS)
+    if any(kind in _STAYS for kind in kinds):
+        return False
+    return True if any(kind in _MAY_PASS for kind in kinds) else None

@@ -21,7 +21,7 @@ from sqlext.clock import Clock, SystemClock
 from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
 from sqlext.execution import faults, sessions, source_changes, stages, target
 from sqlext.execution.buffer import is_lost
-from sqlext.execution.creation import FLOW_PROPERTY, FlowRequest, backlog_of
+from sqlext.execution.creation import FlowRequest, backlog_of
 from sqlext.execution.flow import Flow
 from sqlext.execution.jobs.host import JobHost
 from sqlext.execution.lease import Lease
@@ -94,9 +94,8 @@ class FlowHost:
                         "DROP FLOW it and make it again."
                     )
                 self.run(spec, sessions.restored_session(self._spark, spec))
-            except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
-                logger.error("flow %s cannot be taken up: %s", spec.name, jvm.reason_of(error))
-                self._note_failure(spec, error, self._registry.read()[spec.id].epoch)
+            except Exception as error:  # noqa: BLE001  # one flow's trouble must not stop the others
+                self._note_anyhow("cannot be taken up", spec, error)
                 return False
             return True
 
@@ -144,20 +143,8 @@ class FlowHost:
             return f"flow {record.spec.name} {'started again' if started else 'goes on'}"
 
     def record_of_table(self, name: tuple[str, ...]) -> FlowRecord:
-        """The record of the flow that made a streaming table.
-
-        Args:
-            name: of the table, qualified.
-
-        Raises:
-            NotFoundError: no flow did.
-        """
+        """The record of the flow that made the streaming table of a qualified name; NotFoundError when none did."""
         return find_table(self._registry.read(), name)
-
-    def properties_of(self, spec: FlowSpec) -> dict[str, str]:
-        """The properties of a streaming table that are neither Delta's nor sqlext's; none of one that is gone."""
-        there = target.describe(self._spark, spec.target).properties if target.exists(self._spark, spec.target) else {}
-        return {key: value for key, value in there.items() if not key.startswith("delta.") and key != FLOW_PROPERTY}
 
     def session_of(self, spec: FlowSpec) -> SparkSession:
         """A session like the flow's own."""
@@ -177,7 +164,7 @@ class FlowHost:
         flow = self._flows.get(record.spec.id)
         if flow is not None and flow.is_running:
             return False
-        if record.is_active and flow is None and self._lease.is_alive(record.host):
+        if record.is_active and self._lease.is_elsewhere(record.host):
             raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
         session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
         self.run(record.spec, session)
@@ -266,6 +253,10 @@ class FlowHost:
         if flow is not None and was_running and not goes_on:
             self.run(spec, flow.session, options)
 
+    def records(self) -> Records:
+        """The record of each flow of the home, by id."""
+        return self._registry.read()
+
     def views(self) -> list[FlowView]:
         """All flows of the home, by name."""
         return self._views.all()
@@ -324,23 +315,35 @@ class FlowHost:
                 self.end(flow)
             raise
         self._flows = {**self._flows, spec.id: flow}
-        self._retries.forget_plan(spec.id)
+        self._retries.note_running(spec.id)
         self._reported.discard(spec.id)
 
     def _note_failure(self, spec: FlowSpec, error: BaseException, epoch: int) -> None:
         """Record that a flow has failed: for good, or until its next try."""
         reason = faults.message_of(error)
         if not faults.may_pass(error):
+            self._retries.drop(spec.id)
             self._record(spec.id, EventKind.FAILED, reason, epoch)
         elif spec.id not in self._retries.planned():
             retry = self._retries.plan(spec, reason)
             logger.warning("flow %s is tried again at %s: %s", spec.name, retry.at.astimezone().strftime("%H:%M:%S"), reason)
             self._record(spec.id, EventKind.RETRYING, reason, epoch, retry.at.isoformat())
 
+    def _note_anyhow(self, what: str, spec: FlowSpec, error: Exception) -> None:
+        """The same of any error, a bug too: one flow's trouble must never stop the others. It does not raise."""
+        logger.error("flow %s %s: %s", spec.name, what, faults.message_of(error), exc_info=not faults.is_told(error))
+        try:
+            if (record := self._registry.read().get(spec.id)) is not None:  # somebody may have dropped it
+                self._note_failure(spec, error, record.epoch)
+        except Exception as problem:  # the registry itself may be what fails
+            logger.exception("flow %s: its failure cannot be recorded: %s", spec.name, jvm.reason_of(problem))
+            if faults.may_pass(problem) and spec.id not in self._retries.planned():
+                self._retries.plan(spec, faults.message_of(error))
+
     def _started(self, spec: FlowSpec, records: Records) -> FlowEvent:
         """The next epoch fences the driver before; a flow that lives elsewhere is not taken."""
         record = records[spec.id]
-        if record.is_active and record.host != self._lease.host_id and self._lease.is_alive(record.host):
+        if record.is_active and self._lease.is_elsewhere(record.host):
             raise FlowError(f"Flow `{spec.name}` runs in another process.")
         complete = spec.to_json() if record.state is FlowState.RESERVED else ""
         return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
@@ -356,8 +359,7 @@ class FlowHost:
 
     def here(self, record: FlowRecord) -> Flow | None:
         """The flow in this process; an error when another live process runs it."""
-        is_elsewhere = record.is_active and record.host != self._lease.host_id
-        if is_elsewhere and self._lease.is_alive(record.host):
+        if record.is_active and self._lease.is_elsewhere(record.host):
             raise FlowError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
         return self._flows.get(record.spec.id)
 
@@ -430,16 +432,14 @@ class FlowHost:
                     return
                 session = flow.session if flow is not None else sessions.restored_session(self._spark, record.spec)
                 self._run_or_note(record.spec, session)
-            except (SqlextError, *target.SPARK_ERRORS, OSError) as error:  # the registry, or the catalog, does not answer
-                logger.error("flow %s could not be tried again: %s", spec.name, jvm.reason_of(error))
-                self._retries.plan(spec, faults.message_of(error))
+            except Exception as error:  # noqa: BLE001  # the registry or the catalog does not answer, or there is a bug
+                self._note_anyhow("could not be tried again", spec, error)
 
     def _run_or_note(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         try:
             self.run(spec, session, options)
-        except (SqlextError, *target.SPARK_ERRORS, OSError) as error:
-            logger.error("flow %s could not be started again: %s", spec.name, jvm.reason_of(error))
-            self._note_failure(spec, error, self._registry.read()[spec.id].epoch)  # also where it did not come to start
+        except Exception as error:  # noqa: BLE001  # also where it did not come to start
+            self._note_anyhow("could not be started again", spec, error)
 
     def _guarded(self, action: Callable[[], None], flow: Flow | None = None) -> None:
         """One flow's trouble must not end the ticker of all."""

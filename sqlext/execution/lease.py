@@ -49,6 +49,10 @@ class Lease:
         beat = {"host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
         self._folder.child(self.host_id).write_text(json.dumps(beat))
 
+    def is_elsewhere(self, host_id: str) -> bool:
+        """Whether a host is another one, and alive."""
+        return host_id != self.host_id and self.is_alive(host_id)
+
     def is_alive(self, host_id: str) -> bool:
         """Whether a host has beaten of late; on this machine, also whether its process is there."""
         return host_id == self.host_id or is_alive(self._folder, host_id)

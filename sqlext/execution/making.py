@@ -11,7 +11,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from sqlext import jvm
-from sqlext.errors import SqlextError, StatementCanceledError
+from sqlext.errors import StatementCanceledError
 from sqlext.execution import definition, sessions, succession, target
 from sqlext.execution.creation import FlowRequest, backlog_of, check_free, existing, reserve, with_table
 from sqlext.execution.flow import Flow
@@ -113,7 +113,7 @@ class FlowMaker:
                     self._run_again(flow)
             raise
         if replaced is not None:
-            self._flows.forget(replaced.spec)
+            self._end_succession(spec, replaced.spec)
         bound = f"; it reads {', '.join(spec.session_bound)} and so ends with this session" if spec.session_bound else ""
         state = f"; its state lives in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
         return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{state}{bound}"
@@ -125,11 +125,12 @@ class FlowMaker:
             NameTakenError: the definition is another one.
         """
         spec = record.spec
+        target.check_same_table(session, spec)
         change = definition.update(spec, request, target.describe(session, spec.target).properties)
         options = self._flows.options_of(change.spec)  # refuses what is unknown or out of range
         is_state_same = options[STATE_BACKEND] == self._flows.options_of(spec)[STATE_BACKEND]
         definition.check_same(session, spec, request, is_state_same)
-        is_elsewhere = record.is_active and record.host != self._lease.host_id and self._lease.is_alive(record.host)
+        is_elsewhere = record.is_active and self._lease.is_elsewhere(record.host)
         if is_elsewhere and change.spec == spec and not change.names():
             return f"flow {spec.name} ({spec.id}) goes on in another process"
         done = [f"altered: {', '.join(change.names())}"] if change.names() else []
@@ -149,13 +150,23 @@ class FlowMaker:
         records = self._registry.read()
         for record in records.values():
             is_in_question = record.state is FlowState.RESERVED or bool(record.spec.replaces)
-            if not is_in_question or self._lease.is_alive(record.host):
-                continue
-            if succession.is_half_made(record, records):
-                logger.warning("flow %s was not finished by the process that made it, and is undone", record.spec.name)
-                self._undo(record.spec)
-            elif record.spec.replaces in records:
-                self._flows.forget(records[record.spec.replaces].spec)
+            if is_in_question and (record.has_succeeded or not self._lease.is_alive(record.host)):
+                try:
+                    self._sweep(record, records)
+                except Exception:  # one flow's trouble must not stop the others
+                    logger.exception("flow %s: what a process that died left of it cannot be cleared away", record.spec.name)
+
+    def _sweep(self, record: FlowRecord, records: Records) -> None:
+        if succession.is_half_made(record, records):
+            logger.warning("flow %s was not finished by the process that made it, and is undone", record.spec.name)
+            self._undo(record.spec)
+        elif record.spec.replaces in records:
+            self._end_succession(record.spec, records[record.spec.replaces].spec)
+
+    def _end_succession(self, spec: FlowSpec, replaced: FlowSpec) -> None:
+        """A flow has come to run in the place of another: it is never undone any more, and the other one is forgotten."""
+        self._registry.append(FlowEvent(spec.id, EventKind.SUCCEEDED, host=self._lease.host_id))
+        self._flows.forget(replaced)
 
     def _undo(self, spec: FlowSpec) -> None:
         """Leave nothing of a flow that could not be made, `spec` being its reservation: its table goes, if the flow made it, and
@@ -163,12 +174,12 @@ class FlowMaker:
         try:
             succession.undo_table(self._spark, spec, self._registry.read())
             self._flows.forget(spec)
-        except (SqlextError, *target.SPARK_ERRORS) as error:
-            logger.error("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
+        except Exception as error:  # what kept the flow from being made is what the user is to see
+            logger.exception("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
 
     def _run_again(self, flow: Flow) -> None:
         """Let a flow go on whose place another one could not take."""
         try:
             self._flows.run(flow.spec, flow.session, flow.options)
-        except (SqlextError, *target.SPARK_ERRORS) as error:
-            logger.error("flow %s could not be started again: %s", flow.spec.name, jvm.reason_of(error))
+        except Exception as error:
+            logger.exception("flow %s could not be started again: %s", flow.spec.name, jvm.reason_of(error))

@@ -12,8 +12,9 @@ from sqlext.execution import queries, target
 from sqlext.execution.creation import (
     FlowRequest,
     Prepared,
+    check_definition,
+    check_place,
     check_query,
-    check_table,
     key_of,
     refuse_doubled_keys,
     refuse_rows_of_others,
@@ -49,9 +50,28 @@ def prepare(
         NameTakenError: the table is there, and it is not the one to replace.
         SchemaError, NotFoundError: the table cannot have, or take, the query's columns.
     """
+    prepared = checked(session, request, records, options, rocksdb_because)
+    check_place(session, request, name)
+    if request.definition is not None:
+        return prepared
+    plan, analysed = request.plan, prepared.analysed
+    table = target.describe(session, name)
+    columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
+    key = key_of(plan, analysed.streams[0], columns)
+    target.check_key(analysed.output, table, [column for column in columns if column.target in key])
+    if plan.output_mode is OutputMode.UPDATE and not key:
+        refuse_rows_of_others(session, request, name)
+    return replace(prepared, table=table, columns=columns)
+
+
+def checked(session: SparkSession, request: FlowRequest, records: Records, options: Options, rocksdb_because: str) -> Prepared:
+    """The checks that do not look at the target, so that EXPLAIN can do them of a table that is there already.
+
+    Args, Raises: as for `prepare`.
+    """
     plan = request.plan
     analysed = check_query(session, plan, records, options)
-    check_table(session, request, name, analysed)
+    check_definition(request, analysed)
     if request.definition is None:
         refuse_to_replace(request)
         refuse_doubled_keys(request, analysed.output)
@@ -62,15 +82,7 @@ def prepare(
         check_state(analysed.streams, plan.output_mode, rocksdb_because)
     states = tuple(state_of(frame, plan.output_mode, rocksdb_because) for frame in analysed.streams)
     durable = tuple(queries.durable_because(frame, plan.output_mode) for frame in analysed.streams)
-    if request.definition is not None:
-        return Prepared(analysed, states, durable)
-    table = target.describe(session, name)
-    columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
-    key = key_of(plan, analysed.streams[0], columns)
-    target.check_key(analysed.output, table, [column for column in columns if column.target in key])
-    if plan.output_mode is OutputMode.UPDATE and not key:
-        refuse_rows_of_others(session, request, name)
-    return Prepared(analysed, states, durable, table, columns)
+    return Prepared(analysed, states, durable)
 
 
 def try_table(session: SparkSession, request: FlowRequest, prepared: Prepared, home: HadoopPath) -> None:

@@ -24,6 +24,7 @@ class EventKind(StrEnum):
 
     RESERVED = "reserved"
     STARTED = "started"
+    SUCCEEDED = "succeeded"
     STOPPED = "stopped"
     FAILED = "failed"
     RETRYING = "retrying"
@@ -72,6 +73,7 @@ class FlowRecord:
 
     Attributes:
         next_try: of a flow that is RETRYING.
+        has_succeeded: whether it came to run in the place of the flow that it replaces.
     """
 
     spec: FlowSpec
@@ -81,6 +83,7 @@ class FlowRecord:
     error: str
     since: str
     next_try: datetime | None = None
+    has_succeeded: bool = False
 
     @property
     def is_active(self) -> bool:
@@ -116,6 +119,8 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
             continue  # a driver that another has replaced says so; the flow goes on elsewhere
         if event.kind is EventKind.DROPPED:
             del records[event.flow_id]
+        elif event.kind is EventKind.SUCCEEDED:
+            records[event.flow_id] = replace(record, has_succeeded=True)
         elif event.kind is EventKind.ALTERED:
             records[event.flow_id] = replace(record, spec=spec or record.spec)
         elif event.kind in states:
@@ -132,6 +137,12 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
     return records
 
 
+def current(records: Records) -> list[FlowRecord]:
+    """The flows but for those in whose place another one runs already, and that could not be forgotten yet."""
+    replaced = {record.spec.replaces for record in records.values() if record.has_succeeded}
+    return [record for record in records.values() if record.spec.id not in replaced]
+
+
 def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
     """The flow of a name; case does not matter.
 
@@ -142,7 +153,7 @@ def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
         NotFoundError: with the nearest name, or the schema that has one of that name.
     """
     wanted = _folded(name)
-    found = next((record for record in records.values() if _folded(record.spec.qualified_name) == wanted), None)
+    found = next((record for record in current(records) if _folded(record.spec.qualified_name) == wanted), None)
     if found is not None:
         return found
     elsewhere = [".".join(r.spec.qualified_name) for r in records.values() if _folded(r.spec.qualified_name[-1:]) == wanted[-1:]]
@@ -177,7 +188,7 @@ def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
     Raises:
         NotFoundError: there is none.
     """
-    specs = [record.spec for record in records.values()]
+    specs = [record.spec for record in current(records)]
     found = next((spec for spec in specs if _folded(spec.target) == _folded(name)), None)
     if found is None:
         tables = [spec.target[-1] for spec in specs if spec.owns_target]

@@ -33,7 +33,7 @@ class Retry:
 
 
 class Retries:
-    """The flows of this process that are to be tried again. Any thread may call any method; the lock guards the two dicts.
+    """The flows of this process that are to be tried again. Any thread may call any method; the lock guards the dicts.
 
     Args:
         clock: measures the pauses.
@@ -43,17 +43,18 @@ class Retries:
         self._clock = clock
         self._lock = threading.Lock()
         self._planned: dict[str, Retry] = {}
-        self._tried: dict[str, tuple[int, float]] = {}  # attempts, and when the last one began
+        self._attempts: dict[str, int] = {}
+        self._running_since: dict[str, float] = {}
 
     def plan(self, spec: FlowSpec, error: str) -> Retry:
         """Plan the next try of a flow that has just failed: twice as long after it as the time before, unless it ran for long."""
         now = self._clock.monotonic()
         with self._lock:
-            attempts, began = self._tried.get(spec.id, (0, now))
-            attempts = 1 if now - began >= MOST_PAUSE.total_seconds() else attempts + 1
+            ran = now - self._running_since.pop(spec.id, now)  # a start that hangs and fails is no run
+            attempts = 1 if ran >= MOST_PAUSE.total_seconds() else self._attempts.get(spec.id, 0) + 1
             pause = min(FIRST_PAUSE * 2 ** min(attempts - 1, 30), MOST_PAUSE)
             retry = Retry(spec, attempts, now + pause.total_seconds(), self._clock.now() + pause, error)
-            self._tried[spec.id] = (attempts, now)
+            self._attempts[spec.id] = attempts
             self._planned[spec.id] = retry
         return retry
 
@@ -64,19 +65,19 @@ class Retries:
             due = [retry for retry in self._planned.values() if retry.due <= now]
             for retry in due:
                 del self._planned[retry.spec.id]
-                self._tried[retry.spec.id] = (retry.attempt, now)
         return due
 
-    def forget_plan(self, flow_id: str) -> None:
-        """A flow runs: there is nothing to try, but how often it was tried still counts."""
+    def note_running(self, flow_id: str) -> None:
+        """A flow runs from now on: there is nothing to try, but how often it was tried counts until it has run for long."""
         with self._lock:
             self._planned.pop(flow_id, None)
+            self._running_since[flow_id] = self._clock.monotonic()
 
     def drop(self, flow_id: str) -> None:
         """Try a flow no more; it was stopped, or is gone."""
         with self._lock:
-            self._planned.pop(flow_id, None)
-            self._tried.pop(flow_id, None)
+            for noted in (self._planned, self._attempts, self._running_since):
+                noted.pop(flow_id, None)
 
     def planned(self) -> Mapping[str, Retry]:
         """The next tries, by the flows' ids."""

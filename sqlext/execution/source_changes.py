@@ -9,7 +9,7 @@ from pyspark.sql.types import StructField
 
 from sqlext import jvm
 from sqlext.errors import FlowError, SchemaError
-from sqlext.execution import delta_log, target
+from sqlext.execution import delta_log, faults, target
 from sqlext.execution.spec import Column, FlowSpec, StreamSpec
 from sqlext.execution.target import SPARK_ERRORS
 from sqlext.names import quote, quote_parts
@@ -43,6 +43,8 @@ def check_columns(frame: DataFrame, stream: StreamSpec, is_own: bool) -> None:
         )
     for name in frame.columns:
         column = known.get(name.lower())
+        if column is not None and not is_own and not jvm.can_store(frame, name, column.type):
+            raise _unfit(frame, name, column.target, column.type)
         if column is not None and is_own and not jvm.can_hold(frame, name, column.type):
             raise SchemaError(
                 f"The column `{name}` of the query is {target.ddl_of(frame.schema[name].dataType)} now, and {column.type} in its "
@@ -70,11 +72,22 @@ def evolved(session: SparkSession, spec: FlowSpec, options: Options) -> FlowSpec
         return spec
     if spec.above or spec.stages or spec.hybrids:
         return spec  # relations that only the running flow has; a new column is an error there
-    fields = new_columns(session.sql(stream.sql), stream)
+    frame = session.sql(stream.sql)
+    fields = new_columns(frame, stream)
     if not fields:
         return spec
     target.check_names([field.name for field in fields])
     there = {name.lower(): (name, kind) for name, kind in target.describe(session, spec.target).columns.items()}
+    fed = {column.target.lower(): column.output for column in stream.columns}
+    for field in fields:
+        name, kind = there.get(field.name.lower(), ("", ""))
+        if name.lower() in fed:
+            raise SchemaError(
+                f"A source has got `{field.name}`, and the column `{name}` of {'.'.join(spec.target)} takes the query's "
+                f"`{fed[name.lower()]}` already. Name the query's columns."
+            )
+        if name and not jvm.can_store(frame, field.name, kind):
+            raise _unfit(frame, field.name, name, kind)
     missing = [f"{quote(f.name)} {target.ddl_of(f.dataType)}" for f in fields if f.name.lower() not in there]
     if missing:
         session.sql(f"ALTER TABLE {quote_parts(spec.target)} ADD COLUMNS ({', '.join(missing)})")
@@ -85,16 +98,24 @@ def evolved(session: SparkSession, spec: FlowSpec, options: Options) -> FlowSpec
     return replace(spec, streams=(replace(stream, columns=tuple(columns)),), columns=tuple(columns))
 
 
+def _unfit(frame: DataFrame, name: str, column: str, kind: str) -> SchemaError:
+    return SchemaError(
+        f"The column `{name}` of the query is {target.ddl_of(frame.schema[name].dataType)} now, and `{column}` of its table is "
+        f"{kind}, which does not take it: a source has changed. Cast it in the query."
+    )
+
+
 def explained(session: SparkSession, spec: FlowSpec, error: BaseException) -> BaseException:
-    """An error of a stream whose source's rows were changed or deleted, in terms of tables and statements; others as they are."""
+    """An error of a stream whose source's rows were changed or deleted, or whose files are gone, in terms of tables and
+    statements; others as they are."""
     found = jvm.parameters_of(error, _CHANGED_ROWS)
     if found is None:
-        return error
+        return _of_missing_file(session, spec, error)
     location, version = str(found.get("dataPath", "")), str(found.get("version", ""))
     operation = "a commit"
     if version.isdigit():
         operation = str(delta_log.commit_info(session, location, int(version)).get("operation", operation))
-    name = next((".".join(source.name) for source in spec.sources if _lies_in(session, source.name, location)), location)
+    name = next((".".join(source.name) for source in spec.sources if _place(session, source.name) == _path(location)), location)
     explanation = FlowError(
         f"Version {version} of {name}, {operation}, changed or deleted rows, and a stream sees only rows that are appended. To "
         f"leave such commits out, read it by STREAM {name} WITH ('skipChangeCommits' = 'true'). To follow them, query the table "
@@ -105,11 +126,32 @@ def explained(session: SparkSession, spec: FlowSpec, error: BaseException) -> Ba
     return explanation
 
 
-def _lies_in(session: SparkSession, name: tuple[str, ...], location: str) -> bool:
+def _of_missing_file(session: SparkSession, spec: FlowSpec, error: BaseException) -> BaseException:
+    file = faults.missing_file(error)
+    places = {".".join(source.name): _place(session, source.name) for source in spec.sources} if file else {}
+    name = next((name for name, place in places.items() if place and _path(file).startswith(place + "/")), None)
+    if name is None:
+        return error
+    explanation = FlowError(
+        f"The file {file} of {name} is gone: it was vacuumed or deleted before the flow had read it. REFRESH STREAMING TABLE .. "
+        "FULL computes the table anew from the rows that are there now; delta.deletedFileRetentionDuration says how long a "
+        "source keeps files that its commits have replaced."
+    )
+    explanation.__cause__ = error
+    return explanation
+
+
+def _place(session: SparkSession, name: tuple[str, ...]) -> str:
+    """The folder of a source that is a Delta table; empty of all else."""
     try:
-        return jvm.delta_table(session, quote_parts(name))[0].split(":", 1)[-1] == location.split(":", 1)[-1]
+        return _path(jvm.delta_table(session, quote_parts(name))[0])
     except SPARK_ERRORS:
-        return False
+        return ""
+
+
+def _path(location: str) -> str:
+    """A location without its scheme, which is not always written alike."""
+    return "/" + location.split(":", 1)[-1].strip("/")
 
 
 def _listed(names: list[str]) -> str:

@@ -162,6 +162,7 @@ class FlowSpec:
         query: the statement's query, as `detect.normal_text` gives it; empty in records of earlier versions.
         clauses: those of the statement's table, in the same form.
         replaces: the id of the flow whose place it takes; empty: of none.
+        listed: the statement's column list, as `definition.listed` gives it; None in records of earlier versions.
     """
 
     id: str
@@ -191,6 +192,7 @@ class FlowSpec:
     query: str = ""
     clauses: tuple[str, ...] = ()
     replaces: str = ""
+    listed: tuple[str, ...] | None = None
 
     @property
     def qualified_name(self) -> tuple[str, ...]:
@@ -251,6 +253,7 @@ class FlowSpec:
             data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
             for name in ("target", "session_bound", "full_name", "clauses"):
                 data[name] = tuple(data.get(name, ()))
+            data["listed"] = None if data.get("listed") is None else tuple(data["listed"])
             return cls(**data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FlowError(f"A flow's record in the registry cannot be read: {type(error).__name__}: {error}.") from error

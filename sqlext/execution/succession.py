@@ -6,7 +6,7 @@
 3. The old flow is stopped, flushed; its record and its folder stay.
 4. Its table is replaced, by one commit.
 5. The successor starts. A failure from 3 to here is undone in the same way, and the old flow runs on.
-6. The old flow is forgotten. After a crash before that, the next host does it.
+6. It is recorded that the successor came to run, and the old flow is forgotten. After a crash before that, the next host does it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sqlext import jvm
 from sqlext.errors import FlowError
 from sqlext.execution import delta_log, target
 from sqlext.execution.commit import USER_METADATA, CommitInfo, session_settings
-from sqlext.execution.creation import FLOW_PROPERTY
 from sqlext.execution.registry import FlowRecord, FlowState, Records
 from sqlext.execution.spec import FlowSpec
 from sqlext.names import quote_parts
+from sqlext.plan import FLOW_PROPERTY
 from sqlext.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,10 @@ def _replaced_at(spark: SparkSession, location: str, flow_id: str) -> int:
 
 
 def is_half_made(record: FlowRecord, records: Records) -> bool:
-    """Whether a flow whose process has died was not made to its end, and is to be undone."""
+    """Whether a flow whose process has died was not made to its end, and is to be undone.
+
+    One that has come to run in the place of another is not, whatever became of it later: the old flow may still be on record.
+    """
     return record.state is FlowState.RESERVED or (
-        record.state in (FlowState.FAILED, FlowState.RETRYING) and record.spec.replaces in records
+        record.state in (FlowState.FAILED, FlowState.RETRYING) and record.spec.replaces in records and not record.has_succeeded
     )

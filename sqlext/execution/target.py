@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from delta.tables import DeltaTable
@@ -15,10 +15,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from sqlext import jvm
 from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
+from sqlext.execution.column_comments import Comments, with_comments
 from sqlext.execution.spec import Column as ColumnMapping
 from sqlext.execution.spec import FlowSpec
 from sqlext.names import quote, quote_parts, quote_string
-from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
+from sqlext.plan import FLOW_PROPERTY, INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
 from sqlext.storage import HadoopPath
 
 _SESSION_CATALOG = "spark_catalog"
@@ -157,7 +158,7 @@ def _create(
     replace: bool,
 ) -> None:
     listed = definition.columns or tuple(ColumnDefinition(name) for name in schema.names)
-    columns = ", ".join(_column_clause(*pair) for pair in zip(schema.fields, listed, strict=True))
+    columns = ", ".join(_column_clause(*pair, definition.comments) for pair in zip(schema.fields, listed, strict=True))
     all_properties = {"delta.enableDeletionVectors": "true", **properties}
     options = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
     verb = "CREATE OR REPLACE TABLE" if replace else "CREATE TABLE"
@@ -176,16 +177,21 @@ def try_out(
     """
     clauses = tuple(clause for clause in definition.clauses if clause[:8].upper() != "LOCATION")
     try:
-        place = TableDefinition(clauses, columns=definition.columns)
+        place = replace(definition, clauses=clauses)
         _create(spark, ("delta", location.location), schema, place, properties, replace=False)
     finally:
         location.delete()
 
 
-def _column_clause(field: StructField, column: ColumnDefinition) -> str:
+def _column_clause(field: StructField, column: ColumnDefinition, comments: Comments) -> str:
+    path = (column.name.lower(),)
+    said = comments.get(path, column.comment)
+    kind = column.type or ddl_of(with_comments(field.dataType, path, comments))
+    if column.type and any(len(each) > 1 and each[:1] == path for each in comments):
+        kind = ddl_of(with_comments(DataType.fromDDL(column.type), path, comments))
     required = " NOT NULL" if column.is_required else ""
-    comment = f" COMMENT {quote_string(column.comment)}" if column.comment is not None else ""
-    return f"{quote(column.name)} {column.type or ddl_of(field.dataType)}{required}{comment}"
+    comment = f" COMMENT {quote_string(said)}" if said is not None else ""
+    return f"{quote(column.name)} {kind}{required}{comment}"
 
 
 def check_column_list(output: DataFrame, columns: Sequence[ColumnDefinition], key: Sequence[str]) -> None:
@@ -329,9 +335,35 @@ def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) ->
 
 
 def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qualifies: bool = False) -> DataFrame:
-    """The query's output under the target's names and types, with the HAVING column last if there is one."""
-    listed = [f"CAST({quote(c.output)} AS {c.type}) AS {quote(c.target)}" for c in columns]
+    """The query's output under the target's names and types, with the HAVING column last if there is one.
+
+    A value that has no place in its column's type is an error, as Spark's own INSERT makes it one, whatever the mode of CAST.
+    """
+    fields = frame.schema.fields
+    found = {field.name.lower(): field for field in fields} | {field.name: field for field in fields}
+    given = (found.get(c.output, found.get(c.output.lower())) for c in columns)
+    listed = [f"{_stored(frame, c, field)} AS {quote(c.target)}" for c, field in zip(columns, given, strict=True)]
     return frame.selectExpr(*listed, *([quote(QUALIFIES)] if has_qualifies else []))
+
+
+def _stored(frame: DataFrame, column: ColumnMapping, field: StructField | None) -> str:
+    """The expression of a column's values in the type of the target's."""
+    name, cast = quote(column.output), f"CAST({quote(column.output)} AS {column.type})"
+    given = "" if field is None else ddl_of(field.dataType)
+    if field is None or given == column.type or jvm.can_hold(frame, field.name, column.type):
+        return cast  # no column of that name: Spark says so
+    if frame.sparkSession.conf.get("spark.sql.ansi.enabled") == "true":
+        return cast  # an error by itself
+    if "<" in column.type:
+        raise SchemaError(
+            f"The column `{column.output}` of the query is {given}, the column `{column.target}` of the table is {column.type}, "
+            "which has not each value of it. Cast it in the query."
+        )
+    tried = f"try_cast({name} AS {column.type})"
+    said = quote_string(f"A value of the column `{column.output}`, which is {given}, is out of range for {column.type} of")
+    where = quote_string(f" the table's column `{column.target}`. Cast it in the query, or give the table a wider type: ")
+    error = f"raise_error(concat({said}, {where}, CAST({name} AS STRING)))"
+    return f"CASE WHEN {name} IS NOT NULL AND {tried} IS NULL THEN {error} ELSE {tried} END"
 
 
 def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
@@ -347,6 +379,15 @@ def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
             "DROP FLOW it and make it again."
         )
     check_identity(spark, spec)
+
+
+def is_made_by(spark: SparkSession, spec: FlowSpec, name: Sequence[str]) -> bool:
+    """Whether the table or view of a name is the one that a flow has made, and no other that came in its place."""
+    try:
+        table = describe(spark, name)
+    except UnsupportedError:
+        return False
+    return table.table_id == spec.target_id if spec.target_id else table.properties.get(FLOW_PROPERTY) == spec.id
 
 
 def check_identity(spark: SparkSession, spec: FlowSpec) -> None:

@@ -115,6 +115,21 @@ def test_what_is_no_flows_is_taken_only_when_asked(sql: Workshop, project: Proje
     assert (job.status, job.target) == ("FINISHED", "spark_catalog.models.counts")
 
 
+def test_what_is_in_the_way_goes_only_when_the_query_is_taken(sql: Workshop, project: Project) -> None:
+    project("run-operation", "sqlext.drop_flow", "--args", "{name: counts, drop_table: true}")
+    project.edit("models/counts.sql", "from stream", "from")
+    for kind, ways in (("VIEW", ()), ("TABLE", ("--full-refresh",))):
+        sql(f"CREATE {kind} models.counts AS SELECT 'mine' AS k")
+        (said,) = project("run", *ways, fails=True).values()
+        assert "reads no stream" in said
+        assert sql.batch("SELECT k FROM models.counts") == [("mine",)]
+        if kind == "VIEW":
+            sql("DROP VIEW models.counts")
+    project.edit("models/counts.sql", "from events", "from stream events")
+    assert project("run", "--full-refresh") == {"counts": "OK"}
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 1), ("b", 1), (None, 1)]
+
+
 def test_a_test_waits_for_the_flow_and_tells_what_is_wrong(sql: Workshop, project: Project) -> None:
     project.write("models/batch.sql", "select k, count(*) as n from events.ev group by k")
     data_tests = "[sqlext.flushed, sqlext.flushed_equals: {arguments: {compare_model: ref('batch')}}]"

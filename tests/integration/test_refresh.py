@@ -111,6 +111,21 @@ def test_another_definition_is_an_error_that_names_both_ways(sql: Workshop, clau
     goes_on(sql, flow)
 
 
+def test_another_column_list_is_another_definition(sql: Workshop) -> None:
+    sql.source()
+    create = "CREATE OR REFRESH STREAMING TABLE t {} AS " + STREAM
+    sql(create.format("(k STRING COMMENT 'key', n, total)"))
+    sql("WAIT FLOW t")
+    flow = sql.shown("t").id
+    (said,) = sql(create.format("(K string /* of ev */ COMMENT 'key', n, total)"))
+    assert said[0] == f"flow t ({flow}) goes on"
+    others = ("(k STRING COMMENT 'key', many, total)", "(k COMMENT 'key', n DECIMAL(20, 0), total)", "(k, n, total)", "")
+    for other in (*others, "(k STRING COMMENT 'key', n NOT NULL, total)"):
+        with pytest.raises(PySparkException, match="was made from another definition: the column list differs"):
+            sql(create.format(other))
+    goes_on(sql, flow)
+
+
 def test_the_same_text_in_another_schema_is_another_query(sql: Workshop) -> None:
     sql.source()
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {STREAM}")
@@ -159,6 +174,65 @@ def test_refresh_brings_up_to_date_and_full_computes_anew(sql: Workshop, flow: s
 
     (said,) = sql("REFRESH STREAMING TABLE t ASYNC")
     assert said[0] == "flow t goes on"
+
+
+def test_full_keeps_name_and_table_of_a_flow_whose_statement_came_from_another_schema(sql: Workshop) -> None:
+    sql.source()
+    query = COUNTS.format("STREAM default.ev")
+    sql("CREATE SCHEMA s")
+    sql(f"CREATE STREAMING TABLE s.t AS {query}")
+    sql("USE s")
+    sql(f"CREATE OR REFRESH STREAMING TABLE t AS {query}")
+    sql("USE default")
+    sql("REFRESH STREAMING TABLE s.t FULL")
+    (flow,) = sql("SHOW FLOWS")
+    assert (flow.full_name, flow.target) == ("spark_catalog.s.t", "spark_catalog.s.t")
+    assert sql.equals_batch("s.t")
+    assert not sql.spark.catalog.tableExists("default.t")
+
+
+def test_full_keeps_what_alter_has_set(sql: Workshop) -> None:
+    sql("CREATE TABLE ev (k STRING, v INT, s STRUCT<a: INT, b: INT>) USING delta")
+    sql("INSERT INTO ev VALUES ('a', 1, NULL)")
+    properties = "'mine' = 'x', 'gone' = 'x', 'delta.columnMapping.mode' = 'name'"
+    sql(f"CREATE STREAMING TABLE t COMMENT 'old' CLUSTER BY (v) TBLPROPERTIES ({properties}) AS SELECT * FROM STREAM ev")
+    sql("WAIT FLOW t")
+    sql("ALTER STREAMING TABLE t SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'mine' = 'y')")
+    sql("ALTER STREAMING TABLE t SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
+    sql("ALTER STREAMING TABLE t UNSET TBLPROPERTIES ('gone')")
+    sql("ALTER STREAMING TABLE t CLUSTER BY (k)")
+    sql("ALTER STREAMING TABLE t ALTER COLUMN v COMMENT 'it''s v'")
+    sql("ALTER STREAMING TABLE t ALTER COLUMN s.b COMMENT 'inside'")
+    sql("COMMENT ON TABLE t IS 'new'")
+    flow = sql.shown("t").id
+    before, text = sql("DESCRIBE DETAIL t")[0], sql.spark.table("t").schema.json()
+    sql("REFRESH STREAMING TABLE t FULL")
+    after = sql("DESCRIBE DETAIL t")[0]
+    assert sql.shown("t").id != flow
+    own = ("sqlext.flow", "delta.columnMapping.maxColumnId")
+    kept = [{k: v for k, v in each.properties.items() if k not in own and "materialized" not in k} for each in (before, after)]
+    assert kept[0] == kept[1]
+    assert kept[1].items() >= {"delta.enableChangeDataFeed": "true", "mine": "y"}.items()
+    assert "gone" not in kept[1]
+    assert (after.description, after.clusteringColumns) == ("new", ["k"])
+    assert sql.spark.table("t").schema.json() == text
+    assert sql.batch("SELECT * FROM t") == sql.batch("SELECT * FROM ev")
+
+    sql("ALTER TABLE t ADD CONSTRAINT positive CHECK (v > 0)")
+    with pytest.raises(PySparkException, match="no new table can be given its constraint `positive`"):
+        sql("REFRESH STREAMING TABLE t FULL")
+    assert sql.shown("t").status == "RUNNING"
+
+
+def test_a_job_does_not_replace_what_a_flow_keeps(sql: Workshop, flow: str) -> None:
+    sql("SET execution.runtime-mode = BATCH")
+    for way in ("REFRESH", "REPLACE"):
+        with pytest.raises(PySparkException, match=r"Flow `t` keeps spark_catalog\.default\.t up to date"):
+            sql(f"CREATE OR {way} STREAMING TABLE t AS {PER_KEY.format('STREAM ev')}")
+        sql(f"CREATE OR {way} STREAMING TABLE other AS {STREAM}")
+    assert sql.equals_batch("other")
+    sql("SET execution.runtime-mode = STREAMING")
+    goes_on(sql, flow)
 
 
 def test_only_streaming_tables_are_refreshed(sql: Workshop) -> None:

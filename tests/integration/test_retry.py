@@ -15,6 +15,8 @@ from sqlext.execution import flow as flow_module
 from sqlext.execution import work
 from sqlext.execution.flow import Flow
 from sqlext.execution.flush import FlushReason
+from sqlext.execution.host import FlowHost
+from sqlext.execution.spec import FlowSpec
 from sqlext.execution.table_writer import TableWriter
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop
 from tests.support import HandClock, eventually
@@ -124,6 +126,60 @@ def test_trouble_that_stays_fails_at_once(sql: Workshop) -> None:
     eventually(lambda: status(sql) == "FAILED", DEADLINE, lambda: str(sql.shown("t")))
     assert "Division by zero" in sql.shown("t").error
     assert sql.host._retries.planned() == {}
+
+
+def test_start_and_refresh_try_at_once_what_waits_for_its_next_try(sql: Workshop) -> None:
+    """Its take-up has failed, so this process has no such flow yet, but is the one to try it."""
+    sql.source()
+    create = f"CREATE OR REFRESH STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}"
+    sql(create)
+    sql("WAIT FLOW t")
+    for statement in ("START FLOW t", "REFRESH STREAMING TABLE t"):
+        sql.crash()
+        sql("ALTER TABLE ev RENAME TO elsewhere")
+        by_hand(sql)
+        assert sql.take_up() == []
+        assert status(sql) == "RETRYING"
+        with pytest.raises(PySparkException, match="`ev` cannot be found"):
+            sql(statement)
+        sql("ALTER TABLE elsewhere RENAME TO ev")
+        sql(statement)
+        assert status(sql) == "RUNNING"
+        assert sql.host._retries.planned() == {}
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+def test_a_bug_in_one_flow_does_not_stop_the_others(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.source()
+    for name in ("s", "t", "u"):
+        sql(f"CREATE STREAMING TABLE {name} AS SELECT k, v FROM STREAM ev")
+    sql.crash()
+    run, bugs = FlowHost.run, {"s": KeyError("_groupingmapsort"), "t": AssertionError("never"), "u": OSError("no route")}
+
+    def run_or_fail(host: FlowHost, spec: FlowSpec, *arguments: Any) -> None:
+        if spec.name in bugs:
+            raise bugs[spec.name]
+        run(host, spec, *arguments)
+
+    monkeypatch.setattr(FlowHost, "run", run_or_fail)
+    clock = by_hand(sql)
+    assert sql.take_up() == []
+    shown = {row.name: (row.status, row.error) for row in sql("SHOW FLOWS")}
+    assert shown == {
+        "s": ("FAILED", "KeyError: '_groupingmapsort'"),
+        "t": ("FAILED", "AssertionError: never"),
+        "u": ("RETRYING", "no route"),
+    }
+    bugs["u"] = KeyError("a bug at the next try")
+    clock.advance(5)
+    eventually(lambda: status(sql, "u") == "FAILED", DEADLINE, lambda: str(sql.shown("u")))
+    bugs.clear()
+    for name in shown:
+        sql(f"START FLOW {name}")
+        sql(f"WAIT FLOW {name}")
+        assert sql.batch(f"SELECT * FROM {name}") == sql.batch("SELECT * FROM ev")
 
 
 # Flushes that take long.

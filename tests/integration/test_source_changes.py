@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop
+from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, local
 from tests.support import eventually
 
 
@@ -119,3 +119,56 @@ def test_a_source_whose_rows_were_changed_is_named_with_what_happened(sql: Works
     sql("INSERT INTO ev VALUES ('c', 1)")
     sql("WAIT FLOW t")
     assert sql.batch("SELECT k, n, total FROM t") == sorted([*before, ("c", 1, 1)], key=repr)
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_value_that_has_no_place_in_a_table_of_others_is_an_error(sql: Workshop, ansi: str) -> None:
+    """A table that the flow did not make keeps its type; Spark's INSERT wraps no value either, in whatever mode CAST is."""
+    sql(f"SET spark.sql.ansi.enabled = {ansi}")
+    sql.source()
+    sql("ALTER TABLE ev SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    sql("CREATE TABLE fed (k STRING, v INT) USING delta")
+    sql("CREATE FLOW f AS INSERT INTO fed SELECT k, v FROM STREAM ev")
+    sql("WAIT FLOW f")
+    sql("ALTER TABLE ev ALTER COLUMN v TYPE BIGINT")
+    sql("INSERT INTO ev VALUES ('c', 4)")
+    eventually(lambda: sql.batch("SELECT * FROM fed") == sql.batch("SELECT * FROM ev"), DEADLINE, lambda: str(sql.shown("f")))
+    before = sql.batch("SELECT * FROM fed")
+    sql("INSERT INTO ev VALUES ('d', 5000000000)")
+    said = failure(sql, "f")
+    if ansi == "false":
+        assert "A value of the column `v`, which is BIGINT, is out of range for INT of the table's column `v`." in said
+        assert said.count("5000000000") == 1
+    assert "5000000000" in said
+    assert sql.batch("SELECT * FROM fed") == before
+
+
+def test_a_new_column_goes_into_a_column_of_its_name_only_if_that_takes_it(sql: Workshop) -> None:
+    sql.source()
+    sql("CREATE TABLE fed (k STRING, v INT, more STRUCT<a: INT>) USING delta")
+    sql("CREATE TABLE fed_too (v STRING, number INT) USING delta")
+    sql("CREATE FLOW f AS INSERT INTO fed (k, v) SELECT * FROM STREAM ev")
+    sql("CREATE FLOW g AS INSERT INTO fed_too SELECT * FROM STREAM ev")
+    for flow in "fg":
+        sql(f"WAIT FLOW {flow}")
+        sql(f"ALTER FLOW {flow} SET ('schema-evolution' = 'add columns')")
+    sql("ALTER TABLE ev ADD COLUMNS (more STRING, number INT)")
+    sql("INSERT INTO ev VALUES ('a', 7, 'x', 8)")
+    assert "`more` of its table is STRUCT<a: INT>, which does not take it: a source has changed" in failure(sql, "f")
+    assert "got `number`, and the column `number` of spark_catalog.default.fed_too takes the query's `v` already" in failure(
+        sql, "g"
+    )
+    assert sql.spark.table("fed").columns == ["k", "v", "more"]
+
+
+def test_a_file_that_was_vacuumed_before_it_was_read_is_named(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    sql("STOP FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    (file,) = sql("SELECT DISTINCT input_file_name() AS name FROM ev WHERE v = 10")
+    local(file.name).unlink()
+    sql("START FLOW t")
+    said = failure(sql, "t")
+    assert f"{local(file.name).name} of ev is gone: it was vacuumed or deleted before the flow had read it." in said

@@ -152,6 +152,28 @@ def test_drop_takes_a_table_whose_flow_is_gone_and_no_other_table(sql: Workshop)
     assert [row.name for row in sql("SHOW FLOWS")] == ["f"]
 
 
+@pytest.mark.parametrize("using", ["delta", "parquet"])
+def test_a_table_in_the_place_of_the_flow_s_is_nobody_s_to_drop_or_alter(sql: Workshop, using: str) -> None:
+    sql.source()
+    create = f"CREATE OR REFRESH STREAMING TABLE t AS {SUMS}"
+    sql(create)
+    sql("WAIT FLOW t")
+    sql("CREATE TABLE copied SHALLOW CLONE t")
+    with pytest.raises(PySparkException, match=r"copied is a copy of the streaming table spark_catalog\.default\.t"):
+        sql("DROP STREAMING TABLE copied")
+    sql("DROP TABLE t")
+    sql(f"CREATE TABLE t USING {using} AS SELECT 1 AS mine")
+    for statement in (create, "ALTER STREAMING TABLE t SET TBLPROPERTIES ('a' = 'b')"):
+        with pytest.raises(PySparkException, match=r"is now another table|was dropped and made again|of the format parquet"):
+            sql(statement)
+    (said,) = sql("DROP STREAMING TABLE t")
+    assert said[0].startswith("flow t dropped; spark_catalog.default.t stays: it is not the table that the flow made.")
+    assert sql("SHOW FLOWS") == []
+    assert sql.batch("SELECT * FROM t") == [(1,)]
+    with pytest.raises(PySparkException, match=r"spark_catalog\.default\.t is no streaming table"):
+        sql("DROP STREAMING TABLE t")
+
+
 # Flows.
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
 from sqlext.detect import is_ours, normal_text
 from sqlext.errors import SyntaxProblem
+from sqlext.execution.column_comments import comments_of, with_comments
+from sqlext.execution.definition import listed
+from sqlext.execution.renewal import _clauses
 from sqlext.grammar import parse
 from sqlext.statements import BoundedStatement, CreateStreamingTable, CreateTableAs, RefreshStreamingTable
 
@@ -73,3 +77,66 @@ def test_what_counts_in_a_text(other: str) -> None:
 
 def test_case_of_names_counts_where_it_tells_columns_apart() -> None:
     assert normal_text("SELECT k", folds_case=False) != normal_text("SELECT K", folds_case=False)
+
+
+# What is compared of a column list, and what of a table is kept when it is made anew.
+
+
+def columns_of(text: str) -> tuple[str, ...]:
+    statement = parse(f"CREATE STREAMING TABLE t ({text}) AS SELECT k, v FROM STREAM s")
+    assert isinstance(statement, CreateStreamingTable)
+    return listed(statement.definition.columns, folds_case=True)
+
+
+@pytest.mark.parametrize("other", ["K string NOT NULL COMMENT 'x',\n  v", "`k` /* key */ STRING NOT NULL  COMMENT 'x', V"])
+def test_what_does_not_count_in_a_column_list(other: str) -> None:
+    assert columns_of(other) == columns_of("k STRING NOT NULL COMMENT 'x', v")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "key STRING NOT NULL COMMENT 'x', v",
+        "k CHAR(3) NOT NULL COMMENT 'x', v",
+        "k STRING COMMENT 'x', v",
+        "k STRING NOT NULL COMMENT 'X', v",
+        "k STRING NOT NULL, v",
+        "k STRING NOT NULL COMMENT 'x', v INT",
+        "k STRING NOT NULL COMMENT 'x'",
+    ],
+)
+def test_what_counts_in_a_column_list(other: str) -> None:
+    assert columns_of(other) != columns_of("k STRING NOT NULL COMMENT 'x', v")
+
+
+@pytest.mark.parametrize(
+    ("written", "comment", "clustering", "kept"),
+    [
+        (("COMMENT 'old'", "LOCATION '/x'"), "it's new", (), ("LOCATION '/x'", "COMMENT 'it\\'s new'")),
+        (("COMMENT 'old'", "PARTITIONED BY (k)"), None, (), ("PARTITIONED BY (k)",)),
+        (("CLUSTER BY (k)",), None, ("v", "s.a", "`x.y`"), ("CLUSTER BY (`v`, `s`.`a`, `x.y`)",)),
+        (("CLUSTER BY (k)",), None, (), ()),
+        (("cluster by none",), None, (), ("cluster by none",)),
+        ((), None, ("k",), ("CLUSTER BY (`k`)",)),
+    ],
+)
+def test_a_new_table_has_comment_and_clustering_of_the_old_one(
+    written: tuple[str, ...], comment: str | None, clustering: tuple[str, ...], kept: tuple[str, ...]
+) -> None:
+    assert _clauses(written, comment, clustering) == kept
+
+
+def test_comments_are_found_by_their_paths_and_put_back() -> None:
+    inner = StructType([StructField("A", IntegerType(), metadata={"comment": "inside"}), StructField("b", IntegerType())])
+    table = StructType(
+        [
+            StructField("K", StringType(), metadata={"comment": "the key", "other": 1}),
+            StructField("many", ArrayType(MapType(StringType(), inner))),
+        ]
+    )
+    comments = comments_of(table)
+    assert comments == {("k",): "the key", ("many", "element", "value", "a"): "inside"}
+    bare = StructType([StructField("A", IntegerType()), StructField("b", IntegerType(), metadata={"comment": "its own"})])
+    plain = StructType([StructField("K", StringType()), StructField("many", ArrayType(MapType(StringType(), bare)))])
+    found = comments_of(with_comments(plain, (), comments))
+    assert found == {**comments, ("many", "element", "value", "b"): "its own"}

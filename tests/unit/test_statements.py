@@ -487,3 +487,25 @@ def test_positions_are_those_of_the_statement_as_written() -> None:
     columns: list[Any] = [column.this.meta for column in query.tree.find_all(exp.Column)]
     assert sorted(text[meta["start"] : meta["end"] + 1] for meta in columns) == ["k", "k"]
     assert sorted(meta["line"] for meta in columns) == [4, 7]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER STREAMING TABLE t SET TBLPROPERTIES ('a' = 'b', 'sqlext.flow' = 'x')",
+        "ALTER STREAMING TABLE t UNSET TBLPROPERTIES IF EXISTS ('a', 'sqlext.flow')",
+        "ALTER STREAMING TABLE t UNSET TBLPROPERTIES (sqlext.flow)",
+        "CREATE OR REFRESH STREAMING TABLE t TBLPROPERTIES (sqlext.flow = 'x') AS SELECT k FROM STREAM s",
+    ],
+)
+def test_the_mark_of_a_flow_on_its_table_is_not_the_user_s(text: str) -> None:
+    error = problem(text)
+    assert "The property `sqlext.flow` says which flow made the table" in error.message
+    assert error.position is not None
+
+
+def test_an_option_cannot_be_taken_back_however_it_is_written() -> None:
+    for key in ("'state.backend.type'", "state.backend.type"):
+        assert "cannot be taken back" in problem(f"ALTER STREAMING TABLE t UNSET TBLPROPERTIES ('a', {key})").message
+    parse("ALTER STREAMING TABLE t UNSET TBLPROPERTIES IF EXISTS ('a', b.c);")
+    assert isinstance(problem("ALTER STREAMING TABLE t UNSET TBLPROPERTIES ()"), SyntaxProblem)

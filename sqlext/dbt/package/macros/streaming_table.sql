@@ -16,18 +16,17 @@
 
   {{ run_hooks(pre_hooks) }}
 
-  {%- if existing is not none and existing.is_view -%}
-    {% do adapter.drop_relation(existing) %}
-    {%- set existing = none -%}
-  {%- endif -%}
   {%- set flow = sqlext.find_flow(relation) -%}
-  {%- set there = sqlext._properties_of(relation) if existing is not none else {} -%}
+  {%- set there = sqlext._properties_of(relation) if existing is not none and not existing.is_view else {} -%}
   {%- set is_ours = 'sqlext.flow' in there -%}
   {%- if existing is not none and not is_ours -%}
-    {%- if not should_full_refresh() -%}
+    {%- if not existing.is_view and not should_full_refresh() -%}
       {% do exceptions.raise_compiler_error("There is a table " ~ relation ~ " already, which no flow has made. `dbt run --full-refresh` drops it and makes a streaming table in its place.") %}
     {%- endif -%}
+    {#- EXPLAIN refuses what CREATE would refuse, and then nothing is dropped. -#}
+    {% do run_query('explain ' ~ sqlext._create('refresh', relation, clauses, properties, compiled_code)) %}
     {% do adapter.drop_relation(existing) %}
+    {%- set existing = none -%}
   {%- endif -%}
 
   {%- set is_kept = flow is not none and is_ours and not should_full_refresh() and (
@@ -37,12 +36,7 @@
   {%- else -%}
     {%- do properties.update({'sqlext.dbt.fingerprint': fingerprint}) -%}
     {%- call statement('main') -%}
-      create or {{ 'replace' if is_ours else 'refresh' }} streaming table {{ relation }}
-      {{ clauses }}
-      {{ comment_clause() }}
-      {{ sqlext._tblproperties(properties) }}
-      as
-      {{ compiled_code }}
+      {{ sqlext._create('replace' if is_ours else 'refresh', relation, clauses, properties, compiled_code) }}
     {%- endcall -%}
     {% do apply_grants(relation, config.get('grants'), should_revoke(existing, full_refresh_mode=True)) %}
     {% do sqlext._comment_columns(relation) %}
@@ -55,6 +49,16 @@
 
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
+
+
+{% macro _create(way, relation, clauses, properties, sql) %}
+  create or {{ way }} streaming table {{ relation }}
+  {{ clauses }}
+  {{ comment_clause() }}
+  {{ sqlext._tblproperties(properties) }}
+  as
+  {{ sql }}
+{% endmacro %}
 
 
 {#- Whether a changed query is to take the place of the flow's, by `on_configuration_change` and `on_schema_change`. -#}

@@ -1,0 +1,85 @@
+"""A streaming table made anew by its own statement: what ALTER has set of it since then is kept, or the refresh is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from sqlext.errors import UnsupportedError
+from sqlext.execution import target
+from sqlext.execution.column_comments import comments_of
+from sqlext.execution.creation import FlowRequest
+from sqlext.execution.spec import FlowSpec
+from sqlext.names import quote_parts, quote_string
+from sqlext.plan import FLOW_PROPERTY
+
+_CHECK = "delta.constraints."
+_ONLY_IN_STATEMENTS = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
+"""Properties that Delta takes into the table's protocol, and does not list."""
+_WRITTEN_BY_DELTA = (
+    "delta.columnMapping.maxColumnId",
+    "delta.rowTracking.materialized",
+    "delta.inCommitTimestampEnablement",
+    "delta.requireCheckpointProtectionBeforeVersion",
+)
+"""What Delta notes down for itself; a new table gets its own."""
+
+
+def renewed(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> FlowRequest:
+    """The request that makes a flow anew, under its own name and into its own table, whatever the current schema was.
+
+    Args:
+        session: like the flow's own.
+        request: what the flow's statement wants.
+
+    Raises:
+        UnsupportedError: the table has what no new table can be given.
+    """
+    request = replace(
+        request,
+        name=spec.qualified_name,
+        table=spec.target,
+        given=spec.given,
+        replace=True,
+        refresh=False,
+        if_not_exists=False,
+    )
+    definition = request.definition
+    if definition is None:
+        raise AssertionError("a streaming table was made by its statement")
+    if not target.exists(session, spec.target) or not target.is_made_by(session, spec, spec.target):
+        return request  # the statement is all that is known; a table of somebody else's is refused later
+    there = target.describe(session, spec.target).properties
+    _refuse_checks(spec, there)
+    name = quote_parts(spec.target)
+    detail = session.sql(f"DESCRIBE DETAIL {name}").collect()[0]
+    kept = {key: value for key, value in request.properties.items() if key.lower().startswith(_ONLY_IN_STATEMENTS)}
+    kept |= {k: v for k, v in there.items() if k != FLOW_PROPERTY and not k.startswith(_WRITTEN_BY_DELTA)}
+    clauses = _clauses(definition.clauses, detail.description, detail.clusteringColumns)
+    comments = comments_of(session.table(name).schema)
+    return replace(request, properties=kept, definition=replace(definition, clauses=clauses, comments=comments))
+
+
+def _refuse_checks(spec: FlowSpec, properties: Mapping[str, str]) -> None:
+    found = sorted(key.removeprefix(_CHECK) for key in properties if key.startswith(_CHECK))
+    if found:
+        text = ".".join(spec.target)
+        raise UnsupportedError(
+            f"A refresh makes {text} anew, and no new table can be given its constraint `{found[0]}`. ALTER TABLE {text} DROP "
+            f"CONSTRAINT {found[0]} first, and add it again afterwards."
+        )
+
+
+def _clauses(written: Sequence[str], comment: str | None, clustering: Sequence[str]) -> tuple[str, ...]:
+    """A statement's clauses, with the table's comment and clustering as they are now."""
+    kept = [clause for clause in written if not clause.upper().startswith(("COMMENT", "CLUSTER"))]
+    if comment is not None:
+        kept.append(f"COMMENT {quote_string(comment)}")
+    if clustering:
+        names = (name if "`" in name else quote_parts(name.split(".")) for name in clustering)
+        kept.append(f"CLUSTER BY ({', '.join(names)})")
+    else:  # ALTER .. CLUSTER BY NONE takes columns away
+        kept += [clause for clause in written if clause.upper().startswith("CLUSTER") and "(" not in clause]
+    return tuple(kept)
