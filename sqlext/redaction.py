@@ -66,6 +66,12 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile("")
 
 
+class SqlText(str):
+    """A text that is SQL, or ends with SQL; all other texts are messages."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Redaction:
     """What is taken for a secret.
@@ -85,6 +91,10 @@ class Redaction:
     def setting(self, key: str, value: str) -> str:
         """A setting's or an option's value, as it is shown."""
         return REDACTED if self._names_secret(key) else self.message(value)
+
+    def text(self, text: str) -> str:
+        """A text as what it is."""
+        return self.sql(text) if isinstance(text, SqlText) else self.message(text)
 
     def message(self, text: str) -> str:
         """A text that is no SQL, such as an error's message."""
@@ -238,8 +248,22 @@ class _Statement:
             self._shown[at] = f"{edge}{REDACTED}{close}"
 
 
+_of_application = Redaction()  # a process has one application
+
+
+def use_patterns(names: str) -> None:
+    """Redact errors and logs of this process by its application's own pattern, from now on."""
+    global _of_application  # loggers and errors know no session
+    _of_application = Redaction(names)
+
+
+def of_application() -> Redaction:
+    """What this process's application takes for a secret; for errors and logs, which come from any of its sessions."""
+    return _of_application
+
+
 class RedactedFormatter(logging.Formatter):
     """Formats what is logged, tracebacks too, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return Redaction().message(super().format(record))
+        return of_application().message(super().format(record))
