@@ -86,6 +86,25 @@ def test_a_cube_over_24_columns_is_refused_with_its_number(query: str) -> None:
         plan_bounded(job.query, rules_in_force(), is_sorted=True)
 
 
+CUBES = "SELECT count(*) AS n FROM e GROUP BY CUBE (a, b, c, d, e, f, g, h, i, j, k)"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT n FROM ({CUBES}) x UNION ALL SELECT n FROM ({CUBES}) x UNION ALL {CUBES}",
+        f"WITH w AS ({CUBES}) SELECT * FROM w a, w b, w c",
+        f"WITH w AS ({CUBES}), x AS (SELECT * FROM w a, w b) SELECT * FROM x a, w b",
+        f"SELECT count(*) AS n FROM e WHERE a IN ({CUBES}) AND b IN ({CUBES}) AND c IN ({CUBES})",
+    ],
+)
+def test_many_cubes_in_one_statement_are_refused_with_their_sum(query: str) -> None:
+    flow = grammar.parse(f"CREATE STREAMING TABLE t AS {query.replace('FROM e', 'FROM STREAM e', 1)}")
+    assert isinstance(flow, CreateStreamingTable)
+    with pytest.raises(UnsupportedError, match=r"statement has 6,144 grouping sets; 4,096 are allowed at most"):
+        plan_flow(flow.query, rules_in_force())
+
+
 def test_the_largest_cube_that_is_allowed_is_planned() -> None:
     columns = ", ".join(f"c{at}" for at in range(12))
     flow = grammar.parse(f"CREATE STREAMING TABLE t AS SELECT {columns}, count(*) AS n FROM STREAM e GROUP BY CUBE ({columns})")
