@@ -34,6 +34,8 @@ _TOKEN = re.compile(  # each takes what it can get, so that no text is looked at
     r"|(?P<comment>--[^\n]*+|/\*.*?(?:\*/|\Z))|(?P<space>\s++)|(?P<sign>=>|==?|,|:|\|\|)|(?P<other>.)",
     re.DOTALL,
 )
+_SET = re.compile(r"(?is)(?:\s|--[^\n]*+\n|/\*.*?\*/)*+set\s+([^=;]++)=\s*")
+"""SET key = value, whose value Spark takes as it stands, without quotes."""
 _EDGES = re.compile(r"""(?:[rRbBeEnNxX]|[uU]&)?["']|\$\w*\$""")
 _ENDS = frozenset("and or then else end when from where group order having limit union select on join as".split())
 """Words that end an expression, and so the value of an option."""
@@ -107,6 +109,8 @@ class Redaction:
         Literals are told from what is between them as Spark's lexer does. Where settings of Spark's make it see others, secrets
         that are known by their form are found all the same, since the text as a whole is looked at in the end.
         """
+        if (found := _SET.match(text)) is not None and self._names_secret(found[1]):
+            return f"{found[0]}'{REDACTED}'"
         statement = _Statement(self)
         for token in _TOKEN.finditer(text):
             statement.take(token)
