@@ -18,16 +18,23 @@ class Table:
 
     Attributes:
         columns: name and Spark type of each, in order.
-        rows: one mapping a row, by column; what is missing is null. Timestamps are aware datetimes.
+        rows: one mapping a row, by column; what is missing is null. Timestamps are aware datetimes. A text that is SQL is a
+            `SqlText`; a tuple of texts is shown line by line.
     """
 
     columns: Mapping[str, str]
     rows: Sequence[Mapping[str, Any]]
 
     def redacted(self, show: Redaction) -> Table:
-        """The table without secrets: its texts may hold statements."""
-        rows = [{name: show.sql(value) if isinstance(value, str) else value for name, value in row.items()} for row in self.rows]
-        return Table(self.columns, rows)
+        """The table without secrets: SQL as SQL and all else as messages, each text alone, since what an apostrophe is depends on
+        that."""
+        return Table(self.columns, [{name: _shown(value, show) for name, value in row.items()} for row in self.rows])
+
+
+def _shown(value: Any, show: Redaction) -> Any:
+    if isinstance(value, tuple):
+        return "\n".join(map(show.text, value))
+    return show.text(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,7 @@ def explain(spark: SparkSession, statement: BoundedStatement, batches: Sequence[
     if (refused := _refused_by_spark(spark, statement, plan.sql, spark_parse)) is not None:
         return PassOn(refused)
     physical = frame_of(spark, spark_parse(f"EXPLAIN {plan.sql}")).collect()[0][0]  # runs nothing; of a write it would tell less
-    return Table(
-        {"plan": "STRING"}, [{"plan": "\n".join([*explain_bounded(plan, ".".join(statement.target)), physical.rstrip()])}]
-    )
+    return Table({"plan": "STRING"}, [{"plan": (*explain_bounded(plan, ".".join(statement.target)), physical.rstrip())}])
 
 
 def _plan(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Batch]) -> BoundedPlan:

@@ -92,9 +92,10 @@ class Commands:
             spark_parse(problem.query)  # where Spark does not read it either, its own error is the one users know
             raise
         if isinstance(statement, statements.PartitionQuery):
-            return partition_sql.answer(spark, statement, spark_parse)
-        with case_sensitive_names(spark.conf.get("spark.sql.caseSensitive") == "true"):
-            found = self._answer(spark, statement, text, spark_parse)
+            found = partition_sql.answer(spark, statement, spark_parse)
+        else:
+            with case_sensitive_names(spark.conf.get("spark.sql.caseSensitive") == "true"):
+                found = self._answer(spark, statement, text, spark_parse)
         return found.redacted(jvm.redaction(spark)) if isinstance(found, Table) else found
 
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
@@ -267,7 +268,7 @@ class Commands:
                 frames = queries.analyse(own, plan).streams
             memory, states = _memory_and_states(plan, frames, options, of_streams, makes_table)
             lines = explain_flow(plan, options, ".".join(request.table), memory, of_streams, states)
-            return Table({"plan": "STRING"}, [{"plan": "\n".join(lines)}])
+            return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
         answer = self._answer(spark, statement, "", spark_parse)
         name = answer.name if isinstance(answer, Deferred) else type(statement).__name__
         return Table({"plan": "STRING"}, [{"plan": f"sqlext command {name}"}])

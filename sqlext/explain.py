@@ -15,6 +15,7 @@ from sqlext.options import (
     Options,
 )
 from sqlext.plan import BoundedPlan, Firing, FlowPlan, JobGraph, Key, Operator, OutputMode
+from sqlext.redaction import SqlText
 
 
 def explain_flow(
@@ -25,7 +26,7 @@ def explain_flow(
     of_streams: Mapping[str, Options] | None = None,
     states: Sequence[str] = (),
 ) -> list[str]:
-    """The lines that EXPLAIN shows for a flow.
+    """The lines that EXPLAIN shows for a flow, those of SQL as `SqlText`.
 
     Args:
         memory: as `explain_memory` gives it.
@@ -96,7 +97,7 @@ def explain_bounded(plan: BoundedPlan, target: str) -> list[str]:
         *_rules(plan.firings),
         "",
         "== Query for Spark ==",
-        plan.sql,
+        SqlText(plan.sql),
         "",
     ]
 
@@ -115,18 +116,18 @@ def _upsert(key: Key) -> str:
 
 def _queries(plan: FlowPlan) -> Iterator[str]:
     if not plan.above:
-        yield plan.sql
+        yield SqlText(plan.sql)
         return
     for aggregate in plan.aggregates:
         yield f"{aggregate.name} [{_upsert(aggregate.key)}]:"
-        yield aggregate.sql
+        yield SqlText(aggregate.sql)
     yield "above, replacing the target's rows:"
-    yield plan.above
+    yield SqlText(plan.above)
 
 
 def _tree(graph: JobGraph, operator: Operator, indent: str, is_last: bool) -> Iterator[str]:
     stream = "stream " if operator.source and operator.source.is_stream else ""
-    yield f"{indent}{'+- ' if is_last else '|- '}{operator.kind} {stream}{operator.detail} [{operator.attributes}]"
+    yield SqlText(f"{indent}{'+- ' if is_last else '|- '}{operator.kind} {stream}{operator.detail} [{operator.attributes}]")
     below = indent + ("   " if is_last else "|  ")
     for number, child in enumerate(operator.inputs, 1):
         yield from _tree(graph, graph.operators[child], below, number == len(operator.inputs))
@@ -171,7 +172,7 @@ def _hybrids(plan: FlowPlan) -> Iterator[str]:
     for hybrid in plan.hybrids:
         yield "== Hybrid source =="
         yield f"{hybrid.alias}, as {hybrid.name}, one after the other" + (f", by greater {hybrid.on}:" if hybrid.on else ":")
-        yield from (_one_line(relation.sql) for relation in hybrid.relations)
+        yield from (SqlText(_one_line(relation.sql)) for relation in hybrid.relations)
         yield ""
 
 
@@ -202,7 +203,10 @@ def _options(options: Options) -> list[str]:
 
 
 def _rules(firings: tuple[Firing, ...]) -> list[str]:
-    lines = [f"{f.batch} / {f.rule}:\n  {_one_line(f.before)}\n  -> {_one_line(f.after)}" for f in firings]
+    lines = list[str]()
+    for firing in firings:
+        before, after = SqlText(f"  {_one_line(firing.before)}"), SqlText(f"  -> {_one_line(firing.after)}")
+        lines += [f"{firing.batch} / {firing.rule}:", before, after]
     return lines or ["none"]
 
 

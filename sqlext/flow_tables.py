@@ -11,6 +11,7 @@ from sqlext.execution.host import FlowHost
 from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
 from sqlext.execution.views import FlowView
 from sqlext.names import sql_name
+from sqlext.redaction import SqlText
 
 _FLOWS = {
     "name": "STRING",
@@ -91,16 +92,19 @@ def flow(view: FlowView, host: FlowHost) -> Table:
         "key": None if spec.above else ", ".join(key for stream in spec.streams for key in stream.key),
         "buffering": spec.not_idempotent_because or "by execution.flush.max-interval",
         "home": f"{host.home}/flows/{spec.id}",
-        "statement": spec.statement,
+        "statement": SqlText(spec.statement),
     }
     rows |= _backlog_rows(spec, progress.backlog) if progress is not None else {}
-    rows |= {f"query {stream.relation}".strip(): stream.sql for stream in spec.streams}
+    rows |= {f"query {stream.relation}".strip(): SqlText(stream.sql) for stream in spec.streams}
     rows |= {f"state {stream.relation}".strip(): where for stream in spec.streams if (where := _state_of(spec, stream))}
-    rows |= {"query above": spec.above} if spec.above else {}
+    rows |= {"query above": SqlText(spec.above)} if spec.above else {}
     for status, stage in zip(host.stages(view), spec.stages, strict=True):
-        rows |= {f"stage {stage.name}": status, f"query {stage.name}": stage.sql}
+        rows |= {f"stage {stage.name}": status, f"query {stage.name}": SqlText(stage.sql)}
     rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.options_of(spec).as_rows()}
-    shown = [{"property": key, "value": None if value is None else str(value)} for key, value in rows.items()]
+    shown = [
+        {"property": key, "value": value if value is None or isinstance(value, str) else str(value)}
+        for key, value in rows.items()
+    ]
     return Table({"property": "STRING", "value": "STRING"}, shown)
 
 

@@ -1,4 +1,4 @@
-"""How many grouping sets a GROUP BY has: CUBE doubles them with each column, and Spark projects every row once for each."""
+"""How many grouping sets a statement has: CUBE doubles them with each column, and Spark projects every row once for each."""
 
 from __future__ import annotations
 
@@ -11,22 +11,51 @@ from sqlext.errors import UnsupportedError
 from sqlext.statements import Query
 
 MOST_GROUPING_SETS = 4096
-"""Of one GROUP BY: those of CUBE over 12 columns. Spark's own limit is 64 columns, of whose CUBE it runs out of memory."""
+"""Of one statement: those of CUBE over 12 columns. Spark's own limit is 64 columns, of whose CUBE it runs out of memory."""
 
 _CLAUSES = {"rollup": exp.Rollup, "cube": exp.Cube, "grouping_sets": exp.GroupingSets}
 
 
 def check_grouping_sets(query: Query) -> None:
-    """Raise UnsupportedError when a GROUP BY anywhere in a query has more than `MOST_GROUPING_SETS` grouping sets."""
+    """Raise UnsupportedError when a GROUP BY anywhere in a query, or all together, have more than `MOST_GROUPING_SETS` grouping
+    sets."""
     for group in query.tree.find_all(exp.Group):
-        number = count_grouping_sets(group)
-        if number > MOST_GROUPING_SETS:
-            shown = f"{number:,}" if number < 10**12 else f"more than 2^{number.bit_length() - 2}"
-            raise UnsupportedError(
-                f"This GROUP BY has {shown} grouping sets; {MOST_GROUPING_SETS:,} are allowed at most, those of CUBE over "
-                f"{MOST_GROUPING_SETS.bit_length() - 1} columns. Write the sets that you need as GROUPING SETS.",
-                position_of(group, query.source) or position_of(query.tree, query.source),
-            )
+        if (number := count_grouping_sets(group)) > MOST_GROUPING_SETS:
+            raise _refusal("This GROUP BY has", number, group, query)
+    if (number := _count_of_query(query.tree)) > MOST_GROUPING_SETS:
+        raise _refusal("With all uses of its WITH queries, this statement has", number, query.tree, query)
+
+
+def _refusal(who_has: str, number: int, node: exp.Expr, query: Query) -> UnsupportedError:
+    shown = f"{number:,}" if number < 10**12 else f"more than 2^{number.bit_length() - 2}"
+    return UnsupportedError(
+        f"{who_has} {shown} grouping sets; {MOST_GROUPING_SETS:,} are allowed at most in a statement, those of one CUBE over "
+        f"{MOST_GROUPING_SETS.bit_length() - 1} columns. Write the sets that you need as GROUPING SETS.",
+        position_of(node, query.source) or position_of(query.tree, query.source),
+    )
+
+
+def _count_of_query(tree: exp.Query) -> int:
+    """The grouping sets of all GROUP BY clauses that have more than one, those of a WITH query once for each use of it."""
+    definitions = {cte.alias.lower(): cte for cte in tree.find_all(exp.CTE)}
+    counts: dict[str, int] = {}
+
+    def count(node: exp.Expr, within: frozenset[str]) -> int:
+        total = 0
+        for found in node.walk(prune=lambda each: isinstance(each, exp.With)):
+            if isinstance(found, exp.Group):
+                number = count_grouping_sets(found)
+                total += number if number > 1 else 0
+            elif isinstance(found, exp.Table) and (name := found.name.lower()) in definitions and name not in within:
+                total += of(name, within)
+        return total
+
+    def of(name: str, within: frozenset[str]) -> int:
+        if name not in counts:
+            counts[name] = count(definitions[name].this, within | {name})
+        return counts[name]
+
+    return count(tree, frozenset())
 
 
 def count_grouping_sets(group: exp.Group) -> int:

@@ -21,6 +21,7 @@ from sqlext.option_levels import resolve_levels, session_levels
 from sqlext.options import SORTED_SHUFFLES, Options
 from sqlext.partition_functions import PARTITION_FUNCTIONS
 from sqlext.plan import BoundedPlan
+from sqlext.redaction import SqlText
 from sqlext.statements import BoundedStatement, JobCommand
 
 _JOB_COLUMNS = {
@@ -88,7 +89,7 @@ def _job_row(view: JobView) -> Mapping[str, Any]:
         "submitted": _time(record.submitted),
         "ended": _time(record.ended),
         "error": record.detail if str(record.state) == "FAILED" else None,
-        "statement": record.spec.statement,
+        "statement": SqlText(record.spec.statement),
         "parts": counted.get("parts"),
         "skipped": counted.get("skipped"),
         "event_bytes": counted.get("event_bytes"),

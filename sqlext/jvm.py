@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlext.errors import UnsupportedError
 from sqlext.java import items_of, java_of, scala_seq, texts_of
 from sqlext.plan import OutputMode
-from sqlext.redaction import ADDRESS_NAMES, SECRET_NAMES, Redaction
+from sqlext.redaction import ADDRESS_NAMES, Redaction, of_application
 
 _EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;|;\n[~'!]*[A-Z]")  # what follows is no sentence
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
@@ -40,7 +40,7 @@ def reason_of(error: BaseException) -> str:
         if text.startswith(_ONLY_SAYS_WHERE) and java.getCause() is not None:
             text = str(java.getCause().getMessage() or text)
     lines = [line.strip() for line in _EXCERPT.split(_without_traceback(text))[0].splitlines() if line.strip()]
-    return Redaction().message(_DECORATION.sub("", " ".join(lines[:4])).strip()) or type(error).__name__
+    return of_application().message(_DECORATION.sub("", " ".join(lines[:4])).strip()) or type(error).__name__
 
 
 def _without_traceback(text: str) -> str:
@@ -370,8 +370,7 @@ def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column
 
 def redaction(spark: SparkSession) -> Redaction:
     """What Spark redacts in a session."""
-    secrets = application_settings(spark).get("spark.redaction.regex", SECRET_NAMES)
-    return Redaction(secrets, spark.conf.get("spark.sql.redaction.options.regex", ADDRESS_NAMES) or ADDRESS_NAMES)
+    return Redaction(of_application().names, spark.conf.get("spark.sql.redaction.options.regex", ADDRESS_NAMES) or ADDRESS_NAMES)
 
 
 def all_settings(spark: SparkSession) -> dict[str, str]:

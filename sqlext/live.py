@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-import uuid
 from collections.abc import Callable
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sqlext.errors import StatementCanceledError, UnsupportedError
-from sqlext.jvm import check_streaming, outside_of_any_query
+from sqlext.errors import SqlextError, StatementCanceledError, UnsupportedError
+from sqlext.execution.lease import Lease, is_alive
+from sqlext.jvm import check_streaming, outside_of_any_query, reason_of
 from sqlext.output import LiveBatch, fetch
 from sqlext.plan import OutputMode
 from sqlext.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
 
 _MODES = (OutputMode.UPDATE, OutputMode.COMPLETE, OutputMode.APPEND)
 """In the order in which they are tried: groups that changed, all groups where those have an order, rows that stay as they are."""
@@ -23,10 +28,13 @@ _BROUGHT = {
     OutputMode.APPEND: "new rows",
 }
 _POLL_SECONDS = 0.1
+_FOLDER = "live"
 
 
 class LiveQuery:
     """Runs a streaming query until it is canceled, with a checkpoint that goes when it ends. For one thread.
+
+    The checkpoint is called after a sign of life, so that it goes too, by `sweep_live`, where the process was killed.
 
     Args:
         frame: the query.
@@ -37,7 +45,9 @@ class LiveQuery:
 
     def __init__(self, frame: DataFrame, home: HadoopPath, show: Callable[[LiveBatch], None], limit: int) -> None:
         self._frame = frame
-        self._checkpoint = home.child("live", uuid.uuid4().hex)
+        self._home = home
+        self._lease = Lease(home)
+        self._checkpoint = home.child(_FOLDER, self._lease.host_id)
         self._show = show
         self._limit = limit
         self._mode = output_mode(frame)
@@ -52,11 +62,15 @@ class LiveQuery:
             StatementCanceledError: it was canceled.
             StreamingQueryException: the query failed.
         """
+        sweep_live(self._home)
+        self._lease.beat()
+        self._home.child(_FOLDER).make_private()
         try:
             with outside_of_any_query(self._frame.sparkSession):
                 query = self._start(ends_when_idle)
             try:
                 while query.isActive:
+                    self._lease.beat()
                     if canceled.wait(_POLL_SECONDS):
                         raise StatementCanceledError("The statement was canceled.")
                 query.awaitTermination()  # raises what it failed with
@@ -64,6 +78,7 @@ class LiveQuery:
                 query.stop()
         finally:
             self._checkpoint.delete()
+            self._lease.end()
 
     def _start(self, ends_when_idle: bool) -> StreamingQuery:
         writer = self._frame.writeStream.foreachBatch(self._take).outputMode(self._mode.value)
@@ -78,6 +93,17 @@ class LiveQuery:
                 self._show(LiveBatch(number, _BROUGHT[self._mode], fetch(held, self._limit)))
         finally:
             held.unpersist()
+
+
+def sweep_live(home: HadoopPath) -> None:
+    """Delete the checkpoints of live queries whose processes have died."""
+    try:
+        for name in home.child(_FOLDER).names():
+            if not is_alive(home.child("hosts"), name):
+                home.child(_FOLDER, name).delete()
+                home.child("hosts", name).delete()
+    except (Py4JJavaError, CapturedException, SqlextError) as error:  # another process sweeps too, or may not delete it
+        logger.warning("live queries of processes that died cannot be cleared away: %s", reason_of(error))
 
 
 def output_mode(frame: DataFrame) -> OutputMode:

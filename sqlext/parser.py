@@ -29,7 +29,7 @@ from sqlext.functions import AGGREGATE_SET
 from sqlext.java import items_of, java_of, kept
 from sqlext.jvm import reason_of
 from sqlext.parameters import substitute
-from sqlext.redaction import Redaction
+from sqlext.redaction import SECRET_NAMES, of_application, use_patterns
 from sqlext.set_aggregates import aggregate_set
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ _FREE_TEXT_CONDITION = "_LEGACY_ERROR_TEMP_3100"  # Spark's error condition that
 def install(context: SparkContext, extensions: Any, answer: Answerer) -> None:
     """Put our parser around all others, in every session made with `extensions` from now on."""
     gateway = context._gateway
+    use_patterns(context.getConf().get("spark.redaction.regex") or SECRET_NAMES)
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     logging.getLogger("py4j.clientserver").addFilter(_is_news)
     query_context_log.install()
@@ -160,8 +161,8 @@ class _Seam:
             java = self._parse_exception(text, error.message, error.position) if is_checked else self._unchecked(str(error))
             raise Py4JJavaError("", kept(java)) from None
         except Exception as error:  # a bug of ours: the user gets a sentence, the log the traceback
-            logger.exception("internal error in statement: %s", Redaction().sql(text))
-            first_line = _PATH.sub(r"\1", str(error).partition("\n")[0])
+            logger.exception("internal error in statement: %s", of_application().sql(text))
+            first_line = of_application().message(_PATH.sub(r"\1", str(error).partition("\n")[0]))
             message = f"sqlext failed on this statement ({type(error).__name__}: {first_line}). Please report it."
             java = self._parse_exception(text, message, None) if is_checked else self._unchecked(message)
             raise Py4JJavaError("", kept(java)) from None

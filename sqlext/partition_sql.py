@@ -12,6 +12,7 @@ from sqlext.execution.partition import ATTRIBUTES
 from sqlext.jvm import frame_of
 from sqlext.keyed_functions import KEYED_FUNCTIONS
 from sqlext.partition_functions import PARTITION_FUNCTIONS
+from sqlext.redaction import SqlText
 from sqlext.statements import PartitionQuery
 
 
@@ -20,8 +21,8 @@ def answer(spark: SparkSession, query: PartitionQuery, spark_parse: Callable[[st
     if not query.is_explain:
         return PassOn(query.sql)
     plan = frame_of(spark, spark_parse(query.sql)).collect()[0][0]  # Spark's EXPLAIN runs nothing
-    operators = [f"{written} [{ATTRIBUTES[operator]}]" for operator, written in query.calls]
-    return Table({"plan": "STRING"}, [{"plan": "\n".join(["== Partition operators ==", *operators, "", plan.rstrip()])}])
+    operators = [SqlText(f"{written} [{ATTRIBUTES[operator]}]") for operator, written in query.calls]
+    return Table({"plan": "STRING"}, [{"plan": ("== Partition operators ==", *operators, "", plan.rstrip())}])
 
 
 def functions_table() -> Table:

@@ -23,23 +23,41 @@ SECRET_NAMES = "(?i)secret|password|token|access[.]?key"  # noqa: S105  # a patt
 ADDRESS_NAMES = "(?i)url"
 """The default of spark.sql.redaction.options.regex."""
 
-_MORE_NAMES = re.compile(  # what those patterns miss, of Hadoop's file systems, Kafka and JDBC
-    r"(?i)passw|passphrase|\bpwd\b|credential|jaas|(account|api|private|shared|storage|sas|signing|encryption|keystore)[-_.]?key\b"
-    r"|\bsas\b|\bsig\b"
+_MORE_NAMES = re.compile(  # what those patterns miss, of Hadoop's file systems, Kafka, Elasticsearch, HTTP and JDBC
+    r"(?i)passw|passphrase|passcode|credential|jaas|authorization|signature|access[-_.]?key"
+    r"|(account|api|private|shared|storage|sas|signing|encryption|keystore|master)[-_.]?key(?![a-z])"
+    r"|(?<![a-z])(pass|pwd|sas|sig)(?![a-z])|(?-i:[a-z]Pass(?![a-z]))"
 )
 _TOKEN = re.compile(  # each takes what it can get, so that no text is looked at twice
-    r"""(?P<literal>[rR]?'(?:[^'\\]|\\.|'')*+(?:'|\Z)|[rR]?"(?:[^"\\]|\\.|"")*+(?:"|\Z))|(?P<name>`(?:[^`]|``)*+(?:`|\Z)|[\w.]++(?:-[\w.]++)*+)"""
-    r"|(?P<comment>--[^\n]*+|/\*.*?(?:\*/|\Z))|(?P<between>\s++|=>|==?)|(?P<other>.)",
+    r"""(?P<literal>[rR](?:'[^']*+(?:'|\Z)|"[^"]*+(?:"|\Z))|(?:[bBeEnNxX]|[uU]&)?(?:'(?:[^'\\]|\\.|'')*+(?:'|\Z)|"(?:[^"\\]|\\.|"")*+(?:"|\Z)))"""
+    r"""|(?P<dollars>\$(?P<tag>\w*+)\$.*?(?:\$(?P=tag)\$|\Z))|(?P<name>`(?:[^`]|``)*+(?:`|\Z)|[\w.]++(?:-[\w.]++)*+)"""
+    r"|(?P<comment>--[^\n]*+|/\*.*?(?:\*/|\Z))|(?P<space>\s++)|(?P<sign>=>|==?|,|:|\|\|)|(?P<other>.)",
     re.DOTALL,
 )
+_SET = re.compile(r"(?is)(?:\s|--[^\n]*+\n|/\*.*?\*/)*+set\s+([^=;]++)=\s*")
+"""SET key = value, whose value Spark takes as it stands, without quotes."""
+_EDGES = re.compile(r"""(?:[rRbBeEnNxX]|[uU]&)?["']|\$\w*\$""")
+_ENDS = frozenset("and or then else end when from where group order having limit union select on join as".split())
+"""Words that end an expression, and so the value of an option."""
 _USER_INFO = re.compile(r"""(://[^\s:@/?#'"]{0,999}:)[^\s'"]{1,1024}(@)""")  # //user:password@host
-_ORACLE = re.compile(r"""(?i)(jdbc:oracle:\w+:[^\s/@'"]{0,999}/)[^\s@'"]{1,999}(@)""")  # user/password@host
-_BEFORE = re.compile(
-    r"""(?<![\w.-])([\w.-]++)\\?["']?\s*(?:=[=>]?\s*|:\s*(?=\\?["']))"""
-)  # a name inside a value, up to what it has
-_VALUE = re.compile(  # between quotes that are escaped themselves, between quotes, or without
-    r"""(?P<edge>\\["'])(?:(?!(?P=edge)).)*|(?P<quote>["'])(?:\\.|(?!(?P=quote)).)*|[^\s;&,'"\\]+""", re.DOTALL
+_USER = re.compile(  # //token@host; Azure's storages have a container there
+    r"""(?i)((?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://)[^\s/?#@:'"]{1,1024}(:?@)"""
 )
+_ORACLE = re.compile(r"""(?i)(jdbc:oracle:\w+:[^\s/@'"]{0,999}/)[^\s@'"]{1,999}(@)""")  # user/password@host
+_HEADER = re.compile(  # of HTTP
+    r"""(?i)\b(authorization\\*["']?\s{0,9}[:=]\s{0,9}\\*["']?)[^"'\\\r\n]++|\b(bearer\s{1,9})(?!\*\*)[^\s"',;)\\]++"""
+    r"""|\b(basic\s{1,9})(?=[\w+/-]{0,99}?[0-9A-Z=])[\w+/-]{6,}+={0,2}"""
+)
+_BEFORE = re.compile(  # a name inside a value, up to what it has
+    r"""(?<![\w.-])([\w.-]++)(?:(?:\\*["']){0,4}\s*(?:=[=>]?\s*|:\s*(?=\\*["'])|:(?=[^\s:/=]))"""
+    r"""|(?:\\*["']){1,4}\s*,\s*(?=\\*["']))"""
+)
+_VALUE = re.compile(  # between quotes that are escaped or doubled themselves, between quotes, or without
+    r"""(?P<edge>\\+["']|'{2,}|"{2,})(?:(?!(?P=edge)).)*|(?P<quote>["'])(?:\\.|(?P=quote){2}|(?!(?P=quote)).)*|[^\s;&,'"\\]+""",
+    re.DOTALL,
+)
+_AFTER_NOTHING = re.compile(r"[\s,;:)}\]&]")
+"""What may follow two quotes that have nothing between them."""
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -48,6 +66,12 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error:
         return re.compile("")
+
+
+class SqlText(str):
+    """A text that is SQL, or ends with SQL; all other texts are messages."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -70,54 +94,180 @@ class Redaction:
         """A setting's or an option's value, as it is shown."""
         return REDACTED if self._names_secret(key) else self.message(value)
 
+    def text(self, text: str) -> str:
+        """A text as what it is."""
+        return self.sql(text) if isinstance(text, SqlText) else self.message(text)
+
     def message(self, text: str) -> str:
         """A text that is no SQL, such as an error's message."""
-        shown = _ORACLE.sub(rf"\1{REDACTED}\2", _USER_INFO.sub(rf"\1{REDACTED}\2", text))
-        return self._pairs(shown)
+        shown = _HEADER.sub(lambda found: f"{found[1] or found[2] or found[3]}{REDACTED}", self._addresses(text))
+        return self._pairs(shown, is_code=False)
 
     def sql(self, text: str) -> str:
-        """A statement or query. It still can be parsed: only what stands in string literals is replaced."""
-        shown, name, between = list[str](), "", ""
+        """A statement or query. It still can be parsed: only what stands in literals and comments is replaced.
+
+        Literals are told from what is between them as Spark's lexer does. Where settings of Spark's make it see others, secrets
+        that are known by their form are found all the same, since the text as a whole is looked at in the end.
+        """
+        if (found := _SET.match(text)) is not None and self._names_secret(found[1]):
+            return f"{found[0]}'{REDACTED}'"
+        statement = _Statement(self)
         for token in _TOKEN.finditer(text):
-            piece = token[0]
-            if token.lastgroup == "literal":
-                shown.append(self._literal(piece, name, between))
-            else:
-                shown.append(self.message(piece) if token.lastgroup == "comment" else piece)
-            if token.lastgroup == "between":
-                between += piece
-            elif token.lastgroup != "comment":
-                name, between = ("" if token.lastgroup == "other" else piece), ""
-        return "".join(shown)
+            statement.take(token)
+        return self._pairs(self._addresses(statement.end()), is_code=True)
+
+    def names_secret(self, name: str, is_option: bool = False) -> bool:
+        """Whether what has this name is a secret.
+
+        Args:
+            is_option: of a source or table.
+        """
+        return self._names_secret(name) or (is_option and bool(_pattern(self.addresses).search(name)))
+
+    def _addresses(self, text: str) -> str:
+        for form in (_USER_INFO, _USER, _ORACLE):
+            text = form.sub(rf"\1{REDACTED}\2", text)
+        return text
 
     def _names_secret(self, name: str) -> bool:
         return bool(_pattern(self.names).search(name) or _MORE_NAMES.search(name))
 
-    def _pairs(self, text: str) -> str:
-        """Replace what secrets' names have, as in `user="ann" password="p4ss"`, `?user=ann&password=p4ss`."""
-        shown, at = "", 0
-        while (found := _BEFORE.search(text, at)) is not None:
-            shown, at = shown + text[at : found.end()], found.end()
-            value = _VALUE.match(text, at) if self._names_secret(found[1]) else None
-            edge = (value and (value["edge"] or value["quote"])) or ""
-            if value is not None and not text.startswith(REDACTED, at + len(edge)):
-                shown, at = shown + edge + REDACTED, value.end()
-        return shown + text[at:]
+    def _pairs(self, text: str, is_code: bool) -> str:
+        """Replace what secrets' names have, as in `user="ann" password="p4ss"`, `?user=ann&password=p4ss`.
 
-    def _literal(self, literal: str, name: str, between: str) -> str:
-        """A string literal, behind a name and what stands between the two, if that makes it an option's value."""
-        edge = literal[0] if literal[0] in "'\"" else literal[:2]
-        is_whole = len(literal) > len(edge) and literal.endswith(edge[-1])
-        value, end = (literal[len(edge) : -1], edge[-1]) if is_whole else (literal[len(edge) :], "")
-        is_option = "=>" in between or name[:1] in ("'", '"') or not between.strip()
-        is_secret = bool(name and between) and (
-            self._names_secret(name) or (is_option and bool(_pattern(self.addresses).search(name)))
-        )
-        return f"{edge}{REDACTED if is_secret else self.message(value)}{end}"
+        Args:
+            is_code: only what is in quotes; `a.password = b.hash` compares columns.
+        """
+        shown, at = list[str](), 0
+        while (found := _BEFORE.search(text, at)) is not None:
+            shown.append(text[at : found.end()])
+            at = found.end()
+            may_have = not is_code or text.startswith(("'", '"'), at)
+            value = _VALUE.match(text, at) if may_have and self._names_secret(found[1]) else None
+            if value is None or (is_code and not value["quote"]):
+                continue
+            edge = value["edge"] or value["quote"] or ""
+            begin, end = at + len(edge), value.end()
+            if value["edge"] and edge[0] != "\\" and (begin == len(text) or _AFTER_NOTHING.match(text, begin)):
+                end = len(text)  # nothing between two quotes, or something between doubled ones: who knows where it ends
+            if begin < len(text) and not text.startswith(REDACTED, begin):
+                shown += [edge, REDACTED]
+                at = end
+        return "".join([*shown, text[at:]])
+
+
+class _Statement:
+    """A statement on its way to being shown, token by token.
+
+    What follows the name of a secret is hidden up to the end of that expression: the next comma, bracket or word such as AND.
+    """
+
+    def __init__(self, show: Redaction) -> None:
+        self._show = show
+        self._shown: list[str] = []
+        self._name = ""  # the last word, or the value of the last literal
+        self._between = ""  # the signs and spaces after it
+        self._run: list[tuple[int, str, str, str]] = []  # literals that are one string: where shown, edge, value, edge
+        self._hides = False
+        self._depth = 0  # of brackets, since it hides
+
+    def take(self, token: re.Match[str]) -> None:
+        """Take the next token."""
+        kind, piece = token.lastgroup, token[0]
+        if kind in ("literal", "dollars"):
+            self._literal(piece)
+        elif kind == "comment":
+            self._shown.append(self._show.message(piece))
+        elif kind == "space":
+            self._shown.append(piece)
+            self._between += piece[:1]
+        elif kind == "sign":
+            self._sign(piece)
+        else:
+            self._word(piece, is_name=kind == "name")
+
+    def end(self) -> str:
+        """The statement as it is shown."""
+        self._end_run()
+        return "".join(self._shown)
+
+    def _literal(self, piece: str) -> None:
+        found = _EDGES.match(piece)
+        assert found is not None
+        edge = found[0]
+        close = edge if edge[0] == "$" else edge[-1]
+        is_whole = len(piece) >= len(edge) + len(close) and piece.endswith(close)
+        value, close = (piece[len(edge) : len(piece) - len(close)], close) if is_whole else (piece[len(edge) :], "")
+        if not self._hides and self._name and self._between and not self._between.strip():  # OPTIONS (password 'p4ss')
+            self._hide_if(self._show.names_secret(self._name, is_option=True))
+        self._run.append((len(self._shown), edge, value, close))
+        self._shown.append(f"{edge}{REDACTED if self._hides else self._show.message(value)}{close}")
+        self._name, self._between = value, ""
+
+    def _sign(self, piece: str) -> None:
+        self._shown.append(piece)
+        is_literal = bool(self._run)
+        if is_literal and piece != "||":
+            self._name = "".join(value for _, _, value, _ in self._run)
+        if piece != "||":
+            self._end_run()
+        if piece == "," and self._hides and not self._depth:
+            self._hides = False
+        if not self._hides and self._name and not self._between.strip():
+            is_pair = piece in (",", ":", "||")
+            is_option = not is_pair and (is_literal or piece == "=>")
+            self._hide_if((is_literal or not is_pair) and self._show.names_secret(self._name, is_option))
+        self._between += piece
+
+    def _word(self, piece: str, is_name: bool) -> None:
+        self._end_run()
+        if self._hides:
+            self._brackets(piece)
+        is_number = piece.isdigit() and self._hides and self._between[:1] != ""
+        self._shown.append(f"'{REDACTED}'" if is_number else piece)
+        self._name, self._between = (piece if is_name else ""), ""
+
+    def _brackets(self, piece: str) -> None:
+        self._depth += {"(": 1, ")": -1}.get(piece, 0)
+        if self._depth < 0 or piece == ";" or (not self._depth and piece.lower() in _ENDS):
+            self._hides = False
+
+    def _hide_if(self, is_secret: bool) -> None:
+        if is_secret:
+            self._hides, self._depth = True, 0
+
+    def _end_run(self) -> None:
+        """Look at literals that Spark joins as the one string that they are."""
+        run, self._run = self._run, []
+        if len(run) < 2:
+            return
+        whole = "".join(value for _, _, value, _ in run)
+        if self._show.message(whole) != whole:
+            hidden = run
+        elif self._show.names_secret(whole):
+            hidden = run[1:]
+        else:
+            return
+        for at, edge, _, close in hidden:
+            self._shown[at] = f"{edge}{REDACTED}{close}"
+
+
+_of_application = Redaction()  # a process has one application
+
+
+def use_patterns(names: str) -> None:
+    """Redact errors and logs of this process by its application's own pattern, from now on."""
+    global _of_application  # loggers and errors know no session
+    _of_application = Redaction(names)
+
+
+def of_application() -> Redaction:
+    """What this process's application takes for a secret; for errors and logs, which come from any of its sessions."""
+    return _of_application
 
 
 class RedactedFormatter(logging.Formatter):
     """Formats what is logged, tracebacks too, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return Redaction().message(super().format(record))
+        return of_application().message(super().format(record))

@@ -12,6 +12,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from sqlext.detect import Token, tokens
 from sqlext.errors import KeyedFunctionError, PartitionFunctionError, Position, SqlextError
 from sqlext.jvm import reason_of
+from sqlext.redaction import of_application
 from sqlext.reference import near_statement
 
 
@@ -181,7 +182,7 @@ def problem_of(error: BaseException) -> Problem:
             text = text[: match.start()]
     lines = [each.strip() for each in _SQLSTATE.sub("", text).splitlines()]
     message = "\n".join(each for each in lines if each and not each.startswith(_NOISE))
-    return Problem(message or type(error).__name__, line, column)
+    return Problem(of_application().message(message) or type(error).__name__, line, column)
 
 
 def _text_of(error: BaseException) -> str:

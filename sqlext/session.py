@@ -21,9 +21,11 @@ from sqlext import jars, job_sql, kafka, parser
 from sqlext.bounded import END_OF_STREAM
 from sqlext.commands import Commands
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
+from sqlext.execution.home import close_home
 from sqlext.execution.host import FlowHost
 from sqlext.functions import FUNCTIONS, PythonFunction, Reduction
 from sqlext.jvm import clone_session
+from sqlext.live import sweep_live
 from sqlext.option_levels import resolve_levels, session_levels
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, JOB_RECOVERY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
@@ -62,6 +64,7 @@ class _Installed:
         """The host of this application's flows; the lock makes sure that there is one."""
         with self.lock:
             if self.host is None:
+                close_home(HadoopPath(self.session, home_of(self.session)))
                 self.host = FlowHost(self.session, home_of(self.session))
             return self.host
 
@@ -168,6 +171,8 @@ def enable(spark: SparkSession) -> SparkSession:
         installed.add_function(function)
     atexit.register(disable, session)
     home = HadoopPath(session, home_of(session))
+    close_home(home)
+    sweep_live(home)
     if home.child("registry").exists():
         taken = installed.get_host().take_up()
         if taken:

@@ -15,6 +15,7 @@ from sqlext.cancellation import canceled_by
 from sqlext.detect import is_ours
 from sqlext.errors import UnsupportedError
 from sqlext.interrupts import Interrupts
+from sqlext.jvm import redaction
 from sqlext.live import LiveQuery
 from sqlext.output import ROW_LIMIT, LiveBatch, Result, fetch
 from sqlext.progress import TaskCounts
@@ -126,7 +127,7 @@ class StatementRunner:
     def _execute(
         self, text: str, group: str, canceled: threading.Event, limit: int, show: Callable[[LiveBatch], None] | None
     ) -> Result:
-        description = " ".join(text.split())[:200]
+        description = " ".join(redaction(self._spark).sql(text).split())[:200]  # for Spark's UI and event log
         self._spark.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
         with canceled_by(canceled):
             frame = self._spark.sql(text)

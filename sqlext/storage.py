@@ -106,6 +106,15 @@ class HadoopPath:
         except OSError as error:
             raise SetupError(f"The folder {self.location} cannot be created: {error.strerror}.") from None
 
+    def close_to_others(self) -> None:
+        """The same of a folder that is there; one that is not stays away.
+
+        Raises:
+            SetupError: its mode cannot be changed.
+        """
+        if self._local is not None and self._local.is_dir():
+            self.make_private()
+
     @property
     def _local(self) -> Path | None:
         """Its path on this machine; None when it lies elsewhere."""
@@ -150,6 +159,10 @@ class HadoopPath:
             stream.cancel()
             raise
         stream.close()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        """Close a file on this machine to others, which Hadoop has made for all to read."""
         if (place := self._local) is not None:
             for file in (place, place.with_name(f".{place.name}.crc")):
                 with suppress(FileNotFoundError):  # not every file has a checksum beside it
@@ -177,6 +190,7 @@ class HadoopPath:
             if isinstance(error, Py4JJavaError) and "FileAlreadyExists" in str(error.java_exception.getClass().getName()):
                 return False
             raise SetupError(f"The file {self.location} cannot be written: {reason_of(error)}.") from None
+        self._close_file()
         return True
 
     def _link_text(self, place: Path, text: str) -> bool | None:

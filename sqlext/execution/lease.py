@@ -10,15 +10,12 @@ import uuid
 
 from sqlext.errors import NotFoundError
 from sqlext.execution.event_log import Folder
+from sqlext.execution.home import make_home
 from sqlext.storage import HadoopPath
 
 BEAT_SECONDS = 5.0
 """How often a host writes its file."""
 _DEAD_AFTER = 30.0
-
-
-_FOLDERS = ("flows", "hosts")
-"""Private each, as the folder of jobs is, for a home may be a folder that others use as well."""
 
 
 class Lease:
@@ -43,8 +40,7 @@ class Lease:
         if time.monotonic() - self._beaten < BEAT_SECONDS:
             return
         if not self.has_begun:
-            for folder in (self._home, *(self._home.child(name) for name in _FOLDERS)):
-                folder.make_private()
+            make_home(self._home)
         self._beaten = time.monotonic()
         beat = {"host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
         self._folder.child(self.host_id).write_text(json.dumps(beat))

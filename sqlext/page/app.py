@@ -1,13 +1,15 @@
-"""The page's web application: GET and HEAD only, each answer made of a snapshot by a thread of its own."""
+"""The page's web application: to be read, but for the form of traces; snapshots are made by threads of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qs
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -18,7 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from sqlext.errors import NotFoundError, SetupError, SqlextError, WaitTimeoutError
-from sqlext.page.guard import Guard
+from sqlext.page.guard import TRACE, Guard
 from sqlext.page.painter import WIDTHS, flushes_chart, timeline_chart
 from sqlext.page.render import REFRESH_SECONDS, Chart, Renderer, asset, data_uri
 from sqlext.page.snapshot import FlowDetail, JobDetail, Overview, Trace
@@ -28,6 +30,8 @@ T = TypeVar("T")
 Detail = FlowDetail | JobDetail
 
 _SVG = "image/svg+xml"
+_MOST_BYTES = 250_000
+"""Of a form: a statement of `trace.MOST_CHARACTERS`, with each of them escaped, and some more for a refusal that says so."""
 
 
 class Source(Protocol):
@@ -60,6 +64,7 @@ class PageApp:
         self._looks = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-look")
         self._traces = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-trace")
         self._draws = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-draw")
+        self._token = secrets.token_urlsafe()  # it stands in the form, which no other site can read
         get = ["GET"]  # HEAD comes with it
         routes = [
             Route("/", self._overview, methods=get),
@@ -69,7 +74,8 @@ class PageApp:
             Route("/jobs/{id}", self._job, methods=get),
             Route("/jobs/{id}/chart-{width}.svg", self._job_chart, methods=get),
             Route("/jobs/{id}/report.html", self._job_report, methods=get),
-            Route("/trace", self._trace, methods=get),
+            Route(TRACE, self._trace_form, methods=get),
+            Route(TRACE, self._trace, methods=["POST"]),
             Route("/style.css", _constant(self._renderer.style, "text/css"), methods=get),
             Route("/icon.svg", _constant(asset("icon.svg"), _SVG), methods=get),
         ]
@@ -109,10 +115,18 @@ class PageApp:
             return self._renderer.flow(overview, detail, charts, refresh, is_saved)
         return self._renderer.job(overview, detail, charts, refresh, is_saved)
 
+    async def _trace_form(self, request: Request) -> Response:
+        """The form, maybe with a statement. It traces nothing: any site can send somebody here."""
+        return HTMLResponse(self._renderer.trace(self._token, request.query_params.get("sql", "")))
+
     async def _trace(self, request: Request) -> Response:
-        sql = request.query_params.get("sql", "")
-        made = (lambda: self._renderer.trace(self._source.trace(sql))) if sql.strip() else (lambda: self._renderer.trace(None))
-        return HTMLResponse(await self._on(self._traces, made))
+        form = await _form(request)
+        if not secrets.compare_digest(form.get("token", "").encode(), self._token.encode()):
+            raise HTTPException(403)
+        sql = form.get("sql", "")
+        if not sql.strip():
+            return HTMLResponse(self._renderer.trace(self._token))
+        return HTMLResponse(await self._on(self._traces, lambda: self._renderer.trace(self._token, sql, self._source.trace(sql))))
 
     # Charts, which come after the page that shows them.
 
@@ -182,6 +196,11 @@ class PageApp:
 
 
 _REFUSALS = {
+    403: (
+        "Refused",
+        "This form is of another process than the page is now. Open “Trace a statement” and send it from there.",
+    ),
+    413: ("Refused", "The form is too large."),
     404: ("Not found", "There is no such page."),
     503: ("Not now", "The process cannot tell now."),
 }
@@ -210,6 +229,21 @@ def saved(renderer: Renderer, overview: Overview, detail: Detail, draw: Draw) ->
     if isinstance(detail, FlowDetail):
         return renderer.flow(overview, detail, charts, is_saved=True)
     return renderer.job(overview, detail, charts, is_saved=True)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form.
+
+    Raises:
+        HTTPException: 413 when it is too large.
+    """
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > _MOST_BYTES:
+            raise HTTPException(413)
+    fields = parse_qs(found.decode("ascii", "replace"), max_num_fields=10)
+    return {name: values[0].replace("\r\n", "\n") for name, values in fields.items()}
 
 
 def _refresh(request: Request) -> int:

@@ -14,13 +14,15 @@ _HEADERS = {
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",  # a statement stands in the address of its trace
+    "referrer-policy": "same-origin",  # none for others; without any, browsers would call the origin of a form `null`
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 _IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 """A chart has its colours in a style of its own, and matters where it is opened alone."""
+TRACE = "/trace"
+"""The one path that takes a form."""
 _HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:\[\]]*)(?::\d{1,5})?")
 
 
@@ -31,8 +33,9 @@ class Guard:
     site asks for through a name of its own, whatever that points to, is refused.
 
     Another site's page may link here, and a person may follow the link; it may not ask for anything by itself, under whatever
-    name. Browsers say which is which, to localhost and over https (W3C's Fetch Metadata Request Headers); to an IP address over
-    plain http they do not.
+    name. Browsers say which is which, to localhost and over https (W3C's Fetch Metadata Request Headers). To an IP address over
+    plain http they name the other site at most, and then a link is refused too; it may hide its name, so that what takes work
+    needs a token besides, which stands in the page's own form.
 
     Args:
         hosts: the names known, in lower case.
@@ -60,12 +63,14 @@ class Guard:
             refusal = PlainTextResponse("This page is not served under that name.\n", 421)
             await refusal(scope, receive, guarded)
             return
-        if not _is_own_or_a_link(Headers(scope=scope)):
+        if not _is_own_or_a_link(scope["method"], Headers(scope=scope)):
             refusal = PlainTextResponse("Another site's page may link to this one, and ask for nothing itself.\n", 403)
             await refusal(scope, receive, guarded)
             return
-        if scope["method"] not in ("GET", "HEAD"):
-            refusal = PlainTextResponse("The page is for reading: GET and HEAD only.\n", 405, {"allow": "GET, HEAD"})
+        methods = ("GET", "HEAD", "POST") if scope["path"] == TRACE else ("GET", "HEAD")
+        if scope["method"] not in methods:
+            allowed = ", ".join(methods)
+            refusal = PlainTextResponse(f"The page is for reading: {allowed} only.\n", 405, {"allow": allowed})
             await refusal(scope, receive, guarded)
             return
         await self._app(scope, receive, guarded)
@@ -82,12 +87,15 @@ class Guard:
         return True
 
 
-def _is_own_or_a_link(headers: Headers) -> bool:
+def _is_own_or_a_link(method: str, headers: Headers) -> bool:
     """Whether a request comes from this page, from a person who typed or followed its address, or from no browser at all."""
-    origin, host = headers.get("origin"), headers.get("host", "")
-    if origin is not None and origin.lower().partition("://")[2] != host.lower():
+    host = headers.get("host", "").lower()
+    if any(origin.lower().partition("://")[2] != host for origin in headers.getlist("origin")):
         return False
+    is_from_here = all(referer.lower().partition("://")[2].split("/")[0] == host for referer in headers.getlist("referer"))
     if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
-        return True
+        return is_from_here
+    if method == "POST":
+        return False
     followed = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document", "sec-fetch-user": "?1"}
     return all(headers.get(name) == value for name, value in followed.items())

@@ -102,9 +102,14 @@ class Renderer:
         values = {"job": job, "charts": charts, "refresh": refresh, "path": f"/jobs/{job.summary.id}"}
         return self._page("job.html", "", is_saved, **values, **_seen(overview))
 
-    def trace(self, trace: Trace | None) -> str:
-        """The form, and what becomes of the statement in it."""
-        return self._page("trace.html", "trace", trace=trace)
+    def trace(self, token: str, statement: str = "", trace: Trace | None = None) -> str:
+        """The form, and what becomes of the statement in it.
+
+        Args:
+            token: which the form sends along.
+            statement: in the form.
+        """
+        return self._page("trace.html", "trace", token=token, statement=statement, trace=trace)
 
     def error(self, heading: str, message: str) -> str:
         """What went wrong."""

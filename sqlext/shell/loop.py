@@ -24,7 +24,7 @@ from sqlext.embedded import java_has_ended
 from sqlext.errors import SyntaxProblem, did_you_mean
 from sqlext.output import LiveBatch, Result
 from sqlext.progress import Statuses, display
-from sqlext.redaction import Redaction
+from sqlext.redaction import of_application
 from sqlext.runner import ExitCode, Runner
 from sqlext.script import Problem, ScriptStatement, report, split
 from sqlext.shell import meta
@@ -155,7 +155,7 @@ class Shell:
         except KeyboardInterrupt as interrupt:
             self._printer.note(str(interrupt))
         except Exception as error:
-            logger.exception("statement failed: %s", Redaction().sql(statement.text))
+            logger.exception("statement failed: %s", of_application().sql(statement.text))
             self._printer.error(report(name, text, statement, self._with_near_table(self._runner.problem(error))))
         finally:
             self._names.forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable
@@ -11,15 +12,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
+from sqlext.execution.lease import Lease
 from sqlext.interrupts import Interrupts
-from sqlext.live import output_mode
+from sqlext.live import output_mode, sweep_live
 from sqlext.output import LiveBatch
 from sqlext.plan import OutputMode
 from sqlext.session import home_of
 from sqlext.statement_run import StatementRunner
 from sqlext.storage import HadoopPath
 from tests.integration.test_cli import run
-from tests.integration.workshop import Workshop
+from tests.integration.workshop import Workshop, local
 from tests.java import java_options
 from tests.support import eventually
 from tests.terminal import Terminal
@@ -66,6 +68,24 @@ def test_rows_are_shown_as_they_come_and_nothing_is_kept(sql: Workshop) -> None:
     assert checkpoints(sql.spark) == []
     assert sql.spark.streams.active == []
     assert sql("SHOW FLOWS") == []
+
+
+def test_what_a_killed_process_left_goes_and_what_others_show_stays(sql: Workshop) -> None:
+    sql.source()
+    home = HadoopPath(sql.spark, home_of(sql.spark))
+    other, killed = Lease(home), Lease(home)
+    other.beat()
+    killed.beat()
+    beat = json.loads(home.child("hosts", killed.host_id).read_text())
+    home.child("hosts", killed.host_id).write_text(json.dumps(beat | {"at": 0}))
+    for name in (other.host_id, killed.host_id, "of-no-host"):
+        home.child("live", name, "offsets").make()
+    shown_until(sql.spark, "SELECT k FROM STREAM ev", [])
+    assert checkpoints(sql.spark) == [other.host_id]
+    assert home.child("hosts").names() == [other.host_id]
+    assert oct(local(home.location + "/live").stat().st_mode & 0o777) == "0o700"
+    sweep_live(home)
+    assert checkpoints(sql.spark) == [other.host_id]
 
 
 def test_an_aggregate_shows_the_groups_that_change_and_an_ordered_one_all(sql: Workshop) -> None:

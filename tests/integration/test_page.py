@@ -144,6 +144,7 @@ def assert_tells(page: Page, url: str) -> None:
     assert flushes.get_by_role("row").count() == 3, "a heading and two flushes"
     assert page.get_by_text("1. having_to_column").is_visible()
     page.get_by_role("link", name="Trace this statement").click()
+    page.get_by_role("button", name="Trace").click()
     assert page.get_by_role("heading", name="Buffering").is_visible()
     assert page.get_by_text("Buffered: Aggregate is output-idempotent").is_visible()
     page.get_by_label("Statement").fill("SELECT 1")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sqlext.page.collect import Collector
+from sqlext.storage import HadoopPath
 from tests.integration.workshop import Workshop, local
 
 SECRET = "k3y"
@@ -75,6 +76,26 @@ def test_a_home_that_was_open_is_closed(sql: Workshop) -> None:
     sql.source()
     sql("CREATE STREAMING TABLE t AS SELECT k FROM STREAM ev")
     assert oct(home.stat().st_mode & 0o777) == "0o700"
+
+
+def test_a_home_that_was_open_is_closed_before_anything_is_made(sql: Workshop) -> None:
+    home = local(sql.host.home)
+    for folder in (home, home / "registry", home / "live"):
+        folder.mkdir(mode=0o755)
+    sql.crash()
+    sql.take_up()
+    assert sql("SHOW FLOWS") == []
+    assert {oct(folder.stat().st_mode & 0o777) for folder in (home, home / "registry", home / "live")} == {"0o700"}
+
+
+def test_files_are_their_owner_s_where_there_are_no_hard_links(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HadoopPath, "_link_text", lambda *_: None)
+    home = HadoopPath(sql.spark, sql.host.home)
+    home.make_private()
+    assert home.child("some", "file").create_text("x")
+    assert not home.child("some", "file").create_text("y")
+    assert home.child("some", "file").read_text().strip() == "x"
+    assert modes(local(home.location) / "some") == {"0o600"}
 
 
 def test_a_failure(sql: Workshop) -> None:

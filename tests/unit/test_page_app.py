@@ -45,6 +45,12 @@ class Elements(HTMLParser):
         return [attributes for name, attributes in self.found if name == tag]
 
 
+def token_of(client: TestClient) -> str:
+    """What the page's own form sends along."""
+    fields = {str(each["name"]): str(each["value"]) for each in Elements(client.get("/trace").text).of("input")}
+    return fields["token"]
+
+
 def text_of(html: str) -> str:
     """What a reader sees, roughly."""
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
@@ -102,7 +108,7 @@ def test_every_answer_has_its_headers(client: TestClient, path: str) -> None:
     assert "script" not in policy
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["referrer-policy"] == "same-origin"
     assert "server" not in headers
 
 
@@ -193,7 +199,7 @@ def test_when_spark_is_gone_it_says_so(client: TestClient, pages: MadePages, cap
 
 def test_a_trace_of_what_is_not_ours_of_what_is_wrong_and_of_nothing(client: TestClient) -> None:
     def traced(sql: str) -> str:
-        return text_of(client.get("/trace", params={"sql": sql}).text)
+        return text_of(client.post("/trace", data={"sql": sql, "token": token_of(client)}).text)
 
     assert "reaches Spark byte for byte" in traced("SELECT 1")
     wrong = "CREATE STREAMING TABLE t AS\nSELECT /*+ FLUSH_INTERVALL('1 s') */ k, count(*) AS n FROM STREAM e GROUP BY k"

@@ -29,7 +29,31 @@ SHOW = Redaction()
         "LOCATION 'wasbs://c@shop.blob.core.windows.net/t?sv=2024&sig=k3y&se=2025'",
         "TBLPROPERTIES ('fs.azure.account.key.shop' = 'k3y')",
         "SET `spark.hadoop.fs.s3a.secret.key` = 'k3y'",
+        "SET spark.hadoop.fs.s3a.secret.key=k3y",
+        "-- it's\nset spark.my.password = a k3y; SELECT 1",
         "OPTIONS (address = 'jdbc:oracle:thin:scott/k3y@db:1521:shop')",
+        "STREAM t WITH ('es.net.http.auth.pass'='k3y')",
+        "STREAM t WITH ('access_key' = 'k3y')",
+        "STREAM t WITH ('access-key' = 'k3y')",
+        "STREAM t WITH (dbPass => 'k3y')",
+        "SELECT from_json(j, 's', map('password','k3y')) FROM t",
+        "SELECT map('a', 'b', 'password', concat('k', '3y', 'k3y')) FROM t",
+        "STREAM t WITH ('password' = 'a' 'k3y')",
+        "STREAM t WITH ('password' = 'a' /* and */ 'k3y')",
+        "STREAM t WITH ('pass' 'word' = 'k3y')",
+        "STREAM t WITH ('address' = 'jdbc:mysql://ann:k3' 'y@db/k3y@db')",
+        "SELECT 'password=' || 'k3y'",
+        "STREAM t WITH ('password' = $$k3y$$)",
+        "STREAM t WITH ('password' = $a$k3'y$$k3y$a$)",
+        "STREAM t WITH ('password' = U&'k3y')",
+        "STREAM t WITH ('pattern' = r'\\', 'password' = 'k3y')",
+        "EXECUTE IMMEDIATE 'SELECT * FROM STREAM t WITH (''password'' = ''k3y'')'",
+        "EXECUTE IMMEDIATE 'SELECT map(''password'', ''k3y'')'",
+        "STREAM t WITH ('at' = 'https://k3y@host/x')",
+        "STREAM t WITH ('at' = 'https://k3y:@host/x')",
+        "STREAM t WITH ('header' = 'Bearer k3y')",
+        "STREAM t WITH ('header' = 'Authorization: Basic k3y')",
+        "SELECT 1 /* a /* b */ it's */ FROM STREAM t WITH ('password' = 'k3y')",
     ],
 )
 def test_secrets_in_statements(text: str) -> None:
@@ -48,6 +72,9 @@ def test_secrets_in_statements(text: str) -> None:
         "read_kafka(subscribe => 'orders', `kafka.security.protocol` => 'SASL_SSL')",
         "LOCATION 'abfss://container@shop.dfs.core.windows.net/t'",
         "SELECT get_json_object(j, '$.a:b') FROM t WHERE x = 'http://host:8080/path'",
+        "SET spark.sql.session.timeZone = UTC",
+        "SELECT token = b.token AND name = 'x', coalesce(token, 'y') FROM t WHERE mail = 'ann@example.com'",
+        "SELECT map('a', 'b'), 'a' 'b', split(x, '://'), $$it's$$ FROM t GROUP BY token HAVING count(*) = 5",
     ],
 )
 def test_all_else_stays(text: str) -> None:
@@ -88,13 +115,39 @@ def test_settings(key: str, value: str, is_secret: bool) -> None:
         ("STREAM t WITH ('password' => 'k3y')", f"STREAM t WITH ('password' => '{REDACTED}')"),
         ("Syntax error at 'token': extra input", "Syntax error at 'token': extra input"),
         ("The token expired at http://[::1]:80/x", "The token expired at http://[::1]:80/x"),
+        ("Spark's state WITH ('password' = 'k3y')", f"Spark's state WITH ('password' = '{REDACTED}')"),
+        ("no answer (Authorization: Bearer k3y)", f"no answer (Authorization: {REDACTED}"),
+        ("https://k3y@host refused", f"https://{REDACTED}@host refused"),
+        ("password='', secret=''k3y''", f"password=''{REDACTED}"),
     ],
 )
 def test_messages(text: str, shown: str) -> None:
     assert SHOW.message(text) == shown
 
 
-@pytest.mark.parametrize("piece", ["'", "`", '"', "\\'", "a'", "://a:", "'a' ", "password=", "x = ", "a"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "'",
+        "`",
+        '"',
+        "\\'",
+        "a'",
+        "://a:",
+        "'a' ",
+        "password=",
+        "x = ",
+        "a",
+        "$",
+        "$a$",
+        "password=''",
+        "password,'",
+        "bearer ",
+        "basic a",
+        "authorization:",
+        "|| 'a' ",
+    ],
+)
 def test_no_text_takes_long(piece: str) -> None:
     """As one that was written to exhaust the host."""
     text, started = piece * 30_001, time.process_time()

@@ -16,6 +16,7 @@ from sqlext.grouping_sets import count_grouping_sets
 from sqlext.options import Given, Level
 from sqlext.page import render
 from sqlext.page.app import PageApp
+from sqlext.page.snapshot import Trace
 from sqlext.page.trace import SessionOptions, trace
 from sqlext.page.tracer import Tracer
 from sqlext.plan import Firing
@@ -83,6 +84,25 @@ def test_a_cube_over_24_columns_is_refused_with_its_number(query: str) -> None:
         plan_flow(flow.query, rules_in_force())
     with pytest.raises(UnsupportedError, match=r"^This GROUP BY has 16,777,216 grouping sets; 4,096 are allowed at most"):
         plan_bounded(job.query, rules_in_force(), is_sorted=True)
+
+
+CUBES = "SELECT count(*) AS n FROM e GROUP BY CUBE (a, b, c, d, e, f, g, h, i, j, k)"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT n FROM ({CUBES}) x UNION ALL SELECT n FROM ({CUBES}) x UNION ALL {CUBES}",
+        f"WITH w AS ({CUBES}) SELECT * FROM w a, w b, w c",
+        f"WITH w AS ({CUBES}), x AS (SELECT * FROM w a, w b) SELECT * FROM x a, w b",
+        f"SELECT count(*) AS n FROM e WHERE a IN ({CUBES}) AND b IN ({CUBES}) AND c IN ({CUBES})",
+    ],
+)
+def test_many_cubes_in_one_statement_are_refused_with_their_sum(query: str) -> None:
+    flow = grammar.parse(f"CREATE STREAMING TABLE t AS {query.replace('FROM e', 'FROM STREAM e', 1)}")
+    assert isinstance(flow, CreateStreamingTable)
+    with pytest.raises(UnsupportedError, match=r"statement has 6,144 grouping sets; 4,096 are allowed at most"):
+        plan_flow(flow.query, rules_in_force())
 
 
 def test_the_largest_cube_that_is_allowed_is_planned() -> None:
@@ -242,3 +262,54 @@ def test_what_another_site_asks_for_is_refused_under_every_host(
     if headers.get("origin", "").startswith("http://127"):
         asked["origin"] = f"http://{host}"
     assert client.get("/trace", params={"sql": COUNT}, headers=asked).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"referer": "http://{host}/flows/f1"}, 200),
+        ({"referer": "https://evil.example.com/"}, 403),
+        ({"referer": "https://evil.example.com/http://{host}/"}, 403),
+        ({"referer": "https://wiki.example.com/", "sec-fetch-site": "cross-site", **FOLLOWED}, 200),
+    ],
+)
+@pytest.mark.parametrize("host", ["localhost:8080", "192.168.7.9:8080"])
+def test_who_is_sent_by_another_site_is_refused_but_for_links(
+    client: TestClient, host: str, headers: dict[str, str], status: int
+) -> None:
+    asked = {"host": host, **{name: value.format(host=host) for name, value in headers.items()}}
+    assert client.get("/", headers=asked).status_code == status
+
+
+class _Traced(MadePages):
+    """Counts traces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statements: list[str] = []
+
+    def trace(self, text: str) -> Trace:
+        self.statements.append(text)
+        return super().trace(text)
+
+
+def test_only_the_page_s_own_form_makes_it_trace() -> None:
+    """An image or form of another site's page, to an IP address over plain http, may come without any header that tells."""
+    pages = _Traced()
+    app = PageApp(pages, no_drawing, frozenset())
+    client = TestClient(app.asgi, base_url="http://192.168.7.9:8080", raise_server_exceptions=False)
+    try:
+        form = client.get("/trace", params={"sql": COUNT})
+        assert COUNT in form.text
+        assert client.post("/trace", data={"sql": COUNT}).status_code == 403
+        assert client.post("/trace", data={"sql": COUNT, "token": "x"}).status_code == 403
+        assert client.post("/trace", content=b"x" * 300_000).status_code == 413
+        assert pages.statements == []
+
+        token = form.text.split('name="token" value="')[1].split('"')[0]
+        sent = {"sql": COUNT.replace(" AS ", "\r\nAS ", 1), "token": token}
+        assert client.post("/trace", data=sent, headers={"sec-fetch-site": "cross-site", **FOLLOWED}).status_code == 403
+        assert client.post("/trace", data=sent, headers={"origin": "http://192.168.7.9:8080"}).status_code == 200
+        assert pages.statements == [COUNT.replace(" AS ", "\nAS ", 1)]
+    finally:
+        app.close()
