@@ -325,7 +325,8 @@ def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan)
         alone = stages if plan.stages else [each.sql for each in plan.queries]  # all else reads what only `own` knows
         texts = [bounded_sql.without_clauses(query.source), *alone]
         return next((text for text in texts if _is_refused(own, text)), None)
-    return None
+    stands_alone = plan.is_sparks_own and not plan.stages and not plan.hybrids  # those are views that only `own` knows
+    return plan.written if stands_alone and queries.is_wrong_as_written(own, plan) else None
 
 
 def _is_refused(spark: SparkSession, sql: str) -> bool:

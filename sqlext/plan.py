@@ -281,7 +281,9 @@ class FlowPlan:
             when `sql` makes them.
         stages: the bounded queries that end before the streaming ones start, each behind those that it reads.
         hybrids: the hybrid sources.
-        written: the query as it was before the rules of aggregates: its columns have the names and types that Spark gives it.
+        having: the condition of HAVING, as the user wrote it, where it is a column of `sql`.
+        written: the query as the user wrote it, without what only sqlext reads: its columns have the types that Spark gives them.
+        is_sparks_own: whether Spark can make sense of `written`, unless it is wrong.
     """
 
     sql: str
@@ -296,7 +298,9 @@ class FlowPlan:
     above: str = ""
     stages: tuple[BoundedStage, ...] = ()
     hybrids: tuple[HybridSource, ...] = ()
+    having: str = ""
     written: str = ""
+    is_sparks_own: bool = False
 
     @property
     def queries(self) -> tuple[MaintainedAggregate, ...]:

@@ -47,7 +47,7 @@ def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
         session.createDataFrame([], result.schema).createOrReplaceTempView(stage.name)
     for hybrid in plan.hybrids:
         show_hybrid(session, hybrid)
-    streams = tuple(_analysed(session, query.sql) for query in plan.queries)
+    streams = tuple(_analysed(session, query.sql, plan.having) for query in plan.queries)
     if not plan.above:
         return Analysed(streams, None)
     empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
@@ -58,12 +58,22 @@ def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> No
     """Raise UnsupportedError when a column of a plan has another type than the same column of the query as written.
 
     Rules keep types. That is looked at once more, since a column of another type is an answer that is wrong without a word.
+
+    Raises:
+        AnalysisException: Spark's, when it refuses a query that none but its own syntax is in.
     """
     try:
         written = session.sql(plan.written).schema
-    except AnalysisException:  # only our rules make sense of it, as of first_value(v ORDER BY ts)
-        return
+    except AnalysisException as error:
+        if plan.is_sparks_own and not _is_about_streams(error):
+            raise
+        return  # only our rules make sense of it, as of first_value(v ORDER BY ts)
     fields = [field for field in analysed.output.schema if field.name != QUALIFIES]
+    if len(fields) != len(written):
+        raise UnsupportedError(
+            f"The query has the columns {', '.join(written.names)} in Spark, and would have "
+            f"{', '.join(field.name for field in fields)} here. Name them in its select list, and please report this."
+        )
     for expected, found in zip(written, fields, strict=True):
         if expected.dataType.simpleString() != found.dataType.simpleString():
             raise UnsupportedError(
@@ -72,19 +82,35 @@ def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> No
             )
 
 
-def _analysed(session: SparkSession, sql: str) -> DataFrame:
+def is_wrong_as_written(session: SparkSession, plan: FlowPlan) -> bool:
+    """Whether none but Spark's own syntax is in a query, and Spark refuses it, also as a batch."""
+    if not plan.is_sparks_own:
+        return False
+    try:
+        session.sql(plan.written)
+    except AnalysisException as error:
+        return not _is_about_streams(error)
+    return False
+
+
+def _is_about_streams(error: AnalysisException) -> bool:
+    """Whether Spark's reason may be that a stream is read, as in a subquery: a batch query may do what a stream may not."""
+    condition = error.getCondition() or "_LEGACY"
+    return "STREAM" in condition or condition.startswith("_LEGACY")
+
+
+def _analysed(session: SparkSession, sql: str, having: str) -> DataFrame:
     try:
         return session.sql(sql)
     except AnalysisException as error:
-        if QUALIFIES in sql and error.getCondition() == "DATATYPE_MISMATCH.DATA_DIFF_TYPES":
+        if having and error.getCondition() == "DATATYPE_MISMATCH.DATA_DIFF_TYPES":
             # HAVING c is a column coalesce(c, FALSE) here, which Spark refuses with another error than HAVING
             parameters = error.getMessageParameters() or {}
-            condition = re.fullmatch(r'"coalesce\((.*), false\)"', parameters.get("sqlExpr", ""))
+            is_condition = re.fullmatch(r'"coalesce\((.*), false\)"', parameters.get("sqlExpr", ""), re.DOTALL)
             kind = re.fullmatch(r'\("(.*)" or "BOOLEAN"\)', parameters.get("dataType", ""))
-            if condition is not None and kind is not None:
-                text = condition[1]
+            if is_condition is not None and kind is not None:
                 raise SchemaError(
-                    f"HAVING takes a condition, and {text} is {kind[1]}. Compare it with something: HAVING {text} > 0."
+                    f"HAVING takes a condition, and {having} is {kind[1]}. Compare it with something: HAVING {having} > 0."
                 ) from None
         raise
 

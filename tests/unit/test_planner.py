@@ -721,3 +721,35 @@ def test_functions_that_only_rules_call_are_no_references() -> None:
     query = "SELECT sum(DISTINCT v) AS s, shout(max(v)) AS m FROM STREAM t"
     assert [name for name in plan(query).references.functions if name.startswith("__sqlext_")] == []
     assert "shout" in plan(query).references.functions
+
+
+@pytest.mark.parametrize(
+    ("pivot", "because"),
+    [
+        ("sum(w) FOR c IN ('a')", "PIVOT reads `w`, which is no column of the subquery before it"),
+        ("sum(x.v) FOR c IN ('a')", "PIVOT reads `x.v`, which is no column"),
+        ("sum(v) FOR c IN (1, '01')", "PIVOT names the value '01' twice."),
+        ("sum(v) FOR c IN (1e3)", "It is not clear what Spark calls the column of this value."),
+        ("sum(v) FOR c IN ('')", "It is not clear what Spark calls the column of this value."),
+        ("sum(v) FOR c IN (DATE '2026-1-1')", "It is not clear what Spark calls the column of this value."),
+        ("sum(v) FOR c IN (k)", "PIVOT over a stream takes literals behind IN, and this is none."),
+        ("sum(v) FOR k.c IN ('a')", "PIVOT over a stream stands behind a subquery with named columns, FOR one column"),
+    ],
+)
+def test_a_pivot_whose_meaning_is_not_sure_is_refused(pivot: str, because: str) -> None:
+    _, message, _ = refusal(f"SELECT * FROM (SELECT k, c, v FROM STREAM t) AS q PIVOT ({pivot})")
+    assert message.startswith(because)
+
+
+@pytest.mark.parametrize(
+    ("text", "having", "is_sparks_own"),
+    [
+        ("SELECT k, count(*) AS n FROM STREAM s GROUP BY k HAVING count(DISTINCT v)", "count(DISTINCT v)", True),
+        ("SELECT * FROM (SELECT k, c, v FROM STREAM s) PIVOT (sum(v) FOR c IN (1))", "", True),
+        ("SELECT k, first_value(v ORDER BY at) AS f FROM STREAM s GROUP BY k", "", False),
+        ("SELECT k, middle(v) AS f FROM STREAM s GROUP BY k", "", False),
+    ],
+)
+def test_the_query_as_written_is_kept_for_spark(text: str, having: str, is_sparks_own: bool) -> None:
+    found = plan(text)
+    assert (found.written, found.having, found.is_sparks_own) == (text, having, is_sparks_own)
