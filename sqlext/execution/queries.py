@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -13,7 +13,13 @@ from sqlext import jvm
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution import target
 from sqlext.execution.backlog.streams import SourceKind, leaves_of
+from sqlext.names import fold, quote_parts
 from sqlext.plan import QUALIFIES, FlowPlan, HybridSource, OutputMode
+
+_ORDERED = re.compile(r"tinyint|smallint|int|bigint|decimal\(.*\)|string|date|timestamp|timestamp_ntz|boolean|binary")
+"""Types of which every value has its place in the order, and comes back from a text as it was."""
+_PARTIAL = ("startingVersion", "startingTimestamp", "ignoreDeletes", "ignoreChanges", "skipChangeCommits", "excludeRegex")
+"""Options of a Delta stream that leave rows out which are in the table at its end, or take in rows that are not."""
 
 
 @dataclass(frozen=True)
@@ -132,24 +138,58 @@ def show_hybrid(session: SparkSession, hybrid: HybridSource) -> None:
 
     Raises:
         SchemaError: its relations have other columns, or `on` is none of them.
+        UnsupportedError: it cannot be told by `on` which rows of a relation were read before.
     """
     first, *others = (session.sql(relation.sql) for relation in hybrid.relations)
     names = first.columns
     for number, frame in enumerate(others, 2):
-        if [(f.name.lower(), f.dataType) for f in frame.schema] != [(f.name.lower(), f.dataType) for f in first.schema]:
+        if [(fold(f.name), f.dataType) for f in frame.schema] != [(fold(f.name), f.dataType) for f in first.schema]:
             raise SchemaError(
                 f"The relations of a hybrid source have the same columns. The first one of `{hybrid.alias}` has "
                 f"{first.schema.simpleString()}, number {number} has {frame.schema.simpleString()}."
             )
-    if hybrid.on and hybrid.on.lower() not in [name.lower() for name in names]:
+    if hybrid.on and fold(hybrid.on) not in map(fold, names):
         raise SchemaError(f"`{hybrid.alias}` has no column `{hybrid.on}`, which `on` names.{did_you_mean(hybrid.on, names)}")
-    for frame in (first, *others[:-1]) if hybrid.on else ():
-        if any(leaf.kind is not SourceKind.DELTA for leaf in leaves_of(frame, ())):
+    if hybrid.on:
+        _check_boundary(session, hybrid, [first, *others[:-1]])
+    first.createOrReplaceTempView(hybrid.name)
+
+
+def _check_boundary(session: SparkSession, hybrid: HybridSource, frames: Sequence[DataFrame]) -> None:
+    """See that the greatest value among the rows of each table, as it is when it was read to its end, is that of the rows read.
+
+    Args:
+        frames: the streams of all relations but the last.
+    """
+    (kind,) = {f.dataType.simpleString() for f in frames[0].schema if fold(f.name) == fold(hybrid.on)}
+    if not _ORDERED.fullmatch(kind):
+        raise UnsupportedError(
+            f"`on` of `{hybrid.alias}` names `{hybrid.on}`, which is {kind}: not all its values have a place in one "
+            "order, as NaN has none. Name a column of whole numbers, decimals, texts or times, or leave it out and put "
+            "a filter over the source."
+        )
+    for frame, relation in zip(frames, hybrid.relations, strict=False):
+        leaves = leaves_of(frame, ())
+        if any(leaf.kind is not SourceKind.DELTA for leaf in leaves) or not _is_delta_table(session, relation.name):
             raise UnsupportedError(
                 f"`on` of `{hybrid.alias}` needs Delta tables before the last relation: of others it is not known which rows "
                 "were read. Leave it out, or put a filter over the source."
             )
-    first.createOrReplaceTempView(hybrid.name)
+        given = {option for leaf in leaves for option in leaf.options}
+        if partial := next((name for name in _PARTIAL if name.lower() in given), None):
+            raise UnsupportedError(
+                f"`{partial}` of {quote_parts(relation.name)} leaves rows out, and `on` of `{hybrid.alias}` takes all rows of "
+                "the table for read. Leave one of the two out, or put a filter over the source."
+            )
+
+
+def _is_delta_table(session: SparkSession, name: tuple[str, ...]) -> bool:
+    """Whether a relation is a table, and no view over one, of whose rows more may be left out."""
+    try:
+        jvm.delta_table(session, quote_parts(name))
+    except AnalysisException:
+        return False
+    return not (len(name) == 1 and jvm.is_temporary_view(session, name[0]))
 
 
 def over(session: SparkSession, relations: Mapping[str, DataFrame], above: str) -> DataFrame:
