@@ -34,7 +34,7 @@ from sqlext.execution.mergeable import is_by_session
 from sqlext.execution.spec import StateBackend
 from sqlext.execution.state_choice import backend_of, check_sessions, check_state, no_delta_state, state_of, state_shown
 from sqlext.explain import explain_flow, explain_memory
-from sqlext.names import case_sensitive_names, quote
+from sqlext.names import quote
 from sqlext.option_levels import options_of_streams, resolve_levels, session_levels, with_level
 from sqlext.options import (
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
@@ -91,7 +91,7 @@ class Commands:
             raise
         if isinstance(statement, statements.PartitionQuery):
             return partition_sql.answer(spark, statement, spark_parse)
-        with case_sensitive_names(spark.conf.get("spark.sql.caseSensitive") == "true"):
+        with jvm.names_as_in(spark):
             found = self._answer(spark, statement, text, spark_parse)
         return found.redacted(jvm.redaction(spark)) if isinstance(found, Table) else found
 
@@ -158,7 +158,7 @@ class Commands:
         options = resolve_levels(spark, given)
         of_streams = options_of_streams(spark, plan, given)
         recorded = texts_by_level(given)
-        folds_case = spark.conf.get("spark.sql.caseSensitive") != "true"
+        folds_case = not jvm.are_names_case_sensitive(spark)
         query = normal_text(statement.query.source, folds_case)
         if isinstance(statement, statements.CreateStreamingTable):
             request = FlowRequest(
@@ -237,7 +237,7 @@ class Commands:
         if not isinstance(statement, statements.CreateStreamingTable):
             raise AssertionError("a streaming table was made by its statement")
         own = spec.levels().get(Level.PROPERTY, {})
-        with case_sensitive_names(session.conf.get("spark.sql.caseSensitive") == "true"):
+        with jvm.names_as_in(session):
             plan = self._plan(session, statement, own)
             request, _, _ = self._request(session, statement, plan, own, spec.statement)
         request = replace(request, properties={**self._host().properties_of(spec), **request.properties})

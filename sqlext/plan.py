@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from sqlext.names import fold
 from sqlext.options import Given, Level
 
 logger = logging.getLogger(__name__)
@@ -127,8 +128,8 @@ class Key:
 
     def resolve(self, output: Sequence[str]) -> tuple[str, ...]:
         """The key's columns among the query's output columns, in their spelling and order."""
-        named = {column.lower() for column in self.columns}
-        return tuple(c for c in output if (c.lower() in named) != self.all_but and c != QUALIFIES)
+        named = {fold(column) for column in self.columns}
+        return tuple(c for c in output if (fold(c) in named) != self.all_but and c != QUALIFIES)
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ class HybridSource:
 
     Attributes:
         name: of the view that the query reads, `__sqlext_hybrid_1`, ..
-        alias: what the query calls it, in lower case.
+        alias: what the query calls it, as `names.fold` gives it.
         on: the column by which a row of a later relation counts only if it is greater than all rows before; empty: all count.
     """
 

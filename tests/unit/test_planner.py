@@ -9,9 +9,11 @@ from sqlglot import exp
 
 from sqlext.dialect import parse_query, to_sql
 from sqlext.errors import OptionError, SqlextError, UnsupportedError
+from sqlext.execution.creation import sources_of
 from sqlext.explain import explain_flow
 from sqlext.functions import FUNCTIONS, PythonFunction
 from sqlext.graph import GraphBuilder
+from sqlext.names import case_sensitive_names
 from sqlext.options import Given, Level, resolve, texts_by_level
 from sqlext.plan import FlowPlan, JobGraph, Key, MaintainedAggregate, OperatorAttributes, OutputMode, Stage
 from sqlext.planner import plan_flow
@@ -170,6 +172,21 @@ def test_with_a_star_the_key_is_all_but_the_aggregates() -> None:
 def test_a_key_takes_the_outputs_spelling_and_order() -> None:
     assert Key(("A", "b")).resolve(["B", "c", "a", "__sqlext_qualifies"]) == ("B", "a")
     assert Key().resolve(["a"]) == ()
+    assert Key(("k",)).resolve(["k", "n"]) == Key(("K",)).resolve(["k", "n"]) == ("k",)
+    with case_sensitive_names(True):
+        assert Key(("k",)).resolve(["k", "K"]) == ("k",)
+        assert Key(("K",), all_but=True).resolve(["k", "K"]) == ("k",)
+
+
+@pytest.mark.parametrize("are_case_sensitive", [True, False])
+def test_streams_that_differ_by_case_are_two_where_names_do(are_case_sensitive: bool) -> None:
+    text = "SELECT T.k FROM STREAM ev WITH ('backlog.lag-threshold' = '7 min') AS T JOIN STREAM ex AS t ON T.k = t.k"
+    with case_sensitive_names(are_case_sensitive):
+        found = {source.alias: dict(source.options.get(Level.WITH, {})) for source in plan(text).graph.streams}
+        aliases = [source.alias for source in sources_of(plan(text))]
+    if are_case_sensitive:
+        assert {alias: bool(options) for alias, options in found.items()} == {"T": True, "t": False}
+    assert aliases == (["T", "t"] if are_case_sensitive else ["t", "t"])
 
 
 NO_NAME = "The column `{0}` has no name of its own. Give it one: {0} AS name."
