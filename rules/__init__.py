@@ -21,8 +21,9 @@ from sqlext.rules.remove_source_options import remove_source_options
 from sqlext.rules.stream_of_function import stream_of_function
 
 BATCHES: tuple[Batch, ...] = (
-    Batch("options", Once(), (remove_hints, remove_source_options, stream_of_function, pivot_to_filter)),
+    Batch("options", Once(), (remove_hints, remove_source_options, stream_of_function)),
     Batch("user", FixedPoint()),
+    Batch("relations", Once(), (pivot_to_filter,), Scope.RELATIONS),
     Batch(
         "streaming aggregates",
         FixedPoint(),

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+
 from sqlglot import exp
 
+from sqlext.errors import UnsupportedError
 from sqlext.names import fold
+from sqlext.rewriter import RefusalError
 from sqlext.shape import function_name, reads_stream, streaming_ctes
 
-_NULL_OF_NOTHING = frozenset("avg max mean min stddev stddev_pop stddev_samp sum var_pop var_samp variance".split())
-_COUNTS = frozenset(("count", "count_if"))  # of a group without rows of a value, PIVOT gives null and FILTER 0
+_DOUBLES = frozenset("stddev stddev_pop stddev_samp var_pop var_samp variance".split())
+_NULL_OF_NOTHING = frozenset("avg max mean min sum".split()) | _DOUBLES
+_COUNTS = frozenset(("count", "count_if"))  # 0 of nothing, where PIVOT may give null
+_TYPES_OF_NULL = "^(tinyint|smallint|int|bigint|float|double|boolean|decimal.*)$"
+"""Where all aggregates of a PIVOT have one of these types, Spark groups by its column too, so no row means no count. Else it
+aggregates in one step, and a count of no row is 0."""
+_DECIMAL = re.compile(r"(0|[1-9][0-9]*)\.[0-9]+")
+
+
+@dataclass(frozen=True)
+class _Value:
+    """One of the IN list: `name` is what its columns are called, or their names begin with."""
+
+    literal: exp.Expr
+    name: str
 
 
 def pivot_to_filter(query: exp.Query) -> exp.Query:
-    """Group by the columns that PIVOT does not name, and aggregate the rows of each value by themselves.
+    """Group by the columns that PIVOT does not read, and aggregate the rows of each value by themselves.
 
     Which columns are grouped by must be seen in the query, so PIVOT stands behind a subquery with named columns. What else PIVOT
-    can do is left alone, and refused later.
+    can do is left alone, and refused later. Spark casts a value to the type of the column, which only Spark knows; a comparison
+    of a column with a text that is no number does the same.
 
-    SELECT * FROM (SELECT c, v FROM STREAM t) PIVOT (sum(v) FOR c IN (1))
-    -> SELECT * FROM (SELECT SUM(v) FILTER(WHERE c IS NOT DISTINCT FROM 1) AS `1` FROM (SELECT c, v FROM STREAM t))
+    SELECT * FROM (SELECT c, v FROM STREAM t) PIVOT (sum(v) FOR c IN ('a'))
+    -> SELECT * FROM (SELECT SUM(v) FILTER(WHERE c IS NOT DISTINCT FROM 'a') AS `a` FROM (SELECT c, v FROM STREAM t))
     """
     ctes = streaming_ctes(query)
     for relation in list(query.find_all(exp.Subquery)):
@@ -32,29 +53,64 @@ def pivot_to_filter(query: exp.Query) -> exp.Query:
 
 def _aggregated(relation: exp.Subquery, pivot: exp.Pivot) -> exp.Select | None:
     """The aggregate that a pivoted subquery is; None when it is none of the simple kind."""
-    names, calls, values = _names(relation.this), _calls(pivot), _values(pivot)
-    if not names or not calls or values is None:
+    has_more = any(value for name, value in relation.args.items() if name not in ("this", "alias", "pivots"))
+    columns, calls, column = _columns(relation), _calls(pivot), _column(pivot)
+    if has_more or not columns or not calls or column is None:
         return None
-    column, literals = values
-    read = {fold(each.name) for call, _ in calls for each in call.find_all(exp.Column)} | {fold(column.name)}
-    keys = [name for name in names if fold(name) not in read]
-    items: list[exp.Expr] = [exp.column(name) for name in keys]
-    for literal, value in literals:
+    values = _values(pivot)
+    read = {_top_level(each, relation, columns) for call, _ in calls for each in call.find_all(exp.Column)}
+    read.add(_top_level(column, relation, columns))
+    keys = [exp.Column(this=name.copy()) for folded, name in columns.items() if folded not in read]
+    items: list[exp.Expr] = list(keys)
+    for value in values:
+        condition = exp.NullSafeEQ(this=column.copy(), expression=_cast(value.literal, column))
         for call, suffix in calls:
-            items.append(exp.alias_(_of_value(call, column, literal), value + suffix, quoted=True))
+            of_value = _of_value(call, condition, [each for each, _ in calls])
+            items.append(exp.alias_(of_value, value.name + suffix, quoted=True))
     below = relation.copy()
     below.set("pivots", None)
     select = exp.Select(expressions=items, from_=exp.From(this=below))
     if keys:
-        select.set("group", exp.Group(expressions=[exp.column(name) for name in keys]))
+        select.set("group", exp.Group(expressions=[key.copy() for key in keys]))
     return select
 
 
-def _names(query: exp.Expr) -> list[str]:
-    """The columns of a query, as far as all are named in it."""
+def _columns(relation: exp.Subquery) -> dict[str, exp.Identifier]:
+    """The columns of a subquery by their folded names, as far as all are named in it, and none twice."""
+    query = relation.this
     items = query.expressions if isinstance(query, exp.Select) else []
-    are_named = all(isinstance(item, (exp.Alias, exp.Column)) and not item.is_star for item in items)
-    return [item.alias_or_name for item in items] if are_named else []
+    alias = relation.args.get("alias")
+    if (alias is not None and alias.args.get("columns")) or not all(_is_named(item) for item in items):
+        return {}
+    names: list[exp.Identifier] = [item.args["alias"] if isinstance(item, exp.Alias) else item.this for item in items]
+    found = {fold(name.name): name for name in names}
+    return found if len(found) == len(names) else {}
+
+
+def _is_named(item: exp.Expr) -> bool:
+    if isinstance(item, exp.Alias):
+        return isinstance(item.args.get("alias"), exp.Identifier)
+    return isinstance(item, exp.Column) and isinstance(item.this, exp.Identifier)
+
+
+def _top_level(column: exp.Column, relation: exp.Subquery, columns: dict[str, exp.Identifier]) -> str:
+    """The folded name of the subquery's column that an expression reads, itself or a field of it.
+
+    Spark takes the first part of a dotted name for the subquery's alias where it can, and else for a column.
+    """
+    parts = [fold(part.name) for part in column.parts]
+    if len(parts) > 1 and relation.alias and parts[0] == fold(relation.alias) and parts[1] in columns:
+        return parts[1]
+    if parts[0] in columns:
+        return parts[0]
+    name = ".".join(part.name for part in column.parts)
+    raise RefusalError(
+        UnsupportedError(
+            f"PIVOT reads `{name}`, which is no column of the subquery before it, so it is not clear what it groups by. Give the "
+            "subquery a column of that name."
+        ),
+        column,
+    )
 
 
 def _calls(pivot: exp.Pivot) -> list[tuple[exp.Expr, str]]:
@@ -67,28 +123,112 @@ def _calls(pivot: exp.Pivot) -> list[tuple[exp.Expr, str]]:
         found = [(found[0][0], "")]
     elif any(not suffix for _, suffix in found):
         return []
-    kinds = {function_name(call) for call, _ in found}
-    return found if kinds <= _NULL_OF_NOTHING or kinds <= _COUNTS else []
+    are_simple = all(
+        function_name(call) in _NULL_OF_NOTHING | _COUNTS and call.find(exp.Lambda, exp.Query) is None for call, _ in found
+    )
+    return found if are_simple else []
 
 
-def _values(pivot: exp.Pivot) -> tuple[exp.Column, list[tuple[exp.Expr, str]]] | None:
-    """The column that PIVOT is FOR; and each literal of its IN list, with what its columns are called."""
+def _column(pivot: exp.Pivot) -> exp.Column | None:
+    """The column that PIVOT is FOR; Spark takes one without a qualifier only."""
     fields = pivot.args.get("fields") or []
-    if len(fields) != 1 or not isinstance(fields[0], exp.In) or not isinstance(fields[0].this, exp.Column):
+    if len(fields) != 1 or not isinstance(fields[0], exp.In):
         return None
-    found: list[tuple[exp.Expr, str]] = []
-    for each in fields[0].expressions:
+    column = fields[0].this
+    return column if isinstance(column, exp.Column) and len(column.parts) == 1 else None
+
+
+def _values(pivot: exp.Pivot) -> list[_Value]:
+    """The IN list.
+
+    Raises:
+        RefusalError: a value is no literal, has no name that we know, or stands there twice.
+    """
+    found: dict[str, _Value] = {}
+    for each in pivot.args["fields"][0].expressions:
         literal = each.this if isinstance(each, exp.PivotAlias) else each
-        if not isinstance(literal, exp.Literal) or not (literal.is_string or literal.is_int):
-            return None
-        found.append((literal, each.alias if isinstance(each, exp.PivotAlias) else literal.name))
-    return (fields[0].this, found) if found else None
+        name = each.alias if isinstance(each, exp.PivotAlias) else _name_of(literal)
+        if not _is_literal(literal):
+            raise _refused("PIVOT over a stream takes literals behind IN, and this is none. Write the value itself.", each)
+        text = _text_of(literal)
+        if name is None or (not name and len(pivot.expressions) == 1):
+            raise _refused("It is not clear what Spark calls the column of this value. Give it a name: IN (value AS name).", each)
+        if text in found:
+            raise _refused(f"PIVOT names the value {literal.sql('spark')} twice. Name it once.", each)
+        found[text] = _Value(literal, name)
+    return list(found.values())
 
 
-def _of_value(call: exp.Expr, column: exp.Column, literal: exp.Expr) -> exp.Expr:
-    condition = exp.NullSafeEQ(this=column.copy(), expression=literal.copy())
-    filtered = exp.Filter(this=call.copy(), expression=exp.Where(this=condition))
+def _refused(message: str, node: exp.Expr) -> RefusalError:
+    return RefusalError(UnsupportedError(message), node)
+
+
+def _is_literal(node: exp.Expr) -> bool:
+    """A number, text, truth value, null, or a date and the like: DATE '2026-01-01'."""
+    node = node.this if isinstance(node, exp.Neg) else node
+    of_text = isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal)
+    return of_text or isinstance(node, (exp.Literal, exp.Boolean, exp.Null))
+
+
+def _name_of(literal: exp.Expr) -> str | None:
+    """The text that Spark casts a literal to; None where that is not sure."""
+    if isinstance(literal, exp.Null):
+        return "null"
+    if isinstance(literal, exp.Boolean):
+        return str(literal.this).lower()
+    if isinstance(literal, exp.Literal) and literal.is_string:
+        return str(literal.this)
+    if isinstance(literal, exp.Cast) and literal.is_type("date"):
+        with suppress(ValueError):
+            return literal.name if date.fromisoformat(literal.name).isoformat() == literal.name else None
+        return None
+    number = literal.this if isinstance(literal, exp.Neg) else literal
+    sign = "-" if isinstance(literal, exp.Neg) else ""
+    if isinstance(number, exp.Literal) and number.is_int:
+        return str(int(sign + number.name))
+    is_decimal = isinstance(number, exp.Literal) and _DECIMAL.fullmatch(number.name) and float(number.name)
+    return sign + number.name if is_decimal else None
+
+
+def _text_of(literal: exp.Expr) -> str:
+    """A form in which two literals are equal that may be one value in the column's type: 1, 1.0 and '01' are."""
+    if isinstance(literal, exp.Null):
+        return "NULL"
+    text = _name_of(literal) or literal.sql("spark")
+    return f"{number:g}" if (number := _number(text)) is not None else f"'{text}"
+
+
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text.strip().rstrip("dDfFlL") or "-")
+    return None
+
+
+def _cast(literal: exp.Expr, column: exp.Column) -> exp.Expr:
+    """A value in the type of the column, as PIVOT casts it. `c <=> 1` would cast a text c instead, and not the value."""
+    is_text = isinstance(literal, exp.Literal) and literal.is_string and _number(literal.name) is None
+    if is_text or isinstance(literal, exp.Null):
+        return literal.copy()
+    variant, root = exp.cast(literal.copy(), "VARIANT"), exp.Literal.string("$")
+    return exp.Anonymous(this="variant_get", expressions=[variant, root, _type_of(column)])
+
+
+def _type_of(node: exp.Expr) -> exp.Expr:
+    return exp.Anonymous(this="typeof", expressions=[node.copy()])
+
+
+def _of_value(call: exp.Expr, condition: exp.Expr, calls: list[exp.Expr]) -> exp.Expr:
+    """A call over the rows of one value; a count is null where there are none and Spark's two steps give null."""
+    filtered = _filtered(call, condition)
     if function_name(call) not in _COUNTS:
         return filtered
-    some = exp.GT(this=exp.Anonymous(this="COUNT_IF", expressions=[condition.copy()]), expression=exp.Literal.number(0))
+    some: exp.Expr = exp.GT(this=exp.Anonymous(this="COUNT_IF", expressions=[condition.copy()]), expression=exp.Literal.number(0))
+    for other in calls:
+        if function_name(other) not in _COUNTS | _DOUBLES:
+            kind = exp.RegexpLike(this=_type_of(_filtered(other, condition)), expression=exp.Literal.string(_TYPES_OF_NULL))
+            some = exp.Or(this=some, expression=exp.Not(this=kind))
     return exp.Case(ifs=[exp.If(this=some, true=filtered)])
+
+
+def _filtered(call: exp.Expr, condition: exp.Expr) -> exp.Expr:
+    return exp.Filter(this=call.copy(), expression=exp.Where(this=condition.copy()))

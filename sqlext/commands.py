@@ -36,7 +36,7 @@ from sqlext.execution.renewal import renewed
 from sqlext.execution.spec import StateBackend
 from sqlext.execution.state_choice import backend_of, check_sessions, check_state, no_delta_state, state_of, state_shown
 from sqlext.explain import explain_flow, explain_memory
-from sqlext.names import case_sensitive_names, quote
+from sqlext.names import quote
 from sqlext.option_levels import options_of_streams, resolve_levels, session_levels, with_level
 from sqlext.options import (
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
@@ -94,7 +94,7 @@ class Commands:
         if isinstance(statement, statements.PartitionQuery):
             found = partition_sql.answer(spark, statement, spark_parse)
         else:
-            with case_sensitive_names(spark.conf.get("spark.sql.caseSensitive") == "true"):
+            with jvm.names_as_in(spark):
                 found = self._answer(spark, statement, text, spark_parse)
         return found.redacted(jvm.redaction(spark)) if isinstance(found, Table) else found
 
@@ -164,7 +164,7 @@ class Commands:
         options = resolve_levels(spark, given)
         of_streams = options_of_streams(spark, plan, given)
         recorded = texts_by_level(given)
-        folds_case = spark.conf.get("spark.sql.caseSensitive") != "true"
+        folds_case = not jvm.are_names_case_sensitive(spark)
         query = normal_text(statement.query.source, folds_case)
         if isinstance(statement, statements.CreateStreamingTable):
             request = FlowRequest(
@@ -244,7 +244,7 @@ class Commands:
         if not isinstance(statement, statements.CreateStreamingTable):
             raise AssertionError("a streaming table was made by its statement")
         own = spec.levels().get(Level.PROPERTY, {})
-        with case_sensitive_names(session.conf.get("spark.sql.caseSensitive") == "true"):
+        with jvm.names_as_in(session):
             plan = self._plan(session, statement, own)
             request, _, _ = self._request(session, statement, plan, own, spec.statement)
         request = renewed(session, spec, request)
@@ -338,7 +338,8 @@ def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan)
         alone = stages if plan.stages else [each.sql for each in plan.queries]  # all else reads what only `own` knows
         texts = [bounded_sql.without_clauses(query.source), *alone]
         return next((text for text in texts if _is_refused(own, text)), None)
-    return None
+    stands_alone = plan.is_sparks_own and not plan.stages and not plan.hybrids  # those are views that only `own` knows
+    return plan.written if stands_alone and queries.is_wrong_as_written(own, plan) else None
 
 
 def _is_refused(spark: SparkSession, sql: str) -> bool:

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sqlext.dialect import position_of, to_sql
 from sqlext.errors import UnsupportedError
+from sqlext.names import fold
 from sqlext.nodes import Hybrid, HybridPart, Stream, function_of
 from sqlext.options import is_option_key
 from sqlext.plan import HYBRID_PREFIX, HybridRelation, HybridSource
@@ -50,7 +51,7 @@ def _source(name: str, stream: Stream, source: str) -> HybridSource:
         raise UnsupportedError(f"A hybrid source is one table or more, and then one stream. {_USAGE}", position)
     on = hybrid.args.get("on")
     relations = tuple(_relation(part, source) for part in parts)
-    return HybridSource(name, stream.alias.lower(), relations, on.name if on is not None else "")
+    return HybridSource(name, fold(stream.alias), relations, on.name if on is not None else "")
 
 
 def _relation(part: HybridPart, source: str) -> HybridRelation:

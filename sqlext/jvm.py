@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.errors import UnsupportedError
 from sqlext.java import items_of, java_of, scala_seq, texts_of
+from sqlext.names import case_sensitive_names
 from sqlext.plan import OutputMode
 from sqlext.redaction import ADDRESS_NAMES, Redaction, of_application
 
@@ -165,8 +166,10 @@ def has_watermark(frame: DataFrame) -> bool:
 
 
 def plan_has_watermark(plan: Any) -> bool:
-    """The same of a plan of Catalyst's."""
-    return "EventTimeWatermark" in str(plan.toString())
+    """The same of a plan of Catalyst's; of the queries in its expressions too."""
+    if plan.getClass().getSimpleName() == "EventTimeWatermark":
+        return True
+    return any(plan_has_watermark(each) for below in (plan.children(), plan.subqueries()) for each in items_of(below))
 
 
 def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
@@ -191,6 +194,18 @@ def can_be_analysed(spark: SparkSession, plan: Any) -> bool:
     except (AnalysisException, Py4JJavaError):
         return False
     return True
+
+
+def are_names_case_sensitive(spark: SparkSession) -> bool:
+    """Whether the case of names matters in a session, as Spark reads its setting."""
+    return bool(spark._jsparkSession.sessionState().conf().caseSensitiveAnalysis())
+
+
+@contextmanager
+def names_as_in(spark: SparkSession) -> Iterator[None]:
+    """Let `names.fold` follow a session on this thread."""
+    with case_sensitive_names(are_names_case_sensitive(spark)):
+        yield
 
 
 def clone_session(spark: SparkSession) -> SparkSession:
@@ -262,7 +277,7 @@ def is_temporary_function(spark: SparkSession, name: str) -> bool:
 
 def variable(spark: SparkSession, name: str) -> str | None:
     """Type and value of a session variable, as DECLARE VARIABLE takes them; None when there is none of that name."""
-    parts = scala_seq(spark, [name.lower()])
+    parts = scala_seq(spark, [name if are_names_case_sensitive(spark) else name.lower()])
     found = spark._jsparkSession.sessionState().catalogManager().tempVariableManager().get(parts)
     if not found.isDefined():
         return None

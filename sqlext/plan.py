@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from sqlext.names import fold
 from sqlext.options import Given, Level
 
 logger = logging.getLogger(__name__)
@@ -127,8 +128,8 @@ class Key:
 
     def resolve(self, output: Sequence[str]) -> tuple[str, ...]:
         """The key's columns among the query's output columns, in their spelling and order."""
-        named = {column.lower() for column in self.columns}
-        return tuple(c for c in output if (c.lower() in named) != self.all_but and c != QUALIFIES)
+        named = {fold(column) for column in self.columns}
+        return tuple(c for c in output if (fold(c) in named) != self.all_but and c != QUALIFIES)
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ class HybridSource:
 
     Attributes:
         name: of the view that the query reads, `__sqlext_hybrid_1`, ..
-        alias: what the query calls it, in lower case.
+        alias: what the query calls it, as `names.fold` gives it.
         on: the column by which a row of a later relation counts only if it is greater than all rows before; empty: all count.
     """
 
@@ -281,7 +282,9 @@ class FlowPlan:
             when `sql` makes them.
         stages: the bounded queries that end before the streaming ones start, each behind those that it reads.
         hybrids: the hybrid sources.
-        written: the query as it was before the rules of aggregates: its columns have the names and types that Spark gives it.
+        having: the condition of HAVING, as the user wrote it, where it is a column of `sql`.
+        written: the query as the user wrote it, without what only sqlext reads: its columns have the types that Spark gives them.
+        is_sparks_own: whether Spark can make sense of `written`, unless it is wrong.
     """
 
     sql: str
@@ -296,7 +299,9 @@ class FlowPlan:
     above: str = ""
     stages: tuple[BoundedStage, ...] = ()
     hybrids: tuple[HybridSource, ...] = ()
+    having: str = ""
     written: str = ""
+    is_sparks_own: bool = False
 
     @property
     def queries(self) -> tuple[MaintainedAggregate, ...]:

@@ -45,6 +45,14 @@ SourceOptions = dict[Level, dict[str, Given]]
 
 _NO_AGGREGATE = "the query has no aggregate, so each row counts and none replaces another"
 
+_RULES_OF_SPARKS_SQL = frozenset(
+    """
+    distinct_to_group_by_all remove_idle_distinct count_distinct_to_set collect_distinct_to_set aggregate_distinct_to_set
+    listagg_distinct_to_set having_to_column pivot_to_filter
+    """.split()
+)
+"""Spark makes sense of what stands before these rules; others, also the user's, may be about what only sqlext reads."""
+
 SPARK_HINTS = frozenset(
     """
     BROADCAST BROADCASTJOIN MAPJOIN MERGE SHUFFLE_MERGE MERGEJOIN SHUFFLE_HASH SHUFFLE_REPLICATE_NL COALESCE
@@ -71,8 +79,10 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     query = Query(tree, query.source)
     builder = GraphBuilder(query.source, source_options)
     stages, of_stages = _plan_stages(cut, query.source, batches, is_sorted, builder)
-    tree, firings = rewrite(tree, query.source, [batch for batch in batches if batch.scope is Scope.QUERY])
-    of_aggregates = [batch for batch in batches if batch.scope is Scope.AGGREGATE]
+    of_query, of_relations, of_aggregates = ([each for each in batches if each.scope is scope] for scope in Scope)
+    tree, firings = rewrite(tree, query.source, of_query)
+    written = to_sql(tree, query.source).strip()
+    tree, of_tree = rewrite(tree, query.source, of_relations)
     parts = split(tree, query.source)
     plan = (
         _plan_one_query(query, tree, of_aggregates, builder)
@@ -85,11 +95,12 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     return replace(
         plan,
         hints=hints,
-        firings=(*of_stages, *firings, *plan.firings),
+        firings=(*of_stages, *firings, *of_tree, *plan.firings),
         references=references,
         stages=stages,
         hybrids=hybrids,
-        written=to_sql(tree, query.source).strip(),
+        written=written,
+        is_sparks_own={firing.rule for firing in (*of_tree, *plan.firings)} <= _RULES_OF_SPARKS_SQL,
     )
 
 
@@ -133,6 +144,7 @@ def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], bui
     written = without_brackets(tree)
     tree, firings = rewrite(tree, query.source, batches)
     top = without_brackets(tree)
+    having = written.args.get("having")
     _keep_names(written, top, query.source)
     key = grouping.key_of(top, query.source) if isinstance(top, exp.Select) and is_aggregation(top) else None
     return FlowPlan(
@@ -143,6 +155,7 @@ def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], bui
         firings=firings,
         references=references_of(tree),
         not_idempotent_because=_NO_AGGREGATE if key is None else _why_not_idempotent(query.tree)[0],
+        having="" if having is None else to_sql(having.this, query.source).strip(),
     )
 
 

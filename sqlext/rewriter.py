@@ -54,11 +54,14 @@ class FixedPoint:
 class Scope(Enum):
     """What a batch sees.
 
-    QUERY: the whole query. AGGREGATE: what is left when streaming aggregates have been taken out of the query above them: each
-    of them, and that query, as a query of its own; the whole query when nothing is above. QUERY batches run first.
+    QUERY: the whole query. RELATIONS: the same; what stands before these rules is the query as the user wrote it, with whose
+    types those of the columns are compared. AGGREGATE: what is left when streaming aggregates have been taken out of the query
+    above them: each of them, and that query, as a query of its own; the whole query when nothing is above.
+    They run in this order.
     """
 
     QUERY = "query"
+    RELATIONS = "relations"
     AGGREGATE = "aggregate"
 
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +34,7 @@ from sqlext.execution.spec import (
     key_columns,
 )
 from sqlext.execution.state_choice import check_sessions, with_state
-from sqlext.names import quote_parts
+from sqlext.names import fold, quote_parts
 from sqlext.options import (
     BACKLOG_LAG_THRESHOLD,
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
@@ -116,8 +116,8 @@ class Prepared:
 
 
 def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether two qualified names are one; case does not matter."""
-    return [part.lower() for part in one] == [part.lower() for part in other]
+    """Whether two qualified names are one in the session whose names are looked at."""
+    return [fold(part) for part in one] == [fold(part) for part in other]
 
 
 def existing(records: Records, request: FlowRequest, name: tuple[str, ...], table: tuple[str, ...]) -> FlowRecord | None:
@@ -136,7 +136,7 @@ def check_free(records: Records, name: tuple[str, ...], table: tuple[str, ...], 
     for record in records.values():
         if replaced is not None and record.spec.id == replaced.spec.id:
             continue
-        if same_name(record.spec.qualified_name, name):
+        if [part.lower() for part in record.spec.qualified_name] == [part.lower() for part in name]:  # in any session
             raise NameTakenError(
                 f"There is a flow `{record.spec.name}` already, into {'.'.join(record.spec.target)}. Choose another name, or "
                 "DROP FLOW it."
@@ -186,6 +186,8 @@ def check_definition(request: FlowRequest, analysed: Analysed) -> None:
     if request.definition is None:
         return
     output = analysed.output.drop(QUALIFIES)
+    if request.definition.columns:
+        _refuse_names_of_one_spelling(output.columns)
     target.check_names([column.name for column in request.definition.columns] or output.columns, request.properties)
     has_key = request.plan.output_mode is OutputMode.UPDATE and not request.plan.above
     key = grouping_columns(analysed.streams[0]) if has_key else ()
@@ -260,7 +262,7 @@ def reserve(
 
 def sources_of(plan: FlowPlan) -> tuple[SourceSpec, ...]:
     """The record of a plan's streams."""
-    return tuple(SourceSpec(source.alias.lower(), source.name, texts_by_level(_own(source))) for source in plan.graph.streams)
+    return tuple(SourceSpec(fold(source.alias), source.name, texts_by_level(_own(source))) for source in plan.graph.streams)
 
 
 def backlog_of(spark: SparkSession, spec: FlowSpec) -> dict[str, BacklogSettings]:
@@ -273,7 +275,7 @@ def backlog_of(spark: SparkSession, spec: FlowSpec) -> dict[str, BacklogSettings
 
 
 def _operator(operator: Operator) -> OperatorSpec:
-    stream = operator.source.alias.lower() if operator.source and operator.source.is_stream else ""
+    stream = fold(operator.source.alias) if operator.source and operator.source.is_stream else ""
     return OperatorSpec(operator.kind, operator.detail, operator.inputs, stream)
 
 
@@ -359,12 +361,24 @@ def refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tup
         )
 
 
+def _refuse_names_of_one_spelling(names: Sequence[str]) -> None:
+    """Delta's tables, those of a flow's state too, do not tell columns apart that differ by case."""
+    spelt: dict[str, str] = {}
+    for name in names:
+        other = spelt.setdefault(name.lower(), name)
+        if other != name:
+            raise SchemaError(
+                f"The query's columns `{other}` and `{name}` differ by case only, and Delta does not tell such columns apart. "
+                "Give one another name in the query: .. AS name."
+            )
+
+
 def refuse_doubled_keys(request: FlowRequest, output: DataFrame) -> None:
     """Columns go into a table that is there by their places, but a key is found by its name."""
-    names = [name.lower() for name in output.columns]
+    names = [fold(name) for name in output.columns]
     doubled = {name for name in names if names.count(name) > 1}
     key = request.plan.key
-    found = doubled if key.all_but else doubled & {name.lower() for name in key.columns}
+    found = doubled if key.all_but else doubled & {fold(name) for name in key.columns}
     if found and request.plan.output_mode is OutputMode.UPDATE:
         raise SchemaError(
             f"Several columns of the query are called `{min(found)}`, so it is not clear which is the key. Give each a name of "

@@ -75,6 +75,10 @@ class FlowMaker:
         self, session: SparkSession, request: FlowRequest, options: Options, canceled: threading.Event | None = None
     ) -> str:
         """Make a flow and start it; see `FlowHost.create`."""
+        with jvm.names_as_in(session):
+            return self._create(session, request, options, canceled)
+
+    def _create(self, session: SparkSession, request: FlowRequest, options: Options, canceled: threading.Event | None) -> str:
         self.sweep()
         name = target.qualified(session, request.table)
         full_name = target.qualified(session, request.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -13,7 +13,13 @@ from sqlext import jvm
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution import target
 from sqlext.execution.backlog.streams import SourceKind, leaves_of
+from sqlext.names import fold, quote_parts
 from sqlext.plan import QUALIFIES, FlowPlan, HybridSource, OutputMode
+
+_ORDERED = re.compile(r"tinyint|smallint|int|bigint|decimal\(.*\)|string|date|timestamp|timestamp_ntz|boolean|binary")
+"""Types of which every value has its place in the order, and comes back from a text as it was."""
+_PARTIAL = ("startingVersion", "startingTimestamp", "ignoreDeletes", "ignoreChanges", "skipChangeCommits", "excludeRegex")
+"""Options of a Delta stream that leave rows out which are in the table at its end, or take in rows that are not."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
         session.createDataFrame([], result.schema).createOrReplaceTempView(stage.name)
     for hybrid in plan.hybrids:
         show_hybrid(session, hybrid)
-    streams = tuple(_analysed(session, query.sql) for query in plan.queries)
+    streams = tuple(_analysed(session, query.sql, plan.having) for query in plan.queries)
     if not plan.above:
         return Analysed(streams, None)
     empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
@@ -58,12 +64,22 @@ def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> No
     """Raise UnsupportedError when a column of a plan has another type than the same column of the query as written.
 
     Rules keep types. That is looked at once more, since a column of another type is an answer that is wrong without a word.
+
+    Raises:
+        AnalysisException: Spark's, when it refuses a query that none but its own syntax is in.
     """
     try:
         written = session.sql(plan.written).schema
-    except AnalysisException:  # only our rules make sense of it, as of first_value(v ORDER BY ts)
-        return
+    except AnalysisException as error:
+        if plan.is_sparks_own and not _is_about_streams(error):
+            raise
+        return  # only our rules make sense of it, as of first_value(v ORDER BY ts)
     fields = [field for field in analysed.output.schema if field.name != QUALIFIES]
+    if len(fields) != len(written):
+        raise UnsupportedError(
+            f"The query has the columns {', '.join(written.names)} in Spark, and would have "
+            f"{', '.join(field.name for field in fields)} here. Name them in its select list, and please report this."
+        )
     for expected, found in zip(written, fields, strict=True):
         if expected.dataType.simpleString() != found.dataType.simpleString():
             raise UnsupportedError(
@@ -72,19 +88,35 @@ def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> No
             )
 
 
-def _analysed(session: SparkSession, sql: str) -> DataFrame:
+def is_wrong_as_written(session: SparkSession, plan: FlowPlan) -> bool:
+    """Whether none but Spark's own syntax is in a query, and Spark refuses it, also as a batch."""
+    if not plan.is_sparks_own:
+        return False
+    try:
+        session.sql(plan.written)
+    except AnalysisException as error:
+        return not _is_about_streams(error)
+    return False
+
+
+def _is_about_streams(error: AnalysisException) -> bool:
+    """Whether Spark's reason may be that a stream is read, as in a subquery: a batch query may do what a stream may not."""
+    condition = error.getCondition() or "_LEGACY"
+    return "STREAM" in condition or condition.startswith("_LEGACY")
+
+
+def _analysed(session: SparkSession, sql: str, having: str) -> DataFrame:
     try:
         return session.sql(sql)
     except AnalysisException as error:
-        if QUALIFIES in sql and error.getCondition() == "DATATYPE_MISMATCH.DATA_DIFF_TYPES":
+        if having and error.getCondition() == "DATATYPE_MISMATCH.DATA_DIFF_TYPES":
             # HAVING c is a column coalesce(c, FALSE) here, which Spark refuses with another error than HAVING
             parameters = error.getMessageParameters() or {}
-            condition = re.fullmatch(r'"coalesce\((.*), false\)"', parameters.get("sqlExpr", ""))
+            is_condition = re.fullmatch(r'"coalesce\((.*), false\)"', parameters.get("sqlExpr", ""), re.DOTALL)
             kind = re.fullmatch(r'\("(.*)" or "BOOLEAN"\)', parameters.get("dataType", ""))
-            if condition is not None and kind is not None:
-                text = condition[1]
+            if is_condition is not None and kind is not None:
                 raise SchemaError(
-                    f"HAVING takes a condition, and {text} is {kind[1]}. Compare it with something: HAVING {text} > 0."
+                    f"HAVING takes a condition, and {having} is {kind[1]}. Compare it with something: HAVING {having} > 0."
                 ) from None
         raise
 
@@ -106,24 +138,58 @@ def show_hybrid(session: SparkSession, hybrid: HybridSource) -> None:
 
     Raises:
         SchemaError: its relations have other columns, or `on` is none of them.
+        UnsupportedError: it cannot be told by `on` which rows of a relation were read before.
     """
     first, *others = (session.sql(relation.sql) for relation in hybrid.relations)
     names = first.columns
     for number, frame in enumerate(others, 2):
-        if [(f.name.lower(), f.dataType) for f in frame.schema] != [(f.name.lower(), f.dataType) for f in first.schema]:
+        if [(fold(f.name), f.dataType) for f in frame.schema] != [(fold(f.name), f.dataType) for f in first.schema]:
             raise SchemaError(
                 f"The relations of a hybrid source have the same columns. The first one of `{hybrid.alias}` has "
                 f"{first.schema.simpleString()}, number {number} has {frame.schema.simpleString()}."
             )
-    if hybrid.on and hybrid.on.lower() not in [name.lower() for name in names]:
+    if hybrid.on and fold(hybrid.on) not in map(fold, names):
         raise SchemaError(f"`{hybrid.alias}` has no column `{hybrid.on}`, which `on` names.{did_you_mean(hybrid.on, names)}")
-    for frame in (first, *others[:-1]) if hybrid.on else ():
-        if any(leaf.kind is not SourceKind.DELTA for leaf in leaves_of(frame, ())):
+    if hybrid.on:
+        _check_boundary(session, hybrid, [first, *others[:-1]])
+    first.createOrReplaceTempView(hybrid.name)
+
+
+def _check_boundary(session: SparkSession, hybrid: HybridSource, frames: Sequence[DataFrame]) -> None:
+    """See that the greatest value among the rows of each table, as it is when it was read to its end, is that of the rows read.
+
+    Args:
+        frames: the streams of all relations but the last.
+    """
+    (kind,) = {f.dataType.simpleString() for f in frames[0].schema if fold(f.name) == fold(hybrid.on)}
+    if not _ORDERED.fullmatch(kind):
+        raise UnsupportedError(
+            f"`on` of `{hybrid.alias}` names `{hybrid.on}`, which is {kind}: not all its values have a place in one "
+            "order, as NaN has none. Name a column of whole numbers, decimals, texts or times, or leave it out and put "
+            "a filter over the source."
+        )
+    for frame, relation in zip(frames, hybrid.relations, strict=False):
+        leaves = leaves_of(frame, ())
+        if any(leaf.kind is not SourceKind.DELTA for leaf in leaves) or not _is_delta_table(session, relation.name):
             raise UnsupportedError(
                 f"`on` of `{hybrid.alias}` needs Delta tables before the last relation: of others it is not known which rows "
                 "were read. Leave it out, or put a filter over the source."
             )
-    first.createOrReplaceTempView(hybrid.name)
+        given = {option for leaf in leaves for option in leaf.options}
+        if partial := next((name for name in _PARTIAL if name.lower() in given), None):
+            raise UnsupportedError(
+                f"`{partial}` of {quote_parts(relation.name)} leaves rows out, and `on` of `{hybrid.alias}` takes all rows of "
+                "the table for read. Leave one of the two out, or put a filter over the source."
+            )
+
+
+def _is_delta_table(session: SparkSession, name: tuple[str, ...]) -> bool:
+    """Whether a relation is a table, and no view over one, of whose rows more may be left out."""
+    try:
+        jvm.delta_table(session, quote_parts(name))
+    except AnalysisException:
+        return False
+    return not (len(name) == 1 and jvm.is_temporary_view(session, name[0]))
 
 
 def over(session: SparkSession, relations: Mapping[str, DataFrame], above: str) -> DataFrame:

@@ -189,7 +189,8 @@ def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
         NotFoundError: there is none.
     """
     specs = [record.spec for record in current(records)]
-    found = next((spec for spec in specs if _folded(spec.target) == _folded(name)), None)
+    same = [spec for spec in specs if _folded(spec.target) == _folded(name)]
+    found = next((spec for spec in same if spec.target == name), same[0] if same else None)
     if found is None:
         tables = [spec.target[-1] for spec in specs if spec.owns_target]
         raise NotFoundError(f"There is no streaming table {'.'.join(name)}.{did_you_mean(name[-1], tables)}")

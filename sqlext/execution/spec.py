@@ -87,7 +87,7 @@ class OperatorSpec:
 
     Attributes:
         inputs: the places of the operators before it.
-        stream: the alias of the stream that it reads, in lower case; empty for all else.
+        stream: the alias of the stream that it reads, as `names.fold` gives it; empty for all else.
     """
 
     kind: str
@@ -101,7 +101,7 @@ class SourceSpec:
     """A stream that a flow reads.
 
     Attributes:
-        alias: what the query calls it, in lower case.
+        alias: what the query calls it, as `names.fold` gives it.
         name: the relation's, as written.
         given: the options that are this stream's alone, by level and key.
     """

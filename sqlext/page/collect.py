@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TypeVar, cast
 
 from pyspark.sql import SparkSession
@@ -27,7 +28,7 @@ from sqlext.execution.jobs.registry import JobRecord, JobState
 from sqlext.execution.spec import FlowSpec
 from sqlext.execution.status import FlowProgress
 from sqlext.execution.views import FlowView
-from sqlext.jvm import parse_duration
+from sqlext.jvm import are_names_case_sensitive, parse_duration
 from sqlext.option_levels import session_levels
 from sqlext.options import FLUSH_MAX_INTERVAL
 from sqlext.page.files import folder_at
@@ -89,8 +90,9 @@ class Collector:
 
     def trace(self, text: str) -> Trace:
         """What becomes of a statement, in the settings of the application's session."""
-        levels = session_levels(self._spark)
-        return self._tracer.trace(text, SessionOptions(levels, lambda duration: parse_duration(self._spark, duration)))
+        spark = self._spark
+        options = SessionOptions(session_levels(spark), partial(parse_duration, spark), are_names_case_sensitive(spark))
+        return self._tracer.trace(text, options)
 
     def close(self) -> None:
         """End the process that traces."""

@@ -16,6 +16,7 @@ from sqlext.detect import is_ours
 from sqlext.errors import SqlextError
 from sqlext.execution.spec import FlowSpec
 from sqlext.explain import explain_bounded, explain_flow
+from sqlext.names import case_sensitive_names, fold
 from sqlext.option_levels import with_level
 from sqlext.options import (
     RUNTIME_MODE,
@@ -51,10 +52,12 @@ class SessionOptions:
     Attributes:
         levels: what SET and SparkConf give.
         parse_duration: Spark's reading of a duration.
+        are_names_case_sensitive: as `spark.sql.caseSensitive` says.
     """
 
     levels: Mapping[Level, Mapping[str, Given]]
     parse_duration: DurationParser
+    are_names_case_sensitive: bool = False
 
     def resolve(self, given: Mapping[Level, Mapping[str, Given]]) -> Options:
         """The options in force, of those given in a statement and the session's."""
@@ -72,7 +75,8 @@ def trace(text: str, session: SessionOptions | None = None, is_batch: bool = Fal
     if len(text) > MOST_CHARACTERS:
         return replace(found, error=too_long(text))
     try:
-        return _trace(found, session, is_batch)
+        with case_sensitive_names(session is not None and session.are_names_case_sensitive):
+            return _trace(found, session, is_batch)
     except SqlextError as error:
         place = error.position
         return replace(found, error=error.message, line=place.line if place else 0, column=place.column if place else 0)
@@ -143,14 +147,14 @@ def _of_job(found: Trace, statement: BoundedStatement, session: SessionOptions |
 
 def _relations_of(tree: exp.Query) -> int:
     """How many relations a query reads, each use of a WITH query counted with all that it reads."""
-    definitions = {cte.alias.lower(): cte for cte in tree.find_all(exp.CTE)}
+    definitions = {fold(cte.alias): cte for cte in tree.find_all(exp.CTE)}
     counts: dict[str, int] = {}
 
     def count(node: exp.Expr, within: frozenset[str]) -> int:
         total = 0
         for found in node.walk(prune=lambda each: isinstance(each, exp.With)):
             if isinstance(found, exp.Table):
-                name = found.name.lower()
+                name = fold(found.name)
                 total += of(name, within) if name in definitions and name not in within else 1
         return total
 

@@ -33,7 +33,7 @@ def traced(request: TraceRequest) -> Trace:
     for function in request.functions:
         FUNCTIONS.add(function)
     try:
-        return trace(request.text, SessionOptions(request.levels, _duration))
+        return trace(request.text, SessionOptions(request.levels, _duration, request.are_names_case_sensitive))
     except MemoryError:
         return Trace(
             request.text, error=f"The statement cannot be traced within {_MOST_BYTES // 1024**2} MB. Trace a part of it."

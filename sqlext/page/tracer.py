@@ -37,7 +37,7 @@ class TraceRequest:
     """A statement, and what the host of flows knows that matters to it.
 
     Attributes:
-        levels: of options, as `SessionOptions` has them.
+        levels, are_names_case_sensitive: as `SessionOptions` has them.
         functions: those that users registered; they are not called.
         batches: the rules in force, with those of users.
     """
@@ -46,6 +46,7 @@ class TraceRequest:
     levels: Mapping[Level, Mapping[str, Given]]
     functions: tuple[PythonFunction, ...]
     batches: tuple[Batch, ...]
+    are_names_case_sensitive: bool = False
 
 
 class Tracer:
@@ -97,7 +98,7 @@ class Tracer:
 
 def _request(text: str, session: SessionOptions) -> bytes:
     functions = tuple(replace(each, function=_not_called) for each in FUNCTIONS)
-    request = TraceRequest(text, session.levels, functions, rules_in_force())
+    request = TraceRequest(text, session.levels, functions, rules_in_force(), session.are_names_case_sensitive)
     return base64.b64encode(cloudpickle.dumps(request))  # type: ignore[no-untyped-call]  # a rule may be one of the main program's
 
 

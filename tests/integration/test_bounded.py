@@ -260,3 +260,24 @@ def test_parameters(sql: Workshop, where: str, args: Any) -> None:
         **({} if args is None else {"args": args}),
     )
     assert [tuple(row) for row in found.collect()] == [("a:b?", 3)]
+
+
+SUBQUERIES = [
+    "SELECT k, count(*) AS n FROM {ev} WHERE v > (SELECT avg(v) FROM {ev}) GROUP BY k",
+    "SELECT k, (SELECT max(w) FROM {dim}) AS m, sum(v) + (SELECT count(*) FROM {dim} WHERE w > 5) AS s FROM {ev} GROUP BY k",
+    "SELECT k, sum(v) AS s FROM {ev} WHERE k IN (SELECT k FROM {dim} WHERE w > 5) AND i NOT IN (SELECT w FROM {dim}) GROUP BY k",
+    "SELECT count(*) AS n FROM {ev} AS e WHERE EXISTS (SELECT 1 FROM {dim} AS d WHERE d.k = e.k AND d.w > e.v)",
+    "SELECT k, count(*) AS n FROM {ev} AS e WHERE v < (SELECT max(d.w) FROM {dim} AS d WHERE d.k = e.k) GROUP BY k",
+    "SELECT e.k, x.m FROM (SELECT DISTINCT k FROM {ev}) AS e, LATERAL (SELECT max(w) AS m FROM {dim} AS d WHERE d.k = e.k) AS x",
+]
+
+
+@pytest.mark.parametrize("query", SUBQUERIES)
+def test_streams_in_subqueries_are_read_to_their_ends(events: Workshop, query: str) -> None:
+    for name in ("ev", "dim"):
+        events.spark.readStream.table(name).createOrReplaceTempView(f"{name}_view")
+    expected = rows(events.spark.sql(query.format(ev="ev", dim="dim")))
+    assert expected
+    for form in ("STREAM {}", "STREAM {}_view"):
+        bounded = query.format(ev=form.format("ev"), dim=form.format("dim"))
+        assert rows(events.spark.sql(f"{bounded} {END}")) == expected, bounded

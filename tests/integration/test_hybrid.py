@@ -173,11 +173,23 @@ def test_a_crash_in_the_history_loses_nothing(sql: Workshop) -> None:
         ("hybrid(STREAM live)", "A hybrid source is one table or more, and then one stream."),
         ("hybrid(TABLE other, STREAM live)", "The relations of a hybrid source have the same columns."),
         ("hybrid(TABLE past, STREAM live, on => w)", "`h` has no column `w`, which `on` names."),
+        (
+            "hybrid(TABLE past WITH ('startingVersion' = '1'), STREAM live, on => v)",
+            "`startingVersion` of `past` leaves rows out, and `on` of `h` takes all rows of the table for read.",
+        ),
+        (
+            "hybrid(TABLE past WITH ('skipChangeCommits' = 'true'), STREAM live, on => v)",
+            "`skipChangeCommits` of `past` leaves rows",
+        ),
+        ("hybrid(TABLE reals, STREAM reals, on => v)", "`on` of `h` names `v`, which is double: not all its values have a place"),
+        ("hybrid(TABLE seen, STREAM live, on => v)", "`on` of `h` needs Delta tables before the last relation"),
     ],
 )
 def test_a_mistake_is_told(sql: Workshop, hybrid: str, said: str) -> None:
     tables(sql, "past", "live")
     sql("CREATE TABLE other (k STRING, w INT) USING delta")
+    sql("CREATE TABLE reals (k STRING, v DOUBLE) USING delta")
+    sql.spark.readStream.table("past").where("v > 1").createOrReplaceTempView("seen")
     with pytest.raises(PySparkException) as caught:
         make(sql, hybrid)
     assert said in str(caught.value)

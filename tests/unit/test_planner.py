@@ -9,9 +9,11 @@ from sqlglot import exp
 
 from sqlext.dialect import parse_query, to_sql
 from sqlext.errors import OptionError, SqlextError, UnsupportedError
+from sqlext.execution.creation import sources_of
 from sqlext.explain import explain_flow
 from sqlext.functions import FUNCTIONS, PythonFunction
 from sqlext.graph import GraphBuilder
+from sqlext.names import case_sensitive_names
 from sqlext.options import Given, Level, resolve, texts_by_level
 from sqlext.plan import FlowPlan, JobGraph, Key, MaintainedAggregate, OperatorAttributes, OutputMode, Stage
 from sqlext.planner import plan_flow
@@ -170,6 +172,21 @@ def test_with_a_star_the_key_is_all_but_the_aggregates() -> None:
 def test_a_key_takes_the_outputs_spelling_and_order() -> None:
     assert Key(("A", "b")).resolve(["B", "c", "a", "__sqlext_qualifies"]) == ("B", "a")
     assert Key().resolve(["a"]) == ()
+    assert Key(("k",)).resolve(["k", "n"]) == Key(("K",)).resolve(["k", "n"]) == ("k",)
+    with case_sensitive_names(True):
+        assert Key(("k",)).resolve(["k", "K"]) == ("k",)
+        assert Key(("K",), all_but=True).resolve(["k", "K"]) == ("k",)
+
+
+@pytest.mark.parametrize("are_case_sensitive", [True, False])
+def test_streams_that_differ_by_case_are_two_where_names_do(are_case_sensitive: bool) -> None:
+    text = "SELECT T.k FROM STREAM ev WITH ('backlog.lag-threshold' = '7 min') AS T JOIN STREAM ex AS t ON T.k = t.k"
+    with case_sensitive_names(are_case_sensitive):
+        found = {source.alias: dict(source.options.get(Level.WITH, {})) for source in plan(text).graph.streams}
+        aliases = [source.alias for source in sources_of(plan(text))]
+    if are_case_sensitive:
+        assert {alias: bool(options) for alias, options in found.items()} == {"T": True, "t": False}
+    assert aliases == (["T", "t"] if are_case_sensitive else ["t", "t"])
 
 
 NO_NAME = "The column `{0}` has no name of its own. Give it one: {0} AS name."
@@ -721,3 +738,35 @@ def test_functions_that_only_rules_call_are_no_references() -> None:
     query = "SELECT sum(DISTINCT v) AS s, shout(max(v)) AS m FROM STREAM t"
     assert [name for name in plan(query).references.functions if name.startswith("__sqlext_")] == []
     assert "shout" in plan(query).references.functions
+
+
+@pytest.mark.parametrize(
+    ("pivot", "because"),
+    [
+        ("sum(w) FOR c IN ('a')", "PIVOT reads `w`, which is no column of the subquery before it"),
+        ("sum(x.v) FOR c IN ('a')", "PIVOT reads `x.v`, which is no column"),
+        ("sum(v) FOR c IN (1, '01')", "PIVOT names the value '01' twice."),
+        ("sum(v) FOR c IN (1e3)", "It is not clear what Spark calls the column of this value."),
+        ("sum(v) FOR c IN ('')", "It is not clear what Spark calls the column of this value."),
+        ("sum(v) FOR c IN (DATE '2026-1-1')", "It is not clear what Spark calls the column of this value."),
+        ("sum(v) FOR c IN (k)", "PIVOT over a stream takes literals behind IN, and this is none."),
+        ("sum(v) FOR k.c IN ('a')", "PIVOT over a stream stands behind a subquery with named columns, FOR one column"),
+    ],
+)
+def test_a_pivot_whose_meaning_is_not_sure_is_refused(pivot: str, because: str) -> None:
+    _, message, _ = refusal(f"SELECT * FROM (SELECT k, c, v FROM STREAM t) AS q PIVOT ({pivot})")
+    assert message.startswith(because)
+
+
+@pytest.mark.parametrize(
+    ("text", "having", "is_sparks_own"),
+    [
+        ("SELECT k, count(*) AS n FROM STREAM s GROUP BY k HAVING count(DISTINCT v)", "count(DISTINCT v)", True),
+        ("SELECT * FROM (SELECT k, c, v FROM STREAM s) PIVOT (sum(v) FOR c IN (1))", "", True),
+        ("SELECT k, first_value(v ORDER BY at) AS f FROM STREAM s GROUP BY k", "", False),
+        ("SELECT k, middle(v) AS f FROM STREAM s GROUP BY k", "", False),
+    ],
+)
+def test_the_query_as_written_is_kept_for_spark(text: str, having: str, is_sparks_own: bool) -> None:
+    found = plan(text)
+    assert (found.written, found.having, found.is_sparks_own) == (text, having, is_sparks_own)

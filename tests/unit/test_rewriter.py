@@ -265,8 +265,8 @@ def test_an_unknown_batch_is_refused_with_those_there_are() -> None:
     with pytest.raises(RuleError) as caught:
         add_rule(do_nothing, "retraction")
     assert caught.value.message == (
-        "There is no batch `retraction`. Did you mean `retractions`? The batches are options, user, streaming aggregates, "
-        "retractions."
+        "There is no batch `retraction`. Did you mean `retractions`? The batches are options, user, relations, streaming "
+        "aggregates, retractions."
     )
     assert rules_in_force() == BATCHES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -313,3 +314,15 @@ def test_only_the_page_s_own_form_makes_it_trace() -> None:
         assert pages.statements == [COUNT.replace(" AS ", "\nAS ", 1)]
     finally:
         app.close()
+
+
+@pytest.mark.parametrize("are_case_sensitive", [True, False])
+def test_names_follow_the_session(are_case_sensitive: bool) -> None:
+    text = (
+        "CREATE STREAMING TABLE x AS SELECT T.k "
+        "FROM STREAM ev WITH ('execution.checkpointing.interval-during-backlog' = '7 min') AS T JOIN STREAM ex AS t ON T.k = t.k"
+    )
+    found = trace(text, replace(SESSION, are_names_case_sensitive=are_case_sensitive))
+    assert not found.error
+    shown = str(found.sections)
+    assert ("7 min" in shown) == are_case_sensitive, shown

@@ -19,7 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.errors import WaitTimeoutError
 from sqlext.java import items_of, java_of, scala_seq, texts_of
-from sqlext.jvm import frame_of
+from sqlext.jvm import frame_of, names_as_in
+from sqlext.names import fold
 
 
 class SourceKind(StrEnum):
@@ -49,7 +50,7 @@ class StreamLeaf:
     """One stream of an analysed query.
 
     Attributes:
-        alias: what the query calls the relation that it stands under, in lower case.
+        alias: what the query calls the relation that it stands under, as `names.fold` gives it.
         has_watermark: a watermark of the query's own stands above it.
         options: of its reader; keys in lower case.
         location: of its table or files; empty for others.
@@ -80,7 +81,8 @@ def leaves_of(frame: DataFrame, aliases: Collection[str]) -> tuple[StreamLeaf, .
         aliases: of the streams, as the query calls them.
     """
     found: list[StreamLeaf] = []
-    _collect(frame.sparkSession, frame._jdf.queryExecution().analyzed(), {each.lower() for each in aliases}, "", False, found)
+    with names_as_in(frame.sparkSession):
+        _collect(frame.sparkSession, frame._jdf.queryExecution().analyzed(), {fold(each) for each in aliases}, "", False, found)
     return tuple(found)
 
 
@@ -88,7 +90,7 @@ def _collect(spark: SparkSession, plan: Any, aliases: set[str], alias: str, has_
     if not plan.isStreaming():
         return
     name = plan.getClass().getSimpleName()
-    if name == "SubqueryAlias" and (own := str(plan.alias()).lower()) in aliases:
+    if name == "SubqueryAlias" and (own := fold(str(plan.alias()))) in aliases:
         alias = own
     has_watermark = has_watermark or name == "EventTimeWatermark"
     children = items_of(plan.children())
