@@ -154,6 +154,30 @@ def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
         raise UnsupportedError(f"Spark cannot run this query as a stream: {reason_of(error)}") from None
 
 
+def check_subqueries(frame: DataFrame) -> None:
+    """Raise UnsupportedError when Spark evaluates a subquery by a join of streams that the query does not have.
+
+    It does so where a subquery compares its rows with those around it by other than equality: it first joins it with the values
+    around it, taken from the stream once more. Only the start of the stream would find that this is not possible.
+    """
+    analysed = frame._jdf.queryExecution().analyzed()
+    pattern = java_of(frame.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()
+    if not analysed.containsPattern(pattern):
+        return
+    optimized = frame.sparkSession._jsparkSession.sessionState().optimizer().execute(analysed)
+    if _stream_joins(optimized) > _stream_joins(analysed):
+        raise UnsupportedError(
+            "Spark evaluates a subquery of this query by joining the stream with itself, and cannot do that for a stream. "
+            "Compare the subquery's columns with the stream's by = only, or join the table."
+        )
+
+
+def _stream_joins(plan: Any) -> int:
+    children = items_of(plan.children())
+    is_join = plan.getClass().getSimpleName() == "Join" and all(child.isStreaming() for child in children)
+    return is_join + sum(map(_stream_joins, children))
+
+
 def analysed_plan(frame: DataFrame) -> Any:
     """The analysed plan of a query, with its CTEs where they are read; one that may only be evaluated once stays a CTE."""
     inline = java_of(frame.sparkSession).org.apache.spark.sql.catalyst.optimizer.InlineCTE

@@ -175,6 +175,7 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records, options
             check_sessions(frame, options)
         else:
             jvm.check_streaming(frame, plan.output_mode)
+            jvm.check_subqueries(frame)
         if plan.output_mode is OutputMode.UPDATE:
             grouping_columns(frame)  # refuses a key that is not shown
     queries.check_types(session, plan, analysed)
