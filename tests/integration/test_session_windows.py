@@ -61,6 +61,23 @@ def write_as(writing: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(commit, "_BROADCAST_WIDE_ROWS", -1)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT k, {WINDOW} AS w, count(*) AS n, sum(v) AS total FROM {{}} GROUP BY k, {WINDOW}",
+        f"SELECT session_window.start AS s, count(DISTINCT v) AS n FROM {{}} GROUP BY {WINDOW}",
+        "SELECT v, session_window(at, CASE WHEN v > 5 THEN '1 minute' ELSE '1 hour' END) AS w, max_by(k, at) AS k FROM {} "
+        "GROUP BY 1, 2",
+    ],
+    ids=["by key", "distinct", "gap of each row"],
+)
+def test_queries_that_end_have_sessions_too(sql: Workshop, query: str) -> None:
+    source(sql)
+    for step in STEPS[1:]:
+        insert(sql, step)
+    assert sql.batch(f"{query.format('STREAM ev')} GLOBAL WINDOW END OF STREAM") == sql.batch(query.format("ev"))
+
+
 @pytest.mark.parametrize(("relation", "properties"), [(STREAM, ""), (WATERMARKED, BUFFERED)], ids=["plain", "watermark"])
 def test_late_rows_make_one_session_of_two(sql: Workshop, relation: str, properties: str) -> None:
     source(sql)
