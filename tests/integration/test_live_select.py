@@ -86,6 +86,9 @@ def test_what_a_killed_process_left_goes_and_what_others_show_stays(sql: Worksho
     assert oct(local(home.location + "/live").stat().st_mode & 0o777) == "0o700"
     sweep_live(home)
     assert checkpoints(sql.spark) == [other.host_id]
+    other.end()
+    sweep_live(home)
+    assert checkpoints(sql.spark) == []
 
 
 def test_an_aggregate_shows_the_groups_that_change_and_an_ordered_one_all(sql: Workshop) -> None:
