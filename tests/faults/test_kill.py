@@ -210,7 +210,7 @@ def in_a_micro_batch(world: World) -> Iterator[bool]:
     """A micro-batch that was not there before is being written."""
     before = set(world.buffered())
     while True:
-        yield any((batch / "_temporary").exists() for batch in world.buffered() if batch not in before)
+        yield any(any(batch.glob("*/_temporary")) for batch in world.buffered() if batch not in before)
 
 
 def between_buffer_and_flush(world: World) -> Iterator[bool]:
