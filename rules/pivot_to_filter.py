@@ -104,11 +104,9 @@ def _top_level(column: exp.Column, relation: exp.Subquery, columns: dict[str, ex
     if parts[0] in columns:
         return parts[0]
     name = ".".join(part.name for part in column.parts)
-    raise RefusalError(
-        UnsupportedError(
-            f"PIVOT reads `{name}`, which is no column of the subquery before it, so it is not clear what it groups by. Give the "
-            "subquery a column of that name."
-        ),
+    raise _refused(
+        f"PIVOT reads `{name}`, which is no column of the subquery before it, so it is not clear what it groups by. Give the "
+        "subquery a column of that name.",
         column,
     )
 

@@ -247,7 +247,7 @@ def _split_at_commas(text: str, body: list[Token]) -> list[str]:
 
 
 # sqlglot writes these for an older or other Spark: percentile_cont as percentile_approx, struct fields with names, ..
-_REWRITTEN_BY_SQLGLOT = {exp.Array, exp.From, exp.Pivot, exp.Select, exp.Table, exp.WithinGroup}
+_REWRITTEN_BY_SQLGLOT = {exp.From, exp.Pivot, exp.Select, exp.Table, exp.WithinGroup}
 
 
 class _Generator(DatabricksGenerator):

@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from sqlext.dialect import position_of
 from sqlext.errors import UnsupportedError
+from sqlext.shape import total_of
 from sqlext.statements import Query
 
 MOST_GROUPING_SETS = 4096
@@ -22,7 +23,7 @@ def check_grouping_sets(query: Query) -> None:
     for group in query.tree.find_all(exp.Group):
         if (number := count_grouping_sets(group)) > MOST_GROUPING_SETS:
             raise _refusal("This GROUP BY has", number, group, query)
-    if (number := _count_of_query(query.tree)) > MOST_GROUPING_SETS:
+    if (number := total_of(query.tree, _of_subtotals)) > MOST_GROUPING_SETS:
         raise _refusal("With all uses of its WITH queries, this statement has", number, query.tree, query)
 
 
@@ -35,27 +36,10 @@ def _refusal(who_has: str, number: int, node: exp.Expr, query: Query) -> Unsuppo
     )
 
 
-def _count_of_query(tree: exp.Query) -> int:
-    """The grouping sets of all GROUP BY clauses that have more than one, those of a WITH query once for each use of it."""
-    definitions = {cte.alias.lower(): cte for cte in tree.find_all(exp.CTE)}
-    counts: dict[str, int] = {}
-
-    def count(node: exp.Expr, within: frozenset[str]) -> int:
-        total = 0
-        for found in node.walk(prune=lambda each: isinstance(each, exp.With)):
-            if isinstance(found, exp.Group):
-                number = count_grouping_sets(found)
-                total += number if number > 1 else 0
-            elif isinstance(found, exp.Table) and (name := found.name.lower()) in definitions and name not in within:
-                total += of(name, within)
-        return total
-
-    def of(name: str, within: frozenset[str]) -> int:
-        if name not in counts:
-            counts[name] = count(definitions[name].this, within | {name})
-        return counts[name]
-
-    return count(tree, frozenset())
+def _of_subtotals(node: exp.Expr) -> int:
+    """The grouping sets of a GROUP BY that has more than one."""
+    number = count_grouping_sets(node) if isinstance(node, exp.Group) else 0
+    return number if number > 1 else 0
 
 
 def count_grouping_sets(group: exp.Group) -> int:

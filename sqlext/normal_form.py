@@ -164,15 +164,17 @@ class NormalForm:
 
     def _number_of_key(self, node: exp.Expr) -> int | None:
         """Which grouping expression a node is."""
-        sure = [number for number, key in enumerate(self._keys, 1) if self._sameness.same(node, key)]
         likely = [number for number, key in enumerate(self._keys, 1) if self._sameness.may_be_same(node, key)]
-        if not sure and len(likely) > 1:
+        if len(likely) < 2:
+            return next(iter(likely), None)
+        sure = next((number for number in likely if self._sameness.same(node, self._keys[number - 1])), None)
+        if sure is None:
             text = to_sql(node, self._source)
             raise UnsupportedError(
                 f"`{text}` may be one or another of the expressions that are grouped by. Write it as it stands in GROUP BY.",
                 position_of(node, self._source),
             )
-        return next(iter(sure or likely), None)
+        return sure
 
     def _field_of_key(self, node: exp.Column) -> exp.Expr | None:
         for number, key in enumerate(self._keys, 1):

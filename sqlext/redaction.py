@@ -88,11 +88,11 @@ class Redaction:
 
     def is_secret(self, key: str, value: str) -> bool:
         """Whether a setting's value must not be written down."""
-        return self._names_secret(key) or self.message(value) != value
+        return self.names_secret(key) or self.message(value) != value
 
     def setting(self, key: str, value: str) -> str:
         """A setting's or an option's value, as it is shown."""
-        return REDACTED if self._names_secret(key) else self.message(value)
+        return REDACTED if self.names_secret(key) else self.message(value)
 
     def text(self, text: str) -> str:
         """A text as what it is."""
@@ -109,7 +109,7 @@ class Redaction:
         Literals are told from what is between them as Spark's lexer does. Where settings of Spark's make it see others, secrets
         that are known by their form are found all the same, since the text as a whole is looked at in the end.
         """
-        if (found := _SET.match(text)) is not None and self._names_secret(found[1]):
+        if (found := _SET.match(text)) is not None and self.names_secret(found[1]):
             return f"{found[0]}'{REDACTED}'"
         statement = _Statement(self)
         for token in _TOKEN.finditer(text):
@@ -122,15 +122,13 @@ class Redaction:
         Args:
             is_option: of a source or table.
         """
-        return self._names_secret(name) or (is_option and bool(_pattern(self.addresses).search(name)))
+        is_secret = _pattern(self.names).search(name) or _MORE_NAMES.search(name)
+        return bool(is_secret or (is_option and _pattern(self.addresses).search(name)))
 
     def _addresses(self, text: str) -> str:
         for form in (_USER_INFO, _USER, _ORACLE):
             text = form.sub(rf"\1{REDACTED}\2", text)
         return text
-
-    def _names_secret(self, name: str) -> bool:
-        return bool(_pattern(self.names).search(name) or _MORE_NAMES.search(name))
 
     def _pairs(self, text: str, is_code: bool) -> str:
         """Replace what secrets' names have, as in `user="ann" password="p4ss"`, `?user=ann&password=p4ss`.
@@ -143,7 +141,7 @@ class Redaction:
             shown.append(text[at : found.end()])
             at = found.end()
             may_have = not is_code or text.startswith(("'", '"'), at)
-            value = _VALUE.match(text, at) if may_have and self._names_secret(found[1]) else None
+            value = _VALUE.match(text, at) if may_have and self.names_secret(found[1]) else None
             if value is None or (is_code and not value["quote"]):
                 continue
             edge = value["edge"] or value["quote"] or ""
@@ -223,7 +221,7 @@ class _Statement:
         self._end_run()
         if self._hides:
             self._brackets(piece)
-        is_number = piece.isdigit() and self._hides and self._between[:1] != ""
+        is_number = piece.isdigit() and self._hides and bool(self._between)
         self._shown.append(f"'{REDACTED}'" if is_number else piece)
         self._name, self._between = (piece if is_name else ""), ""
 

@@ -108,29 +108,23 @@ class Sameness:
 
     def _are_one(self, one: Piece, other: Piece) -> bool:
         """Whether two names, of which one is qualified, surely are one."""
-        relation = self._relation_of_one(one, other)
-        if relation is None:
+        if not isinstance(one, Chain) or not self._may_be_one(one, other):
             return False
-        is_common = isinstance(one, Chain) and one.parts[0] in self._common
-        return self._is_single or (is_common and not self._is_natural and self._is_left_first and relation == 0)
+        return self._is_single or (one.parts[0] in self._common and not self._is_natural)
 
     def _may_be_one(self, one: Piece, other: Piece) -> bool:
         """The same, where a field of a struct called like a relation is not thought of."""
-        relation = self._relation_of_one(one, other)
-        if relation is None:
+        if not isinstance(one, Chain) or not isinstance(other, Chain) or one.parts != other.parts:
             return False
+        qualified = {each.relation for each in (one, other)} - {None}
+        if len(qualified) != 1:
+            return False
+        (relation,) = qualified
         if self._is_single:
             return True
-        if self._is_natural or (isinstance(one, Chain) and one.parts[0] in self._common):
+        if self._is_natural or one.parts[0] in self._common:
             return self._is_left_first and relation == 0
         return True  # a column of two relations would be ambiguous without its qualifier, and Spark says so
-
-    def _relation_of_one(self, one: Piece, other: Piece) -> int | None:
-        """The relation that qualifies one of two names with the same parts, and not the other."""
-        if not isinstance(one, Chain) or not isinstance(other, Chain) or one.parts != other.parts:
-            return None
-        qualified = {each.relation for each in (one, other)} - {None}
-        return qualified.pop() if len(qualified) == 1 and None in (one.relation, other.relation) else None
 
     def _pieces(self, node: exp.Expr) -> list[Piece]:
         return list(self._read(tokens(to_sql(node, self._source))))

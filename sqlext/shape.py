@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
@@ -180,6 +180,30 @@ def references_of(query: exp.Query) -> References:
         return tuple(sorted(name for name in names - ours if not name.startswith(INTERNAL_PREFIX)))
 
     return References(users(relations), users(functions), users(columns))
+
+
+def total_of(tree: exp.Query, number_of: Callable[[exp.Expr], int]) -> int:
+    """Add up what the nodes of a query count for, those of a WITH query once for each use of it.
+
+    Args:
+        number_of: of a node, by itself; the name of a WITH query counts for what that one does.
+    """
+    definitions = {fold(cte.alias): cte for cte in tree.find_all(exp.CTE)}
+    totals: dict[str, int] = {}
+
+    def total(node: exp.Expr, within: frozenset[str]) -> int:
+        found = 0
+        for each in node.walk(prune=lambda each: isinstance(each, exp.With)):
+            name = fold(each.name) if isinstance(each, exp.Table) else ""
+            found += of(name, within) if name in definitions and name not in within else number_of(each)
+        return found
+
+    def of(name: str, within: frozenset[str]) -> int:
+        if name not in totals:
+            totals[name] = total(definitions[name].this, within | {name})
+        return totals[name]
+
+    return total(tree, frozenset())
 
 
 def our_hints(tree: exp.Expr) -> list[HintCall]:

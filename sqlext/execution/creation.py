@@ -23,7 +23,7 @@ from sqlext.execution.grouping_columns import grouping_columns
 from sqlext.execution.mergeable import MergeableAggregate, is_by_session
 from sqlext.execution.partition_keys import lossy
 from sqlext.execution.queries import Analysed
-from sqlext.execution.registry import FlowRecord, Records
+from sqlext.execution.registry import FlowRecord, Records, without_case
 from sqlext.execution.spec import (
     Column,
     FlowSpec,
@@ -136,7 +136,7 @@ def check_free(records: Records, name: tuple[str, ...], table: tuple[str, ...], 
     for record in records.values():
         if replaced is not None and record.spec.id == replaced.spec.id:
             continue
-        if [part.lower() for part in record.spec.qualified_name] == [part.lower() for part in name]:  # in any session
+        if without_case(record.spec.qualified_name) == without_case(name):
             raise NameTakenError(
                 f"There is a flow `{record.spec.name}` already, into {'.'.join(record.spec.target)}. Choose another name, or "
                 "DROP FLOW it."

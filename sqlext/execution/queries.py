@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from sqlext import jvm
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
@@ -68,12 +69,9 @@ def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> No
     Raises:
         AnalysisException: Spark's, when it refuses a query that none but its own syntax is in.
     """
-    try:
-        written = session.sql(plan.written).schema
-    except AnalysisException as error:
-        if plan.is_sparks_own and not _is_about_streams(error):
-            raise
-        return  # only our rules make sense of it, as of first_value(v ORDER BY ts)
+    written = _schema_as_written(session, plan)
+    if written is None:
+        return
     fields = [field for field in analysed.output.schema if field.name != QUALIFIES]
     if len(fields) != len(written):
         raise UnsupportedError(
@@ -90,13 +88,25 @@ def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> No
 
 def is_wrong_as_written(session: SparkSession, plan: FlowPlan) -> bool:
     """Whether none but Spark's own syntax is in a query, and Spark refuses it, also as a batch."""
-    if not plan.is_sparks_own:
-        return False
     try:
-        session.sql(plan.written)
-    except AnalysisException as error:
-        return not _is_about_streams(error)
+        _schema_as_written(session, plan)
+    except AnalysisException:
+        return True
     return False
+
+
+def _schema_as_written(session: SparkSession, plan: FlowPlan) -> StructType | None:
+    """The columns that Spark gives the user's query; None where only our rules make sense of it: first_value(v ORDER BY ts).
+
+    Raises:
+        AnalysisException: Spark's, when it refuses a query that none but its own syntax is in.
+    """
+    try:
+        return session.sql(plan.written).schema
+    except AnalysisException as error:
+        if plan.is_sparks_own and not _is_about_streams(error):
+            raise
+        return None
 
 
 def _is_about_streams(error: AnalysisException) -> bool:

@@ -152,11 +152,13 @@ def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
     Raises:
         NotFoundError: with the nearest name, or the schema that has one of that name.
     """
-    wanted = _folded(name)
-    found = next((record for record in current(records) if _folded(record.spec.qualified_name) == wanted), None)
+    wanted = without_case(name)
+    found = next((record for record in current(records) if without_case(record.spec.qualified_name) == wanted), None)
     if found is not None:
         return found
-    elsewhere = [".".join(r.spec.qualified_name) for r in records.values() if _folded(r.spec.qualified_name[-1:]) == wanted[-1:]]
+    elsewhere = [
+        ".".join(r.spec.qualified_name) for r in records.values() if without_case(r.spec.qualified_name[-1:]) == wanted[-1:]
+    ]
     known = [record.spec.name for record in records.values()]
     advice = f" There is {', '.join(f'`{each}`' for each in elsewhere)}." if elsewhere else did_you_mean(name[-1], known)
     raise NotFoundError(f"There is no flow `{name[-1]}` in {'.'.join(name[:-1])}.{advice} SHOW FLOWS lists them.")
@@ -168,8 +170,8 @@ def find_by_end(records: Records, text: str) -> FlowRecord:
     Raises:
         NotFoundError: there is none, or there are several.
     """
-    end = _folded(text.split("."))
-    found = [record for record in records.values() if _folded(record.spec.qualified_name)[-len(end) :] == end]
+    end = without_case(text.split("."))
+    found = [record for record in records.values() if without_case(record.spec.qualified_name)[-len(end) :] == end]
     if len(found) == 1:
         return found[0]
     if found:
@@ -189,7 +191,7 @@ def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
         NotFoundError: there is none.
     """
     specs = [record.spec for record in current(records)]
-    same = [spec for spec in specs if _folded(spec.target) == _folded(name)]
+    same = [spec for spec in specs if without_case(spec.target) == without_case(name)]
     found = next((spec for spec in same if spec.target == name), same[0] if same else None)
     if found is None:
         tables = [spec.target[-1] for spec in specs if spec.owns_target]
@@ -204,14 +206,15 @@ def shown_names(specs: Iterable[FlowSpec]) -> dict[str, str]:
     found = list(specs)
     names: dict[str, str] = {}
     for parts in (1, 2, 3):
-        ends = Counter(_folded(spec.qualified_name[-parts:]) for spec in found)
+        ends = Counter(without_case(spec.qualified_name[-parts:]) for spec in found)
         for spec in found:
-            if ends[_folded(spec.qualified_name[-parts:])] == 1 or parts == 3:
+            if ends[without_case(spec.qualified_name[-parts:])] == 1 or parts == 3:
                 names.setdefault(spec.id, ".".join(spec.qualified_name[-parts:]))
     return names
 
 
-def _folded(name: Iterable[str]) -> tuple[str, ...]:
+def without_case(name: Iterable[str]) -> tuple[str, ...]:
+    """The form of a flow's name in which two are compared, whatever the session's setting is."""
     return tuple(part.lower() for part in name)
 
 

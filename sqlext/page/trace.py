@@ -16,7 +16,7 @@ from sqlext.detect import is_ours
 from sqlext.errors import SqlextError
 from sqlext.execution.spec import FlowSpec
 from sqlext.explain import explain_bounded, explain_flow
-from sqlext.names import case_sensitive_names, fold
+from sqlext.names import case_sensitive_names
 from sqlext.option_levels import with_level
 from sqlext.options import (
     RUNTIME_MODE,
@@ -35,6 +35,7 @@ from sqlext.plan import BoundedPlan, FlowPlan, JobGraph, Operator, OperatorAttri
 from sqlext.planner import plan_bounded, plan_flow
 from sqlext.registration import rules_in_force
 from sqlext.script import split
+from sqlext.shape import total_of
 from sqlext.statements import BoundedStatement, CreateStreamingTable, Insert, Query, Select
 
 MOST_CHARACTERS = 20_000
@@ -147,23 +148,7 @@ def _of_job(found: Trace, statement: BoundedStatement, session: SessionOptions |
 
 def _relations_of(tree: exp.Query) -> int:
     """How many relations a query reads, each use of a WITH query counted with all that it reads."""
-    definitions = {fold(cte.alias): cte for cte in tree.find_all(exp.CTE)}
-    counts: dict[str, int] = {}
-
-    def count(node: exp.Expr, within: frozenset[str]) -> int:
-        total = 0
-        for found in node.walk(prune=lambda each: isinstance(each, exp.With)):
-            if isinstance(found, exp.Table):
-                name = fold(found.name)
-                total += of(name, within) if name in definitions and name not in within else 1
-        return total
-
-    def of(name: str, within: frozenset[str]) -> int:
-        if name not in counts:
-            counts[name] = count(definitions[name].this, within | {name})
-        return counts[name]
-
-    return count(tree, frozenset())
+    return total_of(tree, lambda node: int(isinstance(node, exp.Table)))
 
 
 def _own_options(statement: CreateStreamingTable | Insert) -> dict[str, Given]:
