@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--clients", type=int, default=4, help="Thrift clients side by side; by hand, 32")
     parser.addoption("--statements", type=int, default=12, help="statements of each of them; by hand, 100")
     parser.addoption("--queries", type=int, default=60, help="generated queries of the differential test; by hand, 2000")
+    parser.addoption("--groups", default="", help="of those queries, ten a group, only some: 0-49; a long run in parts")
     parser.addoption("--seed", type=int, default=24, help="of the differential test's queries, rows and restarts")
     parser.addoption("--sessions", type=int, default=30, help="Thrift sessions, one after the other; by hand, 2000")
 
@@ -95,9 +96,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.ui.retainedExecutions": "10",
         "spark.sql.ui.explainMode": "simple",  # each execution draws its plan for that history
         "spark.sql.codegen.cache.maxEntries": "2000",  # what Delta does at each commit is compiled once
-        # Tests run much code once: compiling it well costs more than it saves. One tier fills Java's own cache of 48 MB.
+        # Both of Java's compilers: the first minutes are slower by a tenth, and what comes after them is faster by a third.
         # The heap is taken as a whole at the start: what the process takes later is outside of it, and soak tests look at that.
-        "spark.driver.extraJavaOptions": "-Xms2g -XX:+AlwaysPreTouch -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+        "spark.driver.extraJavaOptions": "-Xms2g -XX:+AlwaysPreTouch -XX:ReservedCodeCacheSize=256m",
     }
     for key, value in settings.items():
         builder.config(key, value)

@@ -40,7 +40,7 @@ def end_of_stream(spark: SparkSession, analysed: Any, is_sorted: bool) -> Any:
         physical = sorted_aggregates(spark, physical, looks_at_files=True)
     forget_logical_plans(spark, physical)
     stage = execution.adaptive.LogicalQueryStage(planned.optimizedPlan(), physical)
-    return _with_columns_of_its_own(spark, stage)
+    return _with_columns_of_its_own(spark, stage, [str(column.name()) for column in items_of(analysed.output())])
 
 
 def sorted_aggregates(spark: SparkSession, node: Any, looks_at_files: bool) -> Any:
@@ -131,7 +131,10 @@ def _is_behind_exchange(spark: SparkSession, node: Any) -> bool:
     return bool(node.requiredChildDistributionExpressions().isDefined())
 
 
-def _with_columns_of_its_own(spark: SparkSession, stage: Any) -> Any:
-    """Columns with new ids: a CTE that is read twice brings the same plan twice."""
-    named = [alias(spark, column, str(column.name())) for column in items_of(stage.output())]
+def _with_columns_of_its_own(spark: SparkSession, stage: Any, names: list[str]) -> Any:
+    """Columns with new ids, since a CTE that is read twice brings the same plan twice, and with the names the query gives them.
+
+    Spark's optimizer may call `V` what the table calls `v`.
+    """
+    named = [alias(spark, column, name) for column, name in zip(items_of(stage.output()), names, strict=True)]
     return java_of(spark).org.apache.spark.sql.catalyst.plans.logical.Project(scala_seq(spark, named), stage)

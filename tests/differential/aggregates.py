@@ -178,6 +178,8 @@ UNORDERED = (
     ("collect(DISTINCT {string})", "collect_set({string})"),
     ("collect_set({string})", ""),
 )
+UNIQUE_ID = Expression("id", "bigint", names=("id", "ID", "Id"))
+"""What tells rows apart, so that their order by it is one; another column in its place would not."""
 _NO_FILTER = (" WITHIN ", "array_join(", "to_json(", "hex(", "map", "sort_array(", "array_sort(", "hll_")
 
 
@@ -211,7 +213,7 @@ def _call(random_: random.Random, template: str, batch: str, kind: str, child: C
         if inner == "same":  # what WITHIN GROUP orders by is the argument itself
             return same[0]
         if inner == "id":
-            return Expression("id", "bigint", names=("id", "ID", "Id"))
+            return UNIQUE_ID
         if inner == "notnull":
             return Expression("coalesce({0}, 'none')", "string", (child("string"),))
         made = child(random_.choice(("int", "string", "double", "date", "decimal", "boolean")) if inner == "any" else inner)

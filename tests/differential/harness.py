@@ -166,21 +166,21 @@ class Group:
         return [flow for flow, key in self._flows.items() if key not in self._outcomes]
 
     def _create(self) -> None:
-        for way in (each for each in self._scenario.ways if each in BACKENDS):
-            for number, query in enumerate(self._queries):
-                if (number, way) not in self._outcomes:
-                    self._start(number, way, query)
+        ways = [way for way in self._scenario.ways if way in BACKENDS]
+        keys = [(number, way) for way in ways for number in range(len(self._queries)) if (number, way) not in self._outcomes]
+        list(self._pool.map(self._start, keys))
 
-    def _start(self, number: int, way: str, query: Query) -> None:
-        flow = f"t{number}_{way}"
+    def _start(self, key: tuple[int, str]) -> None:
+        number, way = key
+        query, flow = self._queries[number], f"t{number}_{way}"
         buffered = self._scenario.buffered[number % len(self._scenario.buffered)]
         interval = "'execution.flush.max-interval' = '10 minutes', " if buffered else ""
         try:
             properties = f"TBLPROPERTIES ({interval}'state.backend.type' = '{way}')"
             self._sql(f"CREATE STREAMING TABLE {flow} {properties} AS {query.render(Form.FLOW)}")
-            self._flows[flow] = number, way
+            self._flows[flow] = key
         except Exception as error:  # noqa: BLE001  # whatever comes out of a statement is an outcome
-            self._outcomes[number, way] = Outcome(query, way, *verdict_of(error))
+            self._outcomes[key] = Outcome(query, way, *verdict_of(error))
 
     def _check(self, flow: str) -> None:
         number, way = self._flows[flow]

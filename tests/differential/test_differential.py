@@ -31,7 +31,8 @@ _TALLY: Counter[str] = Counter()
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "group" in metafunc.fixturenames:
         count = -(-int(metafunc.config.getoption("--queries")) // _A_GROUP)
-        metafunc.parametrize("group", range(count))
+        first, _, last = str(metafunc.config.getoption("--groups")).partition("-")
+        metafunc.parametrize("group", range(int(first or 0), min(count, int(last or first or count) + 1)))
 
 
 @pytest.mark.timeout(1800)
