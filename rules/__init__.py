@@ -3,7 +3,6 @@
 if __name__ != "sqlext.rules":  # a second import under another name would register every rule twice
     raise ImportError(f"import sqlext.rules, not {__name__}")
 
-from sqlext.rewriter import Batch, FixedPoint, Once, Scope
 from sqlext.rules.aggregate_distinct_to_set import aggregate_distinct_to_set
 from sqlext.rules.collect_distinct_to_set import collect_distinct_to_set
 from sqlext.rules.count_distinct_to_set import count_distinct_to_set
@@ -19,6 +18,7 @@ from sqlext.rules.remove_hints import remove_hints
 from sqlext.rules.remove_idle_distinct import remove_idle_distinct
 from sqlext.rules.remove_source_options import remove_source_options
 from sqlext.rules.stream_of_function import stream_of_function
+from sqlext.sql.rewriter import Batch, FixedPoint, Once, Scope
 
 BATCHES: tuple[Batch, ...] = (
     Batch("options", Once(), (remove_hints, remove_source_options, stream_of_function)),

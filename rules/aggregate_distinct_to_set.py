@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.functions import AGGREGATE_SET, AGGREGATES_OF_SETS
-from sqlext.shape import argument_of, function_name, streaming_aggregates, with_filter
+from sqlext.functions.scalar import AGGREGATE_SET, AGGREGATES_OF_SETS
+from sqlext.sql.trees import argument_of, function_name, streaming_aggregates, with_filter
 
 
 def aggregate_distinct_to_set(query: exp.Query) -> exp.Query:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
-from sqlext.rewriter import RefusalError
-from sqlext.shape import streaming_aggregates, struct_of, with_filter
+from sqlext.sql.rewriter import RefusalError
+from sqlext.sql.trees import streaming_aggregates, struct_of, with_filter
 
 
 def count_distinct_to_set(query: exp.Query) -> exp.Query:

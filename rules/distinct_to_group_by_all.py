@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.shape import aggregate_calls, streaming_selects
+from sqlext.sql.trees import aggregate_calls, streaming_selects
 
 
 def distinct_to_group_by_all(query: exp.Query) -> exp.Query:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from sqlext.errors import SchemaError
-from sqlext.rewriter import RefusalError
-from sqlext.shape import function_name
+from sqlext.sql.rewriter import RefusalError
+from sqlext.sql.trees import function_name
 
 
 def expand_sum0(query: exp.Query) -> exp.Query:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.plan import QUALIFIES
-from sqlext.shape import is_aggregation, streaming_selects, with_aliases_expanded
+from sqlext.plan.job_graph import QUALIFIES
+from sqlext.sql.trees import is_aggregation, streaming_selects, with_aliases_expanded
 
 
 def having_to_column(query: exp.Query) -> exp.Query:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.shape import streaming_aggregates, with_filter
+from sqlext.sql.trees import streaming_aggregates, with_filter
 
 
 def listagg_distinct_to_set(query: exp.Query) -> exp.Query:

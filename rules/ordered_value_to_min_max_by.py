@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
-from sqlext.rewriter import RefusalError
-from sqlext.shape import function_name, is_aggregate_call, struct_of
+from sqlext.sql.rewriter import RefusalError
+from sqlext.sql.trees import function_name, is_aggregate_call, struct_of
 
 _FIRST = ("first", "first_value")
 _LAST = ("last", "last_value")

@@ -10,9 +10,9 @@ from datetime import date
 from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
-from sqlext.names import fold
-from sqlext.rewriter import RefusalError
-from sqlext.shape import function_name, reads_stream, streaming_ctes
+from sqlext.quoting import fold
+from sqlext.sql.rewriter import RefusalError
+from sqlext.sql.trees import function_name, reads_stream, streaming_ctes
 
 _DOUBLES = frozenset("stddev stddev_pop stddev_samp var_pop var_samp variance".split())
 _NULL_OF_NOTHING = frozenset("avg max mean min sum".split()) | _DOUBLES

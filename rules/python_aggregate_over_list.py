@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlglot import exp
 
 from sqlext.errors import SchemaError
-from sqlext.functions import FUNCTIONS
-from sqlext.rewriter import RefusalError
-from sqlext.shape import function_name, streaming_aggregates, with_filter
+from sqlext.functions.scalar import FUNCTIONS
+from sqlext.sql.rewriter import RefusalError
+from sqlext.sql.trees import function_name, streaming_aggregates, with_filter
 
 
 def python_aggregate_over_list(query: exp.Query) -> exp.Query:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.shape import our_hints
+from sqlext.sql.trees import our_hints
 
 
 def remove_hints(query: exp.Query) -> exp.Query:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.shape import argument_of, function_name, streaming_aggregates
+from sqlext.sql.trees import argument_of, function_name, streaming_aggregates
 
 _SAME_OF_DUPLICATES = frozenset(
     """

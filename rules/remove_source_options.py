@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.nodes import StreamOption
 from sqlext.options import is_option_key
+from sqlext.sql.nodes import StreamOption
 
 
 def remove_source_options(query: exp.Query) -> exp.Query:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.nodes import Stream
+from sqlext.sql.nodes import Stream
 
 
 def stream_of_function(query: exp.Query) -> exp.Query:

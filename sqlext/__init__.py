@@ -1,10 +1,18 @@
 """Streaming tables, buffered flushes and bounded stages for plain Spark SQL on Delta."""
 
-from sqlext.backlog_reports import register_backlog_report
-from sqlext.execution.cogroup import cogroup
-from sqlext.execution.keyed import process_keyed
-from sqlext.execution.partition import Order, full_window_partition, window_all
-from sqlext.keyed_functions import (
+from sqlext.execution.keyed.keyed import process_keyed
+from sqlext.execution.partitions.cogroup import cogroup
+from sqlext.execution.partitions.partition import Order, full_window_partition, window_all
+from sqlext.extension.session import (
+    configure,
+    disable,
+    enable,
+    register_function,
+    register_partition_function,
+    register_reduce_function,
+)
+from sqlext.functions.backlog_reports import register_backlog_report
+from sqlext.functions.keyed import (
     KeyedContext,
     KeyedProcessFunction,
     ListState,
@@ -13,16 +21,8 @@ from sqlext.keyed_functions import (
     ValueState,
     register_keyed_function,
 )
-from sqlext.partition_functions import AggregateFunction
-from sqlext.registration import add_rule as register_rule
-from sqlext.session import (
-    configure,
-    disable,
-    enable,
-    register_function,
-    register_partition_function,
-    register_reduce_function,
-)
+from sqlext.functions.partition import AggregateFunction
+from sqlext.planner.rule_book import add_rule as register_rule
 
 __all__ = [
     "AggregateFunction",

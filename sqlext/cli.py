@@ -9,14 +9,14 @@ from pathlib import Path
 
 import click
 
-from sqlext import kafka
-from sqlext.embedded import has_flows
+from sqlext.app.embedded import has_flows
+from sqlext.app.output import Printer
+from sqlext.app.runner import ExitCode, ScriptFile, run_embedded, serve_embedded
 from sqlext.errors import NotFoundError, SetupError, WaitTimeoutError
 from sqlext.options import CONNECTORS_KEY
-from sqlext.output import Printer
 from sqlext.page.address import PAGE, Address, check_packages
-from sqlext.runner import ExitCode, ScriptFile, run_embedded, serve_embedded
-from sqlext.server import ConnectServer, Server, ThriftServer
+from sqlext.server.server import ConnectServer, Server, ThriftServer
+from sqlext.spark import kafka
 
 _WAREHOUSE = click.option(
     "--warehouse",
@@ -157,7 +157,7 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
     10 seconds instead of at each micro-batch. At the end its content is compared with a batch query over the same files: the
     exit code is 0 when they are equal, 1 when they are not.
     """
-    from sqlext.demo import run_demo
+    from sqlext.app.demo import run_demo
 
     context.exit(run_demo(days, warehouse, conf))
 

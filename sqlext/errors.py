@@ -1,7 +1,7 @@
 """Every error sqlext raises, as one tree; each is a builtin error too.
 
 A message is one sentence on what is wrong, with the name and the value, and one on what to do.
-`Position` says where in the SQL text the thing stands; `parser.py` hands it on to Spark's clients.
+`Position` says where in the SQL text the thing stands; `extension/parser.py` hands it on to Spark's clients.
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sqlext
-from sqlext import backlog_reports, jvm
-from sqlext import session as sqlext_session
-from sqlext.keyed_functions import KEYED_FUNCTIONS
-from sqlext.names import quote, quote_parts
-from sqlext.partition_functions import PARTITION_FUNCTIONS
-from sqlext.storage import HadoopPath
+from sqlext.extension import session as sqlext_session
+from sqlext.functions import backlog_reports
+from sqlext.functions.keyed import KEYED_FUNCTIONS
+from sqlext.functions.partition import PARTITION_FUNCTIONS
+from sqlext.quoting import quote, quote_parts
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 from tests.java import share_archive
 from tests.support import eventually
 

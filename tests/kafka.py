@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from sqlext import jars
+from sqlext.extension import jars
 from tests.support import eventually
 
 VERSION = "4.1.1"

@@ -11,12 +11,15 @@ from typing import Any, cast
 from pyspark.sql import Row, SparkSession
 
 import sqlext
-from sqlext import grammar, options, planner, reference, statements
-from sqlext.detect import is_ours
-from sqlext.explain import explain_bounded
+from sqlext import options
+from sqlext.app import reference
+from sqlext.plan.explain import explain_bounded
+from sqlext.planner import planner
 from sqlext.rules import BATCHES
-from sqlext.script import split
 from sqlext.shell.meta import COMMANDS
+from sqlext.sql import grammar, statements
+from sqlext.sql.scripts import split
+from sqlext.sql.tokens import is_ours
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

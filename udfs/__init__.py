@@ -3,8 +3,8 @@
 if __name__ != "sqlext.udfs":  # a second import under another name would register every function twice
     raise ImportError(f"import sqlext.udfs, not {__name__}")
 
-from sqlext.functions import PythonFunction
-from sqlext.partition_functions import PARTITION_FUNCTIONS
+from sqlext.functions.partition import PARTITION_FUNCTIONS
+from sqlext.functions.scalar import PythonFunction
 from sqlext.udfs import means, partitions
 
 ALL: tuple[PythonFunction, ...] = (*means.FUNCTIONS,)

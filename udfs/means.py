@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from sqlext.functions import PythonFunction
+from sqlext.functions.scalar import PythonFunction
 
 
 def geometric_mean(values: list[float]) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sqlext.partition_functions import AggregateFunction, PartitionFunction
+from sqlext.functions.partition import AggregateFunction, PartitionFunction
 
 
 class PartitionProfile(AggregateFunction):

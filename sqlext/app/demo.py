@@ -20,10 +20,11 @@ import pyarrow as pa
 from pyarrow import compute, csv, parquet
 from pyspark.sql import Row, SparkSession
 
+from sqlext.app.output import Printer
+from sqlext.app.runner import ExitCode, Runner, ScriptFile, run_embedded
 from sqlext.errors import SetupError
-from sqlext.names import quote_string
-from sqlext.output import Printer, Result
-from sqlext.runner import ExitCode, Runner, ScriptFile, run_embedded
+from sqlext.extension.results import Result
+from sqlext.quoting import quote_string
 
 _MICRO_BATCHES = 50
 _CONF = {  # in two minutes Java's best compiler does not earn its keep; without it, Java sets too little memory aside for code

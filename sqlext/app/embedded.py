@@ -32,6 +32,7 @@ from sqlext.errors import SetupError, SqlextError
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, is_option_key
 from sqlext.private_files import make_private_file, make_private_folder
 from sqlext.redaction import RedactedFormatter
+from sqlext.spark.jvm import root_reason
 
 logger = logging.getLogger(__name__)
 
@@ -257,14 +258,6 @@ def _last_words(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     complaint = next((line for line in lines if re.search(r"\b(error|invalid|\w*exception)\b", line, re.IGNORECASE)), None)
     return complaint or (lines[-1] if lines else "Java ended at once")
-
-
-def root_reason(error: BaseException) -> str:
-    """What is at the bottom of an error of Java's: Spark wraps what is wrong with a setting into errors about its own classes."""
-    java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    while java is not None and java.getCause() is not None:
-        java = java.getCause()
-    return str(java.getMessage() or java.toString()) if java is not None else str(error)
 
 
 def _end(spark: SparkSession, gateway: Any) -> None:

@@ -15,11 +15,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from sqlext.execution.backlog.pacer import Phase
+from sqlext.app.output import Printer
 from sqlext.execution.backlog.status import BacklogStatus
+from sqlext.execution.flows.status import FlowPhase, FlowProgress
 from sqlext.execution.jobs.graph import VertexCounts
-from sqlext.execution.status import FlowPhase, FlowProgress
-from sqlext.output import Printer
+from sqlext.execution.streaming.pace import Phase
 
 _STYLES = {
     FlowPhase.RUNNING: "green",

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlext import errors
-from sqlext.detect import tokens
-from sqlext.kafka import FUNCTION as READ_KAFKA
+from sqlext.functions.partition import OPERATORS
 from sqlext.options import HINTS
-from sqlext.partition_functions import OPERATORS
+from sqlext.spark.kafka import FUNCTION as READ_KAFKA
+from sqlext.sql.tokens import tokens
 from sqlext.udfs import ALL as SHIPPED
 
 _NEAR = 0.8

@@ -15,20 +15,21 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
-from sqlext.callbacks import DeadConnections
-from sqlext.embedded import embedded_session, java_has_ended, log_path
+from sqlext.app.embedded import embedded_session, java_has_ended, log_path
+from sqlext.app.interrupts import Interrupts
+from sqlext.app.output import ErrorLog, Printer
+from sqlext.app.problems import Problem, problem_of, report
+from sqlext.app.progress import FlowStatus, JobStatus, Statuses, display, print_summary
+from sqlext.app.statement_run import StatementRunner, Task
 from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
-from sqlext.execution.status import FlowPhase
-from sqlext.interrupts import Interrupts
-from sqlext.output import ErrorLog, Printer
+from sqlext.execution.flows.status import FlowPhase
+from sqlext.extension.session import disable, flow_host, registry_exists
 from sqlext.page.address import Address
 from sqlext.page.server import page_server
-from sqlext.progress import FlowStatus, JobStatus, Statuses, display, print_summary
-from sqlext.script import Problem, problem_of, report, split
-from sqlext.server import Server, hive_settings
-from sqlext.session import disable, flow_host, registry_exists
-from sqlext.statement_run import StatementRunner, Task
+from sqlext.server.server import Server, hive_settings
+from sqlext.spark import jvm
+from sqlext.spark.callbacks import DeadConnections
+from sqlext.sql.scripts import split
 
 logger = logging.getLogger(__name__)
 

@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 
 from pyspark.sql import SparkSession
 
-from sqlext.cancellation import canceled_by
-from sqlext.detect import is_ours
+from sqlext.app.interrupts import Interrupts
+from sqlext.app.problems import problem_of
+from sqlext.app.progress import TaskCounts
 from sqlext.errors import UnsupportedError
-from sqlext.interrupts import Interrupts
-from sqlext.jvm import redaction
-from sqlext.live import LiveQuery
-from sqlext.output import ROW_LIMIT, LiveBatch, Result, fetch
-from sqlext.progress import TaskCounts
-from sqlext.script import problem_of
-from sqlext.session import home_of
-from sqlext.storage import HadoopPath
+from sqlext.extension.live import LiveQuery
+from sqlext.extension.results import ROW_LIMIT, LiveBatch, Result, fetch
+from sqlext.extension.session import home_of
+from sqlext.spark.cancellation import canceled_by
+from sqlext.spark.jvm import redaction
+from sqlext.spark.storage import HadoopPath
+from sqlext.sql.tokens import is_ours
 
 T = TypeVar("T")
 Show = Callable[[LiveBatch], None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlext.names import quote, quote_string
+from sqlext.quoting import quote, quote_string
 from sqlext.redaction import Redaction
 
 

@@ -7,21 +7,21 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext import job_sql
-from sqlext.answers import Answer, Deferred, PassOn, Table
-from sqlext.detect import end_of_stream_at, is_stream_relation, tokens
+from sqlext.commands import job_statements
+from sqlext.commands.answers import Answer, Deferred, PassOn, Table
+from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import UnsupportedError
-from sqlext.execution.job import run_job
+from sqlext.execution.bounded.job import run_job
 from sqlext.execution.jobs.host import JobHost
-from sqlext.explain import explain_bounded
-from sqlext.jvm import can_be_analysed, frame_of
-from sqlext.names import quote, quote_parts, quote_string
-from sqlext.option_levels import resolve_levels, session_levels
 from sqlext.options import JOB_RECOVERY, RUNTIME_MODE, SORTED_SHUFFLES, Level, Options, is_option_key, option
-from sqlext.plan import BoundedPlan
-from sqlext.planner import plan_bounded
-from sqlext.rewriter import Batch
-from sqlext.statements import BoundedStatement, CreateStreamingTable, Insert, Query
+from sqlext.plan.explain import explain_bounded
+from sqlext.plan.job_graph import BoundedPlan
+from sqlext.planner.planner import plan_bounded
+from sqlext.quoting import quote, quote_parts, quote_string
+from sqlext.spark.jvm import can_be_analysed, frame_of
+from sqlext.sql.rewriter import Batch
+from sqlext.sql.statements import BoundedStatement, CreateStreamingTable, Insert, Query
+from sqlext.sql.tokens import end_of_stream_at, is_stream_relation, tokens
 
 SparkParse = Callable[[str], Any]
 GetJobs = Callable[[], JobHost]
@@ -79,7 +79,7 @@ def answer(
         return PassOn(sql)
     options = options_of(spark, statement)
     if options[JOB_RECOVERY]:
-        return Deferred("END OF STREAM", lambda: job_sql.submit(spark, statement, plan, text, jobs(), options))
+        return Deferred("END OF STREAM", lambda: job_statements.submit(spark, statement, plan, text, jobs(), options))
     return Deferred("END OF STREAM", lambda: [run_job(spark, sql, statement.target)])
 
 

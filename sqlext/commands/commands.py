@@ -9,35 +9,21 @@ from datetime import timedelta
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import (
-    bounded_sql,
-    cancellation,
-    flow_tables,
-    grammar,
-    job_sql,
-    jvm,
-    partition_sql,
-    planner,
-    statements,
-    streaming_tables,
-)
-from sqlext.answers import Answer, Deferred, PassOn, Table
-from sqlext.bounded_sql import SparkParse
-from sqlext.detect import normal_text
+from sqlext.commands import bounded_statements, flow_tables, job_statements, partition_statements, streaming_tables
+from sqlext.commands.answers import Answer, Deferred, PassOn, Table
+from sqlext.commands.bounded_statements import SparkParse
+from sqlext.commands.option_levels import options_of_streams, resolve_levels, session_levels, with_level
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
-from sqlext.execution import queries, target
-from sqlext.execution.creation import FlowRequest
-from sqlext.execution.definition import listed
+from sqlext.execution.delta import target
+from sqlext.execution.flows.creation import FlowRequest
+from sqlext.execution.flows.definition import listed
+from sqlext.execution.flows.interval_trigger import other_pace
+from sqlext.execution.flows.preparation import checked
+from sqlext.execution.flows.renewal import renewed
+from sqlext.execution.flows.state_choice import backend_of, check_sessions, check_state, no_delta_state, state_of, state_shown
 from sqlext.execution.host import FlowHost
-from sqlext.execution.interval_trigger import other_pace
-from sqlext.execution.mergeable import is_by_session
-from sqlext.execution.preparation import checked
-from sqlext.execution.renewal import renewed
-from sqlext.execution.spec import StateBackend
-from sqlext.execution.state_choice import backend_of, check_sessions, check_state, no_delta_state, state_of, state_shown
-from sqlext.explain import explain_flow, explain_memory
-from sqlext.names import quote
-from sqlext.option_levels import options_of_streams, resolve_levels, session_levels, with_level
+from sqlext.execution.state.mergeable import is_by_session
+from sqlext.execution.streaming import queries
 from sqlext.options import (
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
     CONF_PREFIX,
@@ -55,9 +41,16 @@ from sqlext.options import (
 )
 from sqlext.options import option as option_of
 from sqlext.options import parse as parse_option
-from sqlext.plan import FlowPlan
-from sqlext.rewriter import Batch
-from sqlext.statements import Query, Statement
+from sqlext.plan.explain import explain_flow, explain_memory
+from sqlext.plan.flow_spec import StateBackend
+from sqlext.plan.job_graph import FlowPlan
+from sqlext.planner import planner
+from sqlext.quoting import quote
+from sqlext.spark import cancellation, jvm
+from sqlext.sql import grammar, statements
+from sqlext.sql.rewriter import Batch
+from sqlext.sql.statements import Query, Statement
+from sqlext.sql.tokens import normal_text
 
 _DEFAULT_WAIT = timedelta(hours=1)
 _TABLE_AS = (
@@ -92,7 +85,7 @@ class Commands:
             spark_parse(problem.query)  # where Spark does not read it either, its own error is the one users know
             raise
         if isinstance(statement, statements.PartitionQuery):
-            found = partition_sql.answer(spark, statement, spark_parse)
+            found = partition_statements.answer(spark, statement, spark_parse)
         else:
             with jvm.names_as_in(spark):
                 found = self._answer(spark, statement, text, spark_parse)
@@ -100,7 +93,7 @@ class Commands:
 
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
-            found = bounded_sql.answer(spark, job, text, self._batches(), spark_parse, lambda: self._host().jobs)
+            found = bounded_statements.answer(spark, job, text, self._batches(), spark_parse, lambda: self._host().jobs)
             if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, Deferred):
                 return streaming_tables.unless_kept(spark, statement, found, self._host)
             return found
@@ -116,7 +109,7 @@ class Commands:
             case statements.ShowFlows():
                 return flow_tables.flows(self._host().views())
             case statements.ShowPartitionFunctions():
-                return partition_sql.functions_table()
+                return partition_statements.functions_table()
             case statements.DescribeFlow(name=name):
                 return flow_tables.flow(self._host().view(target.qualified(spark, name)), self._host())
             case statements.FlowCommand():
@@ -133,7 +126,7 @@ class Commands:
             case statements.SetOption():
                 return _check_setting(spark, statement)
             case statements.JobCommand():
-                return job_sql.answer(spark, statement, self._host().jobs)
+                return job_statements.answer(spark, statement, self._host().jobs)
         raise AssertionError(f"no answer for {statement!r}")
 
     # Flows.
@@ -252,7 +245,7 @@ class Commands:
 
     def _explain(self, spark: SparkSession, statement: Statement, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
-            return bounded_sql.explain(spark, job, self._batches(), spark_parse)
+            return bounded_statements.explain(spark, job, self._batches(), spark_parse)
         if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
             given = _own_options(spark, statement)
             plan = self._plan(spark, statement, given)
@@ -322,7 +315,7 @@ def _as_job(spark: SparkSession, statement: Statement) -> statements.BoundedStat
     if not isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
         return None
     given = {Level.PROPERTY: _own_options(spark, statement), **session_levels(spark)}
-    return bounded_sql.job_of(statement) if resolve_levels(spark, given)[RUNTIME_MODE] == "BATCH" else None
+    return bounded_statements.job_of(statement) if resolve_levels(spark, given)[RUNTIME_MODE] == "BATCH" else None
 
 
 def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan) -> str | None:
@@ -336,7 +329,7 @@ def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan)
     except AnalysisException:
         stages = [stage.sql for stage in plan.stages if not stage.after]
         alone = stages if plan.stages else [each.sql for each in plan.queries]  # all else reads what only `own` knows
-        texts = [bounded_sql.without_clauses(query.source), *alone]
+        texts = [bounded_statements.without_clauses(query.source), *alone]
         return next((text for text in texts if _is_refused(own, text)), None)
     stands_alone = plan.is_sparks_own and not plan.stages and not plan.hybrids  # those are views that only `own` knows
     return plan.written if stands_alone and queries.is_wrong_as_written(own, plan) else None

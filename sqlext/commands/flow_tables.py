@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlext.answers import Table
+from sqlext.commands.answers import Table
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import BacklogStatus, describe
+from sqlext.execution.flows.views import FlowView
 from sqlext.execution.host import FlowHost
-from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
-from sqlext.execution.views import FlowView
-from sqlext.names import sql_name
+from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
+from sqlext.quoting import sql_name
 from sqlext.redaction import SqlText
 
 _FLOWS = {

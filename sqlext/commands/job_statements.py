@@ -9,20 +9,20 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext import cancellation
-from sqlext.answers import Answer, Deferred, Table
+from sqlext.commands.answers import Answer, Deferred, Table
+from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.execution.jobs.events import CoordinatorSnapshot, ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.fingerprints import fingerprint
 from sqlext.execution.jobs.host import JobHost, JobView
 from sqlext.execution.jobs.submission import JobRequest
-from sqlext.functions import FUNCTIONS
-from sqlext.keyed_functions import KEYED_FUNCTIONS
-from sqlext.option_levels import resolve_levels, session_levels
+from sqlext.functions.keyed import KEYED_FUNCTIONS
+from sqlext.functions.partition import PARTITION_FUNCTIONS
+from sqlext.functions.scalar import FUNCTIONS
 from sqlext.options import SORTED_SHUFFLES, Options
-from sqlext.partition_functions import PARTITION_FUNCTIONS
-from sqlext.plan import BoundedPlan
+from sqlext.plan.job_graph import BoundedPlan
 from sqlext.redaction import SqlText
-from sqlext.statements import BoundedStatement, JobCommand
+from sqlext.spark import cancellation
+from sqlext.sql.statements import BoundedStatement, JobCommand
 
 _JOB_COLUMNS = {
     "id": "STRING",

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.errors import OptionError
 from sqlext.options import CONF_PREFIX, OPTIONS, PER_SOURCE, Given, Level, Options, resolve, with_own
-from sqlext.plan import FlowPlan
+from sqlext.plan.job_graph import FlowPlan
+from sqlext.spark import jvm
 
 
 def resolve_levels(spark: SparkSession, given: Mapping[Level, Mapping[str, Given]]) -> Options:

@@ -7,17 +7,17 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.answers import Answer, PassOn, Table
-from sqlext.execution.partition import ATTRIBUTES
-from sqlext.jvm import frame_of
-from sqlext.keyed_functions import KEYED_FUNCTIONS
-from sqlext.partition_functions import PARTITION_FUNCTIONS
+from sqlext.commands.answers import Answer, PassOn, Table
+from sqlext.execution.partitions.partition import ATTRIBUTES
+from sqlext.functions.keyed import KEYED_FUNCTIONS
+from sqlext.functions.partition import PARTITION_FUNCTIONS
 from sqlext.redaction import SqlText
-from sqlext.statements import PartitionQuery
+from sqlext.spark.jvm import frame_of
+from sqlext.sql.statements import PartitionQuery
 
 
 def answer(spark: SparkSession, query: PartitionQuery, spark_parse: Callable[[str], Any]) -> Answer:
-    """Hand a statement on in Spark's form; `table_functions.py` then plans each call. EXPLAIN tells the operators' attributes."""
+    """Hand a statement on in Spark's form; `extension/table_functions.py` then plans each call. EXPLAIN tells the operators' attributes."""
     if not query.is_explain:
         return PassOn(query.sql)
     plan = frame_of(spark, spark_parse(query.sql)).collect()[0][0]  # Spark's EXPLAIN runs nothing

@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from sqlext import cancellation
-from sqlext.answers import Answer, Deferred
+from sqlext.commands.answers import Answer, Deferred
+from sqlext.commands.option_levels import resolve_levels
 from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError
-from sqlext.execution import target
-from sqlext.execution.creation import same_name
+from sqlext.execution.delta import target
+from sqlext.execution.flows.creation import same_name
+from sqlext.execution.flows.registry import current
 from sqlext.execution.host import FlowHost
-from sqlext.execution.registry import current
-from sqlext.execution.spec import FlowSpec
-from sqlext.names import quote_parts
-from sqlext.option_levels import resolve_levels
 from sqlext.options import RUNTIME_MODE, Level, is_option_key, option
-from sqlext.plan import FLOW_PROPERTY
-from sqlext.statements import AlterStreamingTable, CreateStreamingTable, DropStreamingTable
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.job_graph import FLOW_PROPERTY
+from sqlext.quoting import quote_parts
+from sqlext.spark import cancellation
+from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable, DropStreamingTable
 
 
 def answer(spark: SparkSession, statement: DropStreamingTable | AlterStreamingTable, host: Callable[[], FlowHost]) -> Answer:

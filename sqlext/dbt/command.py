@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from sqlext.output import Printer
-from sqlext.runner import ExitCode, run_embedded
+from sqlext.app.output import Printer
+from sqlext.app.runner import ExitCode, run_embedded
 
 PACKAGE = Path(__file__).parent / "package"
 """The dbt package, as it is installed."""

@@ -16,23 +16,24 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
 from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
-from sqlext.execution import faults, sessions, source_changes, stages, target
-from sqlext.execution.buffer import is_lost
-from sqlext.execution.creation import FlowRequest, backlog_of
-from sqlext.execution.flow import Flow
+from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.delta import target
+from sqlext.execution.flows import faults, prerequisites, source_changes
+from sqlext.execution.flows.creation import FlowRequest, backlog_of
+from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.making import FlowMaker
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, find, find_table
+from sqlext.execution.flows.retries import Retries
+from sqlext.execution.flows.status import FlowPhase, StageStatus
+from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
 from sqlext.execution.jobs.host import JobHost
-from sqlext.execution.lease import Lease
-from sqlext.execution.making import FlowMaker
-from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, find, find_table
-from sqlext.execution.retries import Retries
-from sqlext.execution.spec import FlowSpec
-from sqlext.execution.status import FlowPhase, StageStatus
-from sqlext.execution.views import FlowView, FlowViews, LocalView
+from sqlext.execution.state.buffer import is_lost
 from sqlext.options import STATE_BACKEND, Options, resolve
-from sqlext.storage import HadoopPath
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.spark import jvm, sessions
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
@@ -139,8 +140,7 @@ class FlowHost:
         """Start the flow of a streaming table, unless it runs."""
         with self._lock:
             record = self.record_of_table(name)
-            started = self.start_record(record)
-            return f"flow {record.spec.name} {'started again' if started else 'goes on'}"
+            return f"flow {record.spec.name} {'started again' if self.start_record(record) else 'goes on'}"
 
     def record_of_table(self, name: tuple[str, ...]) -> FlowRecord:
         """The record of the flow that made the streaming table of a qualified name; NotFoundError when none did."""
@@ -274,7 +274,7 @@ class FlowHost:
         if view.progress is not None:
             return view.progress.stages
         home = self._home.child("flows", view.record.spec.id)
-        return tuple(stages.recorded(self._spark, home, stage.name) for stage in view.record.spec.stages)
+        return tuple(prerequisites.recorded(self._spark, home, stage.name) for stage in view.record.spec.stages)
 
     def options_of(self, spec: FlowSpec) -> Options:
         return resolve(spec.levels(), lambda text: jvm.parse_duration(self._spark, text))

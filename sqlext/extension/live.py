@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.errors import SqlextError, StatementCanceledError, UnsupportedError
-from sqlext.execution.lease import Lease, is_alive
-from sqlext.jvm import check_streaming, outside_of_any_query, reason_of
-from sqlext.output import LiveBatch, fetch
-from sqlext.plan import OutputMode
-from sqlext.storage import HadoopPath
+from sqlext.execution.coordination.lease import Lease, is_alive
+from sqlext.extension.results import LiveBatch, fetch
+from sqlext.plan.job_graph import OutputMode
+from sqlext.spark.jvm import check_streaming, outside_of_any_query, reason_of
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The parser seam: Spark's ParserInterface, implemented in Python, outermost around Delta's and Spark's own.
 
-A statement that is not ours goes on byte for byte. A statement that is ours is answered by `commands.py`; the answer becomes
+A statement that is not ours goes on byte for byte. A statement that is ours is answered by `commands/`; the answer becomes
 a plan here: a relation with real columns, or a command that runs when Spark executes it.
 
 Java calls these objects from any thread, so they hold no state but the parser they wrap. They do not hold their session
@@ -21,16 +21,16 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from sqlext import query_context_log
-from sqlext.answers import Answer, Deferred, Table, relation_sql
-from sqlext.detect import is_ours
+from sqlext.commands.answers import Answer, Deferred, Table, relation_sql
 from sqlext.errors import Position, SqlextError
-from sqlext.functions import AGGREGATE_SET
-from sqlext.java import items_of, java_of, kept
-from sqlext.jvm import reason_of
-from sqlext.parameters import substitute
+from sqlext.functions.scalar import AGGREGATE_SET
 from sqlext.redaction import SECRET_NAMES, of_application, use_patterns
-from sqlext.set_aggregates import aggregate_set
+from sqlext.spark import query_context_log
+from sqlext.spark.java import items_of, java_of, kept
+from sqlext.spark.jvm import reason_of
+from sqlext.spark.set_aggregates import aggregate_set
+from sqlext.sql.parameters import substitute
+from sqlext.sql.tokens import is_ours
 
 logger = logging.getLogger(__name__)
 

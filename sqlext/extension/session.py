@@ -17,22 +17,24 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sqlext import jars, job_sql, kafka, parser
-from sqlext.bounded import END_OF_STREAM
-from sqlext.commands import Commands
+from sqlext.commands import job_statements
+from sqlext.commands.commands import Commands
+from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
-from sqlext.execution.home import close_home
+from sqlext.execution.coordination.home import close_home
 from sqlext.execution.host import FlowHost
-from sqlext.functions import FUNCTIONS, PythonFunction, Reduction
-from sqlext.jvm import clone_session
-from sqlext.live import sweep_live
-from sqlext.option_levels import resolve_levels, session_levels
+from sqlext.extension import jars, parser
+from sqlext.extension.live import sweep_live
+from sqlext.extension.table_functions import plan_of_call
+from sqlext.functions.partition import OPERATORS, PARTITION_FUNCTIONS, AggregateFunction, PartitionFunction
+from sqlext.functions.scalar import FUNCTIONS, PythonFunction, Reduction
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, JOB_RECOVERY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
-from sqlext.partition_functions import OPERATORS, PARTITION_FUNCTIONS, AggregateFunction, PartitionFunction
-from sqlext.registration import rules_in_force, sql_functions
-from sqlext.storage import HadoopPath
-from sqlext.table_functions import plan_of_call
+from sqlext.planner.rule_book import rules_in_force, sql_functions
+from sqlext.spark import kafka
+from sqlext.spark.jvm import clone_session
+from sqlext.spark.storage import HadoopPath
+from sqlext.sql.end_of_stream import END_OF_STREAM
 from sqlext.udfs import ALL as SHIPPED_FUNCTIONS
 
 logger = logging.getLogger(__name__)
@@ -179,7 +181,7 @@ def enable(spark: SparkSession) -> SparkSession:
             logger.info("taken up again: %s", ", ".join(taken))
     options = resolve_levels(session, session_levels(session))
     if options[JOB_RECOVERY] and home.child("jobs", "registry").exists():
-        installed.get_host().jobs.take_up(job_sql.fingerprints, options)
+        installed.get_host().jobs.take_up(job_statements.fingerprints, options)
     return session
 
 

@@ -11,21 +11,21 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.column import Column
 
-from sqlext import kafka
-from sqlext.bounded import END_OF_STREAM, SORTED
 from sqlext.errors import Position, SchemaError, SqlextError
-from sqlext.execution.cogroup import OPERATOR as COGROUP
-from sqlext.execution.cogroup import as_side, cogrouped
-from sqlext.execution.keyed import processed
-from sqlext.execution.partition import PartitionWindowedDataFrame, as_schema, check_bounded, single_partition, windowed
-from sqlext.execution.sorted_plan import end_of_stream
-from sqlext.execution.to_its_end import read_to_its_end
-from sqlext.java import items_of, java_of, scala_seq
-from sqlext.jvm import frame_of, plan_has_watermark
-from sqlext.keyed_functions import KEYED_FUNCTIONS
-from sqlext.keyed_functions import OPERATOR as PROCESS_KEYED
-from sqlext.partition_calls import OWN_PARTITIONS
-from sqlext.partition_functions import PARTITION_FUNCTIONS, AggregateFunction
+from sqlext.execution.keyed.keyed import processed
+from sqlext.execution.partitions.cogroup import OPERATOR as COGROUP
+from sqlext.execution.partitions.cogroup import as_side, cogrouped
+from sqlext.execution.partitions.partition import PartitionWindowedDataFrame, as_schema, check_bounded, single_partition, windowed
+from sqlext.functions.keyed import KEYED_FUNCTIONS
+from sqlext.functions.keyed import OPERATOR as PROCESS_KEYED
+from sqlext.functions.partition import PARTITION_FUNCTIONS, AggregateFunction
+from sqlext.spark import kafka
+from sqlext.spark.java import items_of, java_of, scala_seq
+from sqlext.spark.jvm import frame_of, plan_has_watermark
+from sqlext.spark.sorted_plan import end_of_stream
+from sqlext.spark.to_its_end import read_to_its_end
+from sqlext.sql.end_of_stream import END_OF_STREAM, SORTED
+from sqlext.sql.partition_calls import OWN_PARTITIONS
 
 
 def plan_of_call(spark: SparkSession, operator: str, arguments: Any) -> Any:

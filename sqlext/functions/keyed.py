@@ -14,8 +14,8 @@ from typing import Any
 from pyspark.sql.types import Row, StructType
 
 from sqlext.errors import SchemaError
-from sqlext.named_functions import OperatorFunctions
-from sqlext.partition_functions import check_arity
+from sqlext.functions.partition import check_arity
+from sqlext.functions.registry import OperatorFunctions
 
 OPERATOR = "process_keyed"
 """SQL's name of it."""

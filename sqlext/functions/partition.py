@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlext.errors import SchemaError
-from sqlext.named_functions import OperatorFunctions
+from sqlext.functions.registry import OperatorFunctions
 
 OPERATORS = ("map_partition", "sort_partition", "aggregate_partition", "reduce_partition", "process_keyed", "cogroup")
 """SQL's names of them."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlext.errors import NameTakenError, SchemaError
-from sqlext.named_functions import NamedFunctions
+from sqlext.functions.registry import NamedFunctions
 
 # Spark 4.2's functions of the group `agg_funcs`; a test holds this list against Spark's own registry.
 AGGREGATES = frozenset(
@@ -34,7 +34,7 @@ AGGREGATES_OF_SETS = frozenset(
 """Those that Spark can run over the members of a set (`rules/aggregate_distinct_to_set.py`): of one number each."""
 
 AGGREGATE_SET = "__sqlext_aggregate_set"
-"""`__sqlext_aggregate_set('sum', array)`: one of them, over an array; `set_aggregates.py` makes its expression."""
+"""`__sqlext_aggregate_set('sum', array)`: one of them, over an array; `spark/set_aggregates.py` makes its expression."""
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,15 @@ from typing import TypeVar, cast
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.clock import Clock, SystemClock
+from sqlext.commands.option_levels import session_levels
 from sqlext.errors import NotFoundError, SqlextError
 from sqlext.execution.backlog.status import describe
+from sqlext.execution.flows.status import FlowProgress
+from sqlext.execution.flows.views import FlowView
 from sqlext.execution.host import FlowHost
 from sqlext.execution.jobs.host import JobView
 from sqlext.execution.jobs.registry import JobRecord, JobState
-from sqlext.execution.spec import FlowSpec
-from sqlext.execution.status import FlowProgress
-from sqlext.execution.views import FlowView
-from sqlext.jvm import are_names_case_sensitive, parse_duration
-from sqlext.option_levels import session_levels
 from sqlext.options import FLUSH_MAX_INTERVAL
 from sqlext.page.files import folder_at
 from sqlext.page.flushes import FlushLog
@@ -48,7 +45,10 @@ from sqlext.page.snapshot import (
 )
 from sqlext.page.trace import SessionOptions, recorded_graph, trace
 from sqlext.page.tracer import Tracer
-from sqlext.storage import HadoopPath
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.spark import jvm
+from sqlext.spark.jvm import are_names_case_sensitive, parse_duration
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

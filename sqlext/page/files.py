@@ -7,8 +7,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NotFoundError, SetupError
-from sqlext.execution.event_log import Folder
-from sqlext.storage import HadoopPath
+from sqlext.execution.coordination.event_log import Folder
+from sqlext.spark.storage import HadoopPath
 
 
 class LocalFolder:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlext.errors import NotFoundError, SetupError
-from sqlext.execution.event_log import Folder
+from sqlext.execution.coordination.event_log import Folder
 from sqlext.page.snapshot import FlushView
 
 SHOWN = 60

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlext.errors import JobError
-from sqlext.execution.event_log import EventLog, Folder
+from sqlext.execution.coordination.event_log import EventLog, Folder
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, ExecutionVertexFinished, from_json
 from sqlext.execution.jobs.store import read_events
 from sqlext.page.snapshot import Span, VertexView

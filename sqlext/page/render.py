@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from sqlext.page.snapshot import FlowDetail, JobDetail, OperatorView, Overview, Trace, VertexView
-from sqlext.plan import Firing
+from sqlext.plan.job_graph import Firing
 
 REFRESH_SECONDS = 5
 """What a reader may ask for."""

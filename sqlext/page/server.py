@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from sqlext.extension.session import flow_host
 from sqlext.page.address import Address, check_packages
-from sqlext.session import flow_host
 
 logger = logging.getLogger(__name__)
 

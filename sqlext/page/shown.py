@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sqlext.execution.jobs.registry import JobRecord
-from sqlext.execution.spec import FlowSpec
+from sqlext.plan.flow_spec import FlowSpec
 from sqlext.redaction import Redaction
 
 

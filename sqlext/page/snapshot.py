@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlext.plan import Firing
+from sqlext.plan.job_graph import Firing
 
 
 @dataclass(frozen=True)

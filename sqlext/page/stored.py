@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlext.errors import NotFoundError, SetupError, did_you_mean
-from sqlext.execution import lease, registry
+from sqlext.execution.coordination import lease
+from sqlext.execution.flows import registry
+from sqlext.execution.flows.registry import FlowRecord, FlowRegistry
+from sqlext.execution.flows.views import FlowView
 from sqlext.execution.jobs import registry as job_registry
 from sqlext.execution.jobs.registry import JobRecord, JobRegistry, JobState
-from sqlext.execution.registry import FlowRecord, FlowRegistry
-from sqlext.execution.views import FlowView
 from sqlext.options import OPTIONS, Level
 from sqlext.page.collect import buffering_of, flow_summary, job_detail, job_summary, queries_of, trace_of_flow
 from sqlext.page.files import LocalFolder, folder_at

@@ -10,14 +10,9 @@ from dataclasses import dataclass, fields, replace
 
 from sqlglot import exp
 
-from sqlext import grammar, statements
-from sqlext.bounded_sql import job_of
-from sqlext.detect import is_ours
+from sqlext.commands.bounded_statements import job_of
+from sqlext.commands.option_levels import with_level
 from sqlext.errors import SqlextError
-from sqlext.execution.spec import FlowSpec
-from sqlext.explain import explain_bounded, explain_flow
-from sqlext.names import case_sensitive_names
-from sqlext.option_levels import with_level
 from sqlext.options import (
     RUNTIME_MODE,
     SORTED_SHUFFLES,
@@ -31,12 +26,17 @@ from sqlext.options import (
 )
 from sqlext.options import option as option_of
 from sqlext.page.snapshot import GraphView, OperatorView, Section, StageView, Trace
-from sqlext.plan import BoundedPlan, FlowPlan, JobGraph, Operator, OperatorAttributes
-from sqlext.planner import plan_bounded, plan_flow
-from sqlext.registration import rules_in_force
-from sqlext.script import split
-from sqlext.shape import total_of
-from sqlext.statements import BoundedStatement, CreateStreamingTable, Insert, Query, Select
+from sqlext.plan.explain import explain_bounded, explain_flow
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.job_graph import BoundedPlan, FlowPlan, JobGraph, Operator, OperatorAttributes
+from sqlext.planner.planner import plan_bounded, plan_flow
+from sqlext.planner.rule_book import rules_in_force
+from sqlext.quoting import case_sensitive_names
+from sqlext.sql import grammar, statements
+from sqlext.sql.scripts import split
+from sqlext.sql.statements import BoundedStatement, CreateStreamingTable, Insert, Query, Select
+from sqlext.sql.tokens import is_ours
+from sqlext.sql.trees import total_of
 
 MOST_CHARACTERS = 20_000
 """Of a statement: longer ones would keep the process from its flows for too long."""

@@ -15,11 +15,11 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from sqlext import registration
-from sqlext.functions import FUNCTIONS
+from sqlext.functions.scalar import FUNCTIONS
 from sqlext.page.snapshot import Trace
 from sqlext.page.trace import SessionOptions, trace
 from sqlext.page.tracer import TraceRequest
+from sqlext.planner import rule_book
 
 _IDLE_SECONDS = 600
 """Without a request for so long, the process ends and gives its memory back; the next request starts another."""
@@ -29,7 +29,7 @@ _MOST_BYTES = 1024**3
 
 def traced(request: TraceRequest) -> Trace:
     """The trace of a request, by the rules and functions that came with it."""
-    registration._batches = request.batches  # noqa: SLF001  # what this process stands in for has them so
+    rule_book._batches = request.batches  # noqa: SLF001  # what this process stands in for has them so
     for function in request.functions:
         FUNCTIONS.add(function)
     try:

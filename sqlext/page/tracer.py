@@ -18,13 +18,13 @@ from typing import Any
 from pyspark import cloudpickle
 
 from sqlext.errors import SqlextError, WaitTimeoutError
-from sqlext.functions import FUNCTIONS, PythonFunction
+from sqlext.functions.scalar import FUNCTIONS, PythonFunction
 from sqlext.options import Given, Level
 from sqlext.page.helper import HelperProcess
 from sqlext.page.snapshot import Trace
 from sqlext.page.trace import MOST_CHARACTERS, SessionOptions, too_long
-from sqlext.registration import rules_in_force
-from sqlext.rewriter import Batch
+from sqlext.planner.rule_book import rules_in_force
+from sqlext.sql.rewriter import Batch
 
 _SECONDS = 10.0
 """For one statement."""

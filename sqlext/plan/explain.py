@@ -14,7 +14,7 @@ from sqlext.options import (
     Option,
     Options,
 )
-from sqlext.plan import BoundedPlan, Firing, FlowPlan, JobGraph, Key, Operator, OutputMode
+from sqlext.plan.job_graph import BoundedPlan, Firing, FlowPlan, JobGraph, Key, Operator, OutputMode
 from sqlext.redaction import SqlText
 
 

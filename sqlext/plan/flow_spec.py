@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlext.errors import FlowError
 from sqlext.options import STATE_BACKEND, Given, Level, LevelsGiven, with_own
-from sqlext.plan import HybridRelation, HybridSource, Key, OutputMode
+from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 
 SPEC_VERSION = 4
 ROCKSDB_ASKED_FOR = f"{STATE_BACKEND.key} is rocksdb."

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
-from sqlext.names import fold
 from sqlext.options import Given, Level
+from sqlext.quoting import fold
 
 logger = logging.getLogger(__name__)
 

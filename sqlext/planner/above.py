@@ -12,15 +12,15 @@ from enum import Enum, auto
 
 from sqlglot import exp
 
-from sqlext.detect import tokens
-from sqlext.dialect import position_of, to_sql, without_brackets
 from sqlext.errors import UnsupportedError
-from sqlext.grouping import key_of
-from sqlext.names import fold
-from sqlext.nodes import Stream
-from sqlext.normal_form import NormalForm, is_above
-from sqlext.plan import AGGREGATE_PREFIX, Key
-from sqlext.shape import is_aggregation, relation_names, relations_of, window_calls
+from sqlext.plan.job_graph import AGGREGATE_PREFIX, Key
+from sqlext.planner.grouping import key_of
+from sqlext.planner.normal_form import NormalForm, is_above
+from sqlext.quoting import fold
+from sqlext.sql.dialect import position_of, to_sql, without_brackets
+from sqlext.sql.nodes import Stream
+from sqlext.sql.tokens import tokens
+from sqlext.sql.trees import is_aggregation, relation_names, relations_of, window_calls
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlext.dialect import to_sql
-from sqlext.functions import FUNCTIONS
-from sqlext.names import fold
-from sqlext.nodes import Stream, TableArgument
+from sqlext.functions.scalar import FUNCTIONS
 from sqlext.options import Given, Level
-from sqlext.plan import JobGraph, Operator, OperatorAttributes, OperatorAttributesBuilder, Source
-from sqlext.shape import aggregate_calls, function_name, is_aggregation, is_end_of_stream, window_calls
+from sqlext.plan.job_graph import JobGraph, Operator, OperatorAttributes, OperatorAttributesBuilder, Source
+from sqlext.quoting import fold
+from sqlext.sql.dialect import to_sql
+from sqlext.sql.nodes import Stream, TableArgument
+from sqlext.sql.trees import aggregate_calls, function_name, is_aggregation, is_end_of_stream, window_calls
 
 
 class GraphBuilder:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from sqlext.dialect import position_of, to_sql
 from sqlext.errors import UnsupportedError
-from sqlext.names import fold
-from sqlext.plan import QUALIFIES, Key
-from sqlext.sameness import Sameness
-from sqlext.shape import function_name, is_aggregate_call
+from sqlext.plan.job_graph import QUALIFIES, Key
+from sqlext.planner.sameness import Sameness
+from sqlext.quoting import fold
+from sqlext.sql.dialect import position_of, to_sql
+from sqlext.sql.trees import function_name, is_aggregate_call
 
 _SUBTOTALS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.dialect import position_of, to_sql
 from sqlext.errors import UnsupportedError
-from sqlext.names import fold
-from sqlext.nodes import Hybrid, HybridPart, Stream, function_of
 from sqlext.options import is_option_key
-from sqlext.plan import HYBRID_PREFIX, HybridRelation, HybridSource
-from sqlext.shape import is_end_of_stream
+from sqlext.plan.job_graph import HYBRID_PREFIX, HybridRelation, HybridSource
+from sqlext.quoting import fold
+from sqlext.sql.dialect import position_of, to_sql
+from sqlext.sql.nodes import Hybrid, HybridPart, Stream, function_of
+from sqlext.sql.trees import is_end_of_stream
 
 _USAGE = "Write STREAM hybrid(TABLE history, STREAM live, on => column)."
 

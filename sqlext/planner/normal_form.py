@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from sqlext.dialect import position_of, to_sql
 from sqlext.errors import UnsupportedError
-from sqlext.grouping import grouping_leaves, has_subtotals, names_window, resolved_group
-from sqlext.names import fold
-from sqlext.plan import INTERNAL_PREFIX, Key
-from sqlext.sameness import Sameness
-from sqlext.shape import function_name, is_aggregate_call, is_aggregation, relation_names, window_calls, with_aliases_expanded
+from sqlext.plan.job_graph import INTERNAL_PREFIX, Key
+from sqlext.planner.grouping import grouping_leaves, has_subtotals, names_window, resolved_group
+from sqlext.planner.sameness import Sameness
+from sqlext.quoting import fold
+from sqlext.sql.dialect import position_of, to_sql
+from sqlext.sql.trees import function_name, is_aggregate_call, is_aggregation, relation_names, window_calls, with_aliases_expanded
 
 GROUPING = f"{INTERNAL_PREFIX}grouping"
 """The column that tells subtotals of ROLLUP, CUBE and GROUPING SETS apart."""

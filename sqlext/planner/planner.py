@@ -7,39 +7,23 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlext import grouping
-from sqlext.above import Split, split
-from sqlext.bounded import CutStage, called, cut_stages, with_bounded_streams, without_clauses
-from sqlext.dialect import position_of, to_sql, without_brackets
 from sqlext.errors import OptionError, UnsupportedError, did_you_mean
-from sqlext.functions import FUNCTIONS
-from sqlext.graph import GraphBuilder
-from sqlext.grouping_sets import check_grouping_sets
-from sqlext.hybrid import cut_hybrids
-from sqlext.names import fold
-from sqlext.nodes import HintCall, Stream, function_of
+from sqlext.functions.scalar import FUNCTIONS
 from sqlext.options import HINTS, Given, Level, is_option_key
 from sqlext.options import option as option_of
-from sqlext.plan import (
-    BoundedPlan,
-    BoundedStage,
-    Firing,
-    FlowPlan,
-    Key,
-    MaintainedAggregate,
-    OutputMode,
-    References,
-)
-from sqlext.rewriter import Batch, Scope, rewrite
-from sqlext.shape import (
-    function_name,
-    is_aggregate_call,
-    is_aggregation,
-    our_hints,
-    references_of,
-    selects_of,
-)
-from sqlext.statements import Query
+from sqlext.plan.job_graph import BoundedPlan, BoundedStage, Firing, FlowPlan, Key, MaintainedAggregate, OutputMode, References
+from sqlext.planner import grouping
+from sqlext.planner.above import Split, split
+from sqlext.planner.graph_builder import GraphBuilder
+from sqlext.planner.hybrid_sources import cut_hybrids
+from sqlext.quoting import fold
+from sqlext.sql.dialect import position_of, to_sql, without_brackets
+from sqlext.sql.end_of_stream import CutStage, called, cut_stages, with_bounded_streams, without_clauses
+from sqlext.sql.grouping_sets import check_grouping_sets
+from sqlext.sql.nodes import HintCall, Stream, function_of
+from sqlext.sql.rewriter import Batch, Scope, rewrite
+from sqlext.sql.statements import Query
+from sqlext.sql.trees import function_name, is_aggregate_call, is_aggregation, our_hints, references_of, selects_of
 
 SourceOptions = dict[Level, dict[str, Given]]
 

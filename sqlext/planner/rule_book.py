@@ -11,9 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.functions import pandas_udf
 
 from sqlext.errors import NameTakenError, RuleError, did_you_mean
-from sqlext.functions import PythonFunction
-from sqlext.rewriter import Batch, Rule
+from sqlext.functions.scalar import PythonFunction
 from sqlext.rules import BATCHES
+from sqlext.sql.rewriter import Batch, Rule
 
 _lock = threading.Lock()  # guards _batches
 _batches: tuple[Batch, ...] = BATCHES

@@ -14,11 +14,11 @@ from typing import Any
 
 from sqlglot import exp
 
-from sqlext.detect import Token, tokens
-from sqlext.dialect import to_sql
-from sqlext.names import fold
-from sqlext.nodes import Stream
-from sqlext.shape import named_relations, relations_of
+from sqlext.quoting import fold
+from sqlext.sql.dialect import to_sql
+from sqlext.sql.nodes import Stream
+from sqlext.sql.tokens import Token, tokens
+from sqlext.sql.trees import named_relations, relations_of
 
 _KEYWORDS = frozenset(
     """

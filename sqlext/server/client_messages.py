@@ -47,7 +47,7 @@ def hidden_folders(warehouse: str) -> dict[str, str]:
     Args:
         warehouse: a path or a `file:` URI.
     """
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     found = {
         re.sub("^file:/+", "/", warehouse).rstrip("/"): "<warehouse>",
         str(package.parent): "<python>",

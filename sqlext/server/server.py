@@ -16,11 +16,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext import java
-from sqlext.client_messages import hidden_folders
-from sqlext.embedded import root_reason
 from sqlext.errors import SetupError
-from sqlext.thrift_errors import hide_stacks
+from sqlext.server.client_messages import hidden_folders
+from sqlext.server.thrift_errors import hide_stacks
+from sqlext.spark import java
+from sqlext.spark.jvm import root_reason
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
-from sqlext.client_messages import for_client
-from sqlext.java import field_of, java_of, kept, set_field
+from sqlext.server.client_messages import for_client
+from sqlext.spark.java import field_of, java_of, kept, set_field
 
 _WITHOUT_STATUS = "GetQueryId"
 

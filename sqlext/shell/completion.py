@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 
-from sqlext.detect import Token, tokens
-from sqlext.functions import AGGREGATES
-from sqlext.names import quote
+from sqlext.app.reference import FUNCTIONS, HEADS, PHRASES, STATEMENTS
+from sqlext.functions.scalar import AGGREGATES
 from sqlext.options import HINTS, OPTIONS, Option, is_option_key
 from sqlext.options import option as option_of
-from sqlext.reference import FUNCTIONS, HEADS, PHRASES, STATEMENTS
+from sqlext.quoting import quote
 from sqlext.shell.meta import COMMANDS, PATH_COMMAND
 from sqlext.shell.names import Names
+from sqlext.sql.tokens import Token, tokens
 
 _WORD = re.compile(r"[\w.`]*$")
 _KEY = re.compile(r"[\w.`-]*$")

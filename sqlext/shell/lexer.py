@@ -8,7 +8,7 @@ from prompt_toolkit.styles import Style
 from pygments.lexers.sql import SqlLexer
 from pygments.token import Comment, Keyword, Name, String
 
-from sqlext.reference import HEADS, PHRASES
+from sqlext.app.reference import HEADS, PHRASES
 
 _OURS = frozenset(word for text in (*HEADS, *PHRASES) for word in text.split())
 

@@ -19,20 +19,21 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from sqlext import reference
-from sqlext.embedded import java_has_ended
+from sqlext.app import reference
+from sqlext.app.embedded import java_has_ended
+from sqlext.app.problems import Problem, report
+from sqlext.app.progress import Statuses, display
+from sqlext.app.runner import ExitCode, Runner
 from sqlext.errors import SyntaxProblem, did_you_mean
-from sqlext.output import LiveBatch, Result
-from sqlext.progress import Statuses, display
+from sqlext.extension.results import LiveBatch, Result
 from sqlext.redaction import of_application
-from sqlext.runner import ExitCode, Runner
-from sqlext.script import Problem, ScriptStatement, report, split
 from sqlext.shell import meta
 from sqlext.shell.completion import StatementCompleter
 from sqlext.shell.history import PrivateHistory, history_path
 from sqlext.shell.meta import LEAVE, Command, Watch
 from sqlext.shell.names import SessionNames
 from sqlext.shell.prompt import Prompt, toolbar_text
+from sqlext.sql.scripts import ScriptStatement, split
 
 logger = logging.getLogger(__name__)
 

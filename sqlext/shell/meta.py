@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sqlext.detect import tokens
 from sqlext.errors import SyntaxProblem, did_you_mean
+from sqlext.sql.tokens import tokens
 
 PATH_COMMAND = "\\i"
 LEAVE = "\\q"

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from sqlext.errors import SqlextError
-from sqlext.names import quote, sql_name
+from sqlext.quoting import quote, sql_name
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import Output
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from sqlext.progress import FlowStatus, JobStatus
-from sqlext.script import is_complete
+from sqlext.app.progress import FlowStatus, JobStatus
 from sqlext.shell import meta
 from sqlext.shell.lexer import STYLE, SqlextLexer
+from sqlext.sql.scripts import is_complete
 
 
 def is_done(text: str) -> bool:

@@ -14,7 +14,7 @@ from py4j.clientserver import ClientServerConnection
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from sqlext.java import field_of, java_of
+from sqlext.spark.java import field_of, java_of
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from sqlext.errors import StatementCanceledError
-from sqlext.java import java_of
-from sqlext.jvm import active
+from sqlext.spark.java import java_of
+from sqlext.spark.jvm import active
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext.execution.footers import Footers
-from sqlext.java import items_of, java_of
+from sqlext.spark.footers import Footers
+from sqlext.spark.java import items_of, java_of
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.java import java_of
+from sqlext.spark.java import java_of
 
 
 class Footers:

@@ -15,9 +15,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sqlext.errors import UnsupportedError
-from sqlext.java import items_of
-from sqlext.jvm import analysed_plan
-from sqlext.plan import INTERNAL_PREFIX
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.spark.java import items_of
+from sqlext.spark.jvm import analysed_plan
 
 _WINDOWS = ("spark.timeWindow", "spark.sessionWindow")
 

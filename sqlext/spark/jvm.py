@@ -1,5 +1,5 @@
-"""Spark's and Delta's private side, reached through Py4J. Everything that may change with a Spark version stands here,
-in `parser.py` (the parser and command seams) and nowhere else.
+"""Spark's and Delta's private side, reached through Py4J: sessions, catalogs, analysed plans, errors. What may change with a
+Spark version stands in this folder, and in the few seams that ruff's exceptions name (pyproject.toml).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pyspark.sql.classic.column import Column
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.errors import UnsupportedError
-from sqlext.java import items_of, java_of, scala_seq, texts_of
-from sqlext.names import case_sensitive_names
-from sqlext.plan import OutputMode
+from sqlext.plan.job_graph import OutputMode
+from sqlext.quoting import case_sensitive_names
 from sqlext.redaction import ADDRESS_NAMES, Redaction, of_application
+from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
 
 _EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;|;\n[~'!]*[A-Z]")  # what follows is no sentence
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
@@ -30,6 +30,14 @@ _ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition around what went w
 _TRACEBACK = "Traceback (most recent call last):\n"
 _MOST_CAUSES = 20
 _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
+
+
+def root_reason(error: BaseException) -> str:
+    """What is at the bottom of an error of Java's: Spark wraps what is wrong with a setting into errors about its own classes."""
+    java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    while java is not None and java.getCause() is not None:
+        java = java.getCause()
+    return str(java.getMessage() or java.toString()) if java is not None else str(error)
 
 
 def reason_of(error: BaseException) -> str:

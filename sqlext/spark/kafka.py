@@ -14,10 +14,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.detect import tokens
 from sqlext.errors import SchemaError, SetupError, did_you_mean
-from sqlext.names import STREAMED
 from sqlext.options import CONNECTORS_KEY
+from sqlext.quoting import STREAMED
+from sqlext.sql.tokens import tokens
 
 FUNCTION = "read_kafka"
 FUNCTIONS = (FUNCTION, STREAMED + FUNCTION)

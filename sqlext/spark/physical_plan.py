@@ -15,8 +15,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext.java import items_of, java_of, scala_seq
-from sqlext.jvm import alias, frame_of
+from sqlext.spark.java import items_of, java_of, scala_seq
+from sqlext.spark.jvm import alias, frame_of
 
 _NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\[id=#\d+\]|(?<=_common_expr_)\d+")
 """What Catalyst counts on from one query to the next."""

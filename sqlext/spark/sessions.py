@@ -7,11 +7,10 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
-from sqlext.execution import settings
-from sqlext.functions import FUNCTIONS
-from sqlext.names import quote
-from sqlext.plan import References
+from sqlext.functions.scalar import FUNCTIONS
+from sqlext.plan.job_graph import References
+from sqlext.quoting import quote
+from sqlext.spark import jvm, settings
 
 _FLOW_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",

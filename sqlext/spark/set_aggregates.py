@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from sqlext.java import items_of, java_of, scala_seq
+from sqlext.spark.java import items_of, java_of, scala_seq
 
 
 def aggregate_set(context: SparkContext, name: str, members: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
+from sqlext.spark import jvm
 
 UNDEFINED = "<undefined>"
 """The value of a setting that has none, as Spark writes it."""

@@ -16,10 +16,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.execution.cardinality import has_many_strings
-from sqlext.execution.physical_plan import forget_logical_plans
-from sqlext.java import items_of, java_of, scala_seq
-from sqlext.jvm import alias
+from sqlext.spark.cardinality import has_many_strings
+from sqlext.spark.java import items_of, java_of, scala_seq
+from sqlext.spark.jvm import alias
+from sqlext.spark.physical_plan import forget_logical_plans
 
 _HASH_AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec")
 

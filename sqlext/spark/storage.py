@@ -19,9 +19,9 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NotFoundError, SetupError
-from sqlext.java import java_of, scala_object
-from sqlext.jvm import reason_of
 from sqlext.private_files import FILE_MODE, make_private_folder
+from sqlext.spark.java import java_of, scala_object
+from sqlext.spark.jvm import reason_of
 
 _LOCAL = "file:"
 

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
-from sqlext.java import items_of, java_of, scala_seq, transformed
+from sqlext.spark.java import items_of, java_of, scala_seq, transformed
 
 _SUBQUERIES = ("ScalarSubquery", "ListQuery", "Exists", "LateralSubquery", "FunctionTableSubqueryArgumentExpression")
 

@@ -18,8 +18,8 @@ from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.errors import UnsupportedError
-from sqlext.java import items_of, java_of, scala_object, scala_seq, transformed
-from sqlext.jvm import alias, frame_of
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, transformed
+from sqlext.spark.jvm import alias, frame_of
 
 _TIME_OF_DAY = "CurrentTime"  # of a type that columns do not have, and not the micro-batch's in Spark's streams
 _MOMENTS = frozenset("CurrentTimestamp Now CurrentDate LocalTimestamp".split())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlext.cursor import Cursor
 from sqlext.errors import SyntaxProblem, UnsupportedError
 from sqlext.options import Given
-from sqlext.plan import ColumnDefinition
+from sqlext.plan.job_graph import ColumnDefinition
+from sqlext.sql.cursor import Cursor
 
 CONSTRAINT_PROPERTY = "sqlext.constraint."
 """The table property that a key becomes, before the constraint's name: Delta has no other place for it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlext.detect import Token
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.options import Given
-from sqlext.statements import Name
+from sqlext.sql.statements import Name
+from sqlext.sql.tokens import Token
 
 
 class Cursor:

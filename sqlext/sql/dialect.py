@@ -18,12 +18,12 @@ from sqlglot.generators.databricks import DatabricksGenerator
 from sqlglot.parsers.databricks import DatabricksParser
 from sqlglot.tokenizer_core import TokenType
 
-from sqlext.detect import AFTER_A_TABLE, Token, tokens
 from sqlext.errors import Position, SyntaxProblem
-from sqlext.functions import AGGREGATES
-from sqlext.names import STREAMED
-from sqlext.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, UnsignedRightShift, Verbatim
-from sqlext.source_text import freeze, note, origin_of, text_of
+from sqlext.functions.scalar import AGGREGATES
+from sqlext.quoting import STREAMED
+from sqlext.sql.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, UnsignedRightShift, Verbatim
+from sqlext.sql.source_text import freeze, note, origin_of, text_of
+from sqlext.sql.tokens import AFTER_A_TABLE, Token, tokens
 
 _UNSIGNED_SHIFT = TokenType.DAMP  # `&&` of other dialects, which Spark does not have
 _END_OF_STREAM = ("GLOBAL", "WINDOW", "END", "OF", "STREAM")

@@ -1,7 +1,7 @@
 """GLOBAL WINDOW END OF STREAM: queries that run over what their sources hold at the start, and end (FLIP-331, FLIP-140).
 
 Each such query becomes the table argument of a function, `SELECT * FROM __sqlext_end_of_stream(TABLE(query), 'sorted')`, whose
-plan `execution/sorted_plan.py` makes. So it may stand wherever a query can, and nothing runs before the statement around it.
+plan `spark/sorted_plan.py` makes. So it may stand wherever a query can, and nothing runs before the statement around it.
 
 Where streams are left outside of such queries, each of these is cut out as a stage instead: its result is there, as a table,
 before the streams start.
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sqlext.dialect import position_of
 from sqlext.errors import UnsupportedError
-from sqlext.names import fold
-from sqlext.nodes import Stream, StreamOption, TableArgument
 from sqlext.options import is_option_key
-from sqlext.plan import STAGE_PREFIX
-from sqlext.shape import is_end_of_stream
-from sqlext.statements import Query
+from sqlext.plan.job_graph import STAGE_PREFIX
+from sqlext.quoting import fold
+from sqlext.sql.dialect import position_of
+from sqlext.sql.nodes import Stream, StreamOption, TableArgument
+from sqlext.sql.statements import Query
+from sqlext.sql.trees import is_end_of_stream
 
 END_OF_STREAM = "__sqlext_end_of_stream"
 """The table function that a bounded query becomes the argument of."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlext import bounded, dialect
-from sqlext.column_grammar import ColumnCursor
-from sqlext.cursor import unquoted
-from sqlext.detect import end_of_stream_at, is_flow_statement, setting_key, tokens
 from sqlext.errors import Position, SyntaxProblem, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.options import Given, is_option_key
-from sqlext.partition_calls import partition_calls, partition_query, spark_form
-from sqlext.plan import FLOW_PROPERTY, TableDefinition
-from sqlext.statements import (
+from sqlext.plan.job_graph import FLOW_PROPERTY, TableDefinition
+from sqlext.sql import dialect, end_of_stream
+from sqlext.sql.column_grammar import ColumnCursor
+from sqlext.sql.cursor import unquoted
+from sqlext.sql.partition_calls import partition_calls, partition_query, spark_form
+from sqlext.sql.statements import (
     AlterFlow,
     AlterStreamingTable,
     BoundedStatement,
@@ -33,6 +32,7 @@ from sqlext.statements import (
     ShowPartitionFunctions,
     Statement,
 )
+from sqlext.sql.tokens import end_of_stream_at, is_flow_statement, setting_key, tokens
 
 
 def parse(text: str) -> Statement:
@@ -103,7 +103,7 @@ class _Head(ColumnCursor):
         self._at = at
         query = self._query(prelude)
         self._at = head_at
-        if not bounded.is_bounded(query):
+        if not end_of_stream.is_bounded(query):
             self._at = start
             return None
         target = self._target() if head else ()

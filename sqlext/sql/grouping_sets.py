@@ -6,10 +6,10 @@ import math
 
 from sqlglot import exp
 
-from sqlext.dialect import position_of
 from sqlext.errors import UnsupportedError
-from sqlext.shape import total_of
-from sqlext.statements import Query
+from sqlext.sql.dialect import position_of
+from sqlext.sql.statements import Query
+from sqlext.sql.trees import total_of
 
 MOST_GROUPING_SETS = 4096
 """Of one statement: those of CUBE over 12 columns. Spark's own limit is 64 columns, of whose CUBE it runs out of memory."""

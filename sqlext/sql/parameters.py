@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlext.detect import Token, tokens
 from sqlext.errors import Position, SyntaxProblem
+from sqlext.sql.tokens import Token, tokens
 
 
 def substitute(text: str, named: Mapping[str, str], positional: Sequence[str]) -> str:

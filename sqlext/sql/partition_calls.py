@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlext.detect import Token, is_stream_relation
-from sqlext.partition_functions import OPERATORS
-from sqlext.statements import PartitionQuery
+from sqlext.functions.partition import OPERATORS
+from sqlext.sql.statements import PartitionQuery
+from sqlext.sql.tokens import Token, is_stream_relation
 
 OWN_PARTITIONS = "__sqlext_own_partitions"
 """PARTITION BY this string: the partitions stay as they are; Spark's grammar wants one before ORDER BY."""

@@ -14,9 +14,9 @@ from enum import Enum
 
 from sqlglot import exp
 
-from sqlext.dialect import position_of, to_sql
 from sqlext.errors import RuleError, SqlextError
-from sqlext.plan import Firing
+from sqlext.plan.job_graph import Firing
+from sqlext.sql.dialect import position_of, to_sql
 
 logger = logging.getLogger(__name__)
 

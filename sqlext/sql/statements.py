@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from sqlext.errors import Position
 from sqlext.options import Given
-from sqlext.plan import TableDefinition
+from sqlext.plan.job_graph import TableDefinition
 
 Name = tuple[str, ...]
 

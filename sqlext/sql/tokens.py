@@ -10,8 +10,8 @@ import itertools
 import re
 from dataclasses import dataclass
 
+from sqlext.functions.partition import OPERATORS
 from sqlext.options import HINTS, HOME_KEY, is_option_key
-from sqlext.partition_functions import OPERATORS
 
 _OUR_WORDS = re.compile(
     r"\b(?:stream(?:ing)?|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
-from sqlext.functions import AGGREGATES, FUNCTIONS
-from sqlext.names import fold
-from sqlext.nodes import HintCall, Stream
+from sqlext.functions.partition import OPERATORS
+from sqlext.functions.scalar import AGGREGATES, FUNCTIONS
 from sqlext.options import HINTS
-from sqlext.partition_functions import OPERATORS
-from sqlext.plan import INTERNAL_PREFIX, References
+from sqlext.plan.job_graph import INTERNAL_PREFIX, References
+from sqlext.quoting import fold
+from sqlext.sql.nodes import HintCall, Stream
 
 _SPARKS_NAMES = {
     "approx_quantile": "percentile_approx",

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import sqlext
-from sqlext import session as sqlext_session
-from sqlext.execution.flow import Flow
+from sqlext.execution.flows.flow import Flow
+from sqlext.extension import session as sqlext_session
 from sqlext.options import STATE_BACKEND
 
 QUERY = "SELECT k, count(*) AS n, sum(v) AS s FROM {} GROUP BY k"

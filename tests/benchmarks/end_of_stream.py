@@ -22,8 +22,7 @@ from typing import Any
 import altair as alt
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
-from sqlext.execution import sessions
+from sqlext.spark import jvm, sessions
 from tests.benchmarks.common import check_equal, in_folder, save
 
 MICRO_BATCHES = 10

@@ -29,8 +29,7 @@ import numpy as np
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import jvm
-from sqlext.execution import sessions
+from sqlext.spark import jvm, sessions
 from tests.benchmarks.common import (
     BY_COMMAND,
     DELTA_STATE,

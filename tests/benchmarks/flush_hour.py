@@ -24,7 +24,7 @@ import altair as alt
 import numpy as np
 from pyspark.sql import SparkSession
 
-from sqlext.execution.flush import FlushReason
+from sqlext.execution.flows.flush import FlushReason
 from sqlext.options import STATE_BACKEND
 from tests.benchmarks.common import (
     BY_COMMAND,

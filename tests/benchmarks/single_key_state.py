@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import LongType, Row, StructType
 
-from sqlext.execution.keyed_worker import KeyedTask
-from sqlext.execution.single_key_state import SingleKeyStateBackend
-from sqlext.keyed_functions import KeyedContext, KeyedProcessFunction, RuntimeContext
+from sqlext.execution.keyed.keyed_worker import KeyedTask
+from sqlext.execution.keyed.single_key_state import SingleKeyStateBackend
+from sqlext.functions.keyed import KeyedContext, KeyedProcessFunction, RuntimeContext
 
 ROWS_IN_A_BATCH = 10_000
 """As Spark's `spark.sql.execution.arrow.maxRecordsPerBatch` has it."""

@@ -21,7 +21,7 @@ import altair as alt
 from pyspark.sql import Row, SparkSession
 
 import sqlext
-from sqlext.execution import sessions
+from sqlext.spark import sessions
 from tests.benchmarks.common import in_folder, save
 
 GOAL = 10

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import sqlext
-from sqlext.detect import is_ours
+from sqlext.sql.tokens import is_ours
 from tests.corpus import load
 
 ROUNDS = 5

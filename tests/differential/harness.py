@@ -16,9 +16,8 @@ from unittest.mock import patch
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from sqlext import jvm
-from sqlext.execution import sessions
-from sqlext.storage import HadoopPath
+from sqlext.spark import jvm, sessions
+from sqlext.spark.storage import HadoopPath
 from tests.differential.compare import Leniency, Result, difference
 from tests.differential.data import CREATE, CREATE_DIM, INSERT_DIM, Commits
 from tests.differential.tree import Form, Query

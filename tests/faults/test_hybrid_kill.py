@@ -33,9 +33,9 @@ TABLES = "CREATE TABLE past (k INT, v INT) USING delta; CREATE TABLE live (k INT
 # Each moment is a method, and whether the process dies before or behind it.
 LAUNCH = """
 import os, signal, sys
-from sqlext.execution.hybrid import RunningHybrid
-from sqlext.execution.intake import Intake
-from sqlext.execution.running_query import RunningQuery
+from sqlext.execution.streaming.hybrid import RunningHybrid
+from sqlext.execution.flows.intake import Intake
+from sqlext.execution.streaming.running_query import RunningQuery
 moment = sys.argv.pop(1)
 def die(owner, name, is_before, counts=lambda self: True):
     method = getattr(owner, name)

@@ -26,8 +26,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sqlext.execution.flush import FlushReason
-from sqlext.plan import FLOW_PROPERTY
+from sqlext.execution.flows.flush import FlushReason
+from sqlext.plan.job_graph import FLOW_PROPERTY
 from tests.java import java_options
 
 FILES_A_KILL, ROWS_A_FILE, KEYS = 8, 200, 50

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlext
 from pyspark.sql import Row
-from sqlext.embedded import embedded_session
+from sqlext.app.embedded import embedded_session
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from pyspark.sql import SparkSession
 
-from sqlext import session as sqlext_session
-from sqlext.execution.flow import Flow
+from sqlext.execution.flows.flow import Flow
+from sqlext.extension import session as sqlext_session
 from tests.support import eventually, rows
 
 KEYS, MOST_ROWS = 200, 400

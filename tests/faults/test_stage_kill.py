@@ -25,7 +25,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 import sqlext
-from sqlext.embedded import embedded_session
+from sqlext.app.embedded import embedded_session
 
 folder = Path(sys.argv[1])
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import sqlext
-from sqlext.execution.backlog import streams
-from sqlext.execution.backlog.pacer import Pace, Phase
-from sqlext.execution.backlog.streams import SourceKind
-from sqlext.execution.flow import Flow
-from sqlext.execution.registry import EventKind
+from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.registry import EventKind
+from sqlext.execution.streaming import streams
+from sqlext.execution.streaming.pace import Pace, Phase
+from sqlext.execution.streaming.streams import SourceKind
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, local
 from tests.support import eventually
 

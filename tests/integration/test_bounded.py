@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
+from sqlext.spark import jvm
 from tests.integration.workshop import Workshop
 from tests.support import rows
 

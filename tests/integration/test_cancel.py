@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from sqlext.interrupts import Interrupts
-from sqlext.statement_run import StatementRunner
+from sqlext.app.interrupts import Interrupts
+from sqlext.app.statement_run import StatementRunner
 from tests.integration.workshop import Workshop
 from tests.support import eventually
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from delta.tables import DeltaTable
 from pyspark.sql.functions import count
 
-from sqlext.script import split
+from sqlext.sql.scripts import split
 from tests import readme
 from tests.integration.workshop import Workshop
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext.execution import commit, compaction
-from sqlext.execution.delta_transaction import TableTransaction
-from sqlext.execution.flush import FlushReason
-from sqlext.execution.table_writer import TableWriter
+from sqlext.execution.delta import commit, compaction
+from sqlext.execution.delta.transaction import TableTransaction
+from sqlext.execution.flows.flush import FlushReason
+from sqlext.execution.flows.table_writer import TableWriter
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
 from tests.support import eventually
 

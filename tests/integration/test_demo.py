@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row
 
-from sqlext.demo import compare, write_files
+from sqlext.app.demo import compare, write_files
 from tests.java import java_options
 
 DEADLINE = 600.0

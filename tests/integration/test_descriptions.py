@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlext.java import items_of
+from sqlext.spark.java import items_of
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop
 from tests.support import eventually
 

@@ -16,11 +16,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext.detect import Token, tokens
-from sqlext.dialect import parse_query
-from sqlext.planner import plan_flow
-from sqlext.registration import rules_in_force
-from sqlext.statements import Query
+from sqlext.planner.planner import plan_flow
+from sqlext.planner.rule_book import rules_in_force
+from sqlext.sql.dialect import parse_query
+from sqlext.sql.statements import Query
+from sqlext.sql.tokens import Token, tokens
 
 _EXAMPLE = re.compile(r"^\s*> SELECT (?P<call>.+);$", re.MULTILINE)
 _PLACE = re.compile(r"\b(?P<name>N|S2|S|D|J)\b(?!')")

@@ -17,15 +17,16 @@ from pyspark.errors import PySparkException
 from sqlglot import exp
 
 import sqlext
-from sqlext import jvm, registration
 from sqlext.errors import FlowError
-from sqlext.execution.delta_transaction import TableTransaction
+from sqlext.execution.delta.transaction import TableTransaction
+from sqlext.execution.flows.intake import Intake
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
+from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.host import FlowHost
-from sqlext.execution.intake import Intake
-from sqlext.execution.registry import EventKind, FlowEvent, FlowRegistry
-from sqlext.execution.status import FlowPhase
-from sqlext.names import quote, quote_string
-from sqlext.storage import HadoopPath
+from sqlext.planner import rule_book
+from sqlext.quoting import quote, quote_string
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are_contiguous, local
 from tests.support import commits, eventually
 
@@ -523,7 +524,7 @@ def rule() -> Iterator[Any]:
 
     sqlext.register_rule(only_large_values)
     yield only_large_values
-    registration.remove_rule("only_large_values")
+    rule_book.remove_rule("only_large_values")
 
 
 def test_a_users_rule_shows_and_counts(sql: Workshop, rule: Any) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext.execution import delta_state
-from sqlext.execution.delta_state import DeltaState
-from sqlext.execution.delta_transaction import TableTransaction
-from sqlext.execution.table_writer import TableWriter
+from sqlext.execution.delta.transaction import TableTransaction
+from sqlext.execution.flows.table_writer import TableWriter
+from sqlext.execution.state import delta_state
+from sqlext.execution.state.delta_state import DeltaState
 from tests.integration.workshop import BUFFERED, COUNTS, Workshop
 
 DELTA = "TBLPROPERTIES ('state.backend.type' = 'delta'"
@@ -114,7 +114,7 @@ def test_one_row_into_a_table_that_others_fill(sql: Workshop, backend: str) -> N
 
 
 def test_a_row_that_comes_just_before_the_merge_is_told(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlext.execution import commit
+    from sqlext.execution.delta import commit
 
     sql.source()
     sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ('state.backend.type' = 'rocksdb') AS {ONE_ROW.format('sum', 'STREAM ev')}")

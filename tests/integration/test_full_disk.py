@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext import session as sqlext_session
+from sqlext.extension import session as sqlext_session
 from sqlext.options import HOME_KEY
 from tests.support import commits, eventually, rows
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import sqlext
 from sqlext.errors import NameTakenError, SchemaError
-from sqlext.functions import AGGREGATES_OF_SETS
+from sqlext.functions.scalar import AGGREGATES_OF_SETS
 from tests.support import rows
 
 INTEGERS = "avg kurtosis mean skewness std stddev stddev_pop stddev_samp sum try_avg try_sum var_pop var_samp variance".split()

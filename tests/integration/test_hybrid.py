@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext.execution.backlog.pacer import Phase
+from sqlext.execution.streaming.pace import Phase
 from tests.integration.test_backlog import KEY, is_live, phases
 from tests.integration.workshop import DEADLINE, Workshop
 from tests.support import eventually

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sqlext.execution.table_writer import TableWriter
+from sqlext.execution.flows.table_writer import TableWriter
 from tests.integration.test_memory_only import files
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
 from tests.support import eventually

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sqlext import jars
+from sqlext.extension import jars
 
 
 def test_delta_and_only_delta_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

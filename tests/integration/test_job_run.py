@@ -11,15 +11,14 @@ import deltalake
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import jvm
 from sqlext.errors import JobError
-from sqlext.execution import sorted_plan
 from sqlext.execution.jobs import division
 from sqlext.execution.jobs.events import JobEvent
 from sqlext.execution.jobs.fragments import Cut, cut
 from sqlext.execution.jobs.graph import ExecutionVertex, VertexKind
 from sqlext.execution.jobs.run import JobRun, RunSettings, prepare
-from sqlext.storage import HadoopPath
+from sqlext.spark import jvm, sorted_plan
+from sqlext.spark.storage import HadoopPath
 
 BUCKETS = 2
 QUERIES = {

@@ -14,8 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import sqlext
-from sqlext.execution.fence import Fence
+from sqlext.execution.coordination.fence import Fence
+from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.jobs import division
+from sqlext.execution.jobs.host import JobHost
 from sqlext.execution.jobs.outputs import PartOutput, VertexTable
 from sqlext.execution.jobs.registry import JobEventKind, JobRegistry, RegisteredEvent
 from tests.integration.workshop import Workshop, local
@@ -157,13 +159,13 @@ def test_a_resumed_job_keeps_its_first_time(
 def test_the_host_goes_on_by_itself_when_it_starts(
     jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sqlext import job_sql
-    from sqlext.option_levels import resolve_levels, session_levels
+    from sqlext.commands import job_statements
+    from sqlext.commands.option_levels import resolve_levels, session_levels
 
     expected = jobs.batch(BATCH.format("facts"))
     job = killed(jobs, f"CREATE TABLE t USING delta AS {QUERY}", die_after, monkeypatch, 1)
     host = jobs.host.jobs
-    assert host.take_up(job_sql.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))) == (job,)
+    assert host.take_up(job_statements.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))) == (job,)
     assert host._thread is not None
     host._thread.join(90)
     assert rows(jobs) == expected
@@ -300,12 +302,12 @@ def test_of_two_drivers_one_ends_the_job(
     def hang(table: VertexTable, output: PartOutput) -> None:
         monkeypatch.undo()
         (row,) = jobs("SHOW JOBS")
-        other = sqlext.execution.jobs.host.JobHost(jobs.spark, jobs.host._home, sqlext.execution.lease.Lease(jobs.host._home))
+        other = JobHost(jobs.spark, jobs.host._home, Lease(jobs.host._home))
         jobs.freeze()._lease.end()  # it gave no sign of life for too long
-        from sqlext import job_sql
-        from sqlext.option_levels import resolve_levels, session_levels
+        from sqlext.commands import job_statements
+        from sqlext.commands.option_levels import resolve_levels, session_levels
 
-        second.append(other.resume(row.id, job_sql.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))))
+        second.append(other.resume(row.id, job_statements.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))))
         commit(table, output)
 
     monkeypatch.setattr(VertexTable, "commit", hang)
@@ -348,7 +350,7 @@ def test_pinned_files_that_were_changed(
 
 
 def test_a_changed_function_is_refused(jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlext.functions import FUNCTIONS, PythonFunction
+    from sqlext.functions.scalar import FUNCTIONS, PythonFunction
 
     sqlext.register_function("twice_of_job", lambda value: 2 * value, "BIGINT")
     statement = f"CREATE TABLE t USING delta AS {QUERY.replace('sum(v)', 'sum(twice_of_job(v))')}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext.execution.backlog.pacer import Phase
+from sqlext.execution.streaming.pace import Phase
 from tests.integration.test_backlog import batches, is_live, phases
 from tests.integration.workshop import DEADLINE, Workshop
 from tests.kafka import Broker

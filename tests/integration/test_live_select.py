@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from sqlext.app.interrupts import Interrupts
+from sqlext.app.statement_run import StatementRunner
 from sqlext.errors import UnsupportedError
-from sqlext.execution.lease import Lease
-from sqlext.interrupts import Interrupts
-from sqlext.live import output_mode, sweep_live
-from sqlext.output import LiveBatch
-from sqlext.plan import OutputMode
-from sqlext.session import home_of
-from sqlext.statement_run import StatementRunner
-from sqlext.storage import HadoopPath
+from sqlext.execution.coordination.lease import Lease
+from sqlext.extension.live import output_mode, sweep_live
+from sqlext.extension.results import LiveBatch
+from sqlext.extension.session import home_of
+from sqlext.plan.job_graph import OutputMode
+from sqlext.spark.storage import HadoopPath
 from tests.integration.test_cli import run
 from tests.integration.workshop import Workshop, local
 from tests.java import java_options

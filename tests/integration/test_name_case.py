@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext import jvm
-from sqlext.execution.backlog.streams import leaves_of
+from sqlext.execution.streaming.streams import leaves_of
+from sqlext.spark import jvm
 from tests.integration.workshop import Workshop
 
 

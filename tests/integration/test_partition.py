@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import sqlext
 from sqlext import Order, full_window_partition
 from sqlext.errors import SchemaError, UnsupportedError
-from sqlext.execution.partition import ATTRIBUTES
+from sqlext.execution.partitions.partition import ATTRIBUTES, PartitionWindowedDataFrame
 from tests.support import rows
 
 # Data: few values of each type, so that many are the same.
@@ -117,7 +117,7 @@ def no_keys(batch: pa.RecordBatch) -> pa.Array:
     return batch.column("id").slice(0, 0)
 
 
-Window = sqlext.execution.partition.PartitionWindowedDataFrame
+Window = PartitionWindowedDataFrame
 Method = Callable[[Window], DataFrame]
 
 ONE_ROW: dict[str, Method] = {

@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import StructType
 
 import sqlext
-from sqlext.script import problem_of
+from sqlext.app.problems import problem_of
 from tests.support import rows
 
 

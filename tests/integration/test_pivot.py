@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from sqlext.dialect import parse_query
-from sqlext.planner import plan_flow
-from sqlext.registration import rules_in_force
-from sqlext.statements import Query
+from sqlext.planner.planner import plan_flow
+from sqlext.planner.rule_book import rules_in_force
+from sqlext.sql.dialect import parse_query
+from sqlext.sql.statements import Query
 from tests.integration.workshop import Workshop
 
 ROWS = """

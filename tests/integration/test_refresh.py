@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext.execution import making, succession, target
-from sqlext.execution.flow import Flow
+from sqlext.execution.delta import target
+from sqlext.execution.flows import making, succession
+from sqlext.execution.flows.flow import Flow
 from sqlext.execution.host import FlowHost
 from tests.integration.workshop import BUFFERED, COUNTS, Workshop, are_contiguous
 

@@ -11,13 +11,13 @@ import pytest
 from pyspark.errors import PySparkException
 
 import sqlext
-from sqlext.execution import flow as flow_module
-from sqlext.execution import work
-from sqlext.execution.flow import Flow
-from sqlext.execution.flush import FlushReason
+from sqlext.execution.flows import flow as flow_module
+from sqlext.execution.flows import work
+from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.flush import FlushReason
+from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.host import FlowHost
-from sqlext.execution.spec import FlowSpec
-from sqlext.execution.table_writer import TableWriter
+from sqlext.plan.flow_spec import FlowSpec
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop
 from tests.support import HandClock, eventually
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sqlext.page.collect import Collector
-from sqlext.storage import HadoopPath
+from sqlext.spark.storage import HadoopPath
 from tests.integration.workshop import Workshop, local
 
 SECRET = "k3y"

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sqlext.execution.jobs import division
-from sqlext.execution.settings import MEANING, recorded, restore
-from sqlext.java import java_of, scala_object
-from sqlext.jvm import clone_session
+from sqlext.spark.java import java_of, scala_object
+from sqlext.spark.jvm import clone_session
+from sqlext.spark.settings import MEANING, recorded, restore
 from tests.integration.test_jobs import die_after, killed  # noqa: F401  # a fixture
 from tests.integration.workshop import Workshop
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
-from sqlext.execution import commit
-from sqlext.execution.session_state import SessionState
-from sqlext.execution.table_writer import TableWriter
+from sqlext.execution.delta import commit
+from sqlext.execution.flows.table_writer import TableWriter
+from sqlext.execution.state.session_state import SessionState
 from tests.integration.workshop import BUFFERED, Workshop, are_contiguous
 
 STREAM = "STREAM ev WITH ('maxFilesPerTrigger' = '1')"

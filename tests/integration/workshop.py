@@ -9,10 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
-from sqlext import session as sqlext_session
-from sqlext.execution.flow import Flow
+from sqlext.execution.flows.flow import Flow
 from sqlext.execution.host import FlowHost
-from sqlext.names import quote_parts
+from sqlext.extension import session as sqlext_session
+from sqlext.quoting import quote_parts
 from tests.support import commits, rows
 
 DEADLINE = 180.0

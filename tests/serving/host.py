@@ -20,7 +20,7 @@ from pyspark import SparkContext
 import sqlext
 from sqlext.cli import main
 from sqlext.execution.host import FlowHost
-from sqlext.java import field_of, java_of
+from sqlext.spark.java import field_of, java_of
 
 FOLDER = Path(os.environ["SQLEXT_TEST_FOLDER"])
 _DEADLINE = 120.0

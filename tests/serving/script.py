@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlext.script import split
+from sqlext.sql.scripts import split
 
 FILE = Path(__file__).with_name("all_statements.sql")
 _MARK = "--> "

@@ -10,7 +10,7 @@ import pytest
 from _pytest._code.code import TerminalRepr
 from pyspark.sql import SparkSession
 
-from sqlext import session as sqlext_session
+from sqlext.extension import session as sqlext_session
 from tests.slt import runner
 
 

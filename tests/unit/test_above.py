@@ -21,10 +21,10 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from sqlext.above import split
-from sqlext.dialect import parse_query, to_sql
 from sqlext.errors import UnsupportedError
-from sqlext.plan import Key
+from sqlext.plan.job_graph import Key
+from sqlext.planner.above import split
+from sqlext.sql.dialect import parse_query, to_sql
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "above"
 NOT_IN_DUCKDB = "(not in DuckDB)"

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlext.answers import Table, relation_sql
-from sqlext.detect import is_ours, tokens
-from sqlext.names import quote, quote_parts, quote_string
+from sqlext.commands.answers import Table, relation_sql
+from sqlext.quoting import quote, quote_parts, quote_string
+from sqlext.sql.tokens import is_ours, tokens
 
 ONE_COLUMN = {"a": "STRING"}
 

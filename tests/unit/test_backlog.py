@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from sqlext.execution.backlog.pacer import BacklogSettings, BatchTaken, Pace, Pacer, Phase, SourceLook
+from sqlext.execution.backlog.pacer import BacklogSettings, BatchTaken, Pacer, SourceLook
 from sqlext.execution.backlog.propagation import is_backlog
-from sqlext.execution.spec import OperatorSpec
+from sqlext.execution.streaming.pace import Pace, Phase
+from sqlext.plan.flow_spec import OperatorSpec
 
 BASE = timedelta(seconds=30)
 HALF_HOUR = timedelta(minutes=30)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sqlext.bounded import is_bounded
-from sqlext.bounded_sql import job_of, without_clauses
-from sqlext.dialect import parse_query
+from sqlext.commands.bounded_statements import job_of, without_clauses
 from sqlext.errors import OptionError, SqlextError, UnsupportedError
-from sqlext.grammar import parse
-from sqlext.planner import plan_bounded
-from sqlext.rewriter import Batch, Once
+from sqlext.planner.planner import plan_bounded
 from sqlext.rules import BATCHES
-from sqlext.statements import BoundedStatement, CreateStreamingTable, Insert, Query
+from sqlext.sql.dialect import parse_query
+from sqlext.sql.end_of_stream import is_bounded
+from sqlext.sql.grammar import parse
+from sqlext.sql.rewriter import Batch, Once
+from sqlext.sql.statements import BoundedStatement, CreateStreamingTable, Insert, Query
 
 
 def query_of(text: str) -> Query:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sqlext.execution.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark, WatermarkStatus
+from sqlext.execution.state.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark, WatermarkStatus
 
 IDLE, ACTIVE = WatermarkStatus(False), WatermarkStatus(True)
 

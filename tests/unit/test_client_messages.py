@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sqlext.client_messages import for_client, hidden_folders
+from sqlext.server.client_messages import for_client, hidden_folders
 
 HIDDEN = {"/srv/wh": "<warehouse>", "/srv": "<server>"}
 STACK = """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import Row
 
-from sqlext.execution.cogroup import _FIRST, _SECOND, _SIDE, _Key
+from sqlext.execution.partitions.cogroup import _FIRST, _SECOND, _SIDE, _Key
 
 make = Row(_SIDE, _FIRST, _SECOND)
 

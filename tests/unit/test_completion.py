@@ -9,8 +9,8 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
+from sqlext.app.reference import STATEMENTS
 from sqlext.options import HINTS, OPTIONS
-from sqlext.reference import STATEMENTS
 from sqlext.shell.completion import StatementCompleter
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sqlext.detect import is_ours
+from sqlext.sql.tokens import is_ours
 from tests.corpus import CORPUS, ERRORS, CorpusStatement, load
 
 STATEMENTS = load()

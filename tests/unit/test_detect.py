@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlext.detect import is_ours, is_stream_relation, setting_key, tokens
+from sqlext.sql.tokens import is_ours, is_stream_relation, setting_key, tokens
 
 
 def cut(text: str) -> list[str]:

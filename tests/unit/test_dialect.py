@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from sqlglot import exp
 
-from sqlext.dialect import parse_query, position_of, to_sql
 from sqlext.errors import SyntaxProblem
-from sqlext.nodes import HintCall, Stream, StreamOption
+from sqlext.sql.dialect import parse_query, position_of, to_sql
+from sqlext.sql.nodes import HintCall, Stream, StreamOption
 
 SELECTS = [
     # literals

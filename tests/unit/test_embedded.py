@@ -13,14 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from sqlext import embedded
-from sqlext.embedded import _Lock
+from sqlext.app import embedded
+from sqlext.app.embedded import _Lock
 from sqlext.errors import SetupError
 
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from sqlext.embedded import _Lock
+from sqlext.app.embedded import _Lock
 with _Lock(Path(sys.argv[1]), None) as lock:
     child = subprocess.Popen(["sleep", sys.argv[2]], pass_fds=(lock,))
     print(child.pid, flush=True)

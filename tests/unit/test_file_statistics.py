@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import DataType, DateType, DecimalType, LongType, StringType, StructType, TimestampType
 
-from sqlext.execution.bounds import Range
-from sqlext.execution.file_statistics import may_hold
+from sqlext.execution.delta.file_statistics import may_hold
+from sqlext.execution.delta.key_ranges import Range
 
 DAY_2024 = 19723  # 2024-01-01
 SECOND_2024 = DAY_2024 * 86_400

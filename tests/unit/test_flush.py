@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
+from sqlext.execution.flows.flush import Flusher, FlushPolicy, FlushReason
 
 DEADLINE = 60.0  # seconds that a test waits for a thread before it fails
 SOON = 0.02  # seconds in which something must not happen

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from sqlext.dialect import parse_query
 from sqlext.errors import NameTakenError, SchemaError
-from sqlext.functions import AGGREGATES, AGGREGATES_OF_SETS, PythonFunction, Reduction, SqlFunctions
-from sqlext.shape import aggregate_calls, function_name, is_aggregate_call, is_aggregation
+from sqlext.functions.scalar import AGGREGATES, AGGREGATES_OF_SETS, PythonFunction, Reduction, SqlFunctions
+from sqlext.sql.dialect import parse_query
+from sqlext.sql.trees import aggregate_calls, function_name, is_aggregate_call, is_aggregation
 
 
 def select_of(text: str) -> exp.Select:

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from sqlext.dialect import parse_query, to_sql
 from sqlext.errors import SqlextError, SyntaxProblem
-from sqlext.explain import explain_flow
-from sqlext.hybrid import cut_hybrids
 from sqlext.options import resolve, texts_by_level
-from sqlext.plan import FlowPlan
-from sqlext.planner import plan_flow
+from sqlext.plan.explain import explain_flow
+from sqlext.plan.job_graph import FlowPlan
+from sqlext.planner.hybrid_sources import cut_hybrids
+from sqlext.planner.planner import plan_flow
 from sqlext.rules import BATCHES
-from sqlext.statements import Query
+from sqlext.sql.dialect import parse_query, to_sql
+from sqlext.sql.statements import Query
 
 TWO = "SELECT h.k, count(*) AS n FROM STREAM hybrid(TABLE past, STREAM live) AS h GROUP BY h.k"
 

@@ -13,9 +13,9 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from sqlext import cancellation
+from sqlext.app.interrupts import Interrupts
 from sqlext.errors import StatementCanceledError
-from sqlext.interrupts import Interrupts
+from sqlext.spark import cancellation
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_prompt_is_told_to_end(interrupts: Interrupts) -> None:
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:
-    script = "import os, signal\nfrom sqlext.interrupts import Interrupts\nInterrupts().install()\n"
+    script = "import os, signal\nfrom sqlext.app.interrupts import Interrupts\nInterrupts().install()\n"
     twice = "for _ in range(2): os.kill(os.getpid(), signal.SIGTERM)\nprint('never')"
     ended = subprocess.run([sys.executable, "-c", script + twice], capture_output=True, text=True)
     assert ended.returncode == 128 + signal.SIGTERM

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sqlext import jars
 from sqlext.errors import SetupError
+from sqlext.extension import jars
 
 DELTA = importlib.metadata.version("delta-spark")
 NAMES = sorted(
@@ -208,7 +208,7 @@ def test_progress_comes_while_ivy_works(cache: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("cache")
 def test_without_a_callback_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="sqlext.jars"):
+    with caplog.at_level(logging.INFO, logger="sqlext.extension.jars"):
         jars.delta_class_path()
     assert sorted(caplog.messages) == [f"Downloading {name}" for name in NAMES]
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlext.execution.key_runs import key_runs
+from sqlext.execution.partitions.key_runs import key_runs
 
 STRUCT = pa.struct([("x", pa.float64()), ("y", pa.list_(pa.string()))])
 # Of each type, values of which no two are one key.

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.types import DataType, DateType, DecimalType, LongType, Row, StringType, StructField, StructType
 
 from sqlext.errors import KeyedFunctionError, PartitionFunctionError, SqlextError
-from sqlext.execution.keyed_worker import KeyedTask
-from sqlext.keyed_functions import KeyedContext, KeyedProcessFunction, RuntimeContext
+from sqlext.execution.keyed.keyed_worker import KeyedTask
+from sqlext.functions.keyed import KeyedContext, KeyedProcessFunction, RuntimeContext
 
 SCHEMA = StructType().add("user", StringType()).add("v", LongType())
 KEYS = StructType().add("user", StringType()).add("v > 0", StringType())

@@ -32,8 +32,8 @@ from pyspark.sql.types import (
 
 import sqlext
 from sqlext.errors import NameTakenError, NotFoundError, SchemaError
-from sqlext.execution.keyed_worker import KeyedTask
-from sqlext.keyed_functions import (
+from sqlext.execution.keyed.keyed_worker import KeyedTask
+from sqlext.functions.keyed import (
     KEYED_FUNCTIONS,
     MAX_WATERMARK,
     MIN_WATERMARK,
@@ -42,7 +42,7 @@ from sqlext.keyed_functions import (
     KeyedProcessFunction,
     RuntimeContext,
 )
-from sqlext.named_functions import OperatorFunctions
+from sqlext.functions.registry import OperatorFunctions
 
 SCHEMA = StructType().add("k", DoubleType()).add("v", LongType())
 KEYS = StructType().add("k", DoubleType())

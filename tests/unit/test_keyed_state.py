@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, LongType, Row, StringType, StructType
 
 from sqlext.errors import KeyedFunctionError, SchemaError
-from sqlext.execution.single_key_state import SingleKeyContext, SingleKeyStateBackend
-from sqlext.execution.state_types import StateType
-from sqlext.keyed_functions import ListState, MapState, ValueState
+from sqlext.execution.keyed.single_key_state import SingleKeyContext, SingleKeyStateBackend
+from sqlext.execution.keyed.state_types import StateType
+from sqlext.functions.keyed import ListState, MapState, ValueState
 
 
 def states(value: str = "n BIGINT", key: str = "k STRING") -> tuple[SingleKeyStateBackend, ValueState, ListState, MapState]:

@@ -27,6 +27,38 @@ def folders() -> set[str]:
     return {path.parent.as_posix() for path in files if path.parts[0] not in NOT_INSTALLED and path.parts[0][0] != "."}
 
 
+LAYERS = (
+    "errors options clock redaction private_files quoting",
+    "functions",
+    "plan",
+    "sql",
+    "rules",
+    "udfs",
+    "planner",
+    "spark",
+    "execution.delta",
+    "execution.coordination",
+    "execution.bounded",
+    "execution.partitions",
+    "execution.keyed",
+    "execution.streaming",
+    "execution.backlog",
+    "execution.state",
+    "execution.flows",
+    "execution.jobs",
+    "execution.host",
+    "commands",
+    "extension",
+    "",  # sqlext itself: what users import
+    "server",
+    "page",
+    "app",
+    "shell",
+    "dbt",
+    "cli",
+)
+"""The folders from the ground up: each imports from itself and from those before it."""
+
 MODULES = sorted(path for folder in folders() for path in (ROOT / folder).glob("*.py"))
 
 
@@ -77,3 +109,36 @@ def test_a_module_is_short_and_says_what_it_is(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count("\n") <= MOST_LINES
     assert ast.get_docstring(ast.parse(text))
+
+
+def module_of(path: Path) -> str:
+    """The name under `sqlext` that a file is imported by: `execution.delta.commit`; sqlext itself is empty."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(part for part in parts if part not in ("sqlext", "__init__"))
+
+
+def layer_of(module: str) -> int:
+    """The place in `LAYERS` of a module."""
+    places = {name: at for at, names in enumerate(LAYERS) for name in names.split(" ")}
+    folders = [".".join(module.split(".")[:end]) for end in range(module.count(".") + 1, 0, -1)] if module else [""]
+    return next(places[folder] for folder in folders if folder in places)
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of sqlext that a file imports, wherever in it."""
+    known = {module_of(each) for each in MODULES}
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "sqlext":
+            module = (node.module or "").removeprefix("sqlext").removeprefix(".")
+            found |= {inner if (inner := f"{module}.{name.name}".strip(".")) in known else module for name in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {name.name.removeprefix("sqlext.") for name in node.names if name.name.startswith("sqlext.")}
+            found |= {"" for name in node.names if name.name == "sqlext"}
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if module_of(path) != "execution"], ids=module_of)
+def test_a_module_imports_only_from_the_layers_below(path: Path) -> None:
+    own = layer_of(module_of(path))
+    assert [each for each in sorted(imports_of(path)) if layer_of(each) > own] == []

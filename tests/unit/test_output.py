@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
+from sqlext.app.output import Printer, aligned
+from sqlext.app.progress import FlowStatus, JobStatus, LineDisplay, LiveDisplay, Statuses, line_of, print_summary
+from sqlext.execution.flows.status import FlowPhase, FlowProgress
 from sqlext.execution.jobs.graph import VertexCounts
-from sqlext.execution.status import FlowPhase, FlowProgress
-from sqlext.output import Printer, Result, aligned
-from sqlext.progress import FlowStatus, JobStatus, LineDisplay, LiveDisplay, Statuses, line_of, print_summary
+from sqlext.extension.results import Result
 
 PAGES = Result(["page", "views"], [False, True], [("home", "12"), (None, "3")])
 FLOW = FlowStatus("pages", FlowPhase.RUNNING, FlowProgress(micro_batches=4, rows_in=1200, buffered_rows=31), "")

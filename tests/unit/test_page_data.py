@@ -16,11 +16,10 @@ from click.testing import CliRunner
 
 from sqlext.cli import cli
 from sqlext.errors import SetupError
-from sqlext.execution.commit import CommitInfo
+from sqlext.execution.delta.commit import CommitInfo
+from sqlext.execution.flows.registry import EventKind, FlowEvent
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, ExecutionVertexFinished, to_json
 from sqlext.execution.jobs.registry import JobEventKind, JobSpec, RegisteredEvent
-from sqlext.execution.registry import EventKind, FlowEvent
-from sqlext.execution.spec import FlowSpec, StreamSpec
 from sqlext.options import OPTIONS, is_option_key
 from sqlext.page import address, flushes
 from sqlext.page.files import LocalFolder
@@ -30,7 +29,8 @@ from sqlext.page.painter import Painter, flushes_chart, timeline_chart
 from sqlext.page.snapshot import FlowDetail, JobDetail, Span
 from sqlext.page.stored import StoredHome
 from sqlext.page.trace import trace
-from sqlext.plan import OutputMode
+from sqlext.plan.flow_spec import FlowSpec, StreamSpec
+from sqlext.plan.job_graph import OutputMode
 from tests.pages import FLUSHES, HOSTILE, NINE, hostile_job
 
 MERGED = {"numTargetRowsInserted": "3", "numTargetRowsUpdated": "4", "numTargetRowsDeleted": "1", "executionTimeMs": "1250"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sqlext.errors import SyntaxProblem
-from sqlext.parameters import substitute
+from sqlext.sql.parameters import substitute
 
 CLAUSE = " GROUP BY k GLOBAL WINDOW END OF STREAM"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sqlext.detect import is_ours, tokens
-from sqlext.partition_calls import partition_calls, spark_form
+from sqlext.sql.partition_calls import partition_calls, spark_form
+from sqlext.sql.tokens import is_ours, tokens
 
 
 def rewritten(text: str) -> str:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from sqlext.errors import NameTakenError, NotFoundError, SchemaError
-from sqlext.named_functions import OperatorFunctions
-from sqlext.partition_functions import AggregateFunction, PartitionFunction, reads_batches
+from sqlext.functions.partition import AggregateFunction, PartitionFunction, reads_batches
+from sqlext.functions.registry import OperatorFunctions
 
 
 def of_rows(records: Iterator[Any]) -> Iterator[Any]:

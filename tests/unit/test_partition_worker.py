@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import DataType, DateType, IntegerType, LongType, StructType
 
 from sqlext.errors import PartitionFunctionError
-from sqlext.execution.partition_worker import MapWindow, PartitionTask
+from sqlext.execution.partitions.partition_worker import MapWindow, PartitionTask
 
 DAY = datetime.date(2024, 1, 1)
 

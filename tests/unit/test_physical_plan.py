@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlext.execution.physical_plan import fingerprint
+from sqlext.spark.physical_plan import fingerprint
 
 TEXT = "count(if (NOT _common_expr_3#12L) null else v#7) [id=#44], plan_id=9"
 

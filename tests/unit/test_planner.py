@@ -7,19 +7,19 @@ from datetime import timedelta
 import pytest
 from sqlglot import exp
 
-from sqlext.dialect import parse_query, to_sql
 from sqlext.errors import OptionError, SqlextError, UnsupportedError
-from sqlext.execution.creation import sources_of
-from sqlext.explain import explain_flow
-from sqlext.functions import FUNCTIONS, PythonFunction
-from sqlext.graph import GraphBuilder
-from sqlext.names import case_sensitive_names
+from sqlext.execution.flows.creation import sources_of
+from sqlext.functions.scalar import FUNCTIONS, PythonFunction
 from sqlext.options import Given, Level, resolve, texts_by_level
-from sqlext.plan import FlowPlan, JobGraph, Key, MaintainedAggregate, OperatorAttributes, OutputMode, Stage
-from sqlext.planner import plan_flow
-from sqlext.rewriter import Batch, Once, Scope
+from sqlext.plan.explain import explain_flow
+from sqlext.plan.job_graph import FlowPlan, JobGraph, Key, MaintainedAggregate, OperatorAttributes, OutputMode, Stage
+from sqlext.planner.graph_builder import GraphBuilder
+from sqlext.planner.planner import plan_flow
+from sqlext.quoting import case_sensitive_names
 from sqlext.rules import BATCHES
-from sqlext.statements import Query
+from sqlext.sql.dialect import parse_query, to_sql
+from sqlext.sql.rewriter import Batch, Once, Scope
+from sqlext.sql.statements import Query
 
 UPDATE, APPEND = OutputMode.UPDATE, OutputMode.APPEND
 FLUSH, BACKLOG, LAG = (
@@ -414,7 +414,7 @@ def test_attributes_say_what_holds() -> None:
 
 
 def test_an_attribute_that_nobody_set_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG", "sqlext.plan"):
+    with caplog.at_level("DEBUG", "sqlext.plan.job_graph"):
         plan("SELECT count(*) AS n FROM STREAM t")
     assert [record.getMessage() for record in caplog.records] == [
         "operator 0 Source: is_output_idempotent is not set, taken as false",

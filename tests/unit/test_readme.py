@@ -8,12 +8,14 @@ import re
 import pytest
 
 import sqlext
-from sqlext import detect, grammar, planner, reference
+from sqlext.app import reference
 from sqlext.options import OPTIONS
 from sqlext.options import option as option_of
+from sqlext.planner import planner
 from sqlext.rules import BATCHES
-from sqlext.script import split
-from sqlext.statements import CreateStreamingTable, Insert
+from sqlext.sql import grammar, tokens
+from sqlext.sql.scripts import split
+from sqlext.sql.statements import CreateStreamingTable, Insert
 from sqlext.udfs import partitions
 from tests import readme
 
@@ -38,7 +40,7 @@ def test_python_in_the_readme_is_python() -> None:
 
 def test_every_statement_of_ours_is_in_the_reference() -> None:
     heads = {each.head for each in reference.STATEMENTS} | {"CREATE OR REFRESH STREAMING TABLE", "DESC FLOW"}
-    assert {" ".join(command) for command in detect._COMMANDS} - heads == set()
+    assert {" ".join(command) for command in tokens._COMMANDS} - heads == set()
 
 
 def test_every_function_of_ours_is_in_the_reference() -> None:
@@ -64,7 +66,7 @@ def test_every_public_name_is_in_the_readme() -> None:
 @pytest.mark.parametrize("title", COMING_FROM)
 def test_statements_that_replace_others_are_flows_of_ours(title: str) -> None:
     found = [each.text for block in readme.blocks(readme.section(title), "sql") for each in split(block)]
-    flows = [grammar.parse(text) for text in found if detect.is_ours(text)]
+    flows = [grammar.parse(text) for text in found if tokens.is_ours(text)]
     assert len(flows) == 1
     assert isinstance(flows[0], (CreateStreamingTable, Insert))
     assert planner.plan_flow(flows[0].query, BATCHES).queries

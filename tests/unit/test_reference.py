@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sqlext.reference import HEADS, STATEMENTS, near_statement, statements_like
-from sqlext.script import Problem, report, split
+from sqlext.app.problems import Problem, report
+from sqlext.app.reference import HEADS, STATEMENTS, near_statement, statements_like
+from sqlext.sql.scripts import split
 
 
 @pytest.mark.parametrize(

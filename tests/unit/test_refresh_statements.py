@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
-from sqlext.detect import is_ours, normal_text
 from sqlext.errors import SyntaxProblem
-from sqlext.execution.column_comments import comments_of, with_comments
-from sqlext.execution.definition import listed
-from sqlext.execution.renewal import _clauses
-from sqlext.grammar import parse
-from sqlext.statements import BoundedStatement, CreateStreamingTable, CreateTableAs, RefreshStreamingTable
+from sqlext.execution.delta.column_comments import comments_of, with_comments
+from sqlext.execution.flows.definition import listed
+from sqlext.execution.flows.renewal import _clauses
+from sqlext.sql.grammar import parse
+from sqlext.sql.statements import BoundedStatement, CreateStreamingTable, CreateTableAs, RefreshStreamingTable
+from sqlext.sql.tokens import is_ours, normal_text
 
 
 @pytest.mark.parametrize(

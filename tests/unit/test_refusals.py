@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from sqlext.dialect import parse_query
 from sqlext.errors import SqlextError, UnsupportedError
-from sqlext.explain import explain_flow
-from sqlext.functions import FUNCTIONS, PythonFunction
+from sqlext.functions.scalar import FUNCTIONS, PythonFunction
 from sqlext.options import Given, Level, resolve
-from sqlext.plan import FlowPlan
-from sqlext.planner import plan_flow
+from sqlext.plan.explain import explain_flow
+from sqlext.plan.job_graph import FlowPlan
+from sqlext.planner.planner import plan_flow
 from sqlext.rules import BATCHES
-from sqlext.statements import Query
+from sqlext.sql.dialect import parse_query
+from sqlext.sql.statements import Query
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ from sqlext.errors import (
     UnsupportedError,
     WaitTimeoutError,
 )
-from sqlext.execution import faults, succession
-from sqlext.execution.registry import EventKind, FlowEvent, FlowState, find, fold
-from sqlext.execution.retries import MOST_PAUSE, Retries
+from sqlext.execution.flows import faults, succession
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowState, find, fold
+from sqlext.execution.flows.retries import MOST_PAUSE, Retries
 from tests.support import HandClock
 from tests.unit.test_spec_registry import SPEC
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 from sqlglot import exp
 
-from sqlext import registration
-from sqlext.dialect import parse_query, to_sql
 from sqlext.errors import NameTakenError, RuleError, UnsupportedError
-from sqlext.plan import Firing
-from sqlext.registration import add_rule, remove_rule, rules_in_force
-from sqlext.rewriter import Batch, FixedPoint, Once, Rule, rewrite
+from sqlext.plan.job_graph import Firing
+from sqlext.planner import rule_book
+from sqlext.planner.rule_book import add_rule, remove_rule, rules_in_force
 from sqlext.rules import BATCHES
+from sqlext.sql.dialect import parse_query, to_sql
+from sqlext.sql.rewriter import Batch, FixedPoint, Once, Rule, rewrite
 
 QUERY = "SELECT a FROM t WHERE  b = 1L"
 
@@ -127,7 +127,7 @@ def test_a_rule_may_return_another_tree() -> None:
 
 
 def test_every_rule_that_fired_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG", "sqlext.rewriter"):
+    with caplog.at_level("DEBUG", "sqlext.sql.rewriter"):
         rewritten(QUERY, Batch("names", Once(), (do_nothing, renaming("b", "c"))))
     assert [record.getMessage() for record in caplog.records] == [
         f"rule names/b_to_c:\n  {QUERY}\n  SELECT a FROM t WHERE c = 1L"
@@ -196,10 +196,10 @@ def test_a_rule_that_returns_no_query_is_named(result: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def batches_as_they_were() -> Iterator[None]:
-    before = registration._batches
-    registration._batches = BATCHES
+    before = rule_book._batches
+    rule_book._batches = BATCHES
     yield
-    registration._batches = before
+    rule_book._batches = before
 
 
 def names(batch: str) -> list[str]:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from sqlext.dialect import parse_query, to_sql
 from sqlext.errors import SchemaError, SqlextError, UnsupportedError
-from sqlext.functions import FUNCTIONS, PythonFunction
-from sqlext.rewriter import Batch, Once, Rule, rewrite
+from sqlext.functions.scalar import FUNCTIONS, PythonFunction
 from sqlext.rules import BATCHES
+from sqlext.sql.dialect import parse_query, to_sql
+from sqlext.sql.rewriter import Batch, Once, Rule, rewrite
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "rules"

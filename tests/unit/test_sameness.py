@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlglot import exp
 
-from sqlext.dialect import parse_query
-from sqlext.names import case_sensitive_names
-from sqlext.sameness import Sameness
+from sqlext.planner.sameness import Sameness
+from sqlext.quoting import case_sensitive_names
+from sqlext.sql.dialect import parse_query
 
 
 def both(one: str, other: str, relations: str) -> tuple[Sameness, list[exp.Expr]]:

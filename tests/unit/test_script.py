@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 
+from sqlext.app.problems import Problem, problem_of, report
 from sqlext.errors import OptionError, Position
-from sqlext.script import Problem, ScriptStatement, problem_of, report, split
+from sqlext.sql.scripts import ScriptStatement, split
 
 
 def texts(script: str) -> list[str]:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from sqlext.errors import SetupError
-from sqlext.server import ConnectServer, ThriftServer, check_address, hive_settings
+from sqlext.server.server import ConnectServer, ThriftServer, check_address, hive_settings
 
 
 def test_a_taken_port_is_told() -> None:

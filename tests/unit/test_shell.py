@@ -18,14 +18,15 @@ from prompt_toolkit.output import DummyOutput
 from pygments.token import Comment, Keyword, String
 from rich.console import Console
 
+from sqlext.app.interrupts import Interrupts
+from sqlext.app.output import Printer
+from sqlext.app.problems import problem_of
+from sqlext.app.progress import FlowStatus, JobStatus, TaskCounts
+from sqlext.app.runner import ExitCode, Runner
 from sqlext.cli import cli
 from sqlext.errors import SyntaxProblem
-from sqlext.execution.status import FlowPhase, FlowProgress
-from sqlext.interrupts import Interrupts
-from sqlext.output import Printer, Result
-from sqlext.progress import FlowStatus, JobStatus, TaskCounts
-from sqlext.runner import ExitCode, Runner
-from sqlext.script import problem_of
+from sqlext.execution.flows.status import FlowPhase, FlowProgress
+from sqlext.extension.results import Result
 from sqlext.shell import meta
 from sqlext.shell.history import PrivateHistory, history_path
 from sqlext.shell.lexer import SqlextLexer

@@ -11,17 +11,18 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from sqlext import grammar, redaction
-from sqlext.answers import Table
-from sqlext.explain import explain_flow
-from sqlext.interrupts import Interrupts
-from sqlext.jvm import reason_of
+from sqlext import redaction
+from sqlext.app.interrupts import Interrupts
+from sqlext.app.statement_run import StatementRunner
+from sqlext.commands.answers import Table
 from sqlext.options import resolve
-from sqlext.planner import plan_flow
+from sqlext.plan.explain import explain_flow
+from sqlext.planner.planner import plan_flow
+from sqlext.planner.rule_book import rules_in_force
 from sqlext.redaction import REDACTED, RedactedFormatter, Redaction, SqlText, use_patterns
-from sqlext.registration import rules_in_force
-from sqlext.statement_run import StatementRunner
-from sqlext.statements import CreateStreamingTable
+from sqlext.spark.jvm import reason_of
+from sqlext.sql import grammar
+from sqlext.sql.statements import CreateStreamingTable
 
 SECRET = "k3y"
 

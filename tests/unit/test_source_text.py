@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlglot import exp
 
-from sqlext.dialect import parse_query, to_sql
+from sqlext.sql.dialect import parse_query, to_sql
 
 CHANGED = [
     ("floor(log10(count(DISTINCT v)))", "floor(log10(X))"),

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlext.errors import FlowError, NotFoundError
-from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowState, find, find_by_end, fold, shown_names
-from sqlext.execution.spec import SPEC_VERSION, Column, FlowSpec, StreamSpec, key_columns
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowState, find, find_by_end, fold, shown_names
 from sqlext.options import Given, Level
-from sqlext.plan import Key, OutputMode
+from sqlext.plan.flow_spec import SPEC_VERSION, Column, FlowSpec, StreamSpec, key_columns
+from sqlext.plan.job_graph import Key, OutputMode
 
 SPEC = FlowSpec(
     id="f-1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from sqlext.detect import is_ours
+from sqlext.sql.tokens import is_ours
 from tests.corpus import load
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sqlext.dialect import parse_query
-from sqlext.execution.spec import FlowSpec, StageSpec
-from sqlext.plan import BoundedStage, FlowPlan, Key, OutputMode
-from sqlext.planner import plan_flow
+from sqlext.plan.flow_spec import FlowSpec, StageSpec
+from sqlext.plan.job_graph import BoundedStage, FlowPlan, Key, OutputMode
+from sqlext.planner.planner import plan_flow
 from sqlext.rules import BATCHES
-from sqlext.statements import Query
+from sqlext.sql.dialect import parse_query
+from sqlext.sql.statements import Query
 
 END = "GLOBAL WINDOW END OF STREAM"
 

@@ -8,10 +8,10 @@ import pytest
 from sqlglot import exp
 
 from sqlext.errors import Position, SqlextError, SyntaxProblem, UnreadableQuery, UnsupportedError
-from sqlext.grammar import parse
 from sqlext.options import Given
-from sqlext.plan import TableDefinition
-from sqlext.statements import (
+from sqlext.plan.job_graph import TableDefinition
+from sqlext.sql.grammar import parse
+from sqlext.sql.statements import (
     AlterFlow,
     CreateStreamingTable,
     CreateTableAs,

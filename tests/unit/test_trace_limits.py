@@ -11,19 +11,19 @@ import pytest
 from sqlglot import exp
 from starlette.testclient import TestClient
 
-from sqlext import dialect, grammar
 from sqlext.errors import UnsupportedError
-from sqlext.grouping_sets import count_grouping_sets
 from sqlext.options import Given, Level
 from sqlext.page import render
 from sqlext.page.app import PageApp
 from sqlext.page.snapshot import Trace
 from sqlext.page.trace import SessionOptions, trace
 from sqlext.page.tracer import Tracer
-from sqlext.plan import Firing
-from sqlext.planner import plan_bounded, plan_flow
-from sqlext.registration import add_rule, remove_rule, rules_in_force
-from sqlext.statements import BoundedStatement, CreateStreamingTable
+from sqlext.plan.job_graph import Firing
+from sqlext.planner.planner import plan_bounded, plan_flow
+from sqlext.planner.rule_book import add_rule, remove_rule, rules_in_force
+from sqlext.sql import dialect, grammar
+from sqlext.sql.grouping_sets import count_grouping_sets
+from sqlext.sql.statements import BoundedStatement, CreateStreamingTable
 from tests.pages import MadePages, no_drawing
 
 COUNT = "CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM e GROUP BY k"

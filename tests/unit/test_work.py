@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from sqlext.errors import WaitTimeoutError
-from sqlext.execution import work
-from sqlext.execution.work import Work
+from sqlext.execution.flows import work
+from sqlext.execution.flows.work import Work
 from tests.support import HandClock
 
 Look = tuple[int, int, int]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
+
+from sqlext.execution.streaming.pace import Pace, Phase
 
 LOOKS_BEFORE_BACKLOG = 2
 """So often in a row lag must be seen before the flow changes its pace: one late file is no backlog."""
@@ -19,13 +20,6 @@ MOST_GROWTH = 8.0
 """A micro-batch is at most so many times larger than the one before: what takes long in a small one is not only its rows."""
 IS_FULL = 0.5
 """A micro-batch that took less than this part of its limit was not bounded by it, and says nothing of how large one may be."""
-
-
-class Phase(StrEnum):
-    """What a flow is doing."""
-
-    LIVE = "live"
-    BACKLOG = "backlog"
 
 
 @dataclass(frozen=True)
@@ -86,22 +80,6 @@ class SourceBacklog:
         if threshold is None or lag is None:
             return False
         return lag > (threshold * END_OF_LAG if self.is_processing_backlog else threshold)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How micro-batches come.
-
-    Attributes:
-        phase: of the flow.
-        interval: from one micro-batch to the next; None: as data arrives, and in backlog back to back.
-        size: in backlog, what a micro-batch takes, as a multiple of each source's first limit; None: all there is. Live, the
-            user's own limits hold.
-    """
-
-    phase: Phase
-    interval: timedelta | None = None
-    size: float | None = None
 
 
 @dataclass(frozen=True)

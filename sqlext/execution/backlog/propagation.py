@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlext.execution.spec import OperatorSpec
+from sqlext.plan.flow_spec import OperatorSpec
 
 
 def is_backlog(operators: Sequence[OperatorSpec], streams: Collection[str]) -> tuple[bool, ...]:

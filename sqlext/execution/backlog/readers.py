@@ -18,13 +18,13 @@ from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
-from sqlext.execution import delta_log
 from sqlext.execution.backlog.pacer import SourceLook
-from sqlext.execution.backlog.streams import SourceKind, StreamLeaf
-from sqlext.execution.checkpoint import Checkpoint
-from sqlext.java import java_of, scala_object
-from sqlext.storage import HadoopPath
+from sqlext.execution.delta import delta_log
+from sqlext.execution.streaming.checkpoint import Checkpoint
+from sqlext.execution.streaming.streams import SourceKind, StreamLeaf
+from sqlext.spark import jvm
+from sqlext.spark.java import java_of, scala_object
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

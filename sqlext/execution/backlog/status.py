@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlext.execution.backlog.pacer import Phase, SourceLook
+from sqlext.execution.backlog.pacer import SourceLook
+from sqlext.execution.streaming.pace import Phase
 
 
 @dataclass(frozen=True)

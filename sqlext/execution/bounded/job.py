@@ -9,10 +9,10 @@ import uuid
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.errors import UnsupportedError
-from sqlext.execution import delta_log, target
-from sqlext.execution.commit import USER_METADATA, session_settings
+from sqlext.execution.delta import delta_log, target
+from sqlext.execution.delta.commit import USER_METADATA, session_settings
+from sqlext.spark import jvm
 
 logger = logging.getLogger(__name__)
 

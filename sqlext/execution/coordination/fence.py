@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlext.errors import FlowError
-from sqlext.storage import HadoopPath
+from sqlext.spark.storage import HadoopPath
 
 _PREFIX = "epoch-"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlext.storage import HadoopPath
+from sqlext.spark.storage import HadoopPath
 
 _MADE = ("flows", "hosts")
 _FOLDERS = (*_MADE, "jobs", "live", "registry")

@@ -9,9 +9,9 @@ import time
 import uuid
 
 from sqlext.errors import NotFoundError
-from sqlext.execution.event_log import Folder
-from sqlext.execution.home import make_home
-from sqlext.storage import HadoopPath
+from sqlext.execution.coordination.event_log import Folder
+from sqlext.execution.coordination.home import make_home
+from sqlext.spark.storage import HadoopPath
 
 BEAT_SECONDS = 5.0
 """How often a host writes its file."""

@@ -23,13 +23,13 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType, VariantType
 
-from sqlext import jvm
-from sqlext.execution import bounds
-from sqlext.execution.bounds import Bounds
-from sqlext.execution.delta_log import TableSize
-from sqlext.execution.spec import StreamSpec
-from sqlext.names import quote, quote_parts
-from sqlext.plan import QUALIFIES
+from sqlext.execution.delta import key_ranges
+from sqlext.execution.delta.delta_log import TableSize
+from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.plan.flow_spec import StreamSpec
+from sqlext.plan.job_graph import QUALIFIES
+from sqlext.quoting import quote, quote_parts
+from sqlext.spark import jvm
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def merge(
     """
     is_small_table = size is not None and size.bytes <= SMALL_TABLE_BYTES
     # values in a condition are compiled into code of their own; of a small table there is nothing to leave out
-    within = None if is_small_table else bounds.condition(reach, rows.schema, "t")
+    within = None if is_small_table else key_ranges.condition(reach, rows.schema, "t")
     is_small = are_few(info.rows, rows.schema, stream.key)
     if is_small:
         rows = rows.localCheckpoint(eager=True)  # a MERGE looks at its source twice

@@ -1,6 +1,6 @@
 """Keeps the number of a table's files bounded: each flush adds some, a compaction makes few of many.
 
-Only small files are rewritten, and those with many deleted rows (`sessions.py` says how small and how many), so the work follows
+Only small files are rewritten, and those with many deleted rows (`spark/sessions.py` says how small and how many), so the work follows
 what was flushed since the last compaction, not the table's size.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
-from sqlext.execution.commit import USER_METADATA, session_settings
-from sqlext.execution.delta_log import table_size
-from sqlext.execution.target import SPARK_ERRORS
-from sqlext.names import quote
+from sqlext.execution.delta.commit import USER_METADATA, session_settings
+from sqlext.execution.delta.delta_log import table_size
+from sqlext.execution.delta.target import SPARK_ERRORS
+from sqlext.quoting import quote
+from sqlext.spark import jvm
 
 logger = logging.getLogger(__name__)
 

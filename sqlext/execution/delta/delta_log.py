@@ -14,9 +14,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.errors import NotFoundError
-from sqlext.storage import HadoopPath
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql.types import DataType, DateType, StructType, TimestampType
 
-from sqlext.execution.bounds import Bounds, Range
+from sqlext.execution.delta.key_ranges import Bounds, Range
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CUT_OFF = 999  # microseconds: statistics of timestamps are cut to milliseconds

@@ -13,10 +13,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.errors import FlowError
-from sqlext.execution.delta_log import actions, info_of, last_transaction
-from sqlext.execution.spec import FlowSpec
+from sqlext.execution.delta.delta_log import actions, info_of, last_transaction
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.spark import jvm
 
 _ADD_NO_ROWS = frozenset(("DELETE", "UPDATE", "TRUNCATE"))
 _Actions = Sequence[Mapping[str, Any]]

@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, DateType, DecimalType, IntegralType, StringType, StructType, TimestampType
 
-from sqlext.names import quote
+from sqlext.quoting import quote
 
 ROWS = "rows"
 

@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.catalog import Column as CatalogColumn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from sqlext import jvm
 from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
-from sqlext.execution.column_comments import Comments, with_comments
-from sqlext.execution.spec import Column as ColumnMapping
-from sqlext.execution.spec import FlowSpec
-from sqlext.names import quote, quote_parts, quote_string
-from sqlext.plan import FLOW_PROPERTY, INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
-from sqlext.storage import HadoopPath
+from sqlext.execution.delta.column_comments import Comments, with_comments
+from sqlext.plan.flow_spec import Column as ColumnMapping
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.job_graph import FLOW_PROPERTY, INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
+from sqlext.quoting import quote, quote_parts, quote_string
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 _SESSION_CATALOG = "spark_catalog"
 _BAD_CHARACTERS = " ,;{}()\n\t="

@@ -18,12 +18,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from sqlext.execution.bounds import Bounds
-from sqlext.execution.commit import USER_METADATA, session_settings
-from sqlext.execution.file_statistics import may_hold
-from sqlext.java import items_of, java_of, scala_object, scala_seq
-from sqlext.jvm import active, delta_snapshot
-from sqlext.plan import INTERNAL_PREFIX
+from sqlext.execution.delta.commit import USER_METADATA, session_settings
+from sqlext.execution.delta.file_statistics import may_hold
+from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
+from sqlext.spark.jvm import active, delta_snapshot
 
 FILE_COLUMN = f"{INTERNAL_PREFIX}file"
 ROW_COLUMN = f"{INTERNAL_PREFIX}row"

@@ -13,16 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.errors import SqlextError
-from sqlext.execution.backlog.pacer import BacklogSettings, BatchTaken, Pace, Pacer, Phase, SourceLook
+from sqlext.execution.backlog.pacer import BacklogSettings, BatchTaken, Pacer, SourceLook
 from sqlext.execution.backlog.readers import SourceReader, reader_of
 from sqlext.execution.backlog.status import BacklogStatus, SourceBacklogStatus, Switch, because
-from sqlext.execution.backlog.streams import StreamLeaf
-from sqlext.execution.checkpoint import PlannedBatch
-from sqlext.execution.intake import Intake
-from sqlext.execution.target import SPARK_ERRORS
+from sqlext.execution.delta.target import SPARK_ERRORS
+from sqlext.execution.flows.intake import Intake
+from sqlext.execution.streaming.checkpoint import PlannedBatch
+from sqlext.execution.streaming.pace import Pace, Phase
+from sqlext.execution.streaming.streams import StreamLeaf
+from sqlext.spark import jvm
 
 logger = logging.getLogger(__name__)
 

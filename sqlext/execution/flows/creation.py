@@ -15,26 +15,15 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import jvm
 from sqlext.errors import NameTakenError, SchemaError, UnsupportedError
-from sqlext.execution import queries, sessions, settings, target
 from sqlext.execution.backlog.pacer import BacklogSettings
-from sqlext.execution.grouping_columns import grouping_columns
-from sqlext.execution.mergeable import MergeableAggregate, is_by_session
-from sqlext.execution.partition_keys import lossy
-from sqlext.execution.queries import Analysed
-from sqlext.execution.registry import FlowRecord, Records, without_case
-from sqlext.execution.spec import (
-    Column,
-    FlowSpec,
-    OperatorSpec,
-    SourceSpec,
-    StageSpec,
-    StreamSpec,
-    key_columns,
-)
-from sqlext.execution.state_choice import check_sessions, with_state
-from sqlext.names import fold, quote_parts
+from sqlext.execution.delta import target
+from sqlext.execution.flows.partition_keys import lossy
+from sqlext.execution.flows.registry import FlowRecord, Records, without_case
+from sqlext.execution.flows.state_choice import check_sessions, with_state
+from sqlext.execution.state.mergeable import MergeableAggregate, is_by_session
+from sqlext.execution.streaming import queries
+from sqlext.execution.streaming.queries import Analysed
 from sqlext.options import (
     BACKLOG_LAG_THRESHOLD,
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
@@ -45,7 +34,8 @@ from sqlext.options import (
     resolve,
     texts_by_level,
 )
-from sqlext.plan import (
+from sqlext.plan.flow_spec import Column, FlowSpec, OperatorSpec, SourceSpec, StageSpec, StreamSpec, key_columns
+from sqlext.plan.job_graph import (
     FLOW_PROPERTY,
     QUALIFIES,
     FlowPlan,
@@ -56,7 +46,10 @@ from sqlext.plan import (
     Source,
     TableDefinition,
 )
-from sqlext.storage import HadoopPath
+from sqlext.quoting import fold, quote_parts
+from sqlext.spark import jvm, sessions, settings
+from sqlext.spark.grouping_columns import grouping_columns
+from sqlext.spark.storage import HadoopPath
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from sqlext.detect import normal_text
 from sqlext.errors import NameTakenError
-from sqlext.execution.creation import FlowRequest, same_name, sources_of
-from sqlext.execution.spec import FlowSpec
-from sqlext.names import quote, quote_string
+from sqlext.execution.flows.creation import FlowRequest, same_name, sources_of
 from sqlext.options import Level, is_option_key, option
-from sqlext.plan import ColumnDefinition, FlowPlan
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.job_graph import ColumnDefinition, FlowPlan
+from sqlext.quoting import quote, quote_string
+from sqlext.sql.tokens import normal_text
 
 _FIXED = ("PARTITIONED", "CLUSTER", "LOCATION")
 """How the clauses begin that decide how a table is stored."""

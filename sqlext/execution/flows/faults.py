@@ -13,9 +13,9 @@ from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from sqlext import jvm
 from sqlext.errors import NotFoundError, SetupError, SqlextError, WaitTimeoutError
-from sqlext.execution.buffer import is_lost
+from sqlext.execution.state.buffer import is_lost
+from sqlext.spark import jvm
 
 _NOT_THERE_YET = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
 _SCHEMA_CHANGED = ("DELTA_SCHEMA_CHANGED", "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS", "DELTA_STREAMING_METADATA_EVOLUTION")

@@ -19,28 +19,27 @@ from math import inf
 
 from pyspark.sql import SparkSession
 
-from sqlext import cancellation, jvm
-from sqlext.backlog_reports import BacklogReport, backlog_report
 from sqlext.clock import Clock
 from sqlext.errors import FlowError, WaitTimeoutError
-from sqlext.execution import target
-from sqlext.execution.backlog.controller import BacklogController
-from sqlext.execution.backlog.pacer import BacklogSettings, Phase
+from sqlext.execution.backlog.pacer import BacklogSettings
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import Switch
-from sqlext.execution.catching_up import has_caught_up
-from sqlext.execution.faults import message_of
-from sqlext.execution.fence import Fence, FencedError
-from sqlext.execution.flow_meter import FlowMeter
-from sqlext.execution.flush import Flusher, FlushPolicy, FlushReason
-from sqlext.execution.intake import Intake
-from sqlext.execution.interval_trigger import IntervalTrigger, other_pace
-from sqlext.execution.source_changes import explained
-from sqlext.execution.spec import FlowSpec, StreamSpec
-from sqlext.execution.stages import Stages
-from sqlext.execution.status import FlowPhase, FlowProgress
-from sqlext.execution.table_writer import TableWriter
-from sqlext.execution.work import STALLED_AFTER, STOP_PATIENCE, Work
+from sqlext.execution.coordination.fence import Fence, FencedError
+from sqlext.execution.delta import target
+from sqlext.execution.flows.backlog_controller import BacklogController
+from sqlext.execution.flows.faults import message_of
+from sqlext.execution.flows.flush import Flusher, FlushPolicy, FlushReason
+from sqlext.execution.flows.intake import Intake
+from sqlext.execution.flows.interval_trigger import IntervalTrigger, other_pace
+from sqlext.execution.flows.meter import FlowMeter
+from sqlext.execution.flows.prerequisites import Stages
+from sqlext.execution.flows.source_changes import explained
+from sqlext.execution.flows.status import FlowPhase, FlowProgress
+from sqlext.execution.flows.table_writer import TableWriter
+from sqlext.execution.flows.work import STALLED_AFTER, STOP_PATIENCE, Work
+from sqlext.execution.streaming.catching_up import has_caught_up
+from sqlext.execution.streaming.pace import Phase
+from sqlext.functions.backlog_reports import BacklogReport, backlog_report
 from sqlext.options import (
     CACHE_MAX_ENTRIES,
     CHECKPOINT_INTERVAL,
@@ -49,7 +48,9 @@ from sqlext.options import (
     OPTIONS,
     Options,
 )
-from sqlext.storage import HadoopPath
+from sqlext.plan.flow_spec import FlowSpec, StreamSpec
+from sqlext.spark import cancellation, jvm
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

@@ -18,23 +18,24 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sqlext import jvm
 from sqlext.clock import Clock
 from sqlext.errors import FlowError, SchemaError
-from sqlext.execution import queries, target
-from sqlext.execution.backlog.pacer import Pace, Phase
-from sqlext.execution.catching_up import CatchingUp
-from sqlext.execution.checkpoint import Checkpoint
-from sqlext.execution.hybrid import RunningHybrid
-from sqlext.execution.intake_buffer import IntakeBuffer
-from sqlext.execution.mergeable import MergeableAggregate
-from sqlext.execution.running_query import RunningQuery, StopAtBoundary
-from sqlext.execution.source_changes import check_columns
-from sqlext.execution.spec import StateBackend, StreamSpec
-from sqlext.execution.varying import with_moments_in_input
-from sqlext.execution.work import Work
-from sqlext.plan import HybridSource, OutputMode
-from sqlext.storage import HadoopPath
+from sqlext.execution.delta import target
+from sqlext.execution.flows.source_changes import check_columns
+from sqlext.execution.flows.work import Work
+from sqlext.execution.state.intake_buffer import IntakeBuffer
+from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.execution.streaming import queries
+from sqlext.execution.streaming.catching_up import CatchingUp
+from sqlext.execution.streaming.checkpoint import Checkpoint
+from sqlext.execution.streaming.hybrid import RunningHybrid
+from sqlext.execution.streaming.pace import Pace, Phase
+from sqlext.execution.streaming.running_query import RunningQuery, StopAtBoundary
+from sqlext.plan.flow_spec import StateBackend, StreamSpec
+from sqlext.plan.job_graph import HybridSource, OutputMode
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
+from sqlext.spark.varying import with_moments_in_input
 
 logger = logging.getLogger(__name__)
 

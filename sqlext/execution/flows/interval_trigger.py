@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlext.clock import Clock
-from sqlext.execution.flush import FlushPolicy, FlushReason
-from sqlext.execution.intake import Intake
-from sqlext.execution.spec import StateBackend
+from sqlext.execution.flows.flush import FlushPolicy, FlushReason
+from sqlext.execution.flows.intake import Intake
 from sqlext.options import CHECKPOINT_INTERVAL, Options
+from sqlext.plan.flow_spec import StateBackend
 
 _POLL_SECONDS = 0.02
 

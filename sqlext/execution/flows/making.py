@@ -10,18 +10,19 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.errors import StatementCanceledError
-from sqlext.execution import definition, sessions, succession, target
-from sqlext.execution.creation import FlowRequest, backlog_of, check_free, existing, reserve, with_table
-from sqlext.execution.flow import Flow
-from sqlext.execution.lease import Lease
-from sqlext.execution.preparation import prepare, try_table
-from sqlext.execution.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
-from sqlext.execution.spec import FlowSpec
-from sqlext.execution.state_choice import no_delta_state
+from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.delta import target
+from sqlext.execution.flows import definition, succession
+from sqlext.execution.flows.creation import FlowRequest, backlog_of, check_free, existing, reserve, with_table
+from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.preparation import prepare, try_table
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
+from sqlext.execution.flows.state_choice import no_delta_state
 from sqlext.options import STATE_BACKEND, Options
-from sqlext.storage import HadoopPath
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.spark import jvm, sessions
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

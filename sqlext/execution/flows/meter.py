@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from sqlext.clock import Clock
-from sqlext.execution.flush import FlushReason
-from sqlext.execution.intake import Intake
-from sqlext.execution.status import FlowProgress
+from sqlext.execution.flows.flush import FlushReason
+from sqlext.execution.flows.intake import Intake
+from sqlext.execution.flows.status import FlowProgress
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import jvm
 from sqlext.errors import FlowError
-from sqlext.execution.spec import Column, FlowSpec, StreamSpec
-from sqlext.names import quote
+from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
+from sqlext.quoting import quote
+from sqlext.spark import jvm
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"  # what Spark's writers call the folder of a partition whose value is NULL
 _PLAIN_TIME = "TIMESTAMP_NTZ"  # no clock is set back in it

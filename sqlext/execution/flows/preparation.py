@@ -8,8 +8,8 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.errors import UnsupportedError
-from sqlext.execution import queries, target
-from sqlext.execution.creation import (
+from sqlext.execution.delta import target
+from sqlext.execution.flows.creation import (
     FlowRequest,
     Prepared,
     check_definition,
@@ -20,13 +20,14 @@ from sqlext.execution.creation import (
     refuse_rows_of_others,
     refuse_to_replace,
 )
-from sqlext.execution.grouping_columns import grouping_columns
-from sqlext.execution.registry import Records
-from sqlext.execution.spec import StateBackend
-from sqlext.execution.state_choice import check_state, state_of
+from sqlext.execution.flows.registry import Records
+from sqlext.execution.flows.state_choice import check_state, state_of
+from sqlext.execution.streaming import queries
 from sqlext.options import STATE_BACKEND, Options
-from sqlext.plan import QUALIFIES, OutputMode
-from sqlext.storage import HadoopPath
+from sqlext.plan.flow_spec import StateBackend
+from sqlext.plan.job_graph import QUALIFIES, OutputMode
+from sqlext.spark.grouping_columns import grouping_columns
+from sqlext.spark.storage import HadoopPath
 
 
 def prepare(

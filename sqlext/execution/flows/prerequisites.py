@@ -18,13 +18,13 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.errors import FlowError
-from sqlext.execution import delta_log
-from sqlext.execution.spec import StageSpec
-from sqlext.execution.status import StageState, StageStatus
-from sqlext.execution.target import SPARK_ERRORS
-from sqlext.storage import HadoopPath
+from sqlext.execution.delta import delta_log
+from sqlext.execution.delta.target import SPARK_ERRORS
+from sqlext.execution.flows.status import StageState, StageStatus
+from sqlext.plan.flow_spec import StageSpec
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from sqlext.errors import FlowError, NotFoundError, did_you_mean
-from sqlext.execution.event_log import EventLog, Folder, Registry, RegistryEvent
-from sqlext.execution.spec import FlowSpec
+from sqlext.execution.coordination.event_log import EventLog, Folder, Registry, RegistryEvent
+from sqlext.plan.flow_spec import FlowSpec
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
-from sqlext.execution import target
-from sqlext.execution.column_comments import comments_of
-from sqlext.execution.creation import FlowRequest
-from sqlext.execution.spec import FlowSpec
-from sqlext.names import quote_parts, quote_string
-from sqlext.plan import FLOW_PROPERTY
+from sqlext.execution.delta import target
+from sqlext.execution.delta.column_comments import comments_of
+from sqlext.execution.flows.creation import FlowRequest
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.job_graph import FLOW_PROPERTY
+from sqlext.quoting import quote_parts, quote_string
 
 _CHECK = "delta.constraints."
 _ONLY_IN_STATEMENTS = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlext.clock import Clock
-from sqlext.execution.spec import FlowSpec
+from sqlext.plan.flow_spec import FlowSpec
 
 FIRST_PAUSE = timedelta(seconds=5)
 MOST_PAUSE = timedelta(minutes=5)

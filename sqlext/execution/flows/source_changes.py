@@ -7,14 +7,15 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField
 
-from sqlext import jvm
 from sqlext.errors import FlowError, SchemaError
-from sqlext.execution import delta_log, faults, target
-from sqlext.execution.spec import Column, FlowSpec, StreamSpec
-from sqlext.execution.target import SPARK_ERRORS
-from sqlext.names import quote, quote_parts
+from sqlext.execution.delta import delta_log, target
+from sqlext.execution.delta.target import SPARK_ERRORS
+from sqlext.execution.flows import faults
 from sqlext.options import SCHEMA_EVOLUTION, Options
-from sqlext.plan import INTERNAL_PREFIX, OutputMode
+from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
+from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
+from sqlext.quoting import quote, quote_parts
+from sqlext.spark import jvm
 
 ADD_COLUMNS = "add columns"
 _ANEW = "REFRESH STREAMING TABLE .. FULL makes a streaming table anew, with the columns that its query has now."

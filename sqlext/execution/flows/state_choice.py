@@ -8,24 +8,20 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from sqlext.errors import OptionError, UnsupportedError
-from sqlext.execution import session_state, target
-from sqlext.execution.delta_state import state_in
-from sqlext.execution.interval_trigger import other_pace
-from sqlext.execution.mergeable import MergeableAggregate, is_by_session, mergeable
-from sqlext.execution.spec import (
-    ROCKSDB_ASKED_FOR,
-    StateBackend,
-    StreamSpec,
-    delta_state_shown,
-)
+from sqlext.execution.delta import target
+from sqlext.execution.flows.interval_trigger import other_pace
+from sqlext.execution.state import session_state
+from sqlext.execution.state.delta_state import state_in
+from sqlext.execution.state.mergeable import MergeableAggregate, is_by_session, mergeable
 from sqlext.options import (
     FLUSH_MAX_INTERVAL,
     FLUSH_MEMORY_BUFFER_ONLY,
     STATE_BACKEND,
     Options,
 )
-from sqlext.plan import QUALIFIES, OutputMode
-from sqlext.storage import HadoopPath
+from sqlext.plan.flow_spec import ROCKSDB_ASKED_FOR, StateBackend, StreamSpec, delta_state_shown
+from sqlext.plan.job_graph import QUALIFIES, OutputMode
+from sqlext.spark.storage import HadoopPath
 
 
 def check_sessions(frame: DataFrame, options: Options) -> None:

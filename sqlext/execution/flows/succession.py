@@ -15,15 +15,15 @@ import logging
 
 from pyspark.sql import SparkSession
 
-from sqlext import jvm
 from sqlext.errors import FlowError
-from sqlext.execution import delta_log, target
-from sqlext.execution.commit import USER_METADATA, CommitInfo, session_settings
-from sqlext.execution.registry import FlowRecord, FlowState, Records
-from sqlext.execution.spec import FlowSpec
-from sqlext.names import quote_parts
-from sqlext.plan import FLOW_PROPERTY
-from sqlext.storage import HadoopPath
+from sqlext.execution.delta import delta_log, target
+from sqlext.execution.delta.commit import USER_METADATA, CommitInfo, session_settings
+from sqlext.execution.flows.registry import FlowRecord, FlowState, Records
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.job_graph import FLOW_PROPERTY
+from sqlext.quoting import quote_parts
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

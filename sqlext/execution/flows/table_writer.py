@@ -11,23 +11,24 @@ from functools import cached_property, partial
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import jvm
 from sqlext.clock import Clock
-from sqlext.execution import bounds, commit, queries, target
-from sqlext.execution.bounds import Bounds
-from sqlext.execution.buffer import BATCH_COLUMN, BufferedBatch
-from sqlext.execution.compaction import Compaction
-from sqlext.execution.delta_log import last_transaction, table_size
-from sqlext.execution.delta_state import DeltaState, reach_in_table, state_in
-from sqlext.execution.flush import FlushReason
-from sqlext.execution.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
-from sqlext.execution.intake import Intake
-from sqlext.execution.intake_buffer import Taken
-from sqlext.execution.partition_keys import lossy, refuse_lost_values
-from sqlext.execution.session_state import SessionState
-from sqlext.execution.spec import FlowSpec, StateBackend, StreamSpec
-from sqlext.names import quote_parts
-from sqlext.storage import HadoopPath
+from sqlext.execution.delta import commit, key_ranges, target
+from sqlext.execution.delta.compaction import Compaction
+from sqlext.execution.delta.delta_log import last_transaction, table_size
+from sqlext.execution.delta.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
+from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.flows.flush import FlushReason
+from sqlext.execution.flows.intake import Intake
+from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
+from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
+from sqlext.execution.state.delta_state import DeltaState, reach_in_table, state_in
+from sqlext.execution.state.intake_buffer import Taken
+from sqlext.execution.state.session_state import SessionState
+from sqlext.execution.streaming import queries
+from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
+from sqlext.quoting import quote_parts
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 NoteFlush = Callable[[FlushReason, int, int, float], None]
 """Takes a flush's reason, its rows, its micro-batches, and when it started by the monotonic clock."""
@@ -149,7 +150,7 @@ class TableWriter:
         rows = _rows_of(batches)
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
-        reach = bounds.union(batch.bounds for batch in batches)
+        reach = key_ranges.union(batch.bounds for batch in batches)
         with self._described(f"flush of micro-batches {first} to {batches[-1].last} ({reason.value})"):
             if not intake.stream.relation and self._lossy_key:  # maintained aggregates are not partitioned
                 refuse_lost_values(self._spec, intake.stream, self._lossy_key, self._changed_rows(intake, batches))
@@ -177,7 +178,7 @@ class TableWriter:
     ) -> None:
         if intake.aggregate is None:
             raise AssertionError("there are no partial results")
-        reach = bounds.union(batch.bounds for batch in batches)
+        reach = key_ranges.union(batch.bounds for batch in batches)
         partials = partial(intake.buffer.rows, self.session)
         with state.advanced(intake.aggregate, partials, batches, reach, info):
             pass  # the table has it

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlext.execution.flow import Flow
-from sqlext.execution.lease import Lease
-from sqlext.execution.registry import FlowRecord, FlowRegistry, FlowState, find, shown_names
-from sqlext.execution.retries import Retries
-from sqlext.execution.status import FlowPhase, FlowProgress
+from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.registry import FlowRecord, FlowRegistry, FlowState, find, shown_names
+from sqlext.execution.flows.retries import Retries
+from sqlext.execution.flows.status import FlowPhase, FlowProgress
 
 LocalView = tuple[str, FlowPhase, FlowProgress, str, tuple[str, ...]]
 """Name, phase, progress, error and qualified name."""

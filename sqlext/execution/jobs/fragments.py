@@ -15,10 +15,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.execution.jobs.graph import JobGraph, JobVertex, VertexKind
-from sqlext.execution.physical_plan import fingerprint
-from sqlext.execution.sorted_plan import sorted_aggregates
-from sqlext.java import items_of, java_of, scala_seq
-from sqlext.jvm import active
+from sqlext.spark.java import items_of, java_of, scala_seq
+from sqlext.spark.jvm import active
+from sqlext.spark.physical_plan import fingerprint
+from sqlext.spark.sorted_plan import sorted_aggregates
 
 _BY_ROW = frozenset(
     """

@@ -18,11 +18,11 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from sqlext import cancellation, jvm
 from sqlext.errors import JobError, NameTakenError, SqlextError, StatementCanceledError
-from sqlext.execution import sessions, target
-from sqlext.execution.event_log import EventLog
-from sqlext.execution.fence import Fence, FencedError
+from sqlext.execution.coordination.event_log import EventLog
+from sqlext.execution.coordination.fence import Fence, FencedError
+from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.delta import target
 from sqlext.execution.jobs import sink
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.graph import Progress
@@ -40,7 +40,6 @@ from sqlext.execution.jobs.registry import (
 from sqlext.execution.jobs.run import JobRun, RunSettings
 from sqlext.execution.jobs.store import JobEventStore, read_events
 from sqlext.execution.jobs.submission import JobRequest, PlannedJob, check_references, planned, planned_again
-from sqlext.execution.lease import Lease
 from sqlext.options import (
     JOB_EVENT_FLUSH_INTERVAL,
     JOB_EVENT_WRITE_BUFFER,
@@ -49,7 +48,8 @@ from sqlext.options import (
     SNAPSHOT_MIN_PAUSE,
     Options,
 )
-from sqlext.storage import HadoopPath
+from sqlext.spark import cancellation, jvm, sessions
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DatetimeType, NumericType, StructType
 
 from sqlext.errors import JobError
-from sqlext.execution.event_log import EventLog
-from sqlext.execution.footers import Footers
+from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.jobs.events import ExecutionVertexFinished, TornEventError, from_json, to_json
-from sqlext.storage import HadoopPath
+from sqlext.spark.footers import Footers
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

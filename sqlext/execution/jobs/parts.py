@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 
 from sqlext.execution.jobs.fragments import Fragment, input_number
 from sqlext.execution.jobs.outputs import BUCKET, VertexTable
-from sqlext.execution.physical_plan import as_columns, frame_over
-from sqlext.java import items_of, java_of, scala_seq
-from sqlext.jvm import alias
+from sqlext.spark.java import items_of, java_of, scala_seq
+from sqlext.spark.jvm import alias
+from sqlext.spark.physical_plan import as_columns, frame_over
 
 
 def schema_of(spark: SparkSession, fragment: Fragment) -> StructType:

@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import JobError, UnsupportedError
 from sqlext.execution.jobs.slices import index_of_files, is_delta, with_index
-from sqlext.java import items_of, java_of, scala_seq, transformed
-from sqlext.jvm import reason_of
 from sqlext.options import JOB_RECOVERY
-from sqlext.storage import HadoopPath
+from sqlext.spark.java import items_of, java_of, scala_seq, transformed
+from sqlext.spark.jvm import reason_of
+from sqlext.spark.storage import HadoopPath
 
 _OF_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _WITHOUT_DATA = frozenset("LocalRelation OneRowRelation Range CTERelationRef".split())

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import JobError, NotFoundError, did_you_mean
-from sqlext.execution.event_log import EventLog, Folder, Registry, RegistryEvent
+from sqlext.execution.coordination.event_log import EventLog, Folder, Registry, RegistryEvent
 from sqlext.execution.jobs.pins import Pin
 
 logger = logging.getLogger(__name__)

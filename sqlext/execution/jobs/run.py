@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import jvm
 from sqlext.errors import JobError
 from sqlext.execution.jobs import division, parts
 from sqlext.execution.jobs.division import Division
@@ -26,7 +25,8 @@ from sqlext.execution.jobs.fragments import Cut, Fragment
 from sqlext.execution.jobs.graph import ExecutionVertex, JobVertex, Progress, VertexKind
 from sqlext.execution.jobs.outputs import OutputFile, VertexTable, finished
 from sqlext.execution.jobs.slices import Slices
-from sqlext.storage import HadoopPath
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

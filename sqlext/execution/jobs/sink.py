@@ -9,12 +9,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext import jvm
 from sqlext.errors import JobError, NameTakenError
-from sqlext.execution import delta_log, target
-from sqlext.execution.commit import TXN_APP_ID, TXN_VERSION, USER_METADATA, session_settings
+from sqlext.execution.delta import delta_log, target
+from sqlext.execution.delta.commit import TXN_APP_ID, TXN_VERSION, USER_METADATA, session_settings
 from sqlext.execution.jobs.registry import JobSpec
-from sqlext.storage import HadoopPath
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 

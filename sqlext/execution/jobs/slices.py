@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.java import items_of, java_of, scala_seq
+from sqlext.spark.java import items_of, java_of, scala_seq
 
 
 class Slices:

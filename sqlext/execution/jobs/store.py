@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from sqlext.errors import JobError, SqlextError
-from sqlext.execution.event_log import EventLog
+from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.jobs.events import JobEvent, TornEventError, from_json, to_json
 
 logger = logging.getLogger(__name__)

@@ -11,15 +11,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.errors import JobError, UnsupportedError
-from sqlext.execution import sessions, settings
 from sqlext.execution.jobs.fragments import Cut, cut
 from sqlext.execution.jobs.pins import pinned, pins_of
 from sqlext.execution.jobs.registry import JobSpec
 from sqlext.execution.jobs.run import prepare
 from sqlext.execution.jobs.sink import Before
-from sqlext.execution.to_its_end import read_to_its_end
-from sqlext.execution.varying import with_moments_of
-from sqlext.plan import References
+from sqlext.plan.job_graph import References
+from sqlext.spark import sessions, settings
+from sqlext.spark.to_its_end import read_to_its_end
+from sqlext.spark.varying import with_moments_of
 
 
 @dataclass(frozen=True)

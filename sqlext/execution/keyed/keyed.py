@@ -16,14 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, DateType, IntegralType, StructType, TimestampNTZType, TimestampType
 
 from sqlext.errors import SchemaError, SetupError, UnsupportedError
-from sqlext.execution.keyed_stream import KeyedProcessor
-from sqlext.execution.keyed_worker import KeyedTask
-from sqlext.execution.partition import as_schema, grouped, through_arrow, windowed
-from sqlext.jvm import has_watermark, reason_of
-from sqlext.keyed_functions import OPERATOR, KeyedProcessFunction
-from sqlext.names import quote
-from sqlext.partition_functions import name_of
-from sqlext.plan import INTERNAL_PREFIX
+from sqlext.execution.keyed.keyed_stream import KeyedProcessor
+from sqlext.execution.keyed.keyed_worker import KeyedTask
+from sqlext.execution.partitions.partition import as_schema, grouped, through_arrow, windowed
+from sqlext.functions.keyed import OPERATOR, KeyedProcessFunction
+from sqlext.functions.partition import name_of
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import quote
+from sqlext.spark.jvm import has_watermark, reason_of
 
 _TIME = f"{INTERNAL_PREFIX}time"
 _KEY = f"{INTERNAL_PREFIX}key_"

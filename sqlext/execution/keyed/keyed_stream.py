@@ -22,11 +22,11 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import StructType
 
 from sqlext.errors import KeyedFunctionError
-from sqlext.execution.keyed_worker import ROWS_IN_A_BATCH, KeyedTask, iterable, shown
-from sqlext.execution.partition_worker import as_tuple
-from sqlext.execution.single_key_state import no_key, timer_time
-from sqlext.execution.state_types import StatesOfOpen, StateType
-from sqlext.keyed_functions import MIN_WATERMARK, KeyedContext, ListState, MapState, ValueState
+from sqlext.execution.keyed.keyed_worker import ROWS_IN_A_BATCH, KeyedTask, iterable, shown
+from sqlext.execution.keyed.single_key_state import no_key, timer_time
+from sqlext.execution.keyed.state_types import StatesOfOpen, StateType
+from sqlext.execution.partitions.partition_worker import as_tuple
+from sqlext.functions.keyed import MIN_WATERMARK, KeyedContext, ListState, MapState, ValueState
 
 
 class KeyedProcessor(StatefulProcessor):

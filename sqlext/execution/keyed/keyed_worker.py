@@ -20,11 +20,11 @@ from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import Row, StructType
 
 from sqlext.errors import KeyedFunctionError, SchemaError
-from sqlext.execution import single_key_state, state_types
-from sqlext.execution.key_runs import CutBatch, cut_batches
-from sqlext.execution.partition_worker import as_tuple, to_batch
-from sqlext.execution.single_key_state import SingleKeyContext, SingleKeyStateBackend
-from sqlext.keyed_functions import OPERATOR, KeyedProcessFunction
+from sqlext.execution.keyed import single_key_state, state_types
+from sqlext.execution.keyed.single_key_state import SingleKeyContext, SingleKeyStateBackend
+from sqlext.execution.partitions.key_runs import CutBatch, cut_batches
+from sqlext.execution.partitions.partition_worker import as_tuple, to_batch
+from sqlext.functions.keyed import OPERATOR, KeyedProcessFunction
 
 ROWS_IN_A_BATCH = 1000
 """So many rows that a function gives wait for each other; more would be little faster, and rows may be long."""

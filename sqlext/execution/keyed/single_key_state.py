@@ -16,15 +16,8 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from sqlext.errors import KeyedFunctionError, SchemaError
-from sqlext.execution.state_types import StatesOfOpen, StateType
-from sqlext.keyed_functions import (
-    MAX_WATERMARK,
-    MIN_WATERMARK,
-    KeyedContext,
-    ListState,
-    MapState,
-    ValueState,
-)
+from sqlext.execution.keyed.state_types import StatesOfOpen, StateType
+from sqlext.functions.keyed import MAX_WATERMARK, MIN_WATERMARK, KeyedContext, ListState, MapState, ValueState
 
 
 class _Nothing:

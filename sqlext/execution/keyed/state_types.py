@@ -19,7 +19,7 @@ import numpy as np
 from pyspark.sql.types import StructType
 
 from sqlext.errors import KeyedFunctionError, SchemaError, did_you_mean
-from sqlext.keyed_functions import ListState, MapState, RuntimeContext, ValueState
+from sqlext.functions.keyed import ListState, MapState, RuntimeContext, ValueState
 
 _KIND_OF_WORD: dict[str, type | None] = {
     "BOOLEAN": bool,

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from sqlext.errors import SchemaError
-from sqlext.execution.partition import as_schema, grouped, windowed
-from sqlext.names import quote
-from sqlext.partition_functions import check_arity, name_of
-from sqlext.plan import INTERNAL_PREFIX
+from sqlext.execution.partitions.partition import as_schema, grouped, windowed
+from sqlext.functions.partition import check_arity, name_of
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import quote
 
 OPERATOR = "cogroup"
 _SIDE, _FIRST, _SECOND = (f"{INTERNAL_PREFIX}{name}" for name in ("side", "first", "second"))

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
@@ -26,11 +26,10 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
-from sqlext.execution.keyed_worker import KeyedTask
-from sqlext.execution.partition_worker import AggregateWindow, MapWindow, PartitionTask, ReduceWindow, SelectKey
-from sqlext.jvm import grouping_of, reason_of
-from sqlext.partition_functions import OPERATORS, AggregateFunction, check_arity, name_of, reads_batches
-from sqlext.plan import INTERNAL_PREFIX, OperatorAttributes, OperatorAttributesBuilder
+from sqlext.execution.partitions.partition_worker import AggregateWindow, MapWindow, PartitionTask, ReduceWindow, SelectKey
+from sqlext.functions.partition import OPERATORS, AggregateFunction, check_arity, name_of, reads_batches
+from sqlext.plan.job_graph import INTERNAL_PREFIX, OperatorAttributes, OperatorAttributesBuilder
+from sqlext.spark.jvm import grouping_of, reason_of
 
 _KEY = f"{INTERNAL_PREFIX}key_"
 _SORT_KEY = f"{INTERNAL_PREFIX}sort_key"
@@ -343,7 +342,22 @@ def _numbered(frame: DataFrame) -> DataFrame:
     return frame.toDF(*(name if name.startswith(_KEY) else f"{_COLUMN}{at}" for at, name in enumerate(frame.columns)))
 
 
-def through_arrow(frame: DataFrame, task: PartitionTask | KeyedTask) -> DataFrame:
+class ArrowTask(Protocol):
+    """What runs in Python workers, a partition at a time; see `PartitionTask` and `KeyedTask`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def operator(self) -> str: ...
+
+    @property
+    def returns(self) -> StructType: ...
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]: ...
+
+
+def through_arrow(frame: DataFrame, task: ArrowTask) -> DataFrame:
     """What a task makes of each partition.
 
     Raises:

@@ -24,8 +24,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, DateType, IntegralType, Row, StructType
 
 from sqlext.errors import PartitionFunctionError
-from sqlext.execution.key_runs import KeyRun, key_runs
-from sqlext.partition_functions import AggregateFunction
+from sqlext.execution.partitions.key_runs import KeyRun, key_runs
+from sqlext.functions.partition import AggregateFunction
 
 _ROWS_IN_A_BATCH = 1000
 """So many rows that a function gives wait for each other; more would be little faster, and rows may be long."""

@@ -3,7 +3,7 @@
 Durable: a folder of files for each micro-batch, under the flow's home, written whole or not at all: Spark's committer puts
 `_SUCCESS` in last. A micro-batch that is repeated gets another folder, named after its driver's epoch: so a driver that wakes
 behind its successor's back cannot empty what that one reads. Memory-only: blocks on the executors, which die with them;
-`intake.py` gets their rows back from the state store.
+`flows/intake.py` gets their rows back from the state store.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name all of Spark's documentation uses
 from pyspark.sql.types import IntegerType, StructType
 
-from sqlext import jvm
 from sqlext.errors import FlowError
-from sqlext.execution import bounds
-from sqlext.execution.bounds import Bounds
-from sqlext.names import quote
-from sqlext.storage import HadoopPath
+from sqlext.execution.delta import key_ranges
+from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.quoting import quote
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 BATCH_COLUMN = "__sqlext_batch"
 _FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; as a literal it would be compiled into each micro-batch
@@ -91,14 +91,14 @@ class DurableBuffer:
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         observation = Observation()
-        seen = frame.observe(observation, *bounds.metrics(frame.schema, key))
+        seen = frame.observe(observation, *key_ranges.metrics(frame.schema, key))
         place = f"{_FOLDER}{batch}/{self._epoch:06d}-{next(self._written):06d}"
         folder = self._home.child(place)
         seen.write.options(**_COMMITTER).parquet(folder.location)
         if not folder.child(_WHOLE).exists():
             raise FlowError(f"The commit protocol in use leaves no {_WHOLE} in {folder.location}; a flow needs it.")
-        found = bounds.observed(observation.get, frame.schema, key)
-        return BufferedBatch(batch, batch, int(observation.get[bounds.ROWS]), arrived, None, found, place)
+        found = key_ranges.observed(observation.get, frame.schema, key)
+        return BufferedBatch(batch, batch, int(observation.get[key_ranges.ROWS]), arrived, None, found, place)
 
     def find(self, arrived: float) -> list[BufferedBatch]:
         """The micro-batches that are whole, of any driver, in order; of one that several have written, what came last."""
@@ -169,8 +169,8 @@ def is_lost(error: BaseException) -> bool:
 def _hold(frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, Bounds]:
     """The rows as blocks on the executors, with no way back to the query they came from: it must not run twice."""
     observation = Observation()
-    held = frame.observe(observation, *bounds.metrics(frame.schema, key)).localCheckpoint(eager=True)
-    return held, int(observation.get[bounds.ROWS]), bounds.observed(observation.get, frame.schema, key)
+    held = frame.observe(observation, *key_ranges.metrics(frame.schema, key)).localCheckpoint(eager=True)
+    return held, int(observation.get[key_ranges.ROWS]), key_ranges.observed(observation.get, frame.schema, key)
 
 
 def latest_rows(rows: DataFrame, batches: int, key: Sequence[str]) -> DataFrame:

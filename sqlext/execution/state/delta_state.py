@@ -18,19 +18,19 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from sqlext import jvm
 from sqlext.errors import FlowError
-from sqlext.execution import bounds, commit, target
-from sqlext.execution.bounds import Bounds
-from sqlext.execution.buffer import BATCH_COLUMN, BufferedBatch
-from sqlext.execution.delta_log import last_transaction, table_size
-from sqlext.execution.delta_transaction import FILE_COLUMN, ROW_COLUMN, KnownFiles, Said, TableTransaction
-from sqlext.execution.foreign_commits import ForeignCommit, ForeignCommits
-from sqlext.execution.mergeable import MergeableAggregate
-from sqlext.execution.spec import Column, FlowSpec, StreamSpec
-from sqlext.names import quote
-from sqlext.plan import OutputMode
-from sqlext.storage import HadoopPath
+from sqlext.execution.delta import commit, key_ranges, target
+from sqlext.execution.delta.delta_log import last_transaction, table_size
+from sqlext.execution.delta.foreign_commits import ForeignCommit, ForeignCommits
+from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, KnownFiles, Said, TableTransaction
+from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
+from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
+from sqlext.plan.job_graph import OutputMode
+from sqlext.quoting import quote
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 Partials = Callable[[Sequence[BufferedBatch]], DataFrame]
 """Gives the partial results of micro-batches, and in `BATCH_COLUMN` numbers that grow from one to the next."""
@@ -256,7 +256,7 @@ class DeltaState:
         """
         keys = partials.select(*(quote(name) for name in aggregate.key)).distinct()
         stored = self._as_partials(self._spark.read.format("delta").load(self.location), aggregate)
-        within = bounds.condition(reach, aggregate.schema, "t")
+        within = key_ranges.condition(reach, aggregate.schema, "t")
         stored = stored if within is None else stored.alias("t").where(within)
         stored = _of_keys(stored, aggregate, F.broadcast(keys) if is_small else keys, reach)
         with _held(_added(aggregate, stored, new)) as changed:

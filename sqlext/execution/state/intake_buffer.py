@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sqlext.clock import Clock
-from sqlext.execution.buffer import BufferedBatch, DurableBuffer, MemoryBuffer, latest_rows
-from sqlext.execution.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
-from sqlext.storage import HadoopPath
+from sqlext.execution.state.buffer import BufferedBatch, DurableBuffer, MemoryBuffer, latest_rows
+from sqlext.execution.state.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
+from sqlext.spark.storage import HadoopPath
 
 
 @dataclass(frozen=True)

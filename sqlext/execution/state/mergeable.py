@@ -5,7 +5,7 @@ of buffers (`merge`, `evaluate`): Catalyst's DeclarativeAggregate and TypedImper
 columns, the partial result of a group. Here these columns are what is kept: a micro-batch gives partial results, a flush merges
 them with those that are stored, and makes results of both. All three are pieces of Spark's own physical plan, so types, nulls,
 overflows and FILTER are Spark's own, for every function that it can run in two steps. What changes from run to run, such as the
-current time, is not planned once with them (`varying.py`).
+current time, is not planned once with them (`spark/varying.py`).
 
 Of an aggregate by session windows, a partial result's window is that of its rows until `joined` has put those together that
 touch, as Spark does between the steps.
@@ -26,12 +26,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
-from sqlext.execution.physical_plan import as_columns, fingerprint, frame_over, unknown_rows
-from sqlext.execution.varying import Results, reads_time_of_day, with_moments_below
-from sqlext.java import items_of, java_of, scala_object, scala_seq
-from sqlext.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark
-from sqlext.names import quote
-from sqlext.plan import INTERNAL_PREFIX, OutputMode
+from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
+from sqlext.quoting import quote
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
+from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark
+from sqlext.spark.physical_plan import as_columns, fingerprint, frame_over, unknown_rows
+from sqlext.spark.varying import Results, reads_time_of_day, with_moments_below
 
 _AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
 _MERGING_SESSIONS = "MergingSessionsExec"

@@ -29,17 +29,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType, TimestampType
 
-from sqlext import jvm
-from sqlext.execution import bounds, commit, target
-from sqlext.execution.bounds import Bounds
-from sqlext.execution.buffer import BATCH_COLUMN, BufferedBatch
-from sqlext.execution.delta_log import last_transaction, table_size
-from sqlext.execution.delta_state import Advance, DeltaState, Partials, _held
-from sqlext.execution.delta_transaction import FILE_COLUMN, ROW_COLUMN, Said, TableTransaction
-from sqlext.execution.mergeable import MergeableAggregate
-from sqlext.execution.spec import Column, StreamSpec
-from sqlext.names import quote
-from sqlext.plan import INTERNAL_PREFIX, QUALIFIES, OutputMode
+from sqlext.execution.delta import commit, key_ranges, target
+from sqlext.execution.delta.delta_log import last_transaction, table_size
+from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, Said, TableTransaction
+from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
+from sqlext.execution.state.delta_state import Advance, DeltaState, Partials, _held
+from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.plan.flow_spec import Column, StreamSpec
+from sqlext.plan.job_graph import INTERNAL_PREFIX, QUALIFIES, OutputMode
+from sqlext.quoting import quote
+from sqlext.spark import jvm
 
 _OWN = f"{INTERNAL_PREFIX}own"
 """The column of the window that rows have by themselves, beside that of their session."""
@@ -177,7 +177,7 @@ def _touched(aggregate: MergeableAggregate, stored: DataFrame, new: DataFrame, r
     stored = stored.alias("t")
     if not is_small and isinstance(_time_of(aggregate), TimestampType):
         stored = _near(stored, new, start, end)
-    if not is_small and (of_keys := bounds.condition(reach, aggregate.schema, "t")) is not None:
+    if not is_small and (of_keys := key_ranges.condition(reach, aggregate.schema, "t")) is not None:
         stored = stored.where(of_keys)
     same = touching & commit.same_key(others, reach) if others else touching
     return stored.join(new.alias("s"), same, "left_semi")

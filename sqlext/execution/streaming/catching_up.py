@@ -13,8 +13,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sqlext import cancellation
-from sqlext.java import java_of
+from sqlext.spark import cancellation
+from sqlext.spark.java import java_of
 
 logger = logging.getLogger(__name__)
 

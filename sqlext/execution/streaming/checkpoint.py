@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sqlext.errors import NotFoundError
-from sqlext.storage import HadoopPath
+from sqlext.spark.storage import HadoopPath
 
 _MEMORY_ONLY = "memory-only"  # a file that is there while runs buffer in memory only
 _NAMED = "v2"  # the offset log's format in which sources have names

@@ -18,12 +18,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import NotFoundError
-from sqlext.execution.backlog.streams import leaves_of, with_relations
-from sqlext.execution.checkpoint import PARTITIONS, Checkpoint
-from sqlext.java import java_of
-from sqlext.names import quote, quote_parts
-from sqlext.plan import HybridSource
-from sqlext.storage import HadoopPath
+from sqlext.execution.streaming.checkpoint import PARTITIONS, Checkpoint
+from sqlext.execution.streaming.streams import leaves_of, with_relations
+from sqlext.plan.job_graph import HybridSource
+from sqlext.quoting import quote, quote_parts
+from sqlext.spark.java import java_of
+from sqlext.spark.storage import HadoopPath
 
 _SETTINGS = {
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",

@@ -10,12 +10,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sqlext import jvm
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
-from sqlext.execution import target
-from sqlext.execution.backlog.streams import SourceKind, leaves_of
-from sqlext.names import fold, quote_parts
-from sqlext.plan import QUALIFIES, FlowPlan, HybridSource, OutputMode
+from sqlext.execution.delta import target
+from sqlext.execution.streaming.streams import SourceKind, leaves_of
+from sqlext.plan.job_graph import QUALIFIES, FlowPlan, HybridSource, OutputMode
+from sqlext.quoting import fold, quote_parts
+from sqlext.spark import jvm
 
 _ORDERED = re.compile(r"tinyint|smallint|int|bigint|decimal\(.*\)|string|date|timestamp|timestamp_ntz|boolean|binary")
 """Types of which every value has its place in the order, and comes back from a text as it was."""

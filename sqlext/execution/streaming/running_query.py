@@ -10,11 +10,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sqlext import jvm
-from sqlext.execution.backlog import streams
-from sqlext.execution.backlog.pacer import Pace, Phase
-from sqlext.execution.target import SPARK_ERRORS
-from sqlext.plan import OutputMode
+from sqlext.execution.delta.target import SPARK_ERRORS
+from sqlext.execution.streaming import streams
+from sqlext.execution.streaming.pace import Pace, Phase
+from sqlext.plan.job_graph import OutputMode
+from sqlext.spark import jvm
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.errors import WaitTimeoutError
-from sqlext.java import items_of, java_of, scala_seq, texts_of
-from sqlext.jvm import frame_of, names_as_in
-from sqlext.names import fold
+from sqlext.quoting import fold
+from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
+from sqlext.spark.jvm import frame_of, names_as_in
 
 
 class SourceKind(StrEnum):

@@ -1,0 +1,1 @@
+"""One module a family of statements: from a parsed statement to its answer."""

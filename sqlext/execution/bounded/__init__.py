@@ -1,0 +1,1 @@
+"""Bounded queries that fill a table."""

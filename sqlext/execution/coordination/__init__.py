@@ -1,0 +1,1 @@
+"""One driver at a time, and one order of events: event logs, fences, leases, the home."""

@@ -1,0 +1,1 @@
+"""Delta tables: their log and files, commits that happen once, and the table that a flow keeps up to date."""

@@ -1,0 +1,1 @@
+"""Flows: made, recorded, run, flushed, renewed, retried."""

@@ -1,0 +1,1 @@
+"""Streaming queries as Spark runs them: their sources, checkpoints and pace."""

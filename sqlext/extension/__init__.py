@@ -1,0 +1,1 @@
+"""What Spark loads: the session's extension, the parser, table functions, JARs."""

@@ -1,0 +1,1 @@
+"""Thrift and Spark Connect servers, and what their clients are told."""
