@@ -17,7 +17,7 @@ from sqlext.sql.statements import PartitionQuery
 
 
 def answer(spark: SparkSession, query: PartitionQuery, spark_parse: Callable[[str], Any]) -> Answer:
-    """Hand a statement on in Spark's form; `extension/table_functions.py` then plans each call. EXPLAIN tells the operators' attributes."""
+    """Hand a statement on in Spark's form; `extension/table_functions.py` then plans each call. EXPLAIN shows the attributes."""
     if not query.is_explain:
         return PassOn(query.sql)
     plan = frame_of(spark, spark_parse(query.sql)).collect()[0][0]  # Spark's EXPLAIN runs nothing

@@ -1,7 +1,7 @@
 """Keeps the number of a table's files bounded: each flush adds some, a compaction makes few of many.
 
-Only small files are rewritten, and those with many deleted rows (`spark/sessions.py` says how small and how many), so the work follows
-what was flushed since the last compaction, not the table's size.
+Only small files are rewritten, and those with many deleted rows (`spark/sessions.py` says how small and how many), so the work
+follows what was flushed since the last compaction, not the table's size.
 """
 
 from __future__ import annotations
