@@ -18,7 +18,7 @@ from rich.text import Text
 from sqlext.app.output import Printer
 from sqlext.execution.backlog.status import BacklogStatus
 from sqlext.execution.flows.status import FlowPhase, FlowProgress
-from sqlext.execution.jobs.graph import VertexCounts
+from sqlext.execution.jobs.execution_graph import VertexCounts
 from sqlext.execution.streaming.pace import Phase
 
 _STYLES = {

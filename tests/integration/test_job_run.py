@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext.errors import JobError
 from sqlext.execution.jobs import division
 from sqlext.execution.jobs.events import JobEvent
+from sqlext.execution.jobs.execution_graph import ExecutionVertex, VertexKind
 from sqlext.execution.jobs.fragments import Cut, cut
-from sqlext.execution.jobs.graph import ExecutionVertex, VertexKind
 from sqlext.execution.jobs.run import JobRun, RunSettings, prepare
 from sqlext.spark import jvm, sorted_plan
 from sqlext.spark.storage import HadoopPath

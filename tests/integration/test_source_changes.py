@@ -13,10 +13,10 @@ from tests.support import eventually
 
 def goes_on(sql: Workshop, name: str, source: str = "ev") -> None:
     """A flow takes in what comes after a change of its source, by itself."""
-    eventually(lambda: has_caught_up(sql, name, source), DEADLINE, lambda: str(sql.shown(name)))
+    eventually(lambda: has_taken_all(sql, name, source), DEADLINE, lambda: str(sql.shown(name)))
 
 
-def has_caught_up(sql: Workshop, name: str, source: str) -> bool:
+def has_taken_all(sql: Workshop, name: str, source: str) -> bool:
     try:
         sql(f"WAIT FLOW {name}")
     except PySparkException:

@@ -13,7 +13,7 @@ from rich.console import Console
 from sqlext.app.output import Printer, aligned
 from sqlext.app.progress import FlowStatus, JobStatus, LineDisplay, LiveDisplay, Statuses, line_of, print_summary
 from sqlext.execution.flows.status import FlowPhase, FlowProgress
-from sqlext.execution.jobs.graph import VertexCounts
+from sqlext.execution.jobs.execution_graph import VertexCounts
 from sqlext.extension.results import Result
 
 PAGES = Result(["page", "views"], [False, True], [("home", "12"), (None, "3")])

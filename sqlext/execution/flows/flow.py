@@ -37,7 +37,7 @@ from sqlext.execution.flows.source_changes import explained
 from sqlext.execution.flows.status import FlowPhase, FlowProgress
 from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.flows.work import STALLED_AFTER, STOP_PATIENCE, Work
-from sqlext.execution.streaming.catching_up import has_caught_up
+from sqlext.execution.streaming.arrival_wait import has_taken_all
 from sqlext.execution.streaming.pace import Phase
 from sqlext.functions.backlog_reports import BacklogReport, backlog_report
 from sqlext.options import (
@@ -281,7 +281,7 @@ class Flow:
         trigger = self._interval_trigger if self._phase is FlowPhase.RUNNING else None
         with nullcontext() if trigger is None else trigger.freely():
             for intake in self._intakes if self._phase is FlowPhase.RUNNING else ():
-                if not has_caught_up(self.session, intake.process_all(f"sqlext-wait-{self.spec.name}"), deadline):
+                if not has_taken_all(self.session, intake.process_all(f"sqlext-wait-{self.spec.name}"), deadline):
                     raise late
                 intake.read_progress()
         self.tick()
@@ -410,7 +410,7 @@ class Flow:
         if self._has_buffered():
             logger.info("flow %s: flushing micro-batches left by an earlier driver", self.spec.name)
             self._wait_for_flush(self._flusher.ask(FlushReason.RECOVERY))
-        self._writer.catch_up()
+        self._writer.recover()
 
     def _due(self, now: float, oldest_arrival: float | None, quiet_since: float | None) -> FlushReason | None:
         return self._policy.due(now, oldest_arrival, quiet_since, self._is_sink_backlog, self._meter.last_flush_seconds)

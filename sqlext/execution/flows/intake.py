@@ -26,7 +26,7 @@ from sqlext.execution.flows.work import Work
 from sqlext.execution.state.intake_buffer import IntakeBuffer
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.execution.streaming import queries
-from sqlext.execution.streaming.catching_up import CatchingUp
+from sqlext.execution.streaming.arrival_wait import ArrivalWait
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.hybrid import RunningHybrid
 from sqlext.execution.streaming.pace import Pace, Phase
@@ -324,13 +324,13 @@ class Intake:
         running = self._running
         return self.hybrid is not None and (running is None or running.is_bounded or running.query is None)
 
-    def process_all(self, name: str) -> CatchingUp:
+    def process_all(self, name: str) -> ArrivalWait:
         """Wait for all that has arrived to be taken in; a query that fails meanwhile tells so itself.
 
         Args:
             name: of the thread that waits.
         """
-        return CatchingUp(
+        return ArrivalWait(
             self.session,
             name,
             lambda: self.query,

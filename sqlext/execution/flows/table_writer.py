@@ -35,7 +35,7 @@ NoteFlush = Callable[[FlushReason, int, int, float], None]
 
 
 class TableWriter:
-    """Writes the tables of one flow. Only one thread at a time may call `flush`, `compact` and `catch_up`.
+    """Writes the tables of one flow. Only one thread at a time may call `flush`, `compact` and `recover`.
 
     Args:
         spec: the flow.
@@ -135,7 +135,7 @@ class TableWriter:
                 with self._described("compaction"):
                     compaction.after_flush(self.session, table)
 
-    def catch_up(self) -> None:
+    def recover(self) -> None:
         """Evaluate the query above, if a crash came between the flush of an aggregate and that."""
         if self._spec.above and self._version() >= 0:
             committed = last_transaction(self.session, self._spec.target_location, self._spec.id)
@@ -170,10 +170,10 @@ class TableWriter:
         behind = [batch for batch in taken.batches if shown is not None and batch.last <= shown]
         if behind:
             info = self._commit_info(behind[0].first, behind[-1].last, _rows_of(behind), reason, taken.watermark, arrival)
-            commit.again_after_conflicts(partial(self._catch_up_state, state, intake, behind, info), self._check)
+            commit.again_after_conflicts(partial(self._recover_state, state, intake, behind, info), self._check)
         return taken.batches[len(behind) :]
 
-    def _catch_up_state(
+    def _recover_state(
         self, state: SessionState, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo
     ) -> None:
         if intake.aggregate is None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sqlext.errors import JobError
-from sqlext.execution.jobs.graph import ExecutionVertex
+from sqlext.execution.jobs.execution_graph import ExecutionVertex
 
 VERSION = 1
 """Of the format."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.execution.jobs.graph import JobGraph, JobVertex, VertexKind
+from sqlext.execution.jobs.execution_graph import ExecutionGraph, JobVertex, VertexKind
 from sqlext.spark.java import items_of, java_of, scala_seq
 from sqlext.spark.jvm import active
 from sqlext.spark.physical_plan import fingerprint
@@ -79,7 +79,7 @@ class Cut:
         fingerprint: the same for the same pieces; tells whether a job is resumed with the plan it began with.
     """
 
-    graph: JobGraph
+    graph: ExecutionGraph
     fragments: tuple[Fragment, ...]
     fingerprint: str
 
@@ -143,7 +143,7 @@ class _Cutter:
             self._fragments[-1] = Fragment(sink, whole.plan, whole.inputs)
         else:
             self._vertices.append(JobVertex(len(self._vertices), VertexKind.SINK, "write", (last.id,)))
-        return Cut(JobGraph(tuple(self._vertices)), tuple(self._fragments), self._fingerprint())
+        return Cut(ExecutionGraph(tuple(self._vertices)), tuple(self._fragments), self._fingerprint())
 
     def _piece(self, top: Any, partitioning: Any) -> JobVertex:
         """Make a vertex of what stands below an exchange, or of the top of the plan."""

@@ -25,7 +25,7 @@ from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.jobs import sink
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, JobEvent
-from sqlext.execution.jobs.graph import Progress
+from sqlext.execution.jobs.execution_graph import Progress
 from sqlext.execution.jobs.outputs import finished_events
 from sqlext.execution.jobs.registry import (
     JobEventKind,

@@ -21,8 +21,8 @@ from sqlext.errors import JobError
 from sqlext.execution.jobs import division, parts
 from sqlext.execution.jobs.division import Division
 from sqlext.execution.jobs.events import CoordinatorSnapshot, ExecutionJobVertexInitialized, ExecutionVertexFinished, JobEvent
+from sqlext.execution.jobs.execution_graph import ExecutionVertex, JobVertex, Progress, VertexKind
 from sqlext.execution.jobs.fragments import Cut, Fragment
-from sqlext.execution.jobs.graph import ExecutionVertex, JobVertex, Progress, VertexKind
 from sqlext.execution.jobs.outputs import OutputFile, VertexTable, finished
 from sqlext.execution.jobs.slices import Slices
 from sqlext.spark import jvm

@@ -21,23 +21,24 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 
 
-def has_caught_up(spark: SparkSession, catching_up: CatchingUp, deadline: float) -> bool:
-    """Wait until a stream has caught up; False at the deadline.
+def has_taken_all(spark: SparkSession, arrivals: ArrivalWait, deadline: float) -> bool:
+    """Wait until a stream has taken all that has arrived; False at the deadline.
 
     Args:
         spark: the session of the statement that waits.
+        arrivals: what it waits for; given up in the end.
         deadline: by `time.monotonic`.
 
     Raises:
         StatementCanceledError: the client does not wait any more.
     """
     try:
-        return cancellation.wait_for(spark, catching_up.wait, max(deadline - time.monotonic(), 0))
+        return cancellation.wait_for(spark, arrivals.wait, max(deadline - time.monotonic(), 0))
     finally:
-        catching_up.give_up()
+        arrivals.give_up()
 
 
-class CatchingUp:
+class ArrivalWait:
     """See the module's docstring. Spark's own wait has no deadline, so it has a thread of its own.
 
     Args:

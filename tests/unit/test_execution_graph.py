@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlext.errors import JobError
-from sqlext.execution.jobs.graph import ExecutionVertex, JobGraph, JobVertex, Progress, VertexCounts, VertexKind
+from sqlext.execution.jobs.execution_graph import ExecutionGraph, ExecutionVertex, JobVertex, Progress, VertexCounts, VertexKind
 
 # Two sources, a join of them by bucket, a sink.
-JOIN = JobGraph(
+JOIN = ExecutionGraph(
     (
         JobVertex(0, VertexKind.SOURCE, "scan a", buckets=4),
         JobVertex(1, VertexKind.SOURCE, "scan b", buckets=4),
@@ -80,22 +80,22 @@ def test_a_finished_job_needs_nothing() -> None:
 )
 def test_graphs_that_are_none(vertices: tuple[JobVertex, ...], message: str) -> None:
     with pytest.raises(JobError, match=message):
-        JobGraph(vertices)
+        ExecutionGraph(vertices)
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> JobGraph:
+def graphs(draw: st.DrawFn) -> ExecutionGraph:
     size = draw(st.integers(1, 7))
     vertices = []
     for at in range(size):
         inputs = tuple(sorted(draw(st.sets(st.integers(0, at - 1))))) if at else ()
         kind = VertexKind.SINK if at == size - 1 else VertexKind.BUCKETS
         vertices.append(JobVertex(at, kind, "", inputs))
-    return JobGraph(tuple(vertices))
+    return ExecutionGraph(tuple(vertices))
 
 
 @given(graphs(), st.data())
-def test_running_what_is_ready_ends_at_the_sink_and_runs_nothing_twice(graph: JobGraph, data: st.DataObject) -> None:
+def test_running_what_is_ready_ends_at_the_sink_and_runs_nothing_twice(graph: ExecutionGraph, data: st.DataObject) -> None:
     parts = {vertex.id: data.draw(st.integers(1, 3)) for vertex in graph.vertices}
     every = [ExecutionVertex(vertex, part) for vertex, count in parts.items() for part in range(count)]
     before = frozenset(data.draw(st.sets(st.sampled_from(every))))

@@ -54,7 +54,7 @@ class ExecutionVertex:
 
 
 @dataclass(frozen=True)
-class JobGraph:
+class ExecutionGraph:
     """The job vertices, each behind those that it reads; the last one is the sink.
 
     Raises:
@@ -119,7 +119,7 @@ class Progress:
         skipped: those of them that had finished when this driver took the job.
     """
 
-    graph: JobGraph
+    graph: ExecutionGraph
     parallelism: dict[int, int] = field(default_factory=dict)
     finished: set[ExecutionVertex] = field(default_factory=set)
     skipped: frozenset[ExecutionVertex] = frozenset()
