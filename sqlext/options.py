@@ -158,14 +158,14 @@ class Level(Enum):
 
 
 @dataclass(frozen=True)
-class Given:
+class ValueText:
     """The text of a value, and its place when it stands in SQL."""
 
     value: str
     position: Position | None = None
 
 
-LevelsGiven = dict[Level, Mapping[str, Given]]
+LevelTexts = dict[Level, Mapping[str, ValueText]]
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Setting:
     """A value that somebody gave; `name` is what messages call it, for example "`FLUSH_INTERVAL` (hint)"."""
 
     value: Any
-    given: Given
+    given: ValueText
     level: Level
     name: str
 
@@ -210,7 +210,7 @@ class Options:
         """The deciding text as the user wrote it, or None when the default decides."""
         return won.given.value if (won := self.setting(option)) else None
 
-    def given_at(self, level: Level) -> Mapping[str, Given]:
+    def given_at(self, level: Level) -> Mapping[str, ValueText]:
         """What one level gives, by key (aliases resolved), also where a higher level overrides it."""
         return {key: setting.given for key, setting in self.settings.get(level, {}).items()}
 
@@ -252,7 +252,7 @@ def option(key: str, position: Position | None = None) -> Option[Any]:
     raise OptionError(f"sqlext has no option `{key}`.{advice}", position)
 
 
-def parse(option: Option[T], given: Given, parse_duration: DurationParser, name: str | None = None) -> T:
+def parse(option: Option[T], given: ValueText, parse_duration: DurationParser, name: str | None = None) -> T:
     """The value of a text; OptionError when it is of another kind or out of range. Messages say `name`, or the key."""
     text = given.value.strip()
     if option.default is None and text.lower() in ("", "null"):
@@ -265,7 +265,7 @@ def parse(option: Option[T], given: Given, parse_duration: DurationParser, name:
         raise OptionError(message, given.position) from reason
 
 
-def resolve(given: Mapping[Level, Mapping[str, Given]], parse_duration: DurationParser) -> Options:
+def resolve(given: Mapping[Level, Mapping[str, ValueText]], parse_duration: DurationParser) -> Options:
     """Reads and checks what every level gives, by key; `Level.CONF` keys come without `spark.sqlext.`.
 
     Raises:
@@ -275,12 +275,12 @@ def resolve(given: Mapping[Level, Mapping[str, Given]], parse_duration: Duration
     return Options({level: _read_level(level, texts, parse_duration) for level, texts in given.items()})
 
 
-def with_own(given: Mapping[Level, Mapping[str, Given]], own: Mapping[Level, Mapping[str, Given]]) -> LevelsGiven:
+def with_own(given: Mapping[Level, Mapping[str, ValueText]], own: Mapping[Level, Mapping[str, ValueText]]) -> LevelTexts:
     """What is given to a flow, with what one of its streams has of its own: that wins at its level."""
     return {**given, **{level: {**given.get(level, {}), **texts} for level, texts in own.items()}}
 
 
-def texts_by_level(given: Mapping[Level, Mapping[str, Given]]) -> dict[str, dict[str, str]]:
+def texts_by_level(given: Mapping[Level, Mapping[str, ValueText]]) -> dict[str, dict[str, str]]:
     """What every level gives, as texts, to be recorded; levels that give nothing are left out."""
     return {level.name: {key: each.value for key, each in values.items()} for level, values in given.items() if values}
 
@@ -319,7 +319,7 @@ def _read(option: Option[Any], text: str, parse_duration: DurationParser) -> Any
     return value
 
 
-def _read_level(level: Level, texts: Mapping[str, Given], parse_duration: DurationParser) -> Mapping[str, Setting]:
+def _read_level(level: Level, texts: Mapping[str, ValueText], parse_duration: DurationParser) -> Mapping[str, Setting]:
     """What one level gives, by key; two keys of one option may stand there when they agree."""
     hints = {hint.option.key: hint.name for hint in HINTS.values()} if level is Level.HINT else {}
     prefix = CONF_PREFIX if level is Level.CONF else ""

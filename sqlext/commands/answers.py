@@ -38,7 +38,7 @@ def _shown(value: Any, show: Redaction) -> Any:
 
 
 @dataclass(frozen=True)
-class Deferred:
+class DeferredCommand:
     """A command: `run` is called when Spark executes it, and returns the lines to show."""
 
     name: str
@@ -46,7 +46,7 @@ class Deferred:
 
 
 @dataclass(frozen=True)
-class PassOn:
+class SparkStatement:
     """Spark's to do.
 
     Attributes:
@@ -56,7 +56,7 @@ class PassOn:
     text: str | None = None
 
 
-Answer = Table | Deferred | PassOn
+Answer = Table | DeferredCommand | SparkStatement
 
 
 def relation_sql(table: Table) -> str:

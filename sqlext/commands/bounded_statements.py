@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.commands import job_statements
-from sqlext.commands.answers import Answer, Deferred, PassOn, Table
+from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import UnsupportedError
 from sqlext.execution.bounded.job import run_job
@@ -74,20 +74,20 @@ def answer(
     plan = _plan(spark, statement, batches)
     sql = f"{statement.head} {plan.sql}".strip()
     if (refused := _refused_by_spark(spark, statement, sql, spark_parse)) is not None:
-        return PassOn(refused)
+        return SparkStatement(refused)
     if not statement.target:
-        return PassOn(sql)
+        return SparkStatement(sql)
     options = options_of(spark, statement)
     if options[JOB_RECOVERY]:
-        return Deferred("END OF STREAM", lambda: job_statements.submit(spark, statement, plan, text, jobs(), options))
-    return Deferred("END OF STREAM", lambda: [run_job(spark, sql, statement.target)])
+        return DeferredCommand("END OF STREAM", lambda: job_statements.submit(spark, statement, plan, text, jobs(), options))
+    return DeferredCommand("END OF STREAM", lambda: [run_job(spark, sql, statement.target)])
 
 
 def explain(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Batch], spark_parse: SparkParse) -> Answer:
     """The job graph, its stages, the rules that fired, and Spark's own plan."""
     plan = _plan(spark, statement, batches)
     if (refused := _refused_by_spark(spark, statement, plan.sql, spark_parse)) is not None:
-        return PassOn(refused)
+        return SparkStatement(refused)
     physical = frame_of(spark, spark_parse(f"EXPLAIN {plan.sql}")).collect()[0][0]  # runs nothing; of a write it would tell less
     return Table({"plan": "STRING"}, [{"plan": (*explain_bounded(plan, ".".join(statement.target)), physical.rstrip())}])
 

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.commands import bounded_statements, flow_tables, job_statements, partition_statements, streaming_tables
-from sqlext.commands.answers import Answer, Deferred, PassOn, Table
+from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.bounded_statements import SparkParse
 from sqlext.commands.option_levels import options_of_streams, resolve_levels, session_levels, with_level
 from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
@@ -33,9 +33,9 @@ from sqlext.options import (
     RUNTIME_MODE,
     SORTED_SHUFFLES,
     STATE_BACKEND,
-    Given,
     Level,
     Options,
+    ValueText,
     is_option_key,
     texts_by_level,
 )
@@ -94,7 +94,7 @@ class Commands:
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
             found = bounded_statements.answer(spark, job, text, self._batches(), spark_parse, lambda: self._host().jobs)
-            if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, Deferred):
+            if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, DeferredCommand):
                 return streaming_tables.unless_kept(spark, statement, found, self._host)
             return found
         match statement:
@@ -135,12 +135,12 @@ class Commands:
         own = _own_options(spark, statement)
         plan = self._plan(spark, statement, own)
         if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
-            return PassOn(wrong)
+            return SparkStatement(wrong)
         request, options, _ = self._request(spark, statement, plan, own, text)
         return _change(spark, "CREATE FLOW", lambda canceled: self._host().create(spark, request, options, canceled))
 
     def _plan(
-        self, spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert, own: Mapping[str, Given]
+        self, spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert, own: Mapping[str, ValueText]
     ) -> FlowPlan:
         options = resolve_levels(spark, {Level.PROPERTY: own, **session_levels(spark)})
         return planner.plan_flow(statement.query, self._batches(), options[SORTED_SHUFFLES])
@@ -150,7 +150,7 @@ class Commands:
         spark: SparkSession,
         statement: statements.CreateStreamingTable | statements.Insert,
         plan: FlowPlan,
-        own: Mapping[str, Given],
+        own: Mapping[str, ValueText],
         text: str,
     ) -> tuple[FlowRequest, Options, dict[str, Options]]:
         given = {Level.HINT: plan.hints, Level.WITH: with_level(plan), Level.PROPERTY: own, **session_levels(spark)}
@@ -207,7 +207,7 @@ class Commands:
             "WAIT": lambda: host().wait(name, timeout),
         }
         if (wait := waits.get(command.verb)) is not None:
-            return Deferred(f"{command.verb} FLOW", lambda: [wait()])
+            return DeferredCommand(f"{command.verb} FLOW", lambda: [wait()])
         changes: dict[str, Callable[[threading.Event], str]] = {
             "START": lambda _: host().start(name),
             "STOP": lambda canceled: host().stop(name, canceled),
@@ -228,7 +228,7 @@ class Commands:
                 said = f"{said}; {self._host().wait(self._host().record_of_table(name).spec.qualified_name, _DEFAULT_WAIT)}"
             return [said]
 
-        return Deferred("REFRESH STREAMING TABLE", run)
+        return DeferredCommand("REFRESH STREAMING TABLE", run)
 
     def _make_anew(self, name: tuple[str, ...], canceled: threading.Event) -> str:
         spec = self._host().record_of_table(name).spec
@@ -250,20 +250,20 @@ class Commands:
             given = _own_options(spark, statement)
             plan = self._plan(spark, statement, given)
             if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
-                return PassOn(wrong)
+                return SparkStatement(wrong)
             request, options, of_streams = self._request(spark, statement, plan, given, "")
             makes_table = isinstance(statement, statements.CreateStreamingTable)
             own = jvm.clone_session(spark)
             if makes_table:  # what CREATE refuses, EXPLAIN does too; whether there is a table of that name, it does not look at
                 rocksdb_because = no_delta_state(options, _may_be_in_backlog(plan, of_streams))
-                frames = checked(own, request, self._host().records(), options, rocksdb_because).analysed.streams
+                frames = checked(own, request, self._host().records(), options, rocksdb_because).analysis.streams
             else:
                 frames = queries.analyse(own, plan).streams
             memory, states = _memory_and_states(plan, frames, options, of_streams, makes_table)
             lines = explain_flow(plan, options, ".".join(request.table), memory, of_streams, states)
             return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
         answer = self._answer(spark, statement, "", spark_parse)
-        name = answer.name if isinstance(answer, Deferred) else type(statement).__name__
+        name = answer.name if isinstance(answer, DeferredCommand) else type(statement).__name__
         return Table({"plan": "STRING"}, [{"plan": f"sqlext command {name}"}])
 
     def _refuse_select(self, query: Query, position: Position | None) -> None:
@@ -303,9 +303,9 @@ def _may_be_in_backlog(plan: FlowPlan, of_streams: Mapping[str, Options]) -> boo
     return bool(plan.hybrids) or any(each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values())
 
 
-def _change(spark: SparkSession, name: str, change: Callable[[threading.Event], str]) -> Deferred:
+def _change(spark: SparkSession, name: str, change: Callable[[threading.Event], str]) -> DeferredCommand:
     """A command that is not left half done when its client takes it back."""
-    return Deferred(name, lambda: [cancellation.to_its_end(spark, name, change)])
+    return DeferredCommand(name, lambda: [cancellation.to_its_end(spark, name, change)])
 
 
 def _as_job(spark: SparkSession, statement: Statement) -> statements.BoundedStatement | None:
@@ -346,12 +346,12 @@ def _is_refused(spark: SparkSession, sql: str) -> bool:
 # Options.
 
 
-def _own_options(spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert) -> dict[str, Given]:
+def _own_options(spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert) -> dict[str, ValueText]:
     """Our options among the table's properties."""
     if isinstance(statement, statements.CreateStreamingTable):
         properties = statement.definition.properties.items()
         return {option_of(key, given.position).key: given for key, given in properties if is_option_key(key)}
-    return {key: Given(value) for key, value in _table_properties(spark, statement.target).items() if is_option_key(key)}
+    return {key: ValueText(value) for key, value in _table_properties(spark, statement.target).items() if is_option_key(key)}
 
 
 def _table_properties(spark: SparkSession, name: tuple[str, ...]) -> Mapping[str, str]:
@@ -359,7 +359,7 @@ def _table_properties(spark: SparkSession, name: tuple[str, ...]) -> Mapping[str
     return target.describe(spark, full).properties if target.exists(spark, full) else {}
 
 
-def _check_setting(spark: SparkSession, setting: statements.SetOption) -> PassOn:
+def _check_setting(spark: SparkSession, setting: statements.SetOption) -> SparkStatement:
     key = setting.key
     if key.lower() == CONNECTORS_KEY:
         raise OptionError(f"`{key}` says what is on Spark's class path, and so is set before Spark starts.", setting.position)
@@ -370,6 +370,6 @@ def _check_setting(spark: SparkSession, setting: statements.SetOption) -> PassOn
             raise OptionError(f"There is no setting `{setting.key}`.{did_you_mean(setting.key, known)}", setting.position)
     option = option_of(key, setting.position)
     if setting.value is not None:
-        parse_option(option, Given(setting.value, setting.position), lambda text: jvm.parse_duration(spark, text))
+        parse_option(option, ValueText(setting.value, setting.position), lambda text: jvm.parse_duration(spark, text))
     value = "" if setting.value is None else f" = {setting.value}"
-    return PassOn(f"SET {quote(setting.key)}{value}")  # Spark takes a key with dashes only in backticks
+    return SparkStatement(f"SET {quote(setting.key)}{value}")  # Spark takes a key with dashes only in backticks

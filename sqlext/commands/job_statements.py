@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.commands.answers import Answer, Deferred, Table
+from sqlext.commands.answers import Answer, DeferredCommand, Table
 from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.execution.jobs.events import CoordinatorSnapshot, ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.fingerprints import fingerprint
@@ -67,9 +67,11 @@ def answer(spark: SparkSession, statement: JobCommand, jobs: JobHost) -> Answer:
             return Table(_EVENT_COLUMNS, [_event_row(event) for event in jobs.events(job)])
         case "RESUME JOB":
             options = resolve_levels(spark, session_levels(spark))
-            return Deferred("RESUME JOB", lambda: [jobs.resume(job, fingerprints, options)])
+            return DeferredCommand("RESUME JOB", lambda: [jobs.resume(job, fingerprints, options)])
         case _:
-            return Deferred("CANCEL JOB", lambda: [cancellation.to_its_end(spark, "CANCEL JOB", lambda _: jobs.cancel(job))])
+            return DeferredCommand(
+                "CANCEL JOB", lambda: [cancellation.to_its_end(spark, "CANCEL JOB", lambda _: jobs.cancel(job))]
+            )
 
 
 def fingerprints(names: Iterable[str]) -> dict[str, str]:

@@ -7,34 +7,34 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from sqlext.errors import OptionError
-from sqlext.options import CONF_PREFIX, OPTIONS, PER_SOURCE, Given, Level, Options, resolve, with_own
+from sqlext.options import CONF_PREFIX, OPTIONS, PER_SOURCE, Level, Options, ValueText, resolve, with_own
 from sqlext.plan.job_graph import FlowPlan
 from sqlext.spark import jvm
 
 
-def resolve_levels(spark: SparkSession, given: Mapping[Level, Mapping[str, Given]]) -> Options:
+def resolve_levels(spark: SparkSession, given: Mapping[Level, Mapping[str, ValueText]]) -> Options:
     """The options in force; durations are read by Spark's parsers."""
     return resolve(given, lambda text: jvm.parse_duration(spark, text))
 
 
-def session_levels(spark: SparkSession) -> dict[Level, dict[str, Given]]:
+def session_levels(spark: SparkSession) -> dict[Level, dict[str, ValueText]]:
     """What SET and SparkConf say of our options."""
     application, settings = jvm.application_settings(spark), jvm.all_settings(spark)
-    of_session = {key: Given(settings[key]) for key in OPTIONS if key in settings}
-    of_conf: dict[str, Given] = {}
+    of_session = {key: ValueText(settings[key]) for key in OPTIONS if key in settings}
+    of_conf: dict[str, ValueText] = {}
     for key in OPTIONS:
         name = CONF_PREFIX + key
         value = settings.get(name)
         if value is not None and application.get(name) == value:
-            of_conf[key] = Given(value)
+            of_conf[key] = ValueText(value)
         elif value is not None and key not in of_session:
-            of_session[key] = Given(value)
+            of_session[key] = ValueText(value)
     return {Level.SESSION: of_session, Level.CONF: of_conf}
 
 
-def with_level(plan: FlowPlan) -> dict[str, Given]:
+def with_level(plan: FlowPlan) -> dict[str, ValueText]:
     """The WITH options of all streams that are the whole flow's; they must not differ."""
-    merged: dict[str, Given] = {}
+    merged: dict[str, ValueText] = {}
     for source in plan.graph.streams:
         for key, given in source.options.get(Level.WITH, {}).items():
             if key in PER_SOURCE:
@@ -48,6 +48,6 @@ def with_level(plan: FlowPlan) -> dict[str, Given]:
     return merged
 
 
-def options_of_streams(spark: SparkSession, plan: FlowPlan, given: Mapping[Level, Mapping[str, Given]]) -> dict[str, Options]:
+def options_of_streams(spark: SparkSession, plan: FlowPlan, given: Mapping[Level, Mapping[str, ValueText]]) -> dict[str, Options]:
     """What is in force for each stream, by its alias; what it has of its own wins at its level."""
     return {source.alias: resolve_levels(spark, with_own(given, source.options)) for source in plan.graph.streams}

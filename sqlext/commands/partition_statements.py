@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.commands.answers import Answer, PassOn, Table
+from sqlext.commands.answers import Answer, SparkStatement, Table
 from sqlext.execution.partitions.partition import ATTRIBUTES
 from sqlext.functions.keyed import KEYED_FUNCTIONS
 from sqlext.functions.partition import PARTITION_FUNCTIONS
@@ -19,7 +19,7 @@ from sqlext.sql.statements import PartitionQuery
 def answer(spark: SparkSession, query: PartitionQuery, spark_parse: Callable[[str], Any]) -> Answer:
     """Hand a statement on in Spark's form; `extension/table_functions.py` then plans each call. EXPLAIN shows the attributes."""
     if not query.is_explain:
-        return PassOn(query.sql)
+        return SparkStatement(query.sql)
     plan = frame_of(spark, spark_parse(query.sql)).collect()[0][0]  # Spark's EXPLAIN runs nothing
     operators = [SqlText(f"{written} [{ATTRIBUTES[operator]}]") for operator, written in query.calls]
     return Table({"plan": "STRING"}, [{"plan": ("== Partition operators ==", *operators, "", plan.rstrip())}])

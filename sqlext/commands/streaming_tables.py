@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from sqlext.commands.answers import Answer, Deferred
+from sqlext.commands.answers import Answer, DeferredCommand
 from sqlext.commands.option_levels import resolve_levels
 from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError
 from sqlext.execution.delta import target
@@ -33,7 +33,9 @@ def answer(spark: SparkSession, statement: DropStreamingTable | AlterStreamingTa
     return _to_its_end(spark, "ALTER STREAMING TABLE", lambda: _alter(spark, host(), name, statement))
 
 
-def unless_kept(spark: SparkSession, statement: CreateStreamingTable, job: Deferred, host: Callable[[], FlowHost]) -> Deferred:
+def unless_kept(
+    spark: SparkSession, statement: CreateStreamingTable, job: DeferredCommand, host: Callable[[], FlowHost]
+) -> DeferredCommand:
     """The job that CREATE STREAMING TABLE is in BATCH mode. It fails where a flow writes to the table: it would replace that."""
     name = target.qualified(spark, statement.name)
 
@@ -47,16 +49,16 @@ def unless_kept(spark: SparkSession, statement: CreateStreamingTable, job: Defer
             )
         return job.run()
 
-    return Deferred(job.name, run)
+    return DeferredCommand(job.name, run)
 
 
-def _to_its_end(spark: SparkSession, verb: str, change: Callable[[], str]) -> Deferred:
+def _to_its_end(spark: SparkSession, verb: str, change: Callable[[], str]) -> DeferredCommand:
     """A command that is not left half done when its client takes it back."""
 
     def run(_: threading.Event) -> str:
         return change()
 
-    return Deferred(verb, lambda: [cancellation.to_its_end(spark, verb, run)])
+    return DeferredCommand(verb, lambda: [cancellation.to_its_end(spark, verb, run)])
 
 
 def _drop(spark: SparkSession, host: FlowHost, name: tuple[str, ...], if_exists: bool) -> str:

@@ -21,7 +21,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from sqlext.commands.answers import Answer, Deferred, Table, relation_sql
+from sqlext.commands.answers import Answer, DeferredCommand, Table, relation_sql
 from sqlext.errors import Position, SqlextError
 from sqlext.functions.scalar import AGGREGATE_SET
 from sqlext.redaction import SECRET_NAMES, of_application, use_patterns
@@ -243,7 +243,7 @@ class _Parser(_JavaObject):
         answer = self._seam.answer(self._seam.active_session(), text, self._delegate.parsePlan)
         if isinstance(answer, Table):
             return self._delegate.parsePlan(relation_sql(answer))
-        if isinstance(answer, Deferred):
+        if isinstance(answer, DeferredCommand):
             executor = self._seam.jvm.org.apache.spark.sql.execution.command.ExternalCommandExecutor
             return executor(_Command(self._seam, text, answer), answer.name, self._seam.scala_map({}))
         return self._delegate.parsePlan(text if answer.text is None else answer.text)
@@ -270,7 +270,7 @@ class _Parser(_JavaObject):
 class _Command(_JavaObject):
     """Runs when Spark executes the command, not when it is parsed; returns one string column."""
 
-    def __init__(self, seam: _Seam, text: str, deferred: Deferred) -> None:
+    def __init__(self, seam: _Seam, text: str, deferred: DeferredCommand) -> None:
         self._seam = seam
         self._text = text
         self._deferred = deferred

@@ -53,7 +53,7 @@ _DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
 _EXECUTOR_CLASS_PATH = "spark.executor.extraClassPath"
 
 
-class _Installed:
+class _Installation:
     """What sqlext put into one Spark application."""
 
     def __init__(self, session: SparkSession) -> None:
@@ -84,7 +84,7 @@ class _Installed:
             host.close()
 
 
-_installed: dict[str, _Installed] = {}  # by application id: one Python process has at most one that runs
+_installations: dict[str, _Installation] = {}  # by application id: one Python process has at most one that runs
 
 
 def configure(builder: Any, progress: Callable[[str], None] | None = None) -> Any:
@@ -150,22 +150,22 @@ def enable(spark: SparkSession) -> SparkSession:
     context = getattr(spark, "_sc", None)
     if context is None:
         raise UnsupportedError("sqlext runs in Spark's driver. A Spark Connect client uses a server that has sqlext enabled.")
-    there = _installed.get(context.applicationId)
+    there = _installations.get(context.applicationId)
     if there is not None:
         return there.session
     _check_conf(spark)
     extensions = spark._jsparkSession.extensions()
     _check_delta(spark, extensions)
-    holder: list[_Installed] = []
+    holder: list[_Installation] = []
     parser.install(context, extensions, lambda *statement: holder[0].commands.answer(*statement))
     session = clone_session(spark)
     session.conf.set(_CATALOG_KEY, _DELTA_CATALOG)
     session._jvm.SparkSession.setDefaultSession(session._jsparkSession)  # type: ignore[union-attr]
     session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # type: ignore[union-attr]
     SparkSession._instantiatedSession = session
-    installed = _Installed(session)
+    installed = _Installation(session)
     holder.append(installed)
-    _installed[context.applicationId] = installed
+    _installations[context.applicationId] = installed
     parser.inject_aggregate_set(session)
     for operator in (*OPERATORS, END_OF_STREAM, *kafka.FUNCTIONS):
         parser.inject_table_function(session, operator, plan_of_call)
@@ -189,7 +189,7 @@ def disable(spark: SparkSession) -> None:
     """Stop this application's flows, flushed. They are taken up again when a session on the same home is enabled."""
     if spark.sparkContext._jsc is None:  # Spark has stopped: there is no application to ask for its id
         return
-    if (installed := _installed.pop(spark.sparkContext.applicationId, None)) is not None:
+    if (installed := _installations.pop(spark.sparkContext.applicationId, None)) is not None:
         installed.close()
 
 
@@ -199,7 +199,7 @@ def flow_host(spark: SparkSession) -> FlowHost:
     Raises:
         SetupError: sqlext is not enabled in it.
     """
-    installed = _installed.get(spark.sparkContext.applicationId)
+    installed = _installations.get(spark.sparkContext.applicationId)
     if installed is None:
         raise SetupError("sqlext is not enabled in this session. Call sqlext.enable(spark) first.")
     return installed.get_host()
@@ -238,7 +238,7 @@ def register_function(
     """
     registered = PythonFunction(name, function, returns, is_aggregate, is_output_idempotent)
     FUNCTIONS.add(registered)
-    for installed in _installed.values():
+    for installed in _installations.values():
         installed.add_function(registered)
 
 

@@ -9,18 +9,18 @@ from typing import Generic, Protocol, TypeVar
 from sqlext.errors import NameTakenError, NotFoundError, SchemaError, did_you_mean
 
 
-class Named(Protocol):
+class NamedFunction(Protocol):
     @property
     def name(self) -> str: ...
 
 
-class OfOperator(Named, Protocol):
+class OperatorFunction(NamedFunction, Protocol):
     @property
     def operator(self) -> str: ...
 
 
-F = TypeVar("F", bound=Named)
-G = TypeVar("G", bound=OfOperator)
+F = TypeVar("F", bound=NamedFunction)
+G = TypeVar("G", bound=OperatorFunction)
 
 
 class NamedFunctions(Generic[F]):

@@ -72,7 +72,7 @@ class PageServer:
         if self._address is None or self._socket is None:
             yield
             return
-        serving = _Serving(self._socket, self._address, spark)
+        serving = _PageService(self._socket, self._address, spark)
         others = "" if self._address.is_loopback else "; whoever reaches this address can read it"
         self._note(f"the page is at {self.url}{others}")
         try:
@@ -86,7 +86,7 @@ class PageServer:
             self._socket.close()
 
 
-class _Serving:
+class _PageService:
     """A server that runs: its thread, the threads that make pages, and the processes that draw and trace."""
 
     def __init__(self, listening: socket.socket, address: Address, spark: SparkSession) -> None:

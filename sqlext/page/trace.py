@@ -17,9 +17,9 @@ from sqlext.options import (
     RUNTIME_MODE,
     SORTED_SHUFFLES,
     DurationParser,
-    Given,
     Level,
     Options,
+    ValueText,
     is_option_key,
     resolve,
     with_own,
@@ -56,11 +56,11 @@ class SessionOptions:
         are_names_case_sensitive: as `spark.sql.caseSensitive` says.
     """
 
-    levels: Mapping[Level, Mapping[str, Given]]
+    levels: Mapping[Level, Mapping[str, ValueText]]
     parse_duration: DurationParser
     are_names_case_sensitive: bool = False
 
-    def resolve(self, given: Mapping[Level, Mapping[str, Given]]) -> Options:
+    def resolve(self, given: Mapping[Level, Mapping[str, ValueText]]) -> Options:
         """The options in force, of those given in a statement and the session's."""
         return resolve({**given, **self.levels}, self.parse_duration)
 
@@ -151,7 +151,7 @@ def _relations_of(tree: exp.Query) -> int:
     return total_of(tree, lambda node: int(isinstance(node, exp.Table)))
 
 
-def _own_options(statement: CreateStreamingTable | Insert) -> dict[str, Given]:
+def _own_options(statement: CreateStreamingTable | Insert) -> dict[str, ValueText]:
     if isinstance(statement, Insert):
         return {}
     properties = statement.definition.properties.items()

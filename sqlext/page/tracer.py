@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 
 from sqlext.errors import SqlextError, WaitTimeoutError
 from sqlext.functions.scalar import FUNCTIONS, PythonFunction
-from sqlext.options import Given, Level
+from sqlext.options import Level, ValueText
 from sqlext.page.helper import HelperProcess
 from sqlext.page.snapshot import Trace
 from sqlext.page.trace import MOST_CHARACTERS, SessionOptions, too_long
@@ -43,7 +43,7 @@ class TraceRequest:
     """
 
     text: str
-    levels: Mapping[Level, Mapping[str, Given]]
+    levels: Mapping[Level, Mapping[str, ValueText]]
     functions: tuple[PythonFunction, ...]
     batches: tuple[Batch, ...]
     are_names_case_sensitive: bool = False

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
-from sqlext.options import Given, Level
+from sqlext.options import Level, ValueText
 from sqlext.quoting import fold
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Source:
     name: tuple[str, ...]
     alias: str
     is_stream: bool
-    options: Mapping[Level, Mapping[str, Given]] = field(default_factory=dict)
+    options: Mapping[Level, Mapping[str, ValueText]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class FlowPlan:
     output_mode: OutputMode
     key: Key = Key()
     firings: tuple[Firing, ...] = ()
-    hints: Mapping[str, Given] = field(default_factory=dict)
+    hints: Mapping[str, ValueText] = field(default_factory=dict)
     references: References = References()
     not_idempotent_because: str = ""
     aggregates: tuple[MaintainedAggregate, ...] = ()
@@ -359,6 +359,6 @@ class TableDefinition:
     """
 
     clauses: tuple[str, ...] = ()
-    properties: Mapping[str, Given] = field(default_factory=dict)
+    properties: Mapping[str, ValueText] = field(default_factory=dict)
     columns: tuple[ColumnDefinition, ...] = ()
     comments: Mapping[tuple[str, ...], str] = field(default_factory=dict)

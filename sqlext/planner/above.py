@@ -55,7 +55,7 @@ class _Cte:
 
 
 _Scope = dict[str, _Cte]
-_Found = list[tuple[_Rows, exp.Expr]]
+_RowSources = list[tuple[_Rows, exp.Expr]]
 
 
 def split(tree: exp.Query, source: str) -> Split | None:
@@ -147,7 +147,7 @@ class _Splitter:
 
     def _select(self, select: exp.Select, scope: _Scope, enclosing: frozenset[str]) -> _Rows:
         visible = enclosing | relation_names(select)
-        below: _Found = []
+        below: _RowSources = []
         for relation in relations_of(select):
             around = visible if isinstance(relation, exp.Lateral) else enclosing
             below.append((self._relation(relation, scope, around), relation))
@@ -174,7 +174,7 @@ class _Splitter:
             self._maintain(select, scope)
         return _Rows.AGGREGATE
 
-    def _subqueries(self, nodes: Iterable[object], scope: _Scope, visible: frozenset[str]) -> _Found:
+    def _subqueries(self, nodes: Iterable[object], scope: _Scope, visible: frozenset[str]) -> _RowSources:
         return [
             (self.query(found, scope, visible), found)
             for node in nodes
@@ -182,7 +182,7 @@ class _Splitter:
             for found in list(_outermost_queries(node))
         ]
 
-    def _together(self, found: _Found) -> _Rows:
+    def _together(self, found: _RowSources) -> _Rows:
         """What rows of several relations make; a stream beside an aggregate is refused."""
         kinds = {rows for rows, _ in found}
         if {_Rows.STREAM, _Rows.AGGREGATE} <= kinds:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlext.functions.scalar import FUNCTIONS
-from sqlext.options import Given, Level
+from sqlext.options import Level, ValueText
 from sqlext.plan.job_graph import JobGraph, Operator, OperatorAttributes, OperatorAttributesBuilder, Source
 from sqlext.quoting import fold
 from sqlext.sql.dialect import to_sql
@@ -19,7 +19,7 @@ from sqlext.sql.trees import aggregate_calls, function_name, is_aggregation, is_
 class GraphBuilder:
     """Walks a query from its sources up."""
 
-    def __init__(self, source_text: str, source_options: Mapping[str, Mapping[Level, Mapping[str, Given]]]) -> None:
+    def __init__(self, source_text: str, source_options: Mapping[str, Mapping[Level, Mapping[str, ValueText]]]) -> None:
         self._text = source_text
         self._options = source_options
         self._operators: list[Operator] = []

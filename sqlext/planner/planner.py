@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions.scalar import FUNCTIONS
-from sqlext.options import HINTS, Given, Level, is_option_key
+from sqlext.options import HINTS, Level, ValueText, is_option_key
 from sqlext.options import option as option_of
 from sqlext.plan.job_graph import BoundedPlan, BoundedStage, Firing, FlowPlan, Key, MaintainedAggregate, OutputMode, References
 from sqlext.planner import grouping
@@ -25,7 +25,7 @@ from sqlext.sql.rewriter import Batch, Scope, rewrite
 from sqlext.sql.statements import Query
 from sqlext.sql.trees import function_name, is_aggregate_call, is_aggregation, our_hints, references_of, selects_of
 
-SourceOptions = dict[Level, dict[str, Given]]
+SourceOptions = dict[Level, dict[str, ValueText]]
 
 _NO_AGGREGATE = "the query has no aggregate, so each row counts and none replaces another"
 
@@ -178,7 +178,7 @@ def _plan_above(query: Query, tree: exp.Query, parts: Split, batches: Sequence[B
     )
 
 
-def read_options(query: Query) -> tuple[dict[str, Given], dict[str, SourceOptions]]:
+def read_options(query: Query) -> tuple[dict[str, ValueText], dict[str, SourceOptions]]:
     """Our hints and WITH options.
 
     Returns:
@@ -186,7 +186,7 @@ def read_options(query: Query) -> tuple[dict[str, Given], dict[str, SourceOption
     """
     streams = {fold(_alias(stream)): stream for stream in query.tree.find_all(Stream)}
     by_source = {alias: {Level.HINT: {}, Level.WITH: _with_options(stream, query)} for alias, stream in streams.items()}
-    flow_wide: dict[str, Given] = {}
+    flow_wide: dict[str, ValueText] = {}
     seen: set[tuple[str, str]] = set()
     for hint in query.tree.find_all(HintCall):
         if hint.name not in HINTS and hint.name not in SPARK_HINTS:
@@ -216,7 +216,7 @@ def read_options(query: Query) -> tuple[dict[str, Given], dict[str, SourceOption
         if target in seen:
             raise OptionError(f"The hint {hint.name} is given twice. Give it once.", position)
         seen.add(target)
-        options[spec.option.key] = Given(arguments[-1], position)
+        options[spec.option.key] = ValueText(arguments[-1], position)
     return flow_wide, by_source
 
 
@@ -224,8 +224,8 @@ def _alias(stream: Stream) -> str:
     return stream.alias or stream.this.name
 
 
-def _with_options(stream: Stream, query: Query) -> dict[str, Given]:
-    found: dict[str, Given] = {}
+def _with_options(stream: Stream, query: Query) -> dict[str, ValueText]:
+    found: dict[str, ValueText] = {}
     relations: list[exp.Expr] = [stream, *(stream.this.args.get("parts") or [])]
     for relation, written in [(each, option) for each in relations for option in each.args.get("options") or []]:
         position = position_of(written, query.source)
@@ -238,7 +238,7 @@ def _with_options(stream: Stream, query: Query) -> dict[str, Given]:
             key = option_of(written.name, position).key
             if key in found:
                 raise OptionError(f"The option `{key}` is given twice. Give it once.", position)
-            found[key] = Given(written.args["value"], position)
+            found[key] = ValueText(written.args["value"], position)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlext.errors import SyntaxProblem, UnsupportedError
-from sqlext.options import Given
+from sqlext.options import ValueText
 from sqlext.plan.job_graph import ColumnDefinition
 from sqlext.sql.cursor import Cursor
 
@@ -17,11 +17,11 @@ _CONSTRAINTS = ("CONSTRAINT", "PRIMARY", "FOREIGN", "CHECK", "UNIQUE")
 class ColumnCursor(Cursor):
     """Reads `(a BIGINT NOT NULL COMMENT '..', b, CONSTRAINT pk PRIMARY KEY (a) RELY)`."""
 
-    def _table_columns(self) -> tuple[tuple[ColumnDefinition, ...], dict[str, Given]]:
+    def _table_columns(self) -> tuple[tuple[ColumnDefinition, ...], dict[str, ValueText]]:
         """The columns, and the table properties that keep the keys."""
         self._expect("(")
         columns: list[ColumnDefinition] = []
-        keys: dict[str, Given] = {}
+        keys: dict[str, ValueText] = {}
         while True:
             if self._word() in _CONSTRAINTS and self._word(1) not in (",", ")"):
                 self._take_constraint(columns, keys)
@@ -55,7 +55,7 @@ class ColumnCursor(Cursor):
             self._at += 1
         return "" if self._at == start else self._text[self._tokens[start].start : self._tokens[self._at - 1].stop]
 
-    def _take_constraint(self, columns: list[ColumnDefinition], keys: dict[str, Given]) -> None:
+    def _take_constraint(self, columns: list[ColumnDefinition], keys: dict[str, ValueText]) -> None:
         """`[CONSTRAINT name] PRIMARY KEY (columns) ..` or `.. FOREIGN KEY (columns) REFERENCES t [(columns)] ..`"""
         position = self._position()
         name = self._identifier() if self._take("CONSTRAINT") else ""
@@ -80,7 +80,7 @@ class ColumnCursor(Cursor):
         key = CONSTRAINT_PROPERTY + (name or f"{kind.lower()}_key_{len(keys) + 1}")
         if key in keys:
             raise SyntaxProblem(f"The constraint `{name}` is given twice.", position)
-        keys[key] = Given(self._text[self._tokens[start].start : self._tokens[self._at - 1].stop], position)
+        keys[key] = ValueText(self._text[self._tokens[start].start : self._tokens[self._at - 1].stop], position)
 
     def _check_names(self, columns: list[ColumnDefinition], named: tuple[str, ...]) -> None:
         known = {column.name.lower() for column in columns}

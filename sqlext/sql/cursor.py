@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sqlext.errors import Position, SyntaxProblem
-from sqlext.options import Given
+from sqlext.options import ValueText
 from sqlext.sql.statements import Name
 from sqlext.sql.tokens import Token
 
@@ -53,18 +53,18 @@ class Cursor:
         found = f"found `{token.text}`" if token else "the statement ends here"
         return SyntaxProblem(f"{message}; {found}.{hint}", self._position())
 
-    def _timeout(self) -> Given:
+    def _timeout(self) -> ValueText:
         token = self._peek()
         if token is None:
             raise self._problem("Expected a duration, such as 5 minutes")
         position = self._position()
         self._at = len(self._tokens)
-        return Given(unquoted(self._text[token.start : self._tokens[-1].stop]), position)
+        return ValueText(unquoted(self._text[token.start : self._tokens[-1].stop]), position)
 
-    def _properties(self) -> dict[str, Given]:
+    def _properties(self) -> dict[str, ValueText]:
         """`('key' = 'value', a.b-c = 2, ..)`"""
         self._expect("(")
-        found: dict[str, Given] = {}
+        found: dict[str, ValueText] = {}
         while True:
             key, position = self._property_text(("=", ",", ")"))
             self._take("=")
@@ -73,7 +73,7 @@ class Cursor:
                 raise self._problem("Expected 'key' = 'value'")
             if key in found:
                 raise SyntaxProblem(f"The property `{key}` is given twice.", position)
-            found[key] = Given(unquoted(value), value_position)
+            found[key] = ValueText(unquoted(value), value_position)
             if not self._take(","):
                 break
         self._expect(")")

@@ -21,7 +21,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.functions.scalar import AGGREGATES
 from sqlext.quoting import STREAMED
-from sqlext.sql.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, UnsignedRightShift, Verbatim
+from sqlext.sql.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, UnsignedRightShift, VerbatimText
 from sqlext.sql.source_text import freeze, note, origin_of, text_of
 from sqlext.sql.tokens import AFTER_A_TABLE, Token, tokens
 
@@ -96,7 +96,7 @@ class _Parser(DatabricksParser):
             depth += (self._curr.token_type == TokenType.L_PAREN) - (self._curr.token_type == TokenType.R_PAREN)
             self._advance()
         text = self.sql[clauses.start : self._prev.end + 1] if clauses and self._prev.end >= clauses.start else ""
-        argument = TableArgument(this=table, clauses=Verbatim(this=text) if text else None)
+        argument = TableArgument(this=table, clauses=VerbatimText(this=text) if text else None)
         note(argument, first.start, self._prev.end + 1)
         return argument
 
@@ -178,16 +178,16 @@ class _Parser(DatabricksParser):
             self._advance()
         return "".join(taken)
 
-    def _parse_identified(self) -> Verbatim | None:
+    def _parse_identified(self) -> VerbatimText | None:
         """The stream's name in its query's checkpoint; Spark reads it where its names of sources are switched on."""
         first = self._curr
         if not self._match_text_seq("IDENTIFIED", "BY"):
             return None
         if not self._parse_id_var():
             self.raise_error("Expected a name")
-        return Verbatim(this=self.sql[first.start : self._prev.end + 1])
+        return VerbatimText(this=self.sql[first.start : self._prev.end + 1])
 
-    def _parse_watermark(self) -> Verbatim | None:
+    def _parse_watermark(self) -> VerbatimText | None:
         first = self._curr
         if not self._match_text_seq("WATERMARK"):
             return None
@@ -198,7 +198,7 @@ class _Parser(DatabricksParser):
             self.raise_error("Expected DELAY OF")
         if not self._parse_interval():
             self.raise_error("Expected INTERVAL")
-        return Verbatim(this=self.sql[first.start : self._prev.end + 1])
+        return VerbatimText(this=self.sql[first.start : self._prev.end + 1])
 
     def _parse_query_modifiers(self, this: Any) -> Any:
         this = super()._parse_query_modifiers(this)
@@ -297,7 +297,7 @@ _OUR_NODES: dict[type, Callable[[_Generator, Any], str]] = {
     HintCall: lambda _, hint: hint.args["source"],
     TableArgument: _Generator.render_table_argument,
     UnsignedRightShift: lambda sql, shift: sql.binary(shift, ">>>"),
-    Verbatim: lambda _, text: text.this,
+    VerbatimText: lambda _, text: text.this,
 }
 
 

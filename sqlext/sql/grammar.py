@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sqlext.errors import Position, SyntaxProblem, UnreadableQuery, UnsupportedError, did_you_mean
-from sqlext.options import Given, is_option_key
+from sqlext.options import ValueText, is_option_key
 from sqlext.plan.job_graph import FLOW_PROPERTY, TableDefinition
 from sqlext.sql import dialect, end_of_stream
 from sqlext.sql.column_grammar import ColumnCursor
@@ -109,7 +109,7 @@ class _Head(ColumnCursor):
         target = self._target() if head else ()
         return BoundedStatement(head, target, query, self._properties_before(at) if verb in ("CREATE", "REPLACE") else {})
 
-    def _properties_before(self, stop: int) -> dict[str, Given]:
+    def _properties_before(self, stop: int) -> dict[str, ValueText]:
         """What TBLPROPERTIES gives, if it stands before a query."""
         words = [token.upper for token in self._tokens[self._at : stop]]
         if "TBLPROPERTIES" not in words:
@@ -355,7 +355,7 @@ class _Head(ColumnCursor):
                 break
         self._expect(")")
 
-    def _table_properties(self) -> dict[str, Given]:
+    def _table_properties(self) -> dict[str, ValueText]:
         """Those of a streaming table."""
         found = self._properties()
         for key, given in found.items():

@@ -9,9 +9,9 @@ class Stream(exp.Expression):
     """`STREAM t [WITH (key = value, ..)] [IDENTIFIED BY name] [WATERMARK expr DELAY OF interval] [AS alias]`;
     `t` may be a call, as of `read_kafka`.
 
-    Args: `this` the table, `options` a list of `StreamOption`, `identified` and `watermark` a `Verbatim`, `alias` a TableAlias,
-    `is_bounded` whether what it holds now is read, and no more: Spark then reads it as a table; `is_call` whether Spark gets it
-    as a call of the function's twin that gives a stream.
+    Args: `this` the table, `options` a list of `StreamOption`, `identified` and `watermark` a `VerbatimText`, `alias` a
+    TableAlias, `is_bounded` whether what it holds now is read, and no more: Spark then reads it as a table; `is_call` whether
+    Spark gets it as a call of the function's twin that gives a stream.
     """
 
     arg_types = {  # noqa: RUF012  # sqlglot's own form
@@ -57,7 +57,7 @@ class HintCall(exp.Expression):
     arg_types = {"this": True, "arguments": False, "source": True}  # noqa: RUF012
 
 
-class Verbatim(exp.Expression):
+class VerbatimText(exp.Expression):
     """Text that nothing looks into."""
 
     arg_types = {"this": True}  # noqa: RUF012
@@ -70,7 +70,7 @@ class UnsignedRightShift(exp.Expression, exp.Binary):
 class TableArgument(exp.Expression):
     """`TABLE(query)` among a table function's arguments.
 
-    Args: `this` the query or table, `clauses` a `Verbatim` of PARTITION BY and ORDER BY.
+    Args: `this` the query or table, `clauses` a `VerbatimText` of PARTITION BY and ORDER BY.
     """
 
     arg_types = {"this": True, "clauses": False}  # noqa: RUF012

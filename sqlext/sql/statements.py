@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from sqlext.errors import Position
-from sqlext.options import Given
+from sqlext.options import ValueText
 from sqlext.plan.job_graph import TableDefinition
 
 Name = tuple[str, ...]
@@ -86,7 +86,7 @@ class BoundedStatement:
     head: str
     target: Name
     query: Query
-    properties: Mapping[str, Given] = field(default_factory=dict)
+    properties: Mapping[str, ValueText] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class FlowCommand:
     verb: str
     name: Name
     if_exists: bool = False
-    timeout: Given | None = None
+    timeout: ValueText | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class RefreshStreamingTable:
 @dataclass(frozen=True)
 class AlterFlow:
     name: Name
-    settings: Mapping[str, Given]
+    settings: Mapping[str, ValueText]
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class AlterStreamingTable:
     """
 
     name: Name
-    settings: Mapping[str, Given]
+    settings: Mapping[str, ValueText]
     sql: str
     position: Position | None = None
 

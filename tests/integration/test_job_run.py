@@ -15,7 +15,7 @@ from sqlext.errors import JobError
 from sqlext.execution.jobs import division
 from sqlext.execution.jobs.events import JobEvent
 from sqlext.execution.jobs.execution_graph import ExecutionVertex, VertexKind
-from sqlext.execution.jobs.fragments import Cut, cut
+from sqlext.execution.jobs.fragments import FragmentedPlan, cut
 from sqlext.execution.jobs.run import JobRun, RunSettings, prepare
 from sqlext.spark import jvm, sorted_plan
 from sqlext.spark.storage import HadoopPath
@@ -56,7 +56,7 @@ class Job:
         run.run()
         return run
 
-    def cut(self, own: SparkSession, frame: DataFrame) -> Cut:
+    def cut(self, own: SparkSession, frame: DataFrame) -> FragmentedPlan:
         return cut(own, frame._jdf.queryExecution().analyzed())
 
     def table(self, vertex: int) -> Path:

@@ -31,7 +31,7 @@ class Workshop:
 
     @property
     def installed(self) -> Any:
-        return sqlext_session._installed[self.spark.sparkContext.applicationId]
+        return sqlext_session._installations[self.spark.sparkContext.applicationId]
 
     @property
     def host(self) -> FlowHost:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from sqlext.execution.backlog.pacer import BacklogSettings, BatchTaken, Pacer, SourceLook
+from sqlext.execution.backlog.pacer import BacklogBatch, BacklogSettings, Pacer, SourceLook
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.plan.flow_spec import OperatorSpec
@@ -45,7 +45,7 @@ def test_any_running_source_puts_the_flow_in_backlog() -> None:
 def test_the_shortest_interval_of_the_sources_in_backlog_counts() -> None:
     one = pacer(a=BacklogSettings(timedelta(), None), b=BacklogSettings(HALF_HOUR, None), c=BacklogSettings(BASE, None))
     one.see({"a": HISTORY, "b": HISTORY})
-    one.note_batch(BatchTaken(1.0, 1.0, 7200.0))
+    one.note_batch(BacklogBatch(1.0, 1.0, 7200.0))
     assert one.pace.size == 0.25
     one.see({"a": HISTORY})
     assert one.pace.size is None
@@ -96,7 +96,7 @@ def test_a_micro_batch_grows_to_the_interval() -> None:
     sizes = []
     for _ in range(5):
         size = one.pace.size or 0
-        one.note_batch(BatchTaken(size, 1.0, 2.0 * size))  # two seconds for each first limit
+        one.note_batch(BacklogBatch(size, 1.0, 2.0 * size))  # two seconds for each first limit
         sizes.append(one.pace.size)
     assert sizes == [8.0, 64.0, 512.0, 900.0, 900.0]
 
@@ -104,7 +104,7 @@ def test_a_micro_batch_grows_to_the_interval() -> None:
 def test_a_micro_batch_that_takes_too_long_is_followed_by_a_smaller_one() -> None:
     one = pacer(orders=BacklogSettings(HALF_HOUR, None))
     one.see({"orders": HISTORY})
-    one.note_batch(BatchTaken(100.0, 1.0, 3600.0))
+    one.note_batch(BacklogBatch(100.0, 1.0, 3600.0))
     assert one.pace.size == 50.0
 
 
@@ -112,14 +112,14 @@ def test_a_micro_batch_that_takes_too_long_is_followed_by_a_smaller_one() -> Non
 def test_only_a_full_micro_batch_tells_how_large_one_may_be(fill: float | None, size: float) -> None:
     one = pacer(orders=BacklogSettings(HALF_HOUR, None))
     one.see({"orders": HISTORY})
-    one.note_batch(BatchTaken(1.0, fill, 1.0))
+    one.note_batch(BacklogBatch(1.0, fill, 1.0))
     assert one.pace.size == size
 
 
 def test_without_checkpoints_in_backlog_nothing_is_sized() -> None:
     one = pacer(orders=BacklogSettings(timedelta(), None))
     one.see({"orders": HISTORY})
-    one.note_batch(BatchTaken(1.0, 1.0, 1.0))
+    one.note_batch(BacklogBatch(1.0, 1.0, 1.0))
     assert one.pace == Pace(Phase.BACKLOG)
 
 

@@ -29,10 +29,10 @@ from sqlext.options import (
     SNAPSHOT_MIN_PAUSE,
     SORTED_SHUFFLES,
     STATE_BACKEND,
-    Given,
     Level,
     Option,
     Options,
+    ValueText,
     is_option_key,
     option,
     parse,
@@ -53,11 +53,11 @@ def duration(text: str) -> timedelta:
 
 def resolved(levels: Mapping[Level, Mapping[Option[Any], str]]) -> Options:
     """`resolve` with options and plain texts."""
-    texts = {level: {each.key: Given(text) for each, text in pairs.items()} for level, pairs in levels.items()}
+    texts = {level: {each.key: ValueText(text) for each, text in pairs.items()} for level, pairs in levels.items()}
     return resolve(texts, duration)
 
 
-def refusal(levels: Mapping[Level, Mapping[str, Given]]) -> OptionError:
+def refusal(levels: Mapping[Level, Mapping[str, ValueText]]) -> OptionError:
     with pytest.raises(OptionError) as caught:
         resolve(levels, duration)
     return caught.value
@@ -89,7 +89,7 @@ def test_every_default_is_the_one_documented() -> None:
 
 @pytest.mark.parametrize("each", OPTIONS.values(), ids=OPTIONS)
 def test_the_default_as_shown_reads_back_as_the_default(each: Option[Any]) -> None:
-    assert parse(each, Given(each.default_text), duration) == each.default
+    assert parse(each, ValueText(each.default_text), duration) == each.default
 
 
 @pytest.mark.parametrize("each", OPTIONS.values(), ids=OPTIONS)
@@ -172,28 +172,28 @@ def test_an_unknown_key_near_nothing_is_refused_with_the_whole_list() -> None:
 
 @pytest.mark.parametrize("text", ["2 min", " 2 minutes ", "INTERVAL 2 MINUTES", "120 s"])
 def test_a_duration_is_what_the_parser_reads(text: str) -> None:
-    assert parse(FLUSH_MAX_INTERVAL, Given(text), duration) == timedelta(minutes=2)
+    assert parse(FLUSH_MAX_INTERVAL, ValueText(text), duration) == timedelta(minutes=2)
 
 
 def test_a_plain_zero_is_a_duration() -> None:
-    assert parse(CHECKPOINT_INTERVAL_DURING_BACKLOG, Given("0"), duration) == timedelta(0)
+    assert parse(CHECKPOINT_INTERVAL_DURING_BACKLOG, ValueText("0"), duration) == timedelta(0)
 
 
 @pytest.mark.parametrize("text", ["null", "NULL", " Null ", "", "  "])
 def test_null_and_nothing_mean_none_where_the_default_is_none(text: str) -> None:
-    assert parse(FLUSH_MAX_INTERVAL, Given(text), duration) is None
+    assert parse(FLUSH_MAX_INTERVAL, ValueText(text), duration) is None
 
 
 @pytest.mark.parametrize("text", ["null", ""])
 @pytest.mark.parametrize("each", [each for each in OPTIONS.values() if each.default is not None], ids=lambda o: o.key)
 def test_null_and_nothing_are_refused_where_there_is_a_default(each: Option[Any], text: str) -> None:
     with pytest.raises(OptionError, match=f"`{each.key}` cannot be `{text}`"):
-        parse(each, Given(text), duration)
+        parse(each, ValueText(text), duration)
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("FALSE", False), (" True ", True)])
 def test_booleans(text: str, value: bool) -> None:
-    assert parse(SORTED_SHUFFLES, Given(text), duration) is value
+    assert parse(SORTED_SHUFFLES, ValueText(text), duration) is value
 
 
 @pytest.mark.parametrize(
@@ -211,17 +211,17 @@ def test_booleans(text: str, value: bool) -> None:
     ],
 )
 def test_sizes_are_bytes_in_powers_of_1024(text: str, size: int) -> None:
-    assert parse(JOB_EVENT_WRITE_BUFFER, Given(text), duration) == size
+    assert parse(JOB_EVENT_WRITE_BUFFER, ValueText(text), duration) == size
 
 
 def test_choices_match_whatever_their_case_and_come_back_as_documented() -> None:
-    assert parse(RUNTIME_MODE, Given("batch"), duration) == "BATCH"
-    assert parse(STATE_BACKEND, Given("RocksDB"), duration) == "rocksdb"
+    assert parse(RUNTIME_MODE, ValueText("batch"), duration) == "BATCH"
+    assert parse(STATE_BACKEND, ValueText("RocksDB"), duration) == "rocksdb"
 
 
 def test_a_string_is_any_text() -> None:
     free = Option("execution.note", "string", "", 365, "a note")
-    assert parse(free, Given(" as it is "), duration) == "as it is"
+    assert parse(free, ValueText(" as it is "), duration) == "as it is"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_string_is_any_text() -> None:
 def test_a_bad_value_is_refused_with_what_is_allowed(each: Option[Any], text: str, allowed: str) -> None:
     place = Position(1, 9, 8, 12)
     with pytest.raises(OptionError) as caught:
-        parse(each, Given(text, place), duration)
+        parse(each, ValueText(text, place), duration)
     assert f"`{each.key}` cannot be `{text}`" in caught.value.message
     assert f"Give {allowed}" in caught.value.message
     assert caught.value.position == place
@@ -253,7 +253,7 @@ def test_a_bad_value_is_refused_with_what_is_allowed(each: Option[Any], text: st
 
 def test_a_bad_duration_is_refused_with_the_parsers_reason_and_examples() -> None:
     with pytest.raises(OptionError) as caught:
-        parse(PREVIOUS_WORKER_TIMEOUT, Given("soon"), duration)
+        parse(PREVIOUS_WORKER_TIMEOUT, ValueText("soon"), duration)
     assert str(caught.value) == (
         "`execution.batch.job-recovery.previous-worker.recovery.timeout` cannot be `soon` (no duration in 'soon'). "
         "Give a duration of 0 or more, for example `2 min`, `INTERVAL 2 MINUTES`, `PT2M`, `0`."
@@ -262,7 +262,7 @@ def test_a_bad_duration_is_refused_with_the_parsers_reason_and_examples() -> Non
 
 def test_a_flush_interval_of_zero_is_refused_with_the_way_to_switch_buffering_off() -> None:
     with pytest.raises(OptionError, match=r"longer than 0, .*`PT2M`; or `null`: no buffering, one commit per micro-batch"):
-        parse(FLUSH_MAX_INTERVAL, Given("0"), duration)
+        parse(FLUSH_MAX_INTERVAL, ValueText("0"), duration)
 
 
 # Precedence
@@ -315,10 +315,10 @@ def test_rows_show_what_was_given_as_written_and_where() -> None:
 
 
 def test_given_at_a_level_is_by_main_key_even_where_it_lost() -> None:
-    lost = Given("true", Position(1, 2, 1, 5))
+    lost = ValueText("true", Position(1, 2, 1, 5))
     options = resolve(
         {
-            Level.HINT: {"execution.flush.memory-buffer-only": Given("false")},
+            Level.HINT: {"execution.flush.memory-buffer-only": ValueText("false")},
             Level.PROPERTY: {"Execution.Flush.Cache-Only": lost},
         },
         duration,
@@ -331,7 +331,7 @@ def test_given_at_a_level_is_by_main_key_even_where_it_lost() -> None:
 
 
 def test_a_mistake_is_refused_even_where_a_higher_level_hides_it() -> None:
-    bad, good = Given("soon"), Given("2 min")
+    bad, good = ValueText("soon"), ValueText("2 min")
     key = FLUSH_MAX_INTERVAL.key
     assert "`execution.flush.max-interval` (SET) cannot be `soon`" in str(
         refusal({Level.HINT: {key: good}, Level.SESSION: {key: bad}})
@@ -339,14 +339,14 @@ def test_a_mistake_is_refused_even_where_a_higher_level_hides_it() -> None:
 
 
 def test_a_message_names_a_hint_by_its_own_name_and_a_conf_with_its_prefix() -> None:
-    bad = {FLUSH_MAX_INTERVAL.key: Given("soon")}
+    bad = {FLUSH_MAX_INTERVAL.key: ValueText("soon")}
     assert str(refusal({Level.HINT: bad})).startswith("`FLUSH_INTERVAL` (hint) cannot be `soon`")
     assert str(refusal({Level.CONF: bad})).startswith("`spark.sqlext.execution.flush.max-interval` (SparkConf) cannot")
 
 
 def test_an_unknown_key_is_refused_wherever_it_is_given() -> None:
     place = Position(2, 5, 30, 50)
-    error = refusal({Level.WITH: {"backlog.lag-treshold": Given("5 min", place)}})
+    error = refusal({Level.WITH: {"backlog.lag-treshold": ValueText("5 min", place)}})
     assert "Did you mean `backlog.lag-threshold`?" in error.message
     assert error.position == place
 
@@ -356,8 +356,8 @@ def test_a_key_and_its_alias_that_disagree_are_refused_with_both_names() -> None
     error = refusal(
         {
             Level.PROPERTY: {
-                "execution.flush.memory-buffer-only": Given("true"),
-                "execution.flush.cache-only": Given("false", place),
+                "execution.flush.memory-buffer-only": ValueText("true"),
+                "execution.flush.cache-only": ValueText("false", place),
             }
         }
     )
@@ -369,15 +369,15 @@ def test_a_key_and_its_alias_that_disagree_are_refused_with_both_names() -> None
 
 
 def test_a_key_and_its_alias_may_say_the_same_in_other_words() -> None:
-    same = {SNAPSHOT_MIN_PAUSE.key: Given("2 min"), SNAPSHOT_MIN_PAUSE.aliases[0]: Given("120 s")}
+    same = {SNAPSHOT_MIN_PAUSE.key: ValueText("2 min"), SNAPSHOT_MIN_PAUSE.aliases[0]: ValueText("120 s")}
     assert resolve({Level.SESSION: same}, duration)[SNAPSHOT_MIN_PAUSE] == timedelta(minutes=2)
 
 
 def test_a_key_and_its_alias_at_two_levels_follow_precedence() -> None:
     options = resolve(
         {
-            Level.WITH: {"execution.flush.cache-only": Given("true")},
-            Level.SESSION: {"execution.flush.memory-buffer-only": Given("false")},
+            Level.WITH: {"execution.flush.cache-only": ValueText("true")},
+            Level.SESSION: {"execution.flush.memory-buffer-only": ValueText("false")},
         },
         duration,
     )
@@ -397,8 +397,8 @@ def test_without_a_base_interval_any_interval_during_backlog_is_fine() -> None:
 def test_an_interval_during_backlog_below_the_base_interval_is_refused_with_both_values_and_places() -> None:
     error = refusal(
         {
-            Level.HINT: {CHECKPOINT_INTERVAL_DURING_BACKLOG.key: Given("10 s", Position(4, 12, 90, 96))},
-            Level.PROPERTY: {CHECKPOINT_INTERVAL.key: Given("30 s", Position(2, 3, 20, 26))},
+            Level.HINT: {CHECKPOINT_INTERVAL_DURING_BACKLOG.key: ValueText("10 s", Position(4, 12, 90, 96))},
+            Level.PROPERTY: {CHECKPOINT_INTERVAL.key: ValueText("30 s", Position(2, 3, 20, 26))},
         }
     )
     assert str(error) == (
@@ -412,8 +412,8 @@ def test_the_base_intervals_place_stands_in_when_the_other_has_none() -> None:
     base = Position(2, 3, 20, 26)
     error = refusal(
         {
-            Level.SESSION: {CHECKPOINT_INTERVAL_DURING_BACKLOG.key: Given("10 s")},
-            Level.PROPERTY: {CHECKPOINT_INTERVAL.key: Given("30 s", base)},
+            Level.SESSION: {CHECKPOINT_INTERVAL_DURING_BACKLOG.key: ValueText("10 s")},
+            Level.PROPERTY: {CHECKPOINT_INTERVAL.key: ValueText("30 s", base)},
         }
     )
     assert error.position == base

@@ -10,7 +10,7 @@ from sqlglot import exp
 from sqlext.errors import OptionError, SqlextError, UnsupportedError
 from sqlext.execution.flows.creation import sources_of
 from sqlext.functions.scalar import FUNCTIONS, PythonFunction
-from sqlext.options import Given, Level, resolve, texts_by_level
+from sqlext.options import Level, ValueText, resolve, texts_by_level
 from sqlext.plan.explain import explain_flow
 from sqlext.plan.job_graph import FlowPlan, JobGraph, Key, MaintainedAggregate, OperatorAttributes, OutputMode, Stage
 from sqlext.planner.graph_builder import GraphBuilder
@@ -502,7 +502,7 @@ def test_explain_of_a_buffered_aggregate() -> None:
         "SELECT /*+ FLUSH_INTERVAL('2 min') */ k, count(*) AS n\nFROM STREAM hits AS v JOIN d USING (k)\n"
         "WHERE v.ok GROUP BY k HAVING n > 1"
     )
-    options = resolve({Level.HINT: found.hints, Level.SESSION: {BACKLOG: Given("30 min")}}, duration)
+    options = resolve({Level.HINT: found.hints, Level.SESSION: {BACKLOG: ValueText("30 min")}}, duration)
     qualifies = "COALESCE((count(*)) > 1, FALSE) AS __sqlext_qualifies"
     assert (
         "\n".join(explain_flow(found, options, "db.top"))
@@ -588,7 +588,7 @@ def test_explain_says_that_an_aggregate_is_not_buffered_without_an_interval() ->
 
 
 def test_explain_passes_warnings_on() -> None:
-    options = resolve({Level.SESSION: {"execution.flush.memory-buffer-only": Given("true")}}, duration)
+    options = resolve({Level.SESSION: {"execution.flush.memory-buffer-only": ValueText("true")}}, duration)
     lines = explain_flow(plan("SELECT count(*) AS n FROM STREAM t"), options, "x")
     assert any(line.startswith("warning: `execution.flush.memory-buffer-only` (SET) buffers nothing") for line in lines)
 
@@ -691,7 +691,7 @@ def test_two_aggregates_and_what_is_above_are_one_graph() -> None:
 
 def test_explain_of_a_query_above_an_aggregate() -> None:
     found = plan("SELECT page, count(*) AS views FROM STREAM hits GROUP BY page ORDER BY views DESC LIMIT 1")
-    options = resolve({Level.SESSION: {FLUSH: Given("2 min")}}, duration)
+    options = resolve({Level.SESSION: {FLUSH: ValueText("2 min")}}, duration)
     assert (
         "\n".join(explain_flow(found, options, "top_page"))
         == """\

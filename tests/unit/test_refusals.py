@@ -8,7 +8,7 @@ import pytest
 
 from sqlext.errors import SqlextError, UnsupportedError
 from sqlext.functions.scalar import FUNCTIONS, PythonFunction
-from sqlext.options import Given, Level, resolve
+from sqlext.options import Level, ValueText, resolve
 from sqlext.plan.explain import explain_flow
 from sqlext.plan.job_graph import FlowPlan
 from sqlext.planner.planner import plan_flow
@@ -153,5 +153,5 @@ REGISTERED = "Not buffered, one commit a micro-batch: the function newest is reg
     ],
 )
 def test_explain_says_why_rows_are_not_buffered(query: str, reason: str) -> None:
-    options = resolve({Level.HINT: {"execution.flush.max-interval": Given("2 min")}}, lambda _: timedelta(minutes=2))
+    options = resolve({Level.HINT: {"execution.flush.max-interval": ValueText("2 min")}}, lambda _: timedelta(minutes=2))
     assert reason in explain_flow(plan(query), options, "x")

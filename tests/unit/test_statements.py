@@ -8,7 +8,7 @@ import pytest
 from sqlglot import exp
 
 from sqlext.errors import Position, SqlextError, SyntaxProblem, UnreadableQuery, UnsupportedError
-from sqlext.options import Given
+from sqlext.options import ValueText
 from sqlext.plan.job_graph import TableDefinition
 from sqlext.sql.grammar import parse
 from sqlext.sql.statements import (
@@ -44,9 +44,9 @@ def place(text: str, part: str, nth: int = 0) -> Position:
     return Position.of(text, start, start + len(part))
 
 
-def given(text: str, part: str, value: str | None = None, nth: int = 0) -> Given:
+def given(text: str, part: str, value: str | None = None, nth: int = 0) -> ValueText:
     """A value as written at `part`; `value` when it is quoted there."""
-    return Given(part if value is None else value, place(text, part, nth))
+    return ValueText(part if value is None else value, place(text, part, nth))
 
 
 def problem(text: str) -> SqlextError:

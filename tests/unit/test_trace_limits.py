@@ -12,7 +12,7 @@ from sqlglot import exp
 from starlette.testclient import TestClient
 
 from sqlext.errors import UnsupportedError
-from sqlext.options import Given, Level
+from sqlext.options import Level, ValueText
 from sqlext.page import render
 from sqlext.page.app import PageApp
 from sqlext.page.snapshot import Trace
@@ -142,7 +142,9 @@ def test_what_is_wrong_is_told_from_there(tracer: Tracer) -> None:
 
 
 def test_the_session_s_options_and_the_rules_of_users_count(tracer: Tracer) -> None:
-    set_by_session = SessionOptions({Level.SESSION: {"execution.flush.max-interval": Given("3 min")}, Level.CONF: {}}, minutes)
+    set_by_session = SessionOptions(
+        {Level.SESSION: {"execution.flush.max-interval": ValueText("3 min")}, Level.CONF: {}}, minutes
+    )
     assert "execution.flush.max-interval = 3 min" in "".join(s.text for s in tracer.trace(COUNT, set_by_session).sections)
 
     def without_filters(tree: exp.Query) -> exp.Query:

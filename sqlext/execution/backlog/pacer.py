@@ -83,7 +83,7 @@ class SourceBacklog:
 
 
 @dataclass(frozen=True)
-class BatchTaken:
+class BacklogBatch:
     """A micro-batch that was taken in backlog.
 
     Attributes:
@@ -115,7 +115,7 @@ class Pacer:
         for name, source in self.sources.items():
             source.see(looks.get(name, SourceLook()), is_first)
 
-    def note_batch(self, taken: BatchTaken) -> None:
+    def note_batch(self, taken: BacklogBatch) -> None:
         """Size the next micro-batch by the throughput of one, so that it takes about the interval."""
         wanted = self._backlog_interval().total_seconds()
         if not wanted or (taken.fill is not None and taken.fill < IS_FULL):

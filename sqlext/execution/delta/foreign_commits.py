@@ -35,7 +35,7 @@ class ForeignCommit:
 
 
 @dataclass(frozen=True)
-class Found:
+class ForeignHistory:
     """What the log tells of others.
 
     Attributes:
@@ -60,22 +60,26 @@ class ForeignCommits:
         self._location = location
         self._flow_id = flow_id
 
-    def since_own(self, version: int) -> Found:
+    def since_own(self, version: int) -> ForeignHistory:
         """Commits up to `version` that the flow's last one was not made of, or since the table was made."""
         found: list[ForeignCommit] = []
         while version >= 0:
             commit = actions(self._spark, self._location, version)
             if commit is None:
-                return Found(tuple(found), is_all=False)
+                return ForeignHistory(tuple(found), is_all=False)
             said = _said(commit)
             if said.get("flow_id") == self._flow_id:
                 read, epoch = said.get("read_version"), said.get("epoch")
-                return Found((*found, *self._between(read, version, epoch))) if isinstance(read, int) else Found(tuple(found))
+                return (
+                    ForeignHistory((*found, *self._between(read, version, epoch)))
+                    if isinstance(read, int)
+                    else ForeignHistory(tuple(found))
+                )
             if _is_making(commit):
                 break
             found += _changes(version, commit)
             version -= 1
-        return Found(tuple(found))
+        return ForeignHistory(tuple(found))
 
     def after(self, version: int, epoch: int) -> tuple[ForeignCommit, ...]:
         """Commits after `version`, but for those of the flow's driver with this epoch."""
@@ -102,7 +106,7 @@ def refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, version: int) -> 
     """
     location = spec.target_location
     if last_transaction(spark, location, spec.id, version) is None:
-        found, most = Found(()), 0
+        found, most = ForeignHistory(()), 0
     else:
         found = ForeignCommits(spark, location, spec.id).since_own(version)
         most = 0 if any(each.adds_rows for each in found.commits) else 1

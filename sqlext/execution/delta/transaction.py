@@ -40,7 +40,7 @@ class KnownFiles:
 
 
 @dataclass(frozen=True)
-class Said:
+class CommitIdentity:
     """What a commit says of itself.
 
     Attributes:
@@ -107,7 +107,7 @@ class TableTransaction:
         seq = scala_seq(self._spark, [*files])
         return DataFrame(self._log.createDataFrame(self._snapshot, seq, False, self._none), self._spark)
 
-    def write_whole(self, rows: DataFrame, said: Said) -> KnownFiles:
+    def write_whole(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
         """Let the table hold these rows and no others.
 
         Raises:
@@ -120,10 +120,10 @@ class TableTransaction:
         with active(self._spark):
             added = items_of(self._transaction.writeFiles(rows._jdf))
             removed = [file.removeWithTimestamp(now, True) for file in self._files.values()]
-            version = self._commit([*added, *removed], operation, said)
+            version = self._commit([*added, *removed], operation, identity)
         return KnownFiles(version, {str(file.path()): file for file in added})
 
-    def replace(self, places: DataFrame, rows: DataFrame, said: Said) -> KnownFiles:
+    def replace(self, places: DataFrame, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
         """Take rows out of the table, and put others in.
 
         Args:
@@ -139,7 +139,7 @@ class TableTransaction:
         with active(self._spark):
             added = items_of(self._transaction.writeFiles(rows._jdf))
             removed, marked, gone = self._without(places)
-            version = self._commit([*added, *removed, *marked], operation, said)
+            version = self._commit([*added, *removed, *marked], operation, identity)
         left = {path: file for path, file in self._files.items() if path not in gone}
         return KnownFiles(version, left | {str(file.path()): file for file in (*marked, *added)})
 
@@ -174,11 +174,11 @@ class TableTransaction:
             removed.append(both._2())
         return removed, marked, gone
 
-    def _commit(self, actions: Sequence[Any], operation: Any, said: Said) -> int:
+    def _commit(self, actions: Sequence[Any], operation: Any, identity: CommitIdentity) -> int:
         done = self._java.org.apache.spark.sql.delta.actions.SetTransaction(
-            said.app_id, said.app_version, self._some(int(time.time() * 1000))
+            identity.app_id, identity.app_version, self._some(int(time.time() * 1000))
         )
-        with session_settings(self._spark, {USER_METADATA: said.metadata, _METRICS: "false"}):
+        with session_settings(self._spark, {USER_METADATA: identity.metadata, _METRICS: "false"}):
             return int(self._transaction.commit(scala_seq(self._spark, [*actions, done]), operation))
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from sqlext.clock import Clock
 from sqlext.errors import SqlextError
-from sqlext.execution.backlog.pacer import BacklogSettings, BatchTaken, Pacer, SourceLook
+from sqlext.execution.backlog.pacer import BacklogBatch, BacklogSettings, Pacer, SourceLook
 from sqlext.execution.backlog.readers import SourceReader, reader_of
 from sqlext.execution.backlog.status import BacklogStatus, SourceBacklogStatus, Switch, because
 from sqlext.execution.delta.target import SPARK_ERRORS
@@ -155,7 +155,7 @@ class BacklogController:
             if taken_at.phase is Phase.BACKLOG and taken_at.size is not None:
                 fills = [self._fill(source, before[source.name], taken_at.size, seconds) for source in mine]
                 known = [fill for fill in fills if fill is not None]
-                self._pacer.note_batch(BatchTaken(taken_at.size, max(known) if known else None, seconds))
+                self._pacer.note_batch(BacklogBatch(taken_at.size, max(known) if known else None, seconds))
             self._apply()
         return has_switched
 

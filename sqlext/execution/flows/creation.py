@@ -23,14 +23,14 @@ from sqlext.execution.flows.registry import FlowRecord, Records, without_case
 from sqlext.execution.flows.state_choice import check_sessions, with_state
 from sqlext.execution.state.mergeable import MergeableAggregate, is_by_session
 from sqlext.execution.streaming import queries
-from sqlext.execution.streaming.queries import Analysed
+from sqlext.execution.streaming.queries import QueryAnalysis
 from sqlext.options import (
     BACKLOG_LAG_THRESHOLD,
     CHECKPOINT_INTERVAL_DURING_BACKLOG,
     PER_SOURCE,
-    Given,
     Level,
     Options,
+    ValueText,
     resolve,
     texts_by_level,
 )
@@ -90,18 +90,18 @@ class FlowRequest:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class FlowChecks:
     """What the checks of a flow have found out, so that it is found out once.
 
     Attributes:
-        analysed: its queries.
+        analysis: its queries.
         states: of each streaming query, as `state_of` gives it.
         durable: of each, as `queries.durable_because` gives it.
         table: the target, if it is there and the flow is to write into it.
         columns: of the query and that table.
     """
 
-    analysed: Analysed
+    analysis: QueryAnalysis
     states: tuple[tuple[MergeableAggregate | None, str], ...]
     durable: tuple[str, ...]
     table: target.Target | None = None
@@ -141,7 +141,7 @@ def check_free(records: Records, name: tuple[str, ...], table: tuple[str, ...], 
             )
 
 
-def check_query(session: SparkSession, plan: FlowPlan, records: Records, options: Options) -> Analysed:
+def check_query(session: SparkSession, plan: FlowPlan, records: Records, options: Options) -> QueryAnalysis:
     """Analyse a flow's queries.
 
     Args:
@@ -160,8 +160,8 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records, options
                 "would see only appends and fail at the first change. Read its change feed: set delta.enableChangeDataFeed "
                 "on it and make a streaming view over readStream with readChangeFeed, or query the table without STREAM."
             )
-    analysed = queries.analyse(session, plan)
-    for frame in analysed.streams:
+    analysis = queries.analyse(session, plan)
+    for frame in analysis.streams:
         if not frame.isStreaming:
             raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
         if is_by_session(frame):
@@ -171,20 +171,20 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records, options
             jvm.check_subqueries(frame)
         if plan.output_mode is OutputMode.UPDATE:
             grouping_columns(frame)  # refuses a key that is not shown
-    queries.check_types(session, plan, analysed)
-    return analysed
+    queries.check_types(session, plan, analysis)
+    return analysis
 
 
-def check_definition(request: FlowRequest, analysed: Analysed) -> None:
+def check_definition(request: FlowRequest, analysis: QueryAnalysis) -> None:
     """Before anything is touched, see whether a streaming table's table can have the query's columns; SchemaError if not."""
     if request.definition is None:
         return
-    output = analysed.output.drop(QUALIFIES)
+    output = analysis.output.drop(QUALIFIES)
     if request.definition.columns:
         _refuse_names_of_one_spelling(output.columns)
     target.check_names([column.name for column in request.definition.columns] or output.columns, request.properties)
     has_key = request.plan.output_mode is OutputMode.UPDATE and not request.plan.above
-    key = grouping_columns(analysed.streams[0]) if has_key else ()
+    key = grouping_columns(analysis.streams[0]) if has_key else ()
     target.check_column_list(output, request.definition.columns, key)
 
 
@@ -273,28 +273,28 @@ def _operator(operator: Operator) -> OperatorSpec:
     return OperatorSpec(operator.kind, operator.detail, operator.inputs, stream)
 
 
-def _own(source: Source) -> dict[Level, dict[str, Given]]:
+def _own(source: Source) -> dict[Level, dict[str, ValueText]]:
     """The options that are this stream's alone."""
     return {level: {k: v for k, v in values.items() if k in PER_SOURCE} for level, values in source.options.items()}
 
 
-def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, prepared: Prepared, home: HadoopPath) -> FlowSpec:
+def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, checks: FlowChecks, home: HadoopPath) -> FlowSpec:
     """Make the flow's tables, and complete its record.
 
     Args:
         home: the flow's folder; maintained aggregates lie there, and partial results.
     """
-    table, columns = prepared.table, prepared.columns
+    table, columns = checks.table, checks.columns
     if table is None:
         if request.definition is None:
             raise AssertionError("only a streaming table has no table before its flow")
         properties = {**request.properties, FLOW_PROPERTY: spec.id}
-        output = prepared.analysed.output.drop(QUALIFIES).schema
+        output = checks.analysis.output.drop(QUALIFIES).schema
         table = target.create(session, spec.target, output, request.definition, properties, request.replace)
         pairs = zip(output.names, table.columns.items(), strict=True)
         columns = tuple(Column(name, column, kind) for name, (column, kind) in pairs)
     lost = set() if request.plan.above else {*lossy(session, table.location, columns)}
-    each = zip(request.plan.queries, prepared.analysed.streams, prepared.durable, prepared.states, strict=True)
+    each = zip(request.plan.queries, checks.analysis.streams, checks.durable, checks.states, strict=True)
     streams = tuple(
         with_state(
             _stream(session, request.plan, query, frame, columns, durable, target.home_of(home, query.name)),

@@ -97,16 +97,16 @@ class FlowMaker:
         own = sessions.session_for(session, request.plan.references)
         reserved = reserve(own, request, full_name, name, replaced)
         lags = any(each.interval is not None for each in backlog_of(self._spark, reserved).values())
-        prepared = prepare(own, request, name, records, options, no_delta_state(options, bool(reserved.hybrids) or lags))
+        checks = prepare(own, request, name, records, options, no_delta_state(options, bool(reserved.hybrids) or lags))
         home = self._home.child("flows", reserved.id)
         if reserved.replaces_table:
-            try_table(own, request, prepared, home)
+            try_table(own, request, checks, home)
         self._lease.beat()
         self._registry.append(partial(self._reserved, reserved, replaced))
         was_running = flow is not None and flow.is_running
         try:
             self._flows.end(flow)
-            spec = with_table(own, reserved, request, prepared, home)
+            spec = with_table(own, reserved, request, checks, home)
             self._flows.run(spec, own, options)
             if canceled is not None and canceled.is_set():
                 raise StatementCanceledError("The statement was canceled.")

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.flows.creation import (
+    FlowChecks,
     FlowRequest,
-    Prepared,
     check_definition,
     check_place,
     check_query,
@@ -37,7 +37,7 @@ def prepare(
     records: Records,
     options: Options,
     rocksdb_because: str,
-) -> Prepared:
+) -> FlowChecks:
     """Check all that can be checked before anything is touched.
 
     Args:
@@ -51,42 +51,42 @@ def prepare(
         NameTakenError: the table is there, and it is not the one to replace.
         SchemaError, NotFoundError: the table cannot have, or take, the query's columns.
     """
-    prepared = checked(session, request, records, options, rocksdb_because)
+    checks = checked(session, request, records, options, rocksdb_because)
     check_place(session, request, name)
     if request.definition is not None:
-        return prepared
-    plan, analysed = request.plan, prepared.analysed
+        return checks
+    plan, analysis = request.plan, checks.analysis
     table = target.describe(session, name)
-    columns = target.map_columns(analysed.output, table, request.by_name, request.columns)
-    key = key_of(plan, analysed.streams[0], columns)
-    target.check_key(analysed.output, table, [column for column in columns if column.target in key])
+    columns = target.map_columns(analysis.output, table, request.by_name, request.columns)
+    key = key_of(plan, analysis.streams[0], columns)
+    target.check_key(analysis.output, table, [column for column in columns if column.target in key])
     if plan.output_mode is OutputMode.UPDATE and not key:
         refuse_rows_of_others(session, request, name)
-    return replace(prepared, table=table, columns=columns)
+    return replace(checks, table=table, columns=columns)
 
 
-def checked(session: SparkSession, request: FlowRequest, records: Records, options: Options, rocksdb_because: str) -> Prepared:
+def checked(session: SparkSession, request: FlowRequest, records: Records, options: Options, rocksdb_because: str) -> FlowChecks:
     """The checks that do not look at the target, so that EXPLAIN can do them of a table that is there already.
 
     Args, Raises: as for `prepare`.
     """
     plan = request.plan
-    analysed = check_query(session, plan, records, options)
-    check_definition(request, analysed)
+    analysis = check_query(session, plan, records, options)
+    check_definition(request, analysis)
     if request.definition is None:
         refuse_to_replace(request)
-        refuse_doubled_keys(request, analysed.output)
-        analysed = replace(analysed, streams=tuple(queries.with_unique_names(frame) for frame in analysed.streams))
-    for frame in analysed.streams if plan.output_mode is OutputMode.UPDATE else ():
+        refuse_doubled_keys(request, analysis.output)
+        analysis = replace(analysis, streams=tuple(queries.with_unique_names(frame) for frame in analysis.streams))
+    for frame in analysis.streams if plan.output_mode is OutputMode.UPDATE else ():
         _refuse_key_without_order(frame, grouping_columns(frame))
     if options[STATE_BACKEND] == StateBackend.DELTA:
-        check_state(analysed.streams, plan.output_mode, rocksdb_because)
-    states = tuple(state_of(frame, plan.output_mode, rocksdb_because) for frame in analysed.streams)
-    durable = tuple(queries.durable_because(frame, plan.output_mode) for frame in analysed.streams)
-    return Prepared(analysed, states, durable)
+        check_state(analysis.streams, plan.output_mode, rocksdb_because)
+    states = tuple(state_of(frame, plan.output_mode, rocksdb_because) for frame in analysis.streams)
+    durable = tuple(queries.durable_because(frame, plan.output_mode) for frame in analysis.streams)
+    return FlowChecks(analysis, states, durable)
 
 
-def try_table(session: SparkSession, request: FlowRequest, prepared: Prepared, home: HadoopPath) -> None:
+def try_table(session: SparkSession, request: FlowRequest, checks: FlowChecks, home: HadoopPath) -> None:
     """See whether Delta takes the definition of a table that is to replace another one: a table like it is made, and goes.
 
     Args:
@@ -96,7 +96,7 @@ def try_table(session: SparkSession, request: FlowRequest, prepared: Prepared, h
         AnalysisException: Delta's reason against it.
     """
     if request.definition is not None:
-        schema = prepared.analysed.output.drop(QUALIFIES).schema
+        schema = checks.analysis.output.drop(QUALIFIES).schema
         target.try_out(session, home.child("trial"), schema, request.definition, request.properties)
 
 

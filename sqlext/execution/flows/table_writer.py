@@ -22,7 +22,7 @@ from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.delta_state import DeltaState, reach_in_table, state_in
-from sqlext.execution.state.intake_buffer import Taken
+from sqlext.execution.state.intake_buffer import FlushInput
 from sqlext.execution.state.session_state import SessionState
 from sqlext.execution.streaming import queries
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
@@ -142,7 +142,7 @@ class TableWriter:
             if committed != self._version():
                 self._replace(-1 if committed is None else committed, -1, FlushReason.RECOVERY, None)
 
-    def _merge(self, intake: Intake, taken: Taken, reason: FlushReason, arrival: datetime) -> None:
+    def _merge(self, intake: Intake, taken: FlushInput, reason: FlushReason, arrival: datetime) -> None:
         batches = self._after_state(intake, taken, reason, arrival)
         if not batches:
             intake.committed = taken.batches[-1].last
@@ -160,7 +160,7 @@ class TableWriter:
                 commit.again_after_conflicts(partial(self._merge_partials, intake, batches, reach, info), self._check)
         intake.committed = batches[-1].last
 
-    def _after_state(self, intake: Intake, taken: Taken, reason: FlushReason, arrival: datetime) -> Sequence[BufferedBatch]:
+    def _after_state(self, intake: Intake, taken: FlushInput, reason: FlushReason, arrival: datetime) -> Sequence[BufferedBatch]:
         """The micro-batches that are to be merged into the query's table; before that, those that a crash left in it and not in
         the state, which is written after it, are brought into the state."""
         state = self._states.get(intake.stream.relation)

@@ -70,8 +70,8 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A query, cut.
+class FragmentedPlan:
+    """The plan of a query, cut into fragments.
 
     Attributes:
         graph: its last vertex is the sink, which has no fragment of its own unless the last piece cannot be divided.
@@ -84,7 +84,7 @@ class Cut:
     fingerprint: str
 
 
-def cut(spark: SparkSession, analysed: Any, is_sorted: bool = False) -> Cut:
+def cut(spark: SparkSession, analysed: Any, is_sorted: bool = False) -> FragmentedPlan:
     """Cut the plan of an analysed query, which runs nothing.
 
     Args:
@@ -95,7 +95,7 @@ def cut(spark: SparkSession, analysed: Any, is_sorted: bool = False) -> Cut:
         return _cut(spark, analysed, is_sorted)
 
 
-def _cut(spark: SparkSession, analysed: Any, is_sorted: bool) -> Cut:
+def _cut(spark: SparkSession, analysed: Any, is_sorted: bool) -> FragmentedPlan:
     execution = java_of(spark).org.apache.spark.sql.execution
     planned = spark._jsparkSession.sessionState().executePlan(analysed, execution.CommandExecutionMode.SKIP())
     ensure = execution.exchange.EnsureRequirements(True, java_of(spark).scala.Option.apply(None))
@@ -134,7 +134,7 @@ class _Cutter:
         self._exchanges: list[tuple[Any, JobVertex]] = []  # in canonical form
         self._nothing = spark._jsparkSession.emptyDataFrame().queryExecution().toRdd()
 
-    def run(self, plan: Any) -> Cut:
+    def run(self, plan: Any) -> FragmentedPlan:
         last = self._piece(plan, None)
         if last.kind is VertexKind.SINGLE:  # there is nothing to keep of it: the sink runs it
             sink = JobVertex(last.id, VertexKind.SINK, last.name, last.inputs)
@@ -143,7 +143,7 @@ class _Cutter:
             self._fragments[-1] = Fragment(sink, whole.plan, whole.inputs)
         else:
             self._vertices.append(JobVertex(len(self._vertices), VertexKind.SINK, "write", (last.id,)))
-        return Cut(ExecutionGraph(tuple(self._vertices)), tuple(self._fragments), self._fingerprint())
+        return FragmentedPlan(ExecutionGraph(tuple(self._vertices)), tuple(self._fragments), self._fingerprint())
 
     def _piece(self, top: Any, partitioning: Any) -> JobVertex:
         """Make a vertex of what stands below an exchange, or of the top of the plan."""

@@ -61,7 +61,7 @@ _CLOSE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Counted:
+class JobCost:
     """What a job has cost this driver.
 
     Attributes:
@@ -122,7 +122,7 @@ class JobHost:
         name = target.qualified(session, request.target)
         if (earlier := self._maker_of(name)) is not None and sink.makes_table(session, request.head):
             return self._go_on_with(earlier, request, options)
-        there = sink.before(session, request.head, name)
+        there = sink.target_state(session, request.head, name)
         if there.is_done:
             return f"there is a table {'.'.join(name)} already; no job was made"
         job = planned(sessions.session_for(session, request.references), request, name, there)
@@ -246,7 +246,7 @@ class JobHost:
                 cancellation.raise_if_canceled(self._spark)
         record = find(self._registry.read(), spec.id)
         if record.state is JobState.FINISHED:
-            return _sentence(spec, Counted(**json.loads(record.detail)))
+            return _sentence(spec, JobCost(**json.loads(record.detail)))
         return self.resume(spec.id, lambda _: request.functions, options)
 
     @contextmanager
@@ -274,7 +274,7 @@ class JobHost:
             fence = self._fence(spec, epoch)
             fence.take()
             try:
-                counted = Counted() if sink.is_filled(self._spark, spec) else self._run_missing(plan(), epoch, fence, options)
+                cost = JobCost() if sink.is_filled(self._spark, spec) else self._run_missing(plan(), epoch, fence, options)
             except FencedError:
                 raise
             except (SqlextError, *target.SPARK_ERRORS) as error:
@@ -284,12 +284,12 @@ class JobHost:
                 if is_canceled:  # Spark's own word for it says nothing of the job
                     raise StatementCanceledError(f"The statement was canceled.{_left(spec)}") from None
                 raise
-            counted = replace(counted, seconds=round(time.monotonic() - started, 1))
-            self._registry.append(RegisteredEvent(spec.id, JobEventKind.FINISHED, epoch, detail=json.dumps(asdict(counted))))
+            cost = replace(cost, seconds=round(time.monotonic() - started, 1))
+            self._registry.append(RegisteredEvent(spec.id, JobEventKind.FINISHED, epoch, detail=json.dumps(asdict(cost))))
             self._delete_old(options[JOB_RETENTION])
-        return _sentence(spec, counted)
+        return _sentence(spec, cost)
 
-    def _run_missing(self, planned: PlannedJob, epoch: int, fence: Fence, options: Options) -> Counted:
+    def _run_missing(self, planned: PlannedJob, epoch: int, fence: Fence, options: Options) -> JobCost:
         spec, own = planned.spec, planned.session
         log = EventLog(self._folder(spec).child("events"))
         events = read_events(log.read_new())
@@ -304,7 +304,7 @@ class JobHost:
         interval = options[JOB_EVENT_FLUSH_INTERVAL]
         store = JobEventStore(spec.id, log, options[JOB_EVENT_WRITE_BUFFER], interval, fence.check, lambda _: run.cancel())
         write_sink = partial(sink.fill, own, spec)
-        run = JobRun(own, planned.cut, settings, events, store.write, store.flush, write_sink, tick, fence.check)
+        run = JobRun(own, planned.pieces, settings, events, store.write, store.flush, write_sink, tick, fence.check)
         self._runs[spec.id] = (spec, run)
         try:
             run.run()
@@ -312,7 +312,7 @@ class JobHost:
             self._runs.pop(spec.id, None)
             store.close()
         skipped = len(run.progress.skipped)
-        return Counted(len(run.progress.finished) - skipped, skipped, event_bytes=store.bytes_written)
+        return JobCost(len(run.progress.finished) - skipped, skipped, event_bytes=store.bytes_written)
 
     def _delete_old(self, retention: timedelta) -> None:
         """Take away the folders of jobs that have finished before the retention."""
@@ -370,11 +370,11 @@ class JobHost:
         return self._home.child("jobs", spec.id)
 
 
-def _sentence(spec: JobSpec, counted: Counted) -> str:
+def _sentence(spec: JobSpec, cost: JobCost) -> str:
     """What the user is told of a finished job."""
-    what = f"{counted.parts} parts" if counted.parts else "its table was filled before"
-    again = f", {counted.skipped} had finished before" if counted.skipped else ""
-    return f"job {spec.id} finished into {'.'.join(spec.target)}, {what}{again}, {counted.seconds:.1f} s"
+    what = f"{cost.parts} parts" if cost.parts else "its table was filled before"
+    again = f", {cost.skipped} had finished before" if cost.skipped else ""
+    return f"job {spec.id} finished into {'.'.join(spec.target)}, {what}{again}, {cost.seconds:.1f} s"
 
 
 def _left(spec: JobSpec) -> str:

@@ -22,7 +22,7 @@ from sqlext.execution.jobs import division, parts
 from sqlext.execution.jobs.division import Division
 from sqlext.execution.jobs.events import CoordinatorSnapshot, ExecutionJobVertexInitialized, ExecutionVertexFinished, JobEvent
 from sqlext.execution.jobs.execution_graph import ExecutionVertex, JobVertex, Progress, VertexKind
-from sqlext.execution.jobs.fragments import Cut, Fragment
+from sqlext.execution.jobs.fragments import Fragment, FragmentedPlan
 from sqlext.execution.jobs.outputs import OutputFile, VertexTable, finished
 from sqlext.execution.jobs.slices import Slices
 from sqlext.spark import jvm
@@ -68,7 +68,7 @@ class JobRun:
 
     Args:
         session: nobody else uses it.
-        cut: the query.
+        pieces: of the query.
         settings: of the job.
         events: that earlier drivers have written.
         write_event: takes an event for the store.
@@ -81,7 +81,7 @@ class JobRun:
     def __init__(
         self,
         session: SparkSession,
-        cut: Cut,
+        pieces: FragmentedPlan,
         settings: RunSettings,
         events: Sequence[JobEvent],
         write_event: WriteEvent,
@@ -91,21 +91,21 @@ class JobRun:
         check: Callable[[], None],
     ) -> None:
         self._session = session
-        self._cut = cut
+        self._pieces = pieces
         self._settings = settings
         self._write_event = write_event
         self._flush_events = flush_events
         self._write_sink = write_sink
         self._tick = tick
         self._check = check
-        self._fragments: Mapping[int, Fragment] = {fragment.vertex.id: fragment for fragment in cut.fragments}
+        self._fragments: Mapping[int, Fragment] = {fragment.vertex.id: fragment for fragment in pieces.fragments}
         initialized = [event for event in events if isinstance(event, ExecutionJobVertexInitialized)]
         self._initialized = {
             event.vertex: event for event in sorted(initialized, key=lambda event: event.epoch)
         }  # the latest counts
         self._tables: dict[int, VertexTable] = {}
         self._slices: dict[int, Slices] = {}
-        self.progress = Progress(cut.graph)
+        self.progress = Progress(pieces.graph)
         self._snapshot_at = time.monotonic()
         self._ticked_at = time.monotonic()
 
@@ -132,7 +132,7 @@ class JobRun:
         """Take over what earlier drivers have finished and is still there."""
         for vertex, event in self._initialized.items():
             self.progress.parallelism[vertex] = event.parts
-            if vertex not in self._fragments or vertex == self._cut.graph.sink.id:
+            if vertex not in self._fragments or vertex == self._pieces.graph.sink.id:
                 continue
             table = self._table(event)
             table.reconcile()
@@ -169,13 +169,13 @@ class JobRun:
 
     def _is_left_to_sink(self, vertex: JobVertex) -> bool:
         """Whether the sink itself runs the last vertex, whose result is then written once, into the job's table."""
-        sink = self._cut.graph.sink
+        sink = self._pieces.graph.sink
         if vertex.kind is not VertexKind.BUCKETS or vertex.id in self._initialized or vertex.id not in sink.inputs:
             return False
         return sum(self._bytes_of_buckets(vertex)) < division.KEPT_BYTES * self._settings.slots
 
     def _wait_for_sink(self, writing: Future[None], vertex: JobVertex) -> None:
-        last = self._cut.graph.sink.id
+        last = self._pieces.graph.sink.id
         self.progress.parallelism |= {vertex.id: len(self._division(vertex)), last: 1}
         while not writing.done():
             wait([writing], TICK_SECONDS)
@@ -240,7 +240,7 @@ class JobRun:
     def _bytes_of_buckets(self, vertex: JobVertex) -> list[int]:
         """The measured bytes of each bucket that a vertex reads, of all its inputs together."""
         read = [each.vertex for each in self._fragments[vertex.id].inputs if not each.is_whole]
-        buckets = self._cut.graph.vertices[read[0]].buckets
+        buckets = self._pieces.graph.vertices[read[0]].buckets
         sizes = [self._tables[each].bytes_by_bucket(buckets) for each in read]
         return [sum(of_bucket) for of_bucket in zip(*sizes, strict=True)]
 

@@ -22,7 +22,7 @@ _RESULT = "__sqlext_job_result"
 
 
 @dataclass(frozen=True)
-class Before:
+class TargetState:
     """What there is of a target when its job is submitted.
 
     Attributes:
@@ -36,7 +36,7 @@ class Before:
     is_done: bool = False
 
 
-def before(session: SparkSession, head: str, name: tuple[str, ...]) -> Before:
+def target_state(session: SparkSession, head: str, name: tuple[str, ...]) -> TargetState:
     """Look a job's target up, so that it is not found to be in the way when all the work is done.
 
     Args:
@@ -50,9 +50,9 @@ def before(session: SparkSession, head: str, name: tuple[str, ...]) -> Before:
     if target.exists(session, name):
         if create is not None and not _replaces(create):
             if create.ignoreIfExists():
-                return Before(is_done=True)
+                return TargetState(is_done=True)
             raise NameTakenError(f"There is a table {'.'.join(name)} already. DROP TABLE it, or choose another name.")
-        return Before(jvm.table_version(session, target.describe(session, name).location))
+        return TargetState(jvm.table_version(session, target.describe(session, name).location))
     given = create.tableSpec().location() if create is not None else None
     place = target.path_of(name) or (str(given.get()) if given is not None and given.isDefined() else "")
     location = place or jvm.default_location(session, name)
@@ -61,7 +61,7 @@ def before(session: SparkSession, head: str, name: tuple[str, ...]) -> Before:
             f"There is no table {'.'.join(name)}, but files lie where it would be made, in {location}. Move them away, or "
             "choose another name."
         )
-    return Before(location=location)
+    return TargetState(location=location)
 
 
 def makes_table(session: SparkSession, head: str) -> bool:

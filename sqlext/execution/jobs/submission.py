@@ -11,11 +11,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.errors import JobError, UnsupportedError
-from sqlext.execution.jobs.fragments import Cut, cut
+from sqlext.execution.jobs.fragments import FragmentedPlan, cut
 from sqlext.execution.jobs.pins import pinned, pins_of
 from sqlext.execution.jobs.registry import JobSpec
 from sqlext.execution.jobs.run import prepare
-from sqlext.execution.jobs.sink import Before
+from sqlext.execution.jobs.sink import TargetState
 from sqlext.plan.job_graph import References
 from sqlext.spark import sessions, settings
 from sqlext.spark.to_its_end import read_to_its_end
@@ -41,13 +41,13 @@ class PlannedJob:
 
     Attributes:
         session: its own.
-        cut: its query, over the pinned inputs.
+        pieces: of its query, over the pinned inputs.
         columns: the names of the query's columns.
     """
 
     spec: JobSpec
     session: SparkSession
-    cut: Cut
+    pieces: FragmentedPlan
     columns: tuple[str, ...]
 
 
@@ -60,13 +60,13 @@ def check_references(session: SparkSession, references: References) -> None:
         )
 
 
-def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], before: Before) -> PlannedJob:
+def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found: TargetState) -> PlannedJob:
     """A new job, whose inputs are pinned as they are now.
 
     Args:
         own: the job's own session.
         name: of its target, qualified.
-        before: what there is of the target.
+        found: what there is of the target.
     """
     kept = settings.recorded(own)
     buckets = _buckets(own)
@@ -81,8 +81,8 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], befor
         head=request.head,
         query=request.query,
         target=name,
-        target_version=before.version,
-        target_location=before.location,
+        target_version=found.version,
+        target_location=found.location,
         is_sorted=request.is_sorted,
         buckets=buckets,
         pins=pins,

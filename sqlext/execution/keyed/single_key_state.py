@@ -20,7 +20,7 @@ from sqlext.execution.keyed.state_types import StatesOfOpen, StateType
 from sqlext.functions.keyed import MAX_WATERMARK, MIN_WATERMARK, KeyedContext, ListState, MapState, ValueState
 
 
-class _Nothing:
+class _NoValue:
     """The class of no value: with it, each value takes the path that looks more closely."""
 
 
@@ -53,7 +53,7 @@ class SingleKeyValueState(ValueState):
 
     def __init__(self, type_: StateType) -> None:
         self._type = type_
-        self._kind: type = _Nothing
+        self._kind: type = _NoValue
 
     def exists(self) -> bool:
         return self.value() is not None
@@ -80,14 +80,14 @@ class SingleKeyValueState(ValueState):
     # For the backend.
 
     def enter(self) -> None:
-        self._kind = self._type.kind or _Nothing
+        self._kind = self._type.kind or _NoValue
         self.reset()
 
     def reset(self) -> None:
         self._value = None
 
     def leave(self) -> None:
-        self._kind = _Nothing
+        self._kind = _NoValue
         del self._value
 
 
@@ -100,7 +100,7 @@ class SingleKeyListState(ListState):
 
     def __init__(self, type_: StateType) -> None:
         self._type = type_
-        self._kind: type = _Nothing
+        self._kind: type = _NoValue
 
     def exists(self) -> bool:
         return bool(self._list())
@@ -138,14 +138,14 @@ class SingleKeyListState(ListState):
     # For the backend.
 
     def enter(self) -> None:
-        self._kind = self._type.kind or _Nothing
+        self._kind = self._type.kind or _NoValue
         self.reset()
 
     def reset(self) -> None:
         self._values = []
 
     def leave(self) -> None:
-        self._kind = _Nothing
+        self._kind = _NoValue
         del self._values
 
 
@@ -159,8 +159,8 @@ class SingleKeyMapState(MapState):
     def __init__(self, key_type: StateType, type_: StateType) -> None:
         self._key_type = key_type
         self._type = type_
-        self._key_kind: type = _Nothing
-        self._kind: type = _Nothing
+        self._key_kind: type = _NoValue
+        self._kind: type = _NoValue
 
     def exists(self) -> bool:
         return bool(self._dict())
@@ -211,15 +211,15 @@ class SingleKeyMapState(MapState):
 
     def enter(self) -> None:
         # A float may be NaN, and is to be looked at.
-        self._key_kind = _Nothing if self._key_type.kind is float else self._key_type.kind or _Nothing
-        self._kind = self._type.kind or _Nothing
+        self._key_kind = _NoValue if self._key_type.kind is float else self._key_type.kind or _NoValue
+        self._kind = self._type.kind or _NoValue
         self.reset()
 
     def reset(self) -> None:
         self._entries = {}
 
     def leave(self) -> None:
-        self._key_kind = self._kind = _Nothing
+        self._key_kind = self._kind = _NoValue
         del self._entries
 
 

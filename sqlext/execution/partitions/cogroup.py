@@ -72,10 +72,10 @@ def cogrouped(
     seconds = [F.lit(1).alias(_SIDE), F.lit(None).cast(left).alias(_FIRST), F.col(_FIRST).alias(_SECOND), *keys]
     both = first.select(*firsts).unionAll(second.select(*seconds))
     windows = windowed(OPERATOR, both, list(zip(names, keys, strict=True)), [F.col(_SIDE)])
-    return windows.run(OPERATOR, name, _OfBothSides(function), False, as_schema(OPERATOR, returns))
+    return windows.run(OPERATOR, name, _SideSplitter(function), False, as_schema(OPERATOR, returns))
 
 
-class _OfBothSides:
+class _SideSplitter:
     """Parts the rows of a key, which come side after side."""
 
     def __init__(self, function: CogroupFunction) -> None:

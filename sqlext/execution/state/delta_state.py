@@ -23,7 +23,7 @@ from sqlext.execution.delta import commit, key_ranges, target
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.foreign_commits import ForeignCommit, ForeignCommits
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, KnownFiles, Said, TableTransaction
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, KnownFiles, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
@@ -119,12 +119,12 @@ class DeltaState:
         fresh = self._not_committed(batches, table.version)
         if not fresh:
             return True
-        said = self._said(info, table)
+        identity = self._identity(info, table)
         with commit.session_settings(self._spark, commit.FEW_ROWS):
             if is_small:
                 rows = self._results(aggregate, _added(aggregate, self._as_partials(table.rows, aggregate), partials(fresh)))
                 check()
-                self._note(table, table.write_whole(rows, said))
+                self._note(table, table.write_whole(rows, identity))
                 return True
             with (
                 _held(aggregate.merged(partials(fresh), BATCH_COLUMN)) as new,
@@ -132,11 +132,11 @@ class DeltaState:
             ):
                 rows = self._results(aggregate, _added(aggregate, found, _numbered(new)))
                 check()
-                self._note(table, table.replace(found, rows, said))
+                self._note(table, table.replace(found, rows, identity))
         return True
 
-    def _said(self, info: commit.CommitInfo, table: TableTransaction) -> Said:
-        return Said(self._spec.id, info.last_batch, replace(info, read_version=table.version).to_json())
+    def _identity(self, info: commit.CommitInfo, table: TableTransaction) -> CommitIdentity:
+        return CommitIdentity(self._spec.id, info.last_batch, replace(info, read_version=table.version).to_json())
 
     def _note(self, table: TableTransaction, known: KnownFiles) -> None:
         """After a commit: an INSERT that came in between is no conflict to Delta, but it is to us."""
@@ -227,16 +227,16 @@ class DeltaState:
         info: commit.CommitInfo,
     ) -> Iterator[DataFrame]:
         """Bring partial results into the state's own table, and give what becomes of the groups that they change."""
-        said = self._said(info, table)
+        identity = self._identity(info, table)
         few_rows = commit.session_settings(self._spark, commit.FEW_ROWS)
         with few_rows, _held(aggregate.merged(partials, BATCH_COLUMN)) as new:
             if is_small:
                 with _held(_added(aggregate, table.rows, _numbered(new))) as whole:
-                    self._note(table, table.write_whole(whole, said))
+                    self._note(table, table.write_whole(whole, identity))
                     yield _of_keys(whole, aggregate, _keys_of(aggregate, new), reach)
                 return
             with self._found(aggregate, table, new, reach) as found, _held(_added(aggregate, found, _numbered(new))) as changed:
-                self._note(table, table.replace(found, changed, said))
+                self._note(table, table.replace(found, changed, identity))
                 yield changed
 
     def _additions(self, aggregate: MergeableAggregate) -> dict[str, str]:

@@ -23,7 +23,7 @@ from sqlext.spark.storage import HadoopPath
 
 
 @dataclass(frozen=True)
-class Taken:
+class FlushInput:
     """What a flush takes out of a buffer.
 
     Attributes:
@@ -131,20 +131,20 @@ class IntakeBuffer:
 
     # The flush thread.
 
-    def take(self) -> Taken:
+    def take(self) -> FlushInput:
         """What is in the buffer now, oldest first; it counts as buffered until `flushed`."""
         with self._moving, self._lock:
             taken = self._emit()
             self._in_flight = taken.batches
             return taken
 
-    def _emit(self) -> Taken:
+    def _emit(self) -> FlushInput:
         self._output.flush()
         batches = tuple(element.value for element in self._emitted if isinstance(element, Record))
         watermarks = [element.timestamp for element in self._emitted if isinstance(element, Watermark)]
         arrivals = [element.marked_at for element in self._emitted if isinstance(element, LatencyMarker)]
         self._emitted.clear()
-        return Taken(batches, max(watermarks, default=None), min(arrivals, default=0.0))
+        return FlushInput(batches, max(watermarks, default=None), min(arrivals, default=0.0))
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch]) -> DataFrame:
         """All rows of `batches`; see `Buffer.rows`."""

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType, TimestampType
 from sqlext.execution.delta import commit, key_ranges, target
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, Said, TableTransaction
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.delta_state import Advance, DeltaState, Partials, _held
 from sqlext.execution.state.mergeable import MergeableAggregate
@@ -132,7 +132,7 @@ class SessionState(DeltaState):
         Args:
             version: of the state's table, as it was read.
         """
-        said = Said(self._spec.id, info.last_batch, info.to_json())
+        identity = CommitIdentity(self._spec.id, info.last_batch, info.to_json())
         key = _key_of(aggregate)
         if flush.table is None:
             columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in flush.after.schema)
@@ -142,9 +142,9 @@ class SessionState(DeltaState):
             self._refuse_changes_since(version)
         elif flush.is_whole:
             rest = _without(flush.stored, flush.before, key)
-            self._known = flush.table.write_whole(rest.unionByName(flush.after), said)
+            self._known = flush.table.write_whole(rest.unionByName(flush.after), identity)
         else:
-            self._known = flush.table.replace(flush.before, flush.after, said)
+            self._known = flush.table.replace(flush.before, flush.after, identity)
 
 
 def _together(aggregate: MergeableAggregate, pieces: DataFrame) -> DataFrame:

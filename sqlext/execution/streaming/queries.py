@@ -24,7 +24,7 @@ _PARTIAL = ("startingVersion", "startingTimestamp", "ignoreDeletes", "ignoreChan
 
 
 @dataclass(frozen=True)
-class Analysed:
+class QueryAnalysis:
     """A plan's queries, analysed and not run.
 
     Attributes:
@@ -41,7 +41,7 @@ class Analysed:
         return self.streams[0] if self.above is None else self.above
 
 
-def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
+def analyse(session: SparkSession, plan: FlowPlan) -> QueryAnalysis:
     """Analyse a plan's queries in a session that nobody else uses: it gets a view for each stage and maintained aggregate.
 
     Raises:
@@ -56,12 +56,12 @@ def analyse(session: SparkSession, plan: FlowPlan) -> Analysed:
         show_hybrid(session, hybrid)
     streams = tuple(_analysed(session, query.sql, plan.having) for query in plan.queries)
     if not plan.above:
-        return Analysed(streams, None)
+        return QueryAnalysis(streams, None)
     empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
-    return Analysed(streams, over(session, empty, plan.above))
+    return QueryAnalysis(streams, over(session, empty, plan.above))
 
 
-def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> None:
+def check_types(session: SparkSession, plan: FlowPlan, analysis: QueryAnalysis) -> None:
     """Raise UnsupportedError when a column of a plan has another type than the same column of the query as written.
 
     Rules keep types. That is looked at once more, since a column of another type is an answer that is wrong without a word.
@@ -72,7 +72,7 @@ def check_types(session: SparkSession, plan: FlowPlan, analysed: Analysed) -> No
     written = _schema_as_written(session, plan)
     if written is None:
         return
-    fields = [field for field in analysed.output.schema if field.name != QUALIFIES]
+    fields = [field for field in analysis.output.schema if field.name != QUALIFIES]
     if len(fields) != len(written):
         raise UnsupportedError(
             f"The query has the columns {', '.join(written.names)} in Spark, and would have "
