@@ -78,7 +78,7 @@ def has_flows(warehouse: Path) -> bool:
 
 
 def _remembered_connectors(folder: Path, given: str) -> str:
-    """The connectors that this warehouse was ever started with: its flows, which are taken up again, may need them."""
+    """The connectors that this warehouse was ever started with: its flows, which are resumed, may need them."""
     file = folder / "_sqlext" / "connectors"
     known = file.read_text(encoding="utf-8") if file.exists() else ""
     names = ",".join(sorted({each.strip() for each in f"{known},{given}".split(",") if each.strip()}))

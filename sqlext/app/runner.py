@@ -145,7 +145,7 @@ class Runner:
             self.printer.error(f"--timeout cannot be `{timeout}` ({error}). Give a duration, such as '5 minutes'.")
             return ExitCode.USAGE
         self.statements.ends_when_idle = until_idle
-        if not self.note_taken_up() and not scripts:
+        if not self.note_resumed() and not scripts:
             self.printer.note("there is no flow or job to take up again")
         return self._run_to_the_end(lambda: self._run_scripts(scripts), until_idle, deadline)
 
@@ -154,7 +154,7 @@ class Runner:
 
         An interrupt does not wait for it to return: its statements fail when Spark ends.
         """
-        self.note_taken_up()
+        self.note_resumed()
         return self._run_to_the_end(lambda: self._on_thread(program), True, _DEFAULT_WAIT)
 
     def _run_to_the_end(self, statements: Callable[[], ExitCode], until_idle: bool, deadline: timedelta) -> ExitCode:
@@ -171,17 +171,17 @@ class Runner:
             code = ExitCode.INTERRUPTED
         return self.stop(code)
 
-    def note_taken_up(self) -> bool:
-        """Tell which flows and jobs of an earlier process go on in this one; whether there are any."""
-        flows, jobs = [flow.name for flow in self.statuses()], self._host.jobs.taken_up
+    def note_resumed(self) -> bool:
+        """Tell which flows and jobs of an earlier process this one resumes; whether there are any."""
+        flows, jobs = [flow.name for flow in self.statuses()], self._host.jobs.resumed
         for what, names in (("flows", flows), ("jobs", jobs)):
             if names:
                 self.printer.note(f"{what} taken up again: {', '.join(names)}")
         return bool(flows or jobs)
 
-    def jobs_not_taken_up(self) -> list[str]:
-        """A sentence for each job of an earlier process that could not go on in this one."""
-        return [f"job {job} cannot be taken up: {reason}" for job, reason in dict(self._host.jobs.not_taken_up).items()]
+    def jobs_not_resumed(self) -> list[str]:
+        """A sentence for each job of an earlier process that this one could not resume."""
+        return [f"job {job} cannot be taken up: {reason}" for job, reason in dict(self._host.jobs.not_resumed).items()]
 
     def serve(self, servers: Sequence[Server]) -> ExitCode:
         """Start the servers, and stop them and the flows at an interrupt.
@@ -189,7 +189,7 @@ class Runner:
         Raises:
             SetupError: a server cannot start.
         """
-        self.note_taken_up()
+        self.note_resumed()
         connections = DeadConnections(self.spark)
         try:
             for server in servers:
@@ -252,18 +252,18 @@ class Runner:
     # Jobs and flows.
 
     def _wait_for_jobs(self) -> ExitCode:
-        """Wait for the jobs that this process has taken up from one that died."""
+        """Wait for the jobs that this process has resumed after another one died."""
         jobs = self._host.jobs
-        if jobs.is_taking_up:
+        if jobs.is_resuming:
             self._display.watch(
                 "ending the jobs of an earlier run",
-                lambda: not jobs.is_taking_up or self.interrupts.asked.is_set() or java_has_ended(self.spark),
+                lambda: not jobs.is_resuming or self.interrupts.asked.is_set() or java_has_ended(self.spark),
             )
-        if jobs.is_taking_up:
+        if jobs.is_resuming:
             raise KeyboardInterrupt
-        for text in self.jobs_not_taken_up():
+        for text in self.jobs_not_resumed():
             self.printer.error(text)
-        return ExitCode.FLOW_FAILED if jobs.not_taken_up else ExitCode.FINE
+        return ExitCode.FLOW_FAILED if jobs.not_resumed else ExitCode.FINE
 
     def _run_flows(self, until_idle: bool, timeout: timedelta) -> ExitCode:
         if not any(flow.is_running for flow in self.statuses()):
@@ -341,7 +341,7 @@ class Runner:
         return code or (ExitCode.FLOW_FAILED if has_failed else ExitCode.FINE)
 
     def _failed_at_the_start(self) -> bool:
-        """Whether a flow could not be taken up; it is known to the registry only."""
+        """Whether a flow could not be resumed; it is known to the registry only."""
         if not registry_exists(self.spark):
             return False
         began, bad = self._began.isoformat(), ("FAILED", "RETRYING")

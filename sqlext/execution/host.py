@@ -1,4 +1,4 @@
-"""The flows of this process: made, taken up again, watched, stopped.
+"""The flows of this process: made, resumed, watched, stopped.
 
 One host a Spark application. Statements call it from any thread; the lock makes those that change a flow take turns. The
 dict of flows is never changed, only replaced, so that the ticker, which looks at every flow ten times a second, need not
@@ -75,8 +75,8 @@ class FlowHost:
 
     # Life of the host.
 
-    def take_up(self) -> list[str]:
-        """Start the flows that ran when their host ended, or waited for their next try. One that cannot start is marked failed,
+    def resume(self) -> list[str]:
+        """Resume the flows that ran when their host ended, or waited for their next try. One that cannot start is marked failed,
         or tried again when what keeps it may pass; the others go on.
 
         Returns:
@@ -84,9 +84,9 @@ class FlowHost:
         """
         self._maker.sweep()
         active = [record for record in self._registry.read().values() if record.is_active]
-        return [each.spec.name for each in active if not self._lease.is_alive(each.host) and self._take_up(each.spec)]
+        return [each.spec.name for each in active if not self._lease.is_alive(each.host) and self._resume(each.spec)]
 
-    def _take_up(self, spec: FlowSpec) -> bool:
+    def _resume(self, spec: FlowSpec) -> bool:
         with self._lock:
             try:
                 if spec.session_bound:
@@ -402,7 +402,7 @@ class FlowHost:
             why = "a source has other columns" if change else "an executor was lost with buffered rows"
             logger.warning("flow %s: %s; starting again", flow.spec.name, why)
             self._changes_seen[flow.spec.id] = change  # the same change twice is one that no start takes in
-            self._on_thread(partial(self._start_again, flow), flow.spec)
+            self._on_thread(partial(self._resume_failed, flow), flow.spec)
         else:
             self._note_failure(flow.spec, error, flow.epoch)
 
@@ -415,7 +415,7 @@ class FlowHost:
         """Start a flow again beside the ticker: it takes seconds."""
         threading.Thread(target=self._guarded, args=(action,), name=f"sqlext-end-{spec.name}", daemon=True).start()
 
-    def _start_again(self, flow: Flow) -> None:
+    def _resume_failed(self, flow: Flow) -> None:
         """A new start brings back what the flow has lost, or lets it see its sources as they are now."""
         with self._lock:
             if self._flows.get(flow.spec.id) is flow and not self._closing.is_set():

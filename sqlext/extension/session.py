@@ -176,12 +176,12 @@ def enable(spark: SparkSession) -> SparkSession:
     close_home(home)
     sweep_live(home)
     if home.child("registry").exists():
-        taken = installed.get_host().take_up()
-        if taken:
-            logger.info("taken up again: %s", ", ".join(taken))
+        resumed = installed.get_host().resume()
+        if resumed:
+            logger.info("taken up again: %s", ", ".join(resumed))
     options = resolve_levels(session, session_levels(session))
     if options[JOB_RECOVERY] and home.child("jobs", "registry").exists():
-        installed.get_host().jobs.take_up(job_statements.fingerprints, options)
+        installed.get_host().jobs.resume_all(job_statements.fingerprints, options)
     return session
 
 

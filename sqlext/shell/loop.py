@@ -81,7 +81,7 @@ class Shell:
 
     def run(self) -> ExitCode:
         """Read and run until Ctrl-D, or a signal that ends the process; then stop the flows, flushed."""
-        self._runner.note_taken_up()
+        self._runner.note_resumed()
         self._printer.line(
             f"sqlext {version('sqlext')} on Spark {self._runner.spark.version}, Delta {version('delta-spark')}. "
             "A statement ends with ;  \\? helps  Ctrl-D stops the flows, flushed, and leaves.",
@@ -232,7 +232,7 @@ class Shell:
     def _tell_failures(self) -> None:
         """Tell once of each flow and job that has failed beside the statements."""
         failed = [f"flow {flow.name} has failed: {flow.error}" for flow in self._runner.statuses() if flow.has_failed]
-        for text in (*failed, *self._runner.jobs_not_taken_up()):
+        for text in (*failed, *self._runner.jobs_not_resumed()):
             if text not in self._told:
                 self._told.add(text)
                 self._printer.error(text)

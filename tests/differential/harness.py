@@ -197,7 +197,7 @@ class Group:
     def _restart(self, how: str) -> None:
         if how == "crash":
             self._sql.crash()
-            self._sql.take_up()
+            self._sql.resume()
         elif how == "stop":
             flows = self._open()
             for flow in flows:

@@ -53,7 +53,7 @@ def test_a_union_of_aggregates_runs_each_and_survives_a_crash(sql: Workshop) -> 
     arrive(sql, "t", 2)
     sql.crash()
 
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     assert sql.batch("SELECT * FROM t") == sql.batch(UNION.format(ev="ev"))
     arrive(sql, "t", 3)
     sql("WAIT FLOW t")
@@ -73,7 +73,7 @@ def test_a_crash_between_the_two_commits_is_made_up_for(sql: Workshop, monkeypat
     assert sql.commits("t") == []
     sql.crash()
 
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     assert [commit["reason"] for commit in sql.commits("t")] == ["recovery"]
     assert sql.batch("SELECT * FROM t") == sql.batch(query.format(ev="ev"))
 

@@ -138,7 +138,7 @@ SELECT 'never reached';
 BREAK = "INSERT INTO readings VALUES ('void', -274); INSERT INTO readings VALUES ('attic', 32)"
 
 
-def test_a_flow_goes_on_over_processes(tmp_path: Path) -> None:
+def test_a_flow_is_resumed_over_processes(tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
     files = {name: tmp_path / name for name in ("flow.sql", "go_on.sql", "break.sql")}
     for path, text in zip(files.values(), (FLOW, GO_ON, BREAK), strict=True):

@@ -162,7 +162,7 @@ def test_a_table_with_rows_of_others_is_no_state(sql: Workshop) -> None:
 
 
 @pytest.mark.parametrize("query", [COUNTS, COUNTS.replace("sum(v)", "avg(v)")], ids=["table", "own"])
-def test_takes_up_what_a_crash_left(sql: Workshop, query: str) -> None:
+def test_resumes_what_a_crash_left(sql: Workshop, query: str) -> None:
     sql.source()
     sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
     sql.freeze()
@@ -171,7 +171,7 @@ def test_takes_up_what_a_crash_left(sql: Workshop, query: str) -> None:
     sql("INSERT INTO ev VALUES ('a', 10), ('c', 1)")
     sql.take_in("t")
     sql.crash()
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     assert [commit["reason"] for commit in sql.commits("t")] == ["command", "recovery"]
     assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
 

@@ -59,10 +59,10 @@ def test_a_drop_hits_the_current_schema_only(two: Workshop) -> None:
     assert len(two("SHOW FLOWS")) == 1
 
 
-def test_both_are_taken_up_again(two: Workshop) -> None:
+def test_both_are_resumed(two: Workshop) -> None:
     two.crash()
     two("INSERT INTO r.ev VALUES ('a', 2)")
-    assert two.take_up() == ["t", "t"]
+    assert two.resume() == ["t", "t"]
     two("WAIT FLOW r.t")
     assert two.batch("SELECT * FROM r.t") == [("a", 2, 3)]
     assert {view[0] for view in two.host.local_views()} == {"r.t", "s.t"}

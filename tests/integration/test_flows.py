@@ -139,7 +139,7 @@ def test_rows_of_a_query_without_aggregate_come_once(sql: Workshop) -> None:
     sql("WAIT FLOW t")
     sql.crash()
     sql("INSERT INTO ev VALUES ('a', 1)")
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     sql("WAIT FLOW t")
 
     assert sql.batch("SELECT * FROM t") == sql.batch("SELECT * FROM ev")
@@ -149,7 +149,7 @@ def test_rows_of_a_query_without_aggregate_come_once(sql: Workshop) -> None:
 # Stopping, starting, dropping, making again.
 
 
-def test_goes_on_after_a_stop_and_leaves_only_its_target(sql: Workshop) -> None:
+def test_resumes_after_a_stop_and_leaves_only_its_target(sql: Workshop) -> None:
     sql.source()
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
     sql.take_in("t")
@@ -189,7 +189,7 @@ def test_a_stop_while_the_ticker_looks_is_no_failure(sql: Workshop, monkeypatch:
 
     assert flow.status()[0] is FlowPhase.STOPPED
     sql.crash()
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
 
 
 def test_replace_computes_all_anew_and_if_not_exists_keeps(sql: Workshop) -> None:
@@ -270,7 +270,7 @@ def test_a_flush_that_meets_another_write_is_tried_again(sql: Workshop, monkeypa
     assert are_contiguous(sql.commits("t"))
 
 
-def test_takes_up_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumes_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffered and not committed: flushed. Committed and not cleaned up: dropped, and not flushed again."""
     sql.source()
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
@@ -283,7 +283,7 @@ def test_takes_up_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPat
     assert sql.commits("t") == []
     sql.crash()
 
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     assert [(c["first_batch"], c["last_batch"], c["reason"]) for c in sql.commits("t")] == [(0, 1, "recovery")]
     assert sql.equals_batch()
 
@@ -296,7 +296,7 @@ def test_takes_up_what_a_crash_left(sql: Workshop, monkeypatch: pytest.MonkeyPat
     assert len(list(buffer.glob("__sqlext_batch=*"))) == 1
     sql.crash()
 
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     assert list(buffer.glob("__sqlext_batch=*")) == []
     assert [c["last_batch"] for c in sql.commits("t")] == [1, 2]
     sql("INSERT INTO ev VALUES ('c', 30)")
@@ -316,7 +316,7 @@ def test_an_older_driver_is_fenced(sql: Workshop) -> None:
 
     newer = FlowHost(sql.spark, older.home)
     try:
-        assert newer.take_up() == ["t"]
+        assert newer.resume() == ["t"]
         assert [(c["epoch"], c["reason"]) for c in sql.commits("t")] == [(2, "recovery")]
 
         with pytest.raises(FlowError, match=r"Flow `t` runs in another process\. Send the statement there\."):
@@ -354,7 +354,7 @@ def test_keeps_the_session_that_made_it(sql: Workshop) -> None:
     sql("USE default")
     sql.crash()
 
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     sql("INSERT INTO away.ev VALUES (TIMESTAMP'2024-01-01 12:30:00 UTC'), (TIMESTAMP'2024-01-01 13:00:00 UTC')")
     sql("WAIT FLOW away.t")
     assert sql.batch("SELECT * FROM away.t") == [(21, 2), (22, 1)]
@@ -373,7 +373,7 @@ def test_over_a_temporary_view_it_ends_with_its_session(sql: Workshop) -> None:
     assert sql.shown("f").note == "ends with its session: reads large"
 
     sql.crash()
-    assert sql.take_up() == []
+    assert sql.resume() == []
     shown = sql.shown("f")
     assert shown.status == "FAILED"
     assert shown.error.startswith("Flow `f` reads large, which ended with the session that made it.")
@@ -418,7 +418,7 @@ def test_names_are_quoted_and_never_pasted(sql: Workshop, tmp_path: Path) -> Non
     assert commits(place)[0]["flow"] == flow
 
     sql.crash()
-    assert sql.take_up() == [flow]
+    assert sql.resume() == [flow]
     sql(f"STOP FLOW {quote(flow)}")
     sql(f"DROP FLOW {quote(flow)}")
     assert sql("SHOW FLOWS") == []
@@ -507,7 +507,7 @@ def test_a_torn_record_leaves_the_others_alone(sql: Workshop) -> None:
 
     assert [row.name for row in sql("SHOW FLOWS")] == ["t"]
     sql.crash()
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
 
 
 # What users add.

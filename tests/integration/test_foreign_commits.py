@@ -167,7 +167,7 @@ def test_a_woken_driver_and_its_successor(sql: Workshop) -> None:
     old = sql.flow("t")._intakes[0].buffer
     left = old.batches
     sql.crash()
-    assert sql.take_up() == ["t"]  # what the earlier epoch has buffered is flushed
+    assert sql.resume() == ["t"]  # what the earlier epoch has buffered is flushed
     assert sql.equals_batch()
     sql.freeze()
     sql("INSERT INTO ev VALUES ('b', 20)")

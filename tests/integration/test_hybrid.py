@@ -132,7 +132,7 @@ def test_beside_a_plain_stream(sql: Workshop) -> None:
     assert result(sql) == [("a", 3, 31), ("b", 2, 11)]
 
 
-def test_goes_on_after_a_stop_and_a_crash(sql: Workshop) -> None:
+def test_resumes_after_a_stop_and_a_crash(sql: Workshop) -> None:
     tables(sql, "past", "live")
     sql("INSERT INTO past VALUES ('a', 1), ('b', 2)")
     make(sql, "hybrid(TABLE past, STREAM live, on => v)")
@@ -145,7 +145,7 @@ def test_goes_on_after_a_stop_and_a_crash(sql: Workshop) -> None:
     sql("INSERT INTO live VALUES ('c', 6)")
     sql.take_in("t")
     sql.crash()
-    sql.take_up()
+    sql.resume()
     sql("WAIT FLOW t")
     assert result(sql) == [("a", 1, 1), ("b", 2, 7), ("c", 1, 6)]
 
@@ -161,7 +161,7 @@ def test_a_crash_in_the_history_loses_nothing(sql: Workshop) -> None:
     eventually(lambda: flow._intakes[0].has_ended_part, DEADLINE)
     sql.crash()
     sql("INSERT INTO past VALUES ('a', 2)")
-    sql.take_up()
+    sql.resume()
     sql("WAIT FLOW t")
     assert result(sql) == [("a", 3, 6)]
 

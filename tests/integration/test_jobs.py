@@ -122,7 +122,7 @@ def test_columns_that_folders_name(jobs: Workshop) -> None:
 
 
 @pytest.mark.parametrize("parts", [0, 2, 4])
-def test_a_job_goes_on_after_its_driver_died(
+def test_a_job_is_resumed_after_its_driver_died(
     jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
     """New rows and even a new schema of the input change nothing: it is pinned."""
@@ -156,7 +156,7 @@ def test_a_resumed_job_keeps_its_first_time(
     assert jobs("SHOW JOBS")[0].skipped == 2
 
 
-def test_the_host_goes_on_by_itself_when_it_starts(
+def test_the_host_resumes_by_itself_when_it_starts(
     jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sqlext.commands import job_statements
@@ -165,7 +165,7 @@ def test_the_host_goes_on_by_itself_when_it_starts(
     expected = jobs.batch(BATCH.format("facts"))
     job = killed(jobs, f"CREATE TABLE t USING delta AS {QUERY}", die_after, monkeypatch, 1)
     host = jobs.host.jobs
-    assert host.take_up(job_statements.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))) == (job,)
+    assert host.resume_all(job_statements.fingerprints, resolve_levels(jobs.spark, session_levels(jobs.spark))) == (job,)
     assert host._thread is not None
     host._thread.join(90)
     assert rows(jobs) == expected
@@ -274,7 +274,7 @@ def test_a_finished_job_is_kept_as_long_as_asked(jobs: Workshop) -> None:
     assert not jobs_folder(jobs, kept.id).exists()
 
 
-def test_the_statement_of_a_lost_job_goes_on_with_it(
+def test_the_statement_of_a_lost_job_resumes_it(
     jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever runs a script again after a crash says nothing else. A failed job is not taken for a lost one."""

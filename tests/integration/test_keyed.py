@@ -243,7 +243,7 @@ def test_the_same_function_over_a_stream_in_a_flow(clicks: Workshop) -> None:
         clicks(f"WAIT FLOW {flow}")
         assert clicks.batch(f"SELECT * FROM {flow}") == runs
         assert clicks.shown(flow).micro_batches >= 3
-    assert clicks.shown("of_call").note is None, "it can be taken up again"
+    assert clicks.shown("of_call").note is None, "it can be resumed"
     plan = clicks(f"EXPLAIN CREATE STREAMING TABLE x AS SELECT * FROM {call.format('')}")[0].plan
     assert re.search(r"ProcessKeyed process_keyed\(.*\) \[no attributes\]", plan)
 

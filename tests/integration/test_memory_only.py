@@ -75,7 +75,7 @@ def test_what_a_crash_loses_comes_back(sql: Workshop) -> None:
             sql.take_in("t")
         sql.crash()
 
-        assert sql.take_up() == ["t"]
+        assert sql.resume() == ["t"]
         assert sql.commits("t")[-1]["reason"] == "recovery"
         assert sql.commits("t")[-1]["first_batch"] == sql.commits("t")[-2]["last_batch"] + 1
         assert sql.batch("SELECT k, n, total FROM t") == sql.batch(having)
@@ -97,7 +97,7 @@ def test_a_crash_while_it_comes_back_loses_nothing(sql: Workshop) -> None:
     newest = max((home / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     newest.unlink()  # the process before this one had got as far as that
 
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     sql("WAIT FLOW t")
     assert sql.equals_batch()
 

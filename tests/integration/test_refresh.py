@@ -342,7 +342,7 @@ def test_a_crash_in_the_middle_of_a_succession_brings_the_old_flow_back(
     if step == "in the start":
         assert {record.state for record in sql.host._registry.read().values()} == {"RUNNING", "RETRYING"}
     sql.crash()
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     goes_on(sql, flow)
 
 
@@ -353,7 +353,7 @@ def test_a_crash_after_a_succession_forgets_the_old_flow(sql: Workshop, flow: st
             sql(f"CREATE OR REPLACE STREAMING TABLE t AS {PER_KEY.format('STREAM ev')}")
     assert len(sql.host._registry.read()) == 2
     sql.crash()
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     sql("INSERT INTO ev VALUES ('b', 50)")
     sql("WAIT FLOW t")
     (record,) = sql.host._registry.read().values()

@@ -45,7 +45,7 @@ def test_a_start_that_may_succeed_later_is_tried_again(sql: Workshop, monkeypatc
     sql.crash()
     sql("ALTER TABLE ev RENAME TO elsewhere")
     clock = by_hand(sql)
-    assert sql.take_up() == []
+    assert sql.resume() == []
     shown = sql.shown("t")
     assert shown.status == "RETRYING"
     assert "`ev` cannot be found" in shown.error
@@ -94,7 +94,7 @@ def test_a_running_flow_comes_back_by_itself_and_the_next_process_tries_too(
             sql("START FLOW t")
     assert status(sql) == "RETRYING"
     sql.crash()
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     sql("INSERT INTO ev VALUES ('b', 10)")
     sql("WAIT FLOW t")
     assert sql.equals_batch()
@@ -115,7 +115,7 @@ def test_stop_ends_the_tries(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> 
     assert (status(sql), sql.shown("t").next_try) == ("STOPPED", None)
     assert sql.host._retries.planned() == {}
     sql.crash()
-    assert sql.take_up() == []
+    assert sql.resume() == []
 
 
 def test_trouble_that_stays_fails_at_once(sql: Workshop) -> None:
@@ -129,7 +129,7 @@ def test_trouble_that_stays_fails_at_once(sql: Workshop) -> None:
 
 
 def test_start_and_refresh_try_at_once_what_waits_for_its_next_try(sql: Workshop) -> None:
-    """Its take-up has failed, so this process has no such flow yet, but is the one to try it."""
+    """Its resume has failed, so this process has no such flow yet, but is the one to try it."""
     sql.source()
     create = f"CREATE OR REFRESH STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}"
     sql(create)
@@ -138,7 +138,7 @@ def test_start_and_refresh_try_at_once_what_waits_for_its_next_try(sql: Workshop
         sql.crash()
         sql("ALTER TABLE ev RENAME TO elsewhere")
         by_hand(sql)
-        assert sql.take_up() == []
+        assert sql.resume() == []
         assert status(sql) == "RETRYING"
         with pytest.raises(PySparkException, match="`ev` cannot be found"):
             sql(statement)
@@ -165,7 +165,7 @@ def test_a_bug_in_one_flow_does_not_stop_the_others(sql: Workshop, monkeypatch: 
 
     monkeypatch.setattr(FlowHost, "run", run_or_fail)
     clock = by_hand(sql)
-    assert sql.take_up() == []
+    assert sql.resume() == []
     shown = {row.name: (row.status, row.error) for row in sql("SHOW FLOWS")}
     assert shown == {
         "s": ("FAILED", "KeyError: '_groupingmapsort'"),
@@ -251,7 +251,7 @@ def test_stop_interrupts_a_flush_that_takes_too_long(sql: Workshop, gate: Path, 
 def test_a_second_stop_interrupts_a_start(sql: Workshop, gate: Path) -> None:
     """What an earlier process left behind is flushed first, and that may take long."""
     sql.crash()
-    starting = threading.Thread(target=sql.host.take_up, name="test-start")
+    starting = threading.Thread(target=sql.host.resume, name="test-start")
     starting.start()
     eventually(Path(f"{gate}.reached").exists, DEADLINE)
     sql("STOP FLOW t")

@@ -31,7 +31,7 @@ def test_a_flow(sql: Workshop, caplog: pytest.LogCaptureFixture) -> None:
     sql(statement)
     sql("WAIT FLOW t")
     sql.crash()
-    sql.take_up()
+    sql.resume()
     sql("INSERT INTO ev VALUES ('a', 1)")
     sql("WAIT FLOW t")
     assert sql.batch("SELECT * FROM t") == sql.batch("SELECT k, count(*) AS n FROM ev GROUP BY k")
@@ -83,7 +83,7 @@ def test_a_home_that_was_open_is_closed_before_anything_is_made(sql: Workshop) -
     for folder in (home, home / "registry", home / "live"):
         folder.mkdir(mode=0o755)
     sql.crash()
-    sql.take_up()
+    sql.resume()
     assert sql("SHOW FLOWS") == []
     assert {oct(folder.stat().st_mode & 0o777) for folder in (home, home / "registry", home / "live")} == {"0o700"}
 

@@ -87,7 +87,7 @@ def test_a_local_day_stays_one_key_under_another_zone_of_the_host(sql: Workshop,
         sql.crash()
     with host_in(sql.spark, "UTC"):
         assert sql.spark.conf.get(ZONE) == "UTC"
-        assert sql.take_up() == ["t"]
+        assert sql.resume() == ["t"]
         insert(sql, f"({MORNING}, 'b')")
         sql("WAIT FLOW t")
         assert sql.batch("SELECT CAST(day AS STRING), n FROM t") == [("2024-03-02", 2)]
@@ -147,7 +147,7 @@ def test_settings_hold_in_the_next_process(
     sql("WAIT FLOW t")
     sql.crash()
     sql.spark.conf.set(setting, later)  # the next host is made of this session
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     assert sql.host._spark is not base
     insert(sql, "(NULL, '2-2-2024')")
     sql("WAIT FLOW t")
@@ -175,7 +175,7 @@ def test_a_variable_of_the_session_stands_in_the_flow_by_its_value(sql: Workshop
     sql("WAIT FLOW t")
     sql.crash()
     sql.spark.conf.unset("wanted")
-    sql.take_up()
+    sql.resume()
     insert(sql, "(NULL, 'a')", "(NULL, 'c')")
     sql("WAIT FLOW t")
     assert sql.batch("SELECT * FROM t") == [("a",), ("a",)]

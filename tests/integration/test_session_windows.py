@@ -195,7 +195,7 @@ def test_a_crash_before_the_first_of_the_two(sql: Workshop, monkeypatch: pytest.
         check(sql, query)
 
 
-def test_takes_up_what_a_crash_left(sql: Workshop) -> None:
+def test_resumes_what_a_crash_left(sql: Workshop) -> None:
     source(sql)
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {QUERY.format(WATERMARKED)}")
     sql.freeze()
@@ -205,7 +205,7 @@ def test_takes_up_what_a_crash_left(sql: Workshop) -> None:
     insert(sql, STEPS[2])
     sql.take_in("t")
     sql.crash()
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     assert [commit["reason"] for commit in sql.commits("t")] == ["command", "recovery"]
     assert sql.batch("SELECT * FROM t") == sql.batch(QUERY.format("ev"))
 

@@ -77,7 +77,7 @@ def test_a_flow_that_appends_all_columns_says_how_its_table_gets_a_new_one(sql: 
         lambda: str(sql.shown("copy")),
     )
     sql.crash()
-    assert sql.take_up() == ["copy"]
+    assert sql.resume() == ["copy"]
     sql("INSERT INTO ev VALUES ('c', 9, 'z', NULL)")
     sql("WAIT FLOW copy")
     assert sql.batch(batch.format("copy")) == sql.batch(batch.format("(SELECT *, v + 1 AS next FROM ev)"))

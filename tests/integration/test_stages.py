@@ -100,7 +100,7 @@ def test_a_restart_reads_the_result_again_and_replace_computes_it(tables: Worksh
     for is_crash in (False, True):
         if is_crash:
             tables.crash()
-            assert tables.take_up() == ["t"]
+            assert tables.resume() == ["t"]
         else:
             tables("STOP FLOW t")
             tables("START FLOW t")

@@ -183,7 +183,7 @@ def test_the_comment_of_a_flow_is_kept_over_a_restart(sql: Workshop) -> None:
     sql("CREATE FLOW f COMMENT 'it''s for the web team' AS INSERT INTO fed SELECT * FROM STREAM ev")
     assert sql.shown("f").comment == "it's for the web team"
     sql.crash()
-    sql.take_up()
+    sql.resume()
     assert sql.shown("f").comment == "it's for the web team"
     assert ("comment", "it's for the web team") in [tuple(row) for row in sql("DESCRIBE FLOW f")]
 
@@ -199,7 +199,7 @@ def test_a_stream_with_a_name_goes_on_after_a_restart(sql: Workshop, query: str)
     sql("WAIT FLOW t")
     sql.crash()
     sql("INSERT INTO ev VALUES ('a', 9)")
-    assert sql.take_up() == ["t"]
+    assert sql.resume() == ["t"]
     sql("WAIT FLOW t")
     plain = query.replace("STREAM ev IDENTIFIED BY `the events` AS e", "ev").replace("STREAM ev IDENTIFIED BY events", "ev")
     assert sql.batch("SELECT * FROM t") == sql.batch(plain)

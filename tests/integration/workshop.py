@@ -91,8 +91,8 @@ class Workshop:
         host._lease.end()
         self.installed.host = None
 
-    def take_up(self) -> list[str]:
-        return self.host.take_up()
+    def resume(self) -> list[str]:
+        return self.host.resume()
 
 
 def local(uri: str) -> Path:

@@ -124,20 +124,20 @@ class IntervalTrigger:
             if is_last:
                 self.hold()
 
-    def take_what_arrived(self, may_go_on: Callable[[], bool]) -> None:
+    def take_what_arrived(self, may_wait: Callable[[], bool]) -> None:
         """Bring all that has arrived by now into the tables.
 
         Args:
-            may_go_on: False ends the wait.
+            may_wait: False ends the wait.
         """
         with self.freely():
             for intake in self._intakes:
-                self._take(intake, may_go_on)
+                self._take(intake, may_wait)
 
-    def _take(self, intake: Intake, may_go_on: Callable[[], bool]) -> None:
+    def _take(self, intake: Intake, may_wait: Callable[[], bool]) -> None:
         """Wait for a look at its sources that finds nothing; where there is always more, for two micro-batches, of which the
         second was planned after this began."""
         intake.running.forget_last_look()
         before = self._batches
-        while not intake.running.has_found_nothing and self._batches < before + 2 and may_go_on():
+        while not intake.running.has_found_nothing and self._batches < before + 2 and may_wait():
             time.sleep(_POLL_SECONDS)

@@ -89,7 +89,7 @@ class FlowMaker:
             return f"flow {there.spec.name} ({there.spec.id}) exists already, and stays as it is"
         is_table_there = there is not None and there.spec.owns_target and target.exists(session, name)
         if there is not None and request.refresh and is_table_there:
-            return self._go_on(session, there, request)
+            return self._refresh(session, there, request)
         is_replaced = request.replace or (request.refresh and there is not None and there.spec.owns_target)
         replaced = there if is_replaced else None
         check_free(records, full_name, name, replaced)
@@ -123,7 +123,7 @@ class FlowMaker:
         state = f"; its state lives in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
         return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{state}{bound}"
 
-    def _go_on(self, session: SparkSession, record: FlowRecord, request: FlowRequest) -> str:
+    def _refresh(self, session: SparkSession, record: FlowRecord, request: FlowRequest) -> str:
         """Bring a flow up to date with a statement of the same definition; nothing that it has written is touched.
 
         Raises:

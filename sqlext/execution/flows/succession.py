@@ -2,7 +2,7 @@
 
 1. All checks of the successor pass, its table's definition among them; the old flow runs on (`creation.prepare`, `try_table`).
 2. The successor is reserved, with the id of the flow that it replaces. A crash from here to step 5: the reservation is undone,
-   the table is restored if it was replaced already, and the old flow is taken up again.
+   the table is restored if it was replaced already, and the old flow is resumed.
 3. The old flow is stopped, flushed; its record and its folder stay.
 4. Its table is replaced, by one commit.
 5. The successor starts. A failure from 3 to here is undone in the same way, and the old flow runs on.

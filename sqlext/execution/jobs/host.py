@@ -99,8 +99,8 @@ class JobHost:
         self._home = home
         self._lease = lease
         self._registry = JobRegistry(home)
-        self.taken_up: tuple[str, ...] = ()  # the ids of the jobs of dead drivers that this process goes on with
-        self.not_taken_up: dict[str, str] = {}  # those of them that failed, and why; written by the thread that runs them
+        self.resumed: tuple[str, ...] = ()  # the ids of the jobs of dead drivers that this process resumes
+        self.not_resumed: dict[str, str] = {}  # those of them that failed, and why; written by the thread that runs them
         self._closing = False
         self._thread: threading.Thread | None = None
         self._runs: dict[str, tuple[JobSpec, JobRun]] = {}  # by id; each is put in and taken out by the thread that runs it
@@ -121,7 +121,7 @@ class JobHost:
         check_references(session, request.references)
         name = target.qualified(session, request.target)
         if (earlier := self._maker_of(name)) is not None and sink.makes_table(session, request.head):
-            return self._go_on_with(earlier, request, options)
+            return self._resume_earlier(earlier, request, options)
         there = sink.target_state(session, request.head, name)
         if there.is_done:
             return f"there is a table {'.'.join(name)} already; no job was made"
@@ -188,21 +188,21 @@ class JobHost:
                 events += finished_events(folder.child(event.table))
         return events
 
-    def take_up(self, functions: Fingerprints, options: Options) -> tuple[str, ...]:
-        """Go on with all jobs whose driver is gone, one after the other, on a thread of this host's.
+    def resume_all(self, functions: Fingerprints, options: Options) -> tuple[str, ...]:
+        """Resume all jobs whose driver is gone, one after the other, on a thread of this host's.
 
         Returns:
             Their ids.
         """
-        self.taken_up = tuple(self.unfinished())
-        if self.taken_up:
-            self._thread = threading.Thread(target=self._resume_all, args=(functions, options), name="sqlext-jobs", daemon=True)
+        self.resumed = tuple(self.unfinished())
+        if self.resumed:
+            self._thread = threading.Thread(target=self._resume_each, args=(functions, options), name="sqlext-jobs", daemon=True)
             self._thread.start()
-        return self.taken_up
+        return self.resumed
 
     @property
-    def is_taking_up(self) -> bool:
-        """Whether a job that was taken up still runs."""
+    def is_resuming(self) -> bool:
+        """Whether a job that was resumed still runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
@@ -213,8 +213,8 @@ class JobHost:
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
-    def _resume_all(self, functions: Fingerprints, options: Options) -> None:
-        for job in self.taken_up:
+    def _resume_each(self, functions: Fingerprints, options: Options) -> None:
+        for job in self.resumed:
             if self._closing:
                 return
             if job not in self.unfinished():
@@ -222,7 +222,7 @@ class JobHost:
             try:
                 logger.info("taken up again: %s", self.resume(job, functions, options))
             except (SqlextError, *target.SPARK_ERRORS) as error:
-                self.not_taken_up[job] = jvm.reason_of(error)
+                self.not_resumed[job] = jvm.reason_of(error)
                 logger.error("job %s cannot be taken up: %s", job, jvm.reason_of(error))
 
     # A run.
@@ -233,7 +233,7 @@ class JobHost:
         made = (record for record in records if record.spec.makes_table and record.spec.target == name)
         return next((record for record in made if record.state is JobState.RUNNING), None)
 
-    def _go_on_with(self, earlier: JobRecord, request: JobRequest, options: Options) -> str:
+    def _resume_earlier(self, earlier: JobRecord, request: JobRequest, options: Options) -> str:
         """End the job that makes a statement's table, if it is the statement's own."""
         spec = earlier.spec
         if spec.statement != request.statement:
@@ -279,7 +279,7 @@ class JobHost:
                 raise
             except (SqlextError, *target.SPARK_ERRORS) as error:
                 is_canceled = cancellation.is_canceled(self._spark)  # an interrupt must not reach what is still to be noted
-                if not self._closing:  # else the next host goes on with it
+                if not self._closing:  # else the next host resumes it
                     self._registry.append(RegisteredEvent(spec.id, JobEventKind.FAILED, epoch, detail=jvm.reason_of(error)))
                 if is_canceled:  # Spark's own word for it says nothing of the job
                     raise StatementCanceledError(f"The statement was canceled.{_left(spec)}") from None
