@@ -76,7 +76,7 @@ class MadePages:
             "f2": FlowDetail(
                 HOSTILE_FLOW,
                 HOSTILE,
-                bounded_stages=((HOSTILE, HOSTILE),),
+                prerequisites=((HOSTILE, HOSTILE),),
                 sources=((HOSTILE, HOSTILE),),
                 switches=(HOSTILE,),
                 queries=((HOSTILE, HOSTILE),),

@@ -24,7 +24,7 @@ from sqlext.execution.streaming.pace import Phase
 _STYLES = {
     FlowPhase.RUNNING: "green",
     FlowPhase.STARTING: "yellow",
-    FlowPhase.BOUNDED_STAGES: "yellow",
+    FlowPhase.PREREQUISITES: "yellow",
     FlowPhase.STOPPED: "dim",
     FlowPhase.RETRYING: "yellow",
     FlowPhase.FAILED: "bold red",
@@ -56,7 +56,7 @@ class FlowStatus:
     @property
     def is_running(self) -> bool:
         """Whether it goes on, if only when it is tried again."""
-        return self.phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES, FlowPhase.RUNNING, FlowPhase.RETRYING)
+        return self.phase in (FlowPhase.STARTING, FlowPhase.PREREQUISITES, FlowPhase.RUNNING, FlowPhase.RETRYING)
 
 
 @dataclass(frozen=True)

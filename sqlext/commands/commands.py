@@ -323,15 +323,17 @@ def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan)
 
     The query as written comes first, for the places in its messages; what only our rules make sense of fails there too.
     """
-    own = jvm.clone_session(spark) if plan.above or plan.stages else spark  # it gets views
+    own = jvm.clone_session(spark) if plan.above or plan.prerequisites else spark  # it gets views
     try:
         queries.analyse(own, plan)
     except AnalysisException:
-        stages = [stage.sql for stage in plan.stages if not stage.after]
-        alone = stages if plan.stages else [each.sql for each in plan.queries]  # all else reads what only `own` knows
+        prerequisites = [each.sql for each in plan.prerequisites if not each.after]
+        alone = (
+            prerequisites if plan.prerequisites else [each.sql for each in plan.queries]
+        )  # all else reads what only `own` knows
         texts = [bounded_statements.without_clauses(query.source), *alone]
         return next((text for text in texts if _is_refused(own, text)), None)
-    stands_alone = plan.is_sparks_own and not plan.stages and not plan.hybrids  # those are views that only `own` knows
+    stands_alone = plan.is_sparks_own and not plan.prerequisites and not plan.hybrids  # those are views that only `own` knows
     return plan.written if stands_alone and queries.is_wrong_as_written(own, plan) else None
 
 

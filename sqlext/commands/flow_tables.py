@@ -98,8 +98,8 @@ def flow(view: FlowView, host: FlowHost) -> Table:
     rows |= {f"query {stream.relation}".strip(): SqlText(stream.sql) for stream in spec.streams}
     rows |= {f"state {stream.relation}".strip(): where for stream in spec.streams if (where := _state_of(spec, stream))}
     rows |= {"query above": SqlText(spec.above)} if spec.above else {}
-    for status, stage in zip(host.stages(view), spec.stages, strict=True):
-        rows |= {f"stage {stage.name}": status, f"query {stage.name}": SqlText(stage.sql)}
+    for status, each in zip(host.prerequisites_of(view), spec.prerequisites, strict=True):
+        rows |= {f"stage {each.name}": status, f"query {each.name}": SqlText(each.sql)}
     rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.options_of(spec).as_rows()}
     shown = [
         {"property": key, "value": value if value is None or isinstance(value, str) else str(value)}

@@ -26,7 +26,7 @@ from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.making import FlowMaker
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, find, find_table
 from sqlext.execution.flows.retries import Retries
-from sqlext.execution.flows.status import FlowPhase, StageStatus
+from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
 from sqlext.execution.jobs.host import JobHost
 from sqlext.execution.state.buffer import is_lost
@@ -269,12 +269,12 @@ class FlowHost:
         """The flows of this process; asks no storage, so it may be called often."""
         return self._views.local()
 
-    def stages(self, view: FlowView) -> tuple[StageStatus, ...]:
-        """The bounded stages of a flow, also of one that does not run here."""
+    def prerequisites_of(self, view: FlowView) -> tuple[PrerequisiteStatus, ...]:
+        """The prerequisites of a flow, also of one that does not run here."""
         if view.progress is not None:
-            return view.progress.stages
+            return view.progress.prerequisites
         home = self._home.child("flows", view.record.spec.id)
-        return tuple(prerequisites.recorded(self._spark, home, stage.name) for stage in view.record.spec.stages)
+        return tuple(prerequisites.recorded(self._spark, home, each.name) for each in view.record.spec.prerequisites)
 
     def options_of(self, spec: FlowSpec) -> Options:
         return resolve(spec.levels(), lambda text: jvm.parse_duration(self._spark, text))

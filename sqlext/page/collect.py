@@ -138,7 +138,7 @@ class Collector:
             epoch=view.record.epoch,
             buffering=buffering_of(spec, options),
             flushes=self._last_flushes(spec),
-            bounded_stages=tuple((stage.name, str(stage)) for stage in self._host.stages(view)),
+            prerequisites=tuple((each.name, str(each)) for each in self._host.prerequisites_of(view)),
             sources=tuple((name, describe(each.look)) for name, each in backlog.sources.items()) if backlog else (),
             switches=tuple(
                 f"{each.phase.value} at {each.at.astimezone():%Y-%m-%d %H:%M:%S}: {each.because}"
@@ -264,7 +264,7 @@ def queries_of(spec: FlowSpec) -> tuple[tuple[str, str], ...]:
     """What Spark runs for a flow, by name."""
     streams = [(stream.relation, stream.sql) for stream in spec.streams]
     above = [("above, at each flush", spec.above)] if spec.above else []
-    return (*((stage.name, stage.sql) for stage in spec.stages), *streams, *above)
+    return (*((each.name, each.sql) for each in spec.prerequisites), *streams, *above)
 
 
 def job_summary(record: JobRecord, status: str) -> JobSummary:

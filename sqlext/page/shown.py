@@ -16,7 +16,7 @@ def shown_flow(spec: FlowSpec, show: Redaction) -> FlowSpec:
         statement=show.sql(spec.statement),
         streams=tuple(replace(each, sql=show.sql(each.sql)) for each in spec.streams),
         above=show.sql(spec.above),
-        stages=tuple(replace(each, sql=show.sql(each.sql)) for each in spec.stages),
+        prerequisites=tuple(replace(each, sql=show.sql(each.sql)) for each in spec.prerequisites),
         operators=tuple(replace(each, detail=show.sql(each.detail)) for each in spec.operators),
     )
 

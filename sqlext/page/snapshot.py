@@ -157,7 +157,7 @@ class FlowDetail:
 
     Attributes:
         flushes: the newest ones, oldest first.
-        bounded_stages: name and state.
+        prerequisites: name and state.
         sources: what is seen of each stream.
         switches: changes between live and backlog, oldest first.
         queries: what Spark runs: a name, which may be empty, and SQL.
@@ -171,7 +171,7 @@ class FlowDetail:
     epoch: int = 0
     buffering: str = ""
     flushes: tuple[FlushView, ...] = ()
-    bounded_stages: tuple[tuple[str, str], ...] = ()
+    prerequisites: tuple[tuple[str, str], ...] = ()
     sources: tuple[tuple[str, str], ...] = ()
     switches: tuple[str, ...] = ()
     queries: tuple[tuple[str, str], ...] = ()

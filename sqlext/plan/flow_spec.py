@@ -73,8 +73,8 @@ class StreamSpec:
 
 
 @dataclass(frozen=True)
-class StageSpec:
-    """A bounded query of a flow, which ends before the streaming ones start; see `plan.BoundedStage`."""
+class PrerequisiteSpec:
+    """A bounded query of a flow, which ends before the streaming ones start; see `job_graph.Prerequisite`."""
 
     name: str
     sql: str
@@ -145,7 +145,7 @@ class FlowSpec:
         statement: what the user wrote.
         streams: its streaming queries: one that writes the target, or those that maintain what `above` reads.
         above: the query over maintained aggregates whose result is the target; empty when there is none.
-        stages: its bounded queries, each behind those that it reads.
+        prerequisites: its bounded queries, each behind those that it reads.
         operators: its graph, inputs before those that read them; the last one feeds the target.
         sources: the streams among them.
         hybrids: the hybrid sources among those.
@@ -173,7 +173,7 @@ class FlowSpec:
     statement: str
     streams: tuple[StreamSpec, ...]
     above: str = ""
-    stages: tuple[StageSpec, ...] = ()
+    prerequisites: tuple[PrerequisiteSpec, ...] = ()
     operators: tuple[OperatorSpec, ...] = ()
     sources: tuple[SourceSpec, ...] = ()
     hybrids: tuple[HybridSource, ...] = ()
@@ -231,7 +231,9 @@ class FlowSpec:
         return replace(self, given={**kept, level: {**kept.get(level, {}), **properties}}, sources=sources)
 
     def to_json(self) -> str:
-        return json.dumps({"version": SPEC_VERSION, **asdict(self)}, sort_keys=True)
+        data = asdict(self)
+        data["stages"] = data.pop("prerequisites")  # what records call them
+        return json.dumps({"version": SPEC_VERSION, **data}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> FlowSpec:
@@ -246,7 +248,9 @@ class FlowSpec:
             if version != SPEC_VERSION:
                 raise FlowError(f"A flow was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
             data["streams"] = tuple(_stream(stream) for stream in data["streams"])
-            data["stages"] = tuple(StageSpec(**{**stage, "after": tuple(stage["after"])}) for stage in data.get("stages", ()))
+            data["prerequisites"] = tuple(
+                PrerequisiteSpec(**{**each, "after": tuple(each["after"])}) for each in data.pop("stages", ())
+            )
             data["operators"] = tuple(OperatorSpec(**{**each, "inputs": tuple(each["inputs"])}) for each in data["operators"])
             data["sources"] = tuple(SourceSpec(**{**each, "name": tuple(each["name"])}) for each in data["sources"])
             data["hybrids"] = tuple(_hybrid(each) for each in data["hybrids"])

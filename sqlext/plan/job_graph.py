@@ -23,8 +23,8 @@ INTERNAL_PREFIX = "__sqlext_"
 AGGREGATE_PREFIX = "__sqlext_aggregate_"
 """What a maintained aggregate is called in the query above it, before its number; numbers start at 1."""
 
-STAGE_PREFIX = "__sqlext_stage_"
-"""What the result of a bounded stage is called in the query that reads it, before its number; numbers start at 1."""
+PREREQUISITE_PREFIX = "__sqlext_stage_"
+"""What the result of a prerequisite is called in the query that reads it, before its number; numbers start at 1."""
 
 
 HYBRID_PREFIX = "__sqlext_hybrid_"
@@ -221,13 +221,13 @@ class MaintainedAggregate:
 
 
 @dataclass(frozen=True)
-class BoundedStage:
+class Prerequisite:
     """A bounded query within a flow's: its result is a table before the streaming queries start (FLIP-331).
 
     Attributes:
         name: the relation's name in the queries that read it, `__sqlext_stage_1`, ..
         sql: the query for Spark, all rules applied.
-        after: the names of the stages that it reads.
+        after: the names of the prerequisites that it reads.
     """
 
     name: str
@@ -280,7 +280,7 @@ class FlowPlan:
         aggregates: what `above` reads, each a streaming query of its own.
         above: the batch query over the relations of `aggregates` and over tables that makes all of the target's rows; empty
             when `sql` makes them.
-        stages: the bounded queries that end before the streaming ones start, each behind those that it reads.
+        prerequisites: the bounded queries that end before the streaming ones start, each behind those that it reads.
         hybrids: the hybrid sources.
         having: the condition of HAVING, as the user wrote it, where it is a column of `sql`.
         written: the query as the user wrote it, without what only sqlext reads: its columns have the types that Spark gives them.
@@ -297,7 +297,7 @@ class FlowPlan:
     not_idempotent_because: str = ""
     aggregates: tuple[MaintainedAggregate, ...] = ()
     above: str = ""
-    stages: tuple[BoundedStage, ...] = ()
+    prerequisites: tuple[Prerequisite, ...] = ()
     hybrids: tuple[HybridSource, ...] = ()
     having: str = ""
     written: str = ""

@@ -26,12 +26,12 @@ class GraphBuilder:
         self._ctes: dict[str, exp.Query] = {}
         self._maintained: dict[str, int] = {}
         """Operators of maintained aggregates by their relations' names; with any, what is built is above them."""
-        self._stages: dict[str, int] = {}
-        """Last operators of bounded stages by their relations' names."""
+        self._prerequisites: dict[str, int] = {}
+        """Last operators of prerequisites by their relations' names."""
 
-    def add_stage(self, name: str, query: exp.Query) -> None:
-        """Add the operators of a bounded stage, which later queries read under its name."""
-        self._stages[name] = self._query(query)
+    def add_prerequisite(self, name: str, query: exp.Query) -> None:
+        """Add the operators of a prerequisite, which later queries read under its name."""
+        self._prerequisites[name] = self._query(query)
         self._ctes = {}
 
     def build(self, query: exp.Query) -> JobGraph:
@@ -86,13 +86,13 @@ class GraphBuilder:
         return self._modifiers(select, at)
 
     def _read_by(self, clause: exp.Expr) -> list[int]:
-        """The subqueries of a clause that read a stage or a maintained aggregate; those over tables are only text."""
+        """The subqueries of a clause that read a prerequisite or a maintained aggregate; those over tables are only text."""
         found = clause.walk(prune=lambda node: isinstance(node, exp.Query)) if self._built else ()
         return [self._query(node) for node in found if isinstance(node, exp.Query) and self._reads_built(node)]
 
     @property
     def _built(self) -> dict[str, int]:
-        return self._stages | self._maintained
+        return self._prerequisites | self._maintained
 
     def _reads_built(self, query: exp.Query) -> bool:
         names = {fold(table.name) for table in query.find_all(exp.Table)}

@@ -11,14 +11,14 @@ from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions.scalar import FUNCTIONS
 from sqlext.options import HINTS, Level, ValueText, is_option_key
 from sqlext.options import option as option_of
-from sqlext.plan.job_graph import BoundedPlan, BoundedStage, Firing, FlowPlan, Key, MaintainedAggregate, OutputMode, References
+from sqlext.plan.job_graph import BoundedPlan, Firing, FlowPlan, Key, MaintainedAggregate, OutputMode, Prerequisite, References
 from sqlext.planner import grouping
 from sqlext.planner.above import Split, split
 from sqlext.planner.graph_builder import GraphBuilder
 from sqlext.planner.hybrid_sources import cut_hybrids
 from sqlext.quoting import fold
 from sqlext.sql.dialect import position_of, to_sql, without_brackets
-from sqlext.sql.end_of_stream import CutStage, called, cut_stages, with_bounded_streams, without_clauses
+from sqlext.sql.end_of_stream import PrerequisiteQuery, called, cut_prerequisites, with_bounded_streams, without_clauses
 from sqlext.sql.grouping_sets import check_grouping_sets
 from sqlext.sql.nodes import HintCall, Stream, function_of
 from sqlext.sql.rewriter import Batch, Scope, rewrite
@@ -49,7 +49,7 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     """Plan a streaming query that keeps a table up to date.
 
     Args:
-        is_sorted: whether the aggregates of its bounded stages sort.
+        is_sorted: whether the aggregates of its prerequisites sort.
 
     Raises:
         OptionError: a hint or a WITH option is unknown, misspelt, or on a relation that is no stream.
@@ -59,10 +59,10 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     check_grouping_sets(query)
     hints, source_options = read_options(query)
     tree, hybrids = cut_hybrids(query.tree, query.source)
-    tree, cut = cut_stages(with_bounded_streams(Query(tree, query.source)).tree)
+    tree, cut = cut_prerequisites(with_bounded_streams(Query(tree, query.source)).tree)
     query = Query(tree, query.source)
     builder = GraphBuilder(query.source, source_options)
-    stages, of_stages = _plan_stages(cut, query.source, batches, is_sorted, builder)
+    prerequisites, of_prerequisites = _plan_prerequisites(cut, query.source, batches, is_sorted, builder)
     of_query, of_relations, of_aggregates = ([each for each in batches if each.scope is scope] for scope in Scope)
     tree, firings = rewrite(tree, query.source, of_query)
     written = to_sql(tree, query.source).strip()
@@ -79,9 +79,9 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     return replace(
         plan,
         hints=hints,
-        firings=(*of_stages, *firings, *of_tree, *plan.firings),
+        firings=(*of_prerequisites, *firings, *of_tree, *plan.firings),
         references=references,
-        stages=stages,
+        prerequisites=prerequisites,
         hybrids=hybrids,
         written=written,
         is_sparks_own={firing.rule for firing in (*of_tree, *plan.firings)} <= _RULES_OF_SPARKS_SQL,
@@ -110,17 +110,17 @@ def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> Bou
     )
 
 
-def _plan_stages(
-    cut: Sequence[CutStage], source: str, batches: Sequence[Batch], is_sorted: bool, builder: GraphBuilder
-) -> tuple[tuple[BoundedStage, ...], tuple[Firing, ...]]:
-    stages: list[BoundedStage] = []
+def _plan_prerequisites(
+    cut: Sequence[PrerequisiteQuery], source: str, batches: Sequence[Batch], is_sorted: bool, builder: GraphBuilder
+) -> tuple[tuple[Prerequisite, ...], tuple[Firing, ...]]:
+    prerequisites: list[Prerequisite] = []
     firings: list[Firing] = []
     for each in cut:
         tree, fired = rewrite(each.tree, source, batches)
-        builder.add_stage(each.name, tree)
-        stages.append(BoundedStage(each.name, to_sql(called(tree, is_sorted), source).strip(), each.after))
+        builder.add_prerequisite(each.name, tree)
+        prerequisites.append(Prerequisite(each.name, to_sql(called(tree, is_sorted), source).strip(), each.after))
         firings += fired
-    return tuple(stages), tuple(firings)
+    return tuple(prerequisites), tuple(firings)
 
 
 def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:

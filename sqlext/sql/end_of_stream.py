@@ -3,8 +3,8 @@
 Each such query becomes the table argument of a function, `SELECT * FROM __sqlext_end_of_stream(TABLE(query), 'sorted')`, whose
 plan `spark/sorted_plan.py` makes. So it may stand wherever a query can, and nothing runs before the statement around it.
 
-Where streams are left outside of such queries, each of these is cut out as a stage instead: its result is there, as a table,
-before the streams start.
+Where streams are left outside of such queries, each of these is cut out as a prerequisite instead: its result is there, as a
+table, before the streams start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
 from sqlext.options import is_option_key
-from sqlext.plan.job_graph import STAGE_PREFIX
+from sqlext.plan.job_graph import PREREQUISITE_PREFIX
 from sqlext.quoting import fold
 from sqlext.sql.dialect import position_of
 from sqlext.sql.nodes import Stream, StreamOption, TableArgument
@@ -35,13 +35,13 @@ _STARTS = frozenset("startingversion startingtimestamp".split())
 
 
 @dataclass(frozen=True)
-class CutStage:
+class PrerequisiteQuery:
     """A query with the clause that was cut out of another one.
 
     Attributes:
         name: of the relation that stands in its place.
         tree: itself, with its clause, and with the CTEs that it reads.
-        after: the stages that it reads.
+        after: the prerequisites that it reads.
     """
 
     name: str
@@ -97,21 +97,21 @@ def without_clauses(tree: exp.Query) -> exp.Query:
     return tree
 
 
-def cut_stages(tree: exp.Query) -> tuple[exp.Query, tuple[CutStage, ...]]:
+def cut_prerequisites(tree: exp.Query) -> tuple[exp.Query, tuple[PrerequisiteQuery, ...]]:
     """Put a relation in the place of each outermost query with the clause.
 
     Returns:
         A copy of the tree, and what was cut out, in an order in which each stands behind those that it reads.
     """
     tree = tree.copy()
-    stages: list[CutStage] = []
+    prerequisites: list[PrerequisiteQuery] = []
     for number, query in enumerate(outermost(tree), 1):
-        name = f"{STAGE_PREFIX}{number}"
+        name = f"{PREREQUISITE_PREFIX}{number}"
         alone = _alone(query)
         read = _names(alone)
-        stages.append(CutStage(name, alone, tuple(each.name for each in stages if each.name in read)))
+        prerequisites.append(PrerequisiteQuery(name, alone, tuple(each.name for each in prerequisites if each.name in read)))
         query.replace(exp.Select(expressions=[exp.Star()], from_=exp.From(this=exp.to_table(name))))
-    return tree, tuple(stages)
+    return tree, tuple(prerequisites)
 
 
 def without_clause(query: exp.Query) -> exp.Query:

@@ -32,12 +32,12 @@ def test_flush_and_micro_batch_are_named(sql: Workshop) -> None:
     assert (flow, "flow t: flush of micro-batches 0 to 0 (command)") in described(sql)
 
 
-def test_bounded_stage_and_job_are_named(sql: Workshop) -> None:
+def test_prerequisite_and_job_are_named(sql: Workshop) -> None:
     sql.source()
     averages = "SELECT k, avg(v) AS a FROM STREAM ev GROUP BY k GLOBAL WINDOW END OF STREAM"
     sql(f"CREATE STREAMING TABLE u AS SELECT e.k, h.a FROM STREAM ev AS e JOIN ({averages}) AS h ON e.k = h.k")
-    stage = sql.flow("u").spec.stages[0].name
-    eventually(lambda: _has(sql, f"flow u: bounded stage {stage}"), DEADLINE)
+    name = sql.flow("u").spec.prerequisites[0].name
+    eventually(lambda: _has(sql, f"flow u: bounded stage {name}"), DEADLINE)
     sql("DROP FLOW u")
     job = sql(f"CREATE TABLE done USING delta AS {averages}")[0][0].split()[1]
     assert _has(sql, f"sqlext job {job} into done")

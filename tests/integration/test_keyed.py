@@ -248,7 +248,7 @@ def test_the_same_function_over_a_stream_in_a_flow(clicks: Workshop) -> None:
     assert re.search(r"ProcessKeyed process_keyed\(.*\) \[no attributes\]", plan)
 
 
-def test_a_call_within_a_bounded_stage_of_a_flow(clicks: Workshop) -> None:
+def test_a_call_within_a_prerequisite_of_a_flow(clicks: Workshop) -> None:
     """What users clicked before is told beside each new click."""
     clicks("CREATE TABLE new USING delta AS SELECT 'u3' AS user, 1 AS page UNION ALL SELECT 'nobody', 2")
     clicks(

@@ -34,7 +34,7 @@ from sqlext.options import (
     resolve,
     texts_by_level,
 )
-from sqlext.plan.flow_spec import Column, FlowSpec, OperatorSpec, SourceSpec, StageSpec, StreamSpec, key_columns
+from sqlext.plan.flow_spec import Column, FlowSpec, OperatorSpec, PrerequisiteSpec, SourceSpec, StreamSpec, key_columns
 from sqlext.plan.job_graph import (
     FLOW_PROPERTY,
     QUALIFIES,
@@ -232,7 +232,7 @@ def reserve(
         statement=request.statement,
         streams=(),
         above=plan.above,
-        stages=tuple(StageSpec(stage.name, stage.sql, stage.after) for stage in plan.stages),
+        prerequisites=tuple(PrerequisiteSpec(each.name, each.sql, each.after) for each in plan.prerequisites),
         operators=tuple(_operator(operator) for operator in plan.graph.operators),
         sources=sources_of(plan),
         hybrids=plan.hybrids,

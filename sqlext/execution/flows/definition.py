@@ -146,14 +146,14 @@ def _fixed(clauses: tuple[str, ...]) -> dict[str, str]:
 
 def _planned(spec: FlowSpec) -> object:
     """What Spark runs of a flow."""
-    stages = [(stage.name, _normal(stage.sql)) for stage in spec.stages]
-    return [(each.relation, _normal(each.sql)) for each in spec.streams], _normal(spec.above), stages, spec.hybrids
+    prerequisites = [(each.name, _normal(each.sql)) for each in spec.prerequisites]
+    return [(each.relation, _normal(each.sql)) for each in spec.streams], _normal(spec.above), prerequisites, spec.hybrids
 
 
 def _planned_by(plan: FlowPlan) -> object:
     """The same of a plan."""
-    stages = [(stage.name, _normal(stage.sql)) for stage in plan.stages]
-    return [(each.name, _normal(each.sql)) for each in plan.queries], _normal(plan.above), stages, plan.hybrids
+    prerequisites = [(each.name, _normal(each.sql)) for each in plan.prerequisites]
+    return [(each.name, _normal(each.sql)) for each in plan.queries], _normal(plan.above), prerequisites, plan.hybrids
 
 
 def _normal(sql: str) -> str:

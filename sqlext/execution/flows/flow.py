@@ -1,7 +1,7 @@
 """One flow in this process: its streaming queries, and the flushes that bring what they buffer into tables.
 
 Several threads meet here. Statements call `start`, `stop`, `flush` and `wait`; Spark's stream threads call `_taken` and
-`_append`; the flush thread calls the writer; the thread of the last bounded stage calls `_start_queries`. The host's ticker
+`_append`; the flush thread calls the writer; the thread of the last prerequisite calls `_start_queries`. The host's ticker
 calls `tick`. One lock guards what they share.
 """
 
@@ -32,7 +32,7 @@ from sqlext.execution.flows.flush import Flusher, FlushPolicy, FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.interval_trigger import IntervalTrigger, other_pace
 from sqlext.execution.flows.meter import FlowMeter
-from sqlext.execution.flows.prerequisites import Stages
+from sqlext.execution.flows.prerequisites import Prerequisites
 from sqlext.execution.flows.source_changes import explained
 from sqlext.execution.flows.status import FlowPhase, FlowProgress
 from sqlext.execution.flows.table_writer import TableWriter
@@ -110,8 +110,8 @@ class Flow:
             spec, epoch, home, jvm.clone_session(session), self._intakes, clock, self._fence.check, self._meter.note_flush
         )
         self._flusher = Flusher(spec.name, self._writer.flush, self._fail, lambda: self._writer.compact(lambda: self._stopping))
-        tag = f"sqlext-stages-{spec.id}"
-        self._stages = Stages(spec.name, tag, spec.stages, home, session, self._fence.check, self._start_queries, self._fail)
+        specs, tag, check = spec.prerequisites, f"sqlext-stages-{spec.id}", self._fence.check
+        self._prerequisites = Prerequisites(spec.name, tag, specs, home, session, check, self._start_queries, self._fail)
         self._settled = threading.Event()  # the queries run, or never will
         self.work = Work(spec.name, session.sparkContext, self._job_groups, clock)
 
@@ -151,7 +151,7 @@ class Flow:
     # What statements call.
 
     def start(self) -> None:
-        """Bring into the target what an earlier driver left behind, then start the queries; behind bounded stages that have
+        """Bring into the target what an earlier driver left behind, then start the queries; behind prerequisites that have
         not finished yet, on the thread of the last one.
 
         Raises:
@@ -160,7 +160,7 @@ class Flow:
         try:
             target.check_same_table(self.session, self.spec)
             self._fence.take()
-            if self._stages.open():
+            if self._prerequisites.open():
                 self._start_queries()
                 return
         except BaseException:
@@ -169,12 +169,12 @@ class Flow:
             self._backlog.close()
             self._flusher.close(STALLED_AFTER)
             raise
-        self._set_phase(FlowPhase.BOUNDED_STAGES)
-        self._stages.start()
+        self._set_phase(FlowPhase.PREREQUISITES)
+        self._prerequisites.start()
         logger.info("flow %s: its bounded stages come first, epoch %d", self.spec.name, self.epoch)
 
     def _start_queries(self) -> None:
-        self._stages.show(self._writer.session)
+        self._prerequisites.show(self._writer.session)
         for intake in self._intakes:
             intake.open(self._writer.committed(intake.stream))
         self._recover()
@@ -187,7 +187,7 @@ class Flow:
             self._interval_trigger.hold()
         self._backlog.watch()
         with self._lock:
-            if self._phase in (FlowPhase.STARTING, FlowPhase.BOUNDED_STAGES):
+            if self._phase in (FlowPhase.STARTING, FlowPhase.PREREQUISITES):
                 self._phase = FlowPhase.RUNNING
         self._raise_if_failed()  # a first flush may have failed before the last query had started
         self._settled.set()
@@ -206,7 +206,7 @@ class Flow:
         was_running = self.is_running
         self._stopping = True
         with self.work.interrupted_after(STOP_PATIENCE, canceled):
-            have_ended = self._stages.stop(STALLED_AFTER)
+            have_ended = self._prerequisites.stop(STALLED_AFTER)
             self._backlog.close()
             self._stop_queries()
             if self._phase is FlowPhase.RUNNING and self._has_buffered() and not self.work.is_interrupted:
@@ -307,7 +307,8 @@ class Flow:
 
     def status(self) -> tuple[FlowPhase, FlowProgress, str]:
         """Its phase, its progress, and its error's message."""
-        progress = replace(self._meter.progress(self._intakes), stages=self._stages.statuses(), backlog=self._backlog.status)
+        done, statuses = self._meter.progress(self._intakes), self._prerequisites.statuses()
+        progress = replace(done, prerequisites=statuses, backlog=self._backlog.status)
         with self._lock:
             return self._phase, progress, message_of(self._error) if self._error else ""
 
@@ -319,8 +320,8 @@ class Flow:
 
     @property
     def is_running(self) -> bool:
-        """Whether its queries run, or will when its bounded stages have finished."""
-        return self._phase in (FlowPhase.RUNNING, FlowPhase.BOUNDED_STAGES)
+        """Whether its queries run, or will when its prerequisites have finished."""
+        return self._phase in (FlowPhase.RUNNING, FlowPhase.PREREQUISITES)
 
     # What the host's ticker calls.
 

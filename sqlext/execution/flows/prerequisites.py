@@ -1,8 +1,8 @@
-"""The bounded stages of a flow (FLIP-331): queries that end, each in a Delta table, before the streaming queries start.
+"""The prerequisites of a flow, its bounded stages (FLIP-331): each ends in a Delta table before the streaming queries start.
 
-A stage runs on a thread of its own as soon as those that it reads have finished, so independent ones run side by side. Its
+A prerequisite runs on a thread of its own as soon as those that it reads have finished, so independent ones run side by side. Its
 table is made by one commit: either the whole result is there or nothing is. So the commit is all the record there is of a
-finished stage, and a flow that starts again reads the table instead of running the query. Files that a killed process left
+finished prerequisite, and a flow that is resumed reads the table instead of running the query. Files that a killed process left
 without a commit are no part of the table; they go with the flow's folder.
 """
 
@@ -21,16 +21,16 @@ from pyspark.sql import SparkSession
 from sqlext.errors import FlowError
 from sqlext.execution.delta import delta_log
 from sqlext.execution.delta.target import SPARK_ERRORS
-from sqlext.execution.flows.status import StageState, StageStatus
-from sqlext.plan.flow_spec import StageSpec
+from sqlext.execution.flows.status import PrerequisiteState, PrerequisiteStatus
+from sqlext.plan.flow_spec import PrerequisiteSpec
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
 
-class Stages:
-    """Runs the stages of one flow. Its own threads, statements and the ticker meet here; the lock guards the statuses.
+class Prerequisites:
+    """Runs the prerequisites of one flow. Its own threads, statements and the ticker meet here; the lock guards the statuses.
 
     Args:
         flow: its name.
@@ -39,7 +39,7 @@ class Stages:
         home: the flow's folder.
         session: the flow's own; it gets a view of each result.
         check: raises when another driver has the flow.
-        finished: called when all stages have, on the thread of the last one.
+        finished: called when all prerequisites have, on the thread of the last one.
         failed: called when one has failed, or `finished` has, on its thread.
     """
 
@@ -47,7 +47,7 @@ class Stages:
         self,
         flow: str,
         tag: str,
-        specs: Sequence[StageSpec],
+        specs: Sequence[PrerequisiteSpec],
         home: HadoopPath,
         session: SparkSession,
         check: Callable[[], None],
@@ -63,7 +63,7 @@ class Stages:
         self._on_failed = failed
         self._tag = tag
         self._lock = threading.Lock()
-        self._statuses: Mapping[str, StageStatus] = {}
+        self._statuses: Mapping[str, PrerequisiteStatus] = {}
         self._threads: list[threading.Thread] = []
         self._stopping = False
 
@@ -75,7 +75,7 @@ class Stages:
         """
         self._statuses = {name: recorded(self._session, self._home, name) for name in self._specs}
         for name, status in self._statuses.items():
-            if status.state is StageState.FINISHED:
+            if status.state is PrerequisiteState.FINISHED:
                 self._show(self._session, name)
         return self._are_all_finished()
 
@@ -85,7 +85,7 @@ class Stages:
             self._start_ready()
 
     def stop(self, timeout: float) -> bool:
-        """Cancel what runs; finished stages keep their results.
+        """Cancel what runs; finished prerequisites keep their results.
 
         Returns:
             Whether all threads ended within `timeout` seconds.
@@ -99,7 +99,7 @@ class Stages:
                 thread.join(min(1.0, max(deadline - time.monotonic(), 0)))
         return not any(thread.is_alive() for thread in others)
 
-    def statuses(self) -> tuple[StageStatus, ...]:
+    def statuses(self) -> tuple[PrerequisiteStatus, ...]:
         with self._lock:
             return tuple(self._statuses.values())
 
@@ -112,11 +112,11 @@ class Stages:
         session.read.format("delta").load(table_of(self._home, name).location).createOrReplaceTempView(name)
 
     def _start_ready(self) -> None:
-        """Start every stage whose inputs are there. The lock is held."""
+        """Start every prerequisite whose inputs are there. The lock is held."""
         for name, status in self._statuses.items():
             inputs = [self._statuses[other].state for other in self._specs[name].after]
-            if status.state is StageState.CREATED and all(state is StageState.FINISHED for state in inputs):
-                self._note(name, state=StageState.RUNNING, started=datetime.now(UTC))
+            if status.state is PrerequisiteState.CREATED and all(state is PrerequisiteState.FINISHED for state in inputs):
+                self._note(name, state=PrerequisiteState.RUNNING, started=datetime.now(UTC))
                 thread = threading.Thread(target=self._run, args=(name,), name=f"sqlext-stage-{self._flow}-{name}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -136,14 +136,14 @@ class Stages:
                 self._on_finished()
         except Exception as error:  # noqa: BLE001  # the flow tells it, also a bug of ours; or it would wait for ever
             with self._lock:
-                if self._statuses[name].state is StageState.RUNNING:
-                    self._note(name, state=StageState.CANCELED if self._stopping else StageState.FAILED)
+                if self._statuses[name].state is PrerequisiteState.RUNNING:
+                    self._note(name, state=PrerequisiteState.CANCELED if self._stopping else PrerequisiteState.FAILED)
             if not self._stopping:
                 self._stopping = True
                 self._session.sparkContext.cancelJobsWithTag(self._tag)  # the flow has failed; nobody reads the others
                 self._on_failed(error)
 
-    def _write(self, spec: StageSpec) -> None:
+    def _write(self, spec: PrerequisiteSpec) -> None:
         self._check()
         own = jvm.clone_session(self._session)
         location = table_of(self._home, spec.name).location
@@ -160,25 +160,27 @@ class Stages:
         finally:
             own.sparkContext.removeJobTag(self._tag)
 
-    def _note(self, name: str, state: StageState, started: datetime | None = None) -> None:
+    def _note(self, name: str, state: PrerequisiteState, started: datetime | None = None) -> None:
         status = self._statuses[name]
         self._statuses = {**self._statuses, name: replace(status, state=state, started=started or status.started)}
 
     def _are_all_finished(self) -> bool:
-        return all(status.state is StageState.FINISHED for status in self._statuses.values())
+        return all(status.state is PrerequisiteState.FINISHED for status in self._statuses.values())
 
 
-def table_of(home: HadoopPath, stage: str) -> HadoopPath:
-    """Where a stage's result lies."""
-    return home.child("stages", stage)
+def table_of(home: HadoopPath, name: str) -> HadoopPath:
+    """Where a prerequisite's result lies."""
+    return home.child("stages", name)
 
 
-def recorded(spark: SparkSession, home: HadoopPath, name: str) -> StageStatus:
-    """What the storage tells of one of a flow's stages."""
+def recorded(spark: SparkSession, home: HadoopPath, name: str) -> PrerequisiteStatus:
+    """What the storage tells of one of a flow's prerequisites."""
     location = table_of(home, name).location
     if not delta_log.exists(spark, location):
-        return StageStatus(name, StageState.CREATED)
+        return PrerequisiteStatus(name, PrerequisiteState.CREATED)
     info = delta_log.commit_info(spark, location, 0)
     started = datetime.fromisoformat(json.loads(info["userMetadata"])["sqlext"]["started"])
     ended = datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
-    return StageStatus(name, StageState.FINISHED, started, ended - started, int(info["operationMetrics"]["numOutputRows"]))
+    return PrerequisiteStatus(
+        name, PrerequisiteState.FINISHED, started, ended - started, int(info["operationMetrics"]["numOutputRows"])
+    )

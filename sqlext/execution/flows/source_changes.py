@@ -71,7 +71,7 @@ def evolved(session: SparkSession, spec: FlowSpec, options: Options) -> FlowSpec
     stream = spec.streams[0] if len(spec.streams) == 1 else None
     if options[SCHEMA_EVOLUTION] != ADD_COLUMNS or stream is None or stream.output_mode is not OutputMode.APPEND:
         return spec
-    if spec.above or spec.stages or spec.hybrids:
+    if spec.above or spec.prerequisites or spec.hybrids:
         return spec  # relations that only the running flow has; a new column is an error there
     frame = session.sql(stream.sql)
     fields = new_columns(frame, stream)

@@ -15,7 +15,7 @@ class FlowPhase(StrEnum):
     failed by what may pass, and waits for its next try."""
 
     STARTING = "STARTING"
-    BOUNDED_STAGES = "BOUNDED STAGES"
+    PREREQUISITES = "BOUNDED STAGES"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
     RETRYING = "RETRYING"
@@ -23,8 +23,8 @@ class FlowPhase(StrEnum):
     FENCED = "FENCED"
 
 
-class StageState(StrEnum):
-    """Where a bounded stage is; the names are those of Flink's ExecutionState."""
+class PrerequisiteState(StrEnum):
+    """Where a prerequisite is; the names are those of Flink's ExecutionState."""
 
     CREATED = "CREATED"
     RUNNING = "RUNNING"
@@ -34,8 +34,8 @@ class StageState(StrEnum):
 
 
 @dataclass(frozen=True)
-class StageStatus:
-    """A bounded stage of a flow.
+class PrerequisiteStatus:
+    """A bounded query of a flow, which ends before the streaming ones start.
 
     Attributes:
         name: of its result, as the queries that read it call it.
@@ -44,7 +44,7 @@ class StageStatus:
     """
 
     name: str
-    state: StageState
+    state: PrerequisiteState
     started: datetime | None = None
     duration: timedelta | None = None
     rows: int | None = None
@@ -68,7 +68,7 @@ class FlowProgress:
         reasons: how many flushes were made for which reason.
         last_flush, last_reason, last_flush_seconds: of the newest commit.
         watermark: event time up to which input is complete, as Spark reports it.
-        stages: the bounded ones.
+        prerequisites: the bounded queries that end before the streaming ones start.
         backlog: its phase, and how its sources stand.
     """
 
@@ -85,5 +85,5 @@ class FlowProgress:
     last_reason: str = ""
     last_flush_seconds: float = 0.0
     watermark: str | None = None
-    stages: tuple[StageStatus, ...] = ()
+    prerequisites: tuple[PrerequisiteStatus, ...] = ()
     backlog: BacklogStatus = field(default_factory=BacklogStatus)

@@ -42,16 +42,16 @@ class QueryAnalysis:
 
 
 def analyse(session: SparkSession, plan: FlowPlan) -> QueryAnalysis:
-    """Analyse a plan's queries in a session that nobody else uses: it gets a view for each stage and maintained aggregate.
+    """Analyse a plan's queries in a session that nobody else uses: it gets a view for each prerequisite and maintained aggregate.
 
     Raises:
         AnalysisException: Spark's, when it refuses one.
-        SchemaError: a stage's result cannot be stored under its columns' names.
+        SchemaError: a prerequisite's result cannot be stored under its columns' names.
     """
-    for stage in plan.stages:
-        result = session.sql(stage.sql)
+    for prerequisite in plan.prerequisites:
+        result = session.sql(prerequisite.sql)
         target.check_names(result.columns)
-        session.createDataFrame([], result.schema).createOrReplaceTempView(stage.name)
+        session.createDataFrame([], result.schema).createOrReplaceTempView(prerequisite.name)
     for hybrid in plan.hybrids:
         show_hybrid(session, hybrid)
     streams = tuple(_analysed(session, query.sql, plan.having) for query in plan.queries)

@@ -1,4 +1,4 @@
-"""Flows with bounded stages: what runs when, what is kept, and what a restart reads again."""
+"""Flows with prerequisites, bounded stages: what runs when, what is kept, and what a restart reads again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB = (
 FAILS = "bigint(raise_error(concat('sum ', sum(v))))"
 
 
-def stage_gate(value: Any, mark: str, gate: str) -> Any:
+def at_gate(value: Any, mark: str, gate: str) -> Any:
     """Leaves a mark, and waits until the gate is there."""
     Path(mark).touch()
     deadline = time.monotonic() + DEADLINE
@@ -36,7 +36,7 @@ def stage_gate(value: Any, mark: str, gate: str) -> Any:
 
 @pytest.fixture
 def tables(sql: Workshop) -> Workshop:
-    sqlext.register_function("stage_gate", stage_gate, "BIGINT")
+    sqlext.register_function("at_gate", at_gate, "BIGINT")
     for name in ("ev", "hist"):
         sql.source(name)
     return sql
@@ -48,21 +48,21 @@ def gate(tmp_path: Path) -> Path:
 
 
 def gated(gate: Path) -> str:
-    return f"stage_gate(sum(v), '{gate}.reached', '{gate}')"
+    return f"at_gate(sum(v), '{gate}.reached', '{gate}')"
 
 
 def reached(gate: Path) -> None:
     eventually(Path(f"{gate}.reached").exists, DEADLINE)
 
 
-def described(sql: Workshop, flow: str, stage: int = 1) -> str:
-    """What DESCRIBE FLOW tells of a stage."""
+def described(sql: Workshop, flow: str, number: int = 1) -> str:
+    """What DESCRIBE FLOW tells of a prerequisite."""
     rows = {row.property: row.value for row in sql(f"DESCRIBE FLOW {flow}")}
-    return str(rows[f"stage __sqlext_stage_{stage}"])
+    return str(rows[f"stage __sqlext_stage_{number}"])
 
 
 def first_commit(sql: Workshop, flow: str) -> dict[str, Any]:
-    """The one commit of a stage's table."""
+    """The one commit of a prerequisite's table."""
     logs = list((sql.home(flow) / "stages" / "__sqlext_stage_1" / "_delta_log").glob("*.json"))
     assert [log.name for log in logs] == [f"{0:020d}.json"]
     actions = (json.loads(line) for line in logs[0].read_text().splitlines())
@@ -77,7 +77,7 @@ def test_a_stream_is_joined_with_an_aggregated_history(tables: Workshop) -> None
     assert json.loads(first_commit(tables, "t")["userMetadata"])["sqlext"]["stage"] == "__sqlext_stage_1"
 
 
-def test_the_stream_starts_when_the_stage_has_finished(tables: Workshop, gate: Path) -> None:
+def test_the_stream_starts_when_the_prerequisite_has_finished(tables: Workshop, gate: Path) -> None:
     tables(f"CREATE STREAMING TABLE t AS {JOB.format(gated(gate))}")
     reached(gate)
     assert tables.shown("t").status == "BOUNDED STAGES"
@@ -116,7 +116,7 @@ def test_a_restart_reads_the_result_again_and_replace_computes_it(tables: Worksh
     assert tables.batch("SELECT * FROM t WHERE k = 'a'") == [("a", 3, 201)]
 
 
-def test_a_flow_is_stopped_in_its_stage(tables: Workshop, gate: Path) -> None:
+def test_a_flow_is_stopped_in_its_prerequisite(tables: Workshop, gate: Path) -> None:
     tables(f"CREATE STREAMING TABLE t AS {JOB.format(gated(gate))}")
     reached(gate)
     tables("STOP FLOW t")
@@ -129,7 +129,7 @@ def test_a_flow_is_stopped_in_its_stage(tables: Workshop, gate: Path) -> None:
     assert tables.batch("SELECT * FROM t") == [("a", 1, 1), ("b", 1, 2), (None, 1, 3)]
 
 
-def test_a_stage_that_fails_fails_its_flow(tables: Workshop) -> None:
+def test_a_prerequisite_that_fails_fails_its_flow(tables: Workshop) -> None:
     tables(f"CREATE STREAMING TABLE t AS {JOB.format(FAILS)}")
     eventually(lambda: tables.shown("t").status == "FAILED", DEADLINE)
     assert re.fullmatch(r"The bounded stage __sqlext_stage_1 failed: sum [123]", tables.shown("t").error)
@@ -139,29 +139,29 @@ def test_a_stage_that_fails_fails_its_flow(tables: Workshop) -> None:
     assert tables.flow("t").session.streams.active == []
 
 
-def test_stages_run_in_their_order_and_side_by_side(tables: Workshop, tmp_path: Path) -> None:
-    """Stages 1 and 3 wait for each other, so they must run at the same time; stage 2 reads stage 1."""
+def test_prerequisites_run_in_their_order_and_side_by_side(tables: Workshop, tmp_path: Path) -> None:
+    """Prerequisites 1 and 3 wait for each other, so they must run at the same time; 2 reads 1."""
     one, two = tmp_path / "one", tmp_path / "two"
     tables(
-        f"CREATE STREAMING TABLE t AS WITH a AS (SELECT stage_gate(count(*), '{one}', '{two}') AS n FROM hist {END}), "
-        f"b AS (SELECT max(n) + 10 AS m FROM a {END}), c AS (SELECT stage_gate(count(*), '{two}', '{one}') AS l FROM ev {END}) "
+        f"CREATE STREAMING TABLE t AS WITH a AS (SELECT at_gate(count(*), '{one}', '{two}') AS n FROM hist {END}), "
+        f"b AS (SELECT max(n) + 10 AS m FROM a {END}), c AS (SELECT at_gate(count(*), '{two}', '{one}') AS l FROM ev {END}) "
         "SELECT k, n, m, l FROM STREAM ev CROSS JOIN a CROSS JOIN b CROSS JOIN c"
     )
     tables("WAIT FLOW t")
     assert tables.batch("SELECT * FROM t") == [("a", 3, 13, 3), ("b", 3, 13, 3), (None, 3, 13, 3)]
-    stages = tables.flow("t").status()[1].stages
-    assert [(stage.name[-1], stage.state.value, stage.rows) for stage in stages] == [
+    found = tables.flow("t").status()[1].prerequisites
+    assert [(each.name[-1], each.state.value, each.rows) for each in found] == [
         ("1", "FINISHED", 1),
         ("2", "FINISHED", 1),
         ("3", "FINISHED", 1),
     ]
-    assert stages[1].started is not None
-    assert stages[0].started is not None
-    assert stages[0].duration is not None
-    assert stages[1].started >= stages[0].started + stages[0].duration
+    assert found[1].started is not None
+    assert found[0].started is not None
+    assert found[0].duration is not None
+    assert found[1].started >= found[0].started + found[0].duration
 
 
-def test_the_query_above_an_aggregate_reads_a_stage(tables: Workshop) -> None:
+def test_the_query_above_an_aggregate_reads_a_prerequisite(tables: Workshop) -> None:
     tables(
         "CREATE STREAMING TABLE t AS SELECT a.k, n, m FROM (SELECT k, count(*) AS n FROM STREAM ev GROUP BY k) AS a "
         f"JOIN (SELECT k, max(v) AS m FROM hist GROUP BY k {END}) AS h ON a.k = h.k"
@@ -170,7 +170,7 @@ def test_the_query_above_an_aggregate_reads_a_stage(tables: Workshop) -> None:
     assert tables.batch("SELECT * FROM t") == [("a", 1, 1), ("b", 1, 2)]
 
 
-def test_what_is_wrong_with_a_stage_is_told_before_anything_exists(tables: Workshop) -> None:
+def test_what_is_wrong_with_a_prerequisite_is_told_before_anything_exists(tables: Workshop) -> None:
     for query, message in (
         (f"SELECT s.k FROM STREAM ev s JOIN (SELECT k, kk FROM hist GROUP BY k {END}) h USING (k)", "`kk`"),
         (f"SELECT s.k FROM STREAM ev s JOIN (SELECT k, sum(v) FROM hist GROUP BY k {END}) h USING (k)", "Give it one"),

@@ -1,7 +1,7 @@
 """kill -9 of a flow's process in the second of two bounded stages: the restart reads the first one's result again.
 
-By hand, more often: `python -m pytest tests/faults/test_stage_kill.py --kills 30`; a third as many, since each restart waits for
-the first stage. Each kill comes at another time after the second stage began.
+By hand, more often: `python -m pytest tests/faults/test_prerequisite_kill.py --kills 30`; a third as many, since each restart
+waits for the first one. Each kill comes at another time after the second one began.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ with embedded_session(folder / "warehouse", conf) as spark:
     ''')
     while not (folder / "reached").exists():
         time.sleep(0.02)
-    spark.sql("INSERT INTO hist VALUES (0, 1000000)")  # after the first stage has read it
+    spark.sql("INSERT INTO hist VALUES (0, 1000000)")  # after the first prerequisite has read it
     spark.sql("WAIT FLOW t TIMEOUT 4 minutes")
 """
 
 
 @pytest.mark.timeout(1800)
-def test_a_restart_does_not_compute_a_finished_stage(tmp_path: Path, spark: SparkSession, kills: int) -> None:
+def test_a_restart_does_not_compute_a_finished_prerequisite(tmp_path: Path, spark: SparkSession, kills: int) -> None:
     firsts: set[tuple[str, int]] = set()
     for _ in range(max(kills // 3, 1)):
         (tmp_path / "reached").unlink(missing_ok=True)
@@ -86,9 +86,9 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
-def results(folder: Path, stage: int) -> list[Path]:
-    """The commits of a stage's table."""
-    return list(folder.glob(f"warehouse/_sqlext/flows/*/stages/__sqlext_stage_{stage}/_delta_log/*.json"))
+def results(folder: Path, number: int) -> list[Path]:
+    """The commits of a prerequisite's table."""
+    return list(folder.glob(f"warehouse/_sqlext/flows/*/stages/__sqlext_stage_{number}/_delta_log/*.json"))
 
 
 def output(folder: Path) -> str:
