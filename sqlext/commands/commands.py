@@ -279,7 +279,7 @@ class Commands:
 
 def _memory_and_states(
     plan: FlowPlan, frames: Sequence[DataFrame], options: Options, of_streams: Mapping[str, Options], makes_table: bool
-) -> tuple[str, list[str]]:
+) -> tuple[str | None, list[str]]:
     """What EXPLAIN says of the buffer in memory, and of the state of each aggregate."""
     may_be_in_backlog = _may_be_in_backlog(plan, of_streams)
     rocksdb_because = no_delta_state(options, may_be_in_backlog)
@@ -291,10 +291,10 @@ def _memory_and_states(
     states = [
         f"{query.name or 'aggregate'}: {where}"
         for query, frame, state in zip(plan.queries, frames, found, strict=True)
-        if (where := state_shown(frame, *state, bool(query.name) or makes_table))
+        if (where := state_shown(frame, *state, not query.writes_target or makes_table))
     ]
     backends = [backend_of(aggregate) for aggregate, _ in found]
-    durable = next(filter(None, (queries.durable_because(frame, plan.output_mode) for frame in frames)), "")
+    durable = next(filter(None, (queries.durable_because(frame, plan.output_mode) for frame in frames)), None)
     pace = other_pace(backends, options, may_be_in_backlog)
     return explain_memory(plan, options, pace, durable, StateBackend.DELTA in backends), states
 

@@ -108,12 +108,12 @@ def flow(view: FlowView, host: FlowHost) -> Table:
     return Table({"property": "STRING", "value": "STRING"}, shown)
 
 
-def _state_of(spec: FlowSpec, stream: StreamSpec) -> str:
-    """Where an aggregate's state lives, and why; empty when there is no aggregate."""
+def _state_of(spec: FlowSpec, stream: StreamSpec) -> str | None:
+    """Where an aggregate's state lives, and why; None when there is no aggregate."""
     if stream.state_backend is StateBackend.DELTA:
-        is_ours = bool(stream.relation) or spec.owns_target
+        is_ours = not stream.writes_target or spec.owns_target
         return delta_state_shown(bool(stream.state_columns), is_ours, stream.has_qualifies, stream.has_sessions)
-    return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else ""
+    return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else None
 
 
 def _backlog_rows(spec: FlowSpec, backlog: BacklogStatus) -> dict[str, str]:

@@ -22,7 +22,7 @@ def explain_flow(
     plan: FlowPlan,
     options: Options,
     target: str,
-    memory: str = "",
+    memory: str | None = None,
     of_streams: Mapping[str, Options] | None = None,
     states: Sequence[str] = (),
 ) -> list[str]:
@@ -59,17 +59,19 @@ def explain_flow(
     ]
 
 
-def explain_memory(plan: FlowPlan, options: Options, other_pace: str, durable_because: str, has_partial_results: bool) -> str:
-    """What `execution.flush.memory-buffer-only` comes to; empty when it was not asked for, or there is no buffer.
+def explain_memory(
+    plan: FlowPlan, options: Options, other_pace: str | None, durable_because: str | None, has_partial_results: bool
+) -> str | None:
+    """What `execution.flush.memory-buffer-only` comes to; None when it was not asked for, or there is no buffer.
 
     Args:
-        other_pace: what else than the flush interval says when micro-batches come; empty: nothing.
-        durable_because: why rows could not be brought back from Spark's state.
+        other_pace: what else than the flush interval says when micro-batches come; None: nothing.
+        durable_because: why rows could not be brought back from Spark's state; None: they could.
         has_partial_results: whether an aggregate's state is in a Delta table.
     """
     is_buffered = not plan.not_idempotent_because and options[FLUSH_MAX_INTERVAL] is not None
     if not (is_buffered and options[FLUSH_MEMORY_BUFFER_ONLY]):
-        return ""
+        return None
     if not other_pace:
         return "Nothing is buffered: what arrives waits in its source, and each flush takes all of it as one micro-batch."
     if has_partial_results:

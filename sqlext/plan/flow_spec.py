@@ -71,6 +71,11 @@ class StreamSpec:
     state_columns: tuple[str, ...] = ()
     has_sessions: bool = False
 
+    @property
+    def writes_target(self) -> bool:
+        """Whether its table is the flow's target; else it is a maintained aggregate's."""
+        return not self.relation
+
 
 @dataclass(frozen=True)
 class PrerequisiteSpec:

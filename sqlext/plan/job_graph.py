@@ -219,6 +219,11 @@ class MaintainedAggregate:
     sql: str
     key: Key
 
+    @property
+    def writes_target(self) -> bool:
+        """Whether its rows are the target's, and no query is above it: it has no name."""
+        return not self.name
+
 
 @dataclass(frozen=True)
 class Prerequisite:
@@ -276,7 +281,7 @@ class FlowPlan:
         firings: the rules that changed the query.
         hints: flow-wide options given by hint.
         references: names that may be the session's own.
-        not_idempotent_because: why rows are appended, or a flush interval has no effect; empty when it has.
+        not_idempotent_because: why rows are appended, or a flush interval has no effect; None when it has.
         aggregates: what `above` reads, each a streaming query of its own.
         above: the batch query over the relations of `aggregates` and over tables that makes all of the target's rows; empty
             when `sql` makes them.
@@ -294,7 +299,7 @@ class FlowPlan:
     firings: tuple[Firing, ...] = ()
     hints: Mapping[str, ValueText] = field(default_factory=dict)
     references: References = References()
-    not_idempotent_because: str = ""
+    not_idempotent_because: str | None = None
     aggregates: tuple[MaintainedAggregate, ...] = ()
     above: str = ""
     prerequisites: tuple[Prerequisite, ...] = ()

@@ -242,14 +242,14 @@ def _with_options(stream: Stream, query: Query) -> dict[str, ValueText]:
     return found
 
 
-def _why_not_idempotent(tree: exp.Query) -> tuple[str, exp.Expr | None]:
+def _why_not_idempotent(tree: exp.Query) -> tuple[str | None, exp.Expr | None]:
     """The aggregate call of which an older row counts beside a newer one: what is said of it, and where it stands."""
     for select in selects_of(tree):
         for call in select.find_all(exp.Func):
             python = FUNCTIONS.find(function_name(call))
             if is_aggregate_call(call) and python is not None and not python.is_output_idempotent:
                 return f"the function {python.name} is registered as not output-idempotent", call
-    return "", None
+    return None, None
 
 
 def _all_references(found: Sequence[References]) -> References:

@@ -317,10 +317,10 @@ def variable(spark: SparkSession, name: str) -> str | None:
     return f"{value.dataType().sql()} DEFAULT {value.sql()}"
 
 
-def default_location(spark: SparkSession, name: tuple[str, ...]) -> str:
-    """Where Spark's own catalog would put a new managed table; an empty string for a table of another catalog."""
+def default_location(spark: SparkSession, name: tuple[str, ...]) -> str | None:
+    """Where Spark's own catalog would put a new managed table; None for a table of another catalog."""
     if name[0] != "spark_catalog":
-        return ""
+        return None
     identifier = java_of(spark).org.apache.spark.sql.catalyst.TableIdentifier
     some = java_of(spark).scala.Option.apply
     catalog = spark._jsparkSession.sessionState().catalog()

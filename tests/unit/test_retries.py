@@ -232,11 +232,11 @@ def test_which_of_javas_errors_may_pass(chain: list[tuple[tuple[str, ...], str]]
         ([(SPARK, "Job aborted"), (GONE, "File file:/w/ev/part-0.parquet does not exist")], "file:/w/ev/part-0.parquet"),
         ([(GONE, "/w/ev/part-0.parquet (No such file or directory)")], "/w/ev/part-0.parquet"),
         ([(GONE, "No such file or directory: s3a://bucket/ev/part-0.parquet")], "s3a://bucket/ev/part-0.parquet"),
-        ([(GONE, "/w/ev/part-0.parquet (Too many open files)")], ""),
-        ([(IO, "Connection reset by /10.0.0.1")], ""),
+        ([(GONE, "/w/ev/part-0.parquet (Too many open files)")], None),
+        ([(IO, "Connection reset by /10.0.0.1")], None),
     ],
 )
-def test_the_file_that_is_gone(chain: list[tuple[tuple[str, ...], str]], file: str) -> None:
+def test_the_file_that_is_gone(chain: list[tuple[tuple[str, ...], str]], file: str | None) -> None:
     assert faults.missing_file(JavaFailure(*chain)) == file
 
 

@@ -83,10 +83,10 @@ def qualified(spark: SparkSession, name: Sequence[str]) -> tuple[str, ...]:
     return catalog, database.lower() if catalog == _SESSION_CATALOG else database, table
 
 
-def path_of(name: Sequence[str]) -> str:
-    """The folder of a Delta table that is named by it, as in delta.`/folder`; empty for a table of a catalog."""
+def path_of(name: Sequence[str]) -> str | None:
+    """The folder of a Delta table that is named by it, as in delta.`/folder`; None for a table of a catalog."""
     is_path = len(name) > 1 and name[-2].lower() == "delta" and urlsplit(name[-1]).path.startswith("/")
-    return name[-1] if is_path else ""
+    return name[-1] if is_path else None
 
 
 def exists(spark: SparkSession, name: Sequence[str]) -> bool:

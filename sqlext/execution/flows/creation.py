@@ -102,8 +102,8 @@ class FlowChecks:
     """
 
     analysis: QueryAnalysis
-    states: tuple[tuple[MergeableAggregate | None, str], ...]
-    durable: tuple[str, ...]
+    states: tuple[tuple[MergeableAggregate | None, str | None], ...]
+    durable: tuple[str | None, ...]
     table: target.Target | None = None
     columns: tuple[Column, ...] = ()
 
@@ -218,16 +218,16 @@ def reserve(
     the making.
     """
     plan = request.plan
-    location = ""
+    location: str | None = None
     if request.definition is not None and not target.exists(session, name):
         has_place = any(clause[:8].upper() == "LOCATION" for clause in request.definition.clauses)
-        location = "" if has_place else jvm.default_location(session, name)
-        location = "" if location and HadoopPath(session, location).names() else location
+        location = None if has_place else jvm.default_location(session, name)
+        location = None if location and HadoopPath(session, location).names() else location
     return FlowSpec(
         id=uuid.uuid4().hex,
         name=full_name[-1],
         target=name,
-        target_location=location,
+        target_location=location or "",
         target_id="",
         statement=request.statement,
         streams=(),
@@ -238,7 +238,7 @@ def reserve(
         hybrids=plan.hybrids,
         owns_target=request.definition is not None,
         replaces_table=request.definition is not None and target.exists(session, name),
-        not_idempotent_because=plan.not_idempotent_because,
+        not_idempotent_because=plan.not_idempotent_because or "",
         given=dict(request.given),
         catalog=session.catalog.currentCatalog(),
         database=session.catalog.currentDatabase(),
@@ -300,7 +300,7 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, chec
             _stream(session, request.plan, query, frame, columns, durable, target.home_of(home, query.name)),
             *state,
             target.home_of(home, query.name),
-            bool(query.name) or request.definition is not None,
+            not query.writes_target or request.definition is not None,
             lost,
         )
         for query, frame, durable, state in each
@@ -321,11 +321,11 @@ def _stream(
     query: MaintainedAggregate,
     frame: DataFrame,
     columns: tuple[Column, ...],
-    durable_because: str,
+    durable_because: str | None,
     home: HadoopPath,
 ) -> StreamSpec:
     """The record of one streaming query; a maintained aggregate gets its table."""
-    if query.name:
+    if not query.writes_target:
         columns = tuple(Column(c.name, c.name, target.ddl_of(c.dataType)) for c in frame.schema)
         target.create_at(session, target.table_in(home), frame.schema)
     return StreamSpec(
@@ -335,7 +335,7 @@ def _stream(
         key=key_of(plan, frame, columns),
         columns=columns,
         has_qualifies=QUALIFIES in frame.columns,
-        durable_because=durable_because,
+        durable_because=durable_because or "",
     )
 
 

@@ -86,13 +86,13 @@ def may_pass(error: BaseException) -> bool:
     return False
 
 
-def missing_file(error: BaseException) -> str:
-    """The file that was to be read and is not there, if an error is of that; empty for all else."""
+def missing_file(error: BaseException) -> str | None:
+    """The file that was to be read and is not there, if an error is of that; None for all else."""
     for java in jvm.causes_of(error):
         if _FILE_IS_GONE.intersection(jvm.kinds_of(java)) and _cause_may_pass(java) is False:
             found = _PATH.search(str(java.getMessage() or ""))
-            return found[0].rstrip(".,:;") if found else ""
-    return ""
+            return found[0].rstrip(".,:;") if found else None
+    return None
 
 
 def is_schema_change(error: BaseException) -> bool:

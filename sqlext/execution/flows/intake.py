@@ -169,7 +169,7 @@ class Intake:
         if self.hybrid is not None:
             self.hybrid.show()
         frame = queries.with_unique_names(self.session.sql(self.stream.sql))
-        check_columns(frame, self.stream, self._is_own or bool(self.stream.relation))
+        check_columns(frame, self.stream, self._is_own or not self.stream.writes_target)
         if self.stream.state_backend is StateBackend.DELTA:
             self.aggregate = MergeableAggregate(frame)
             if self.aggregate.fingerprint != self.stream.state_fingerprint:

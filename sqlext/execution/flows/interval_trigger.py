@@ -21,8 +21,8 @@ from sqlext.plan.flow_spec import StateBackend
 _POLL_SECONDS = 0.02
 
 
-def other_pace(backends: Sequence[StateBackend], options: Options, may_be_in_backlog: bool) -> str:
-    """What else than the flush interval says when a flow that buffers in memory only takes micro-batches; empty: nothing.
+def other_pace(backends: Sequence[StateBackend], options: Options, may_be_in_backlog: bool) -> str | None:
+    """What else than the flush interval says when a flow that buffers in memory only takes micro-batches; None: nothing.
 
     Args:
         backends: where the state of each of its aggregates lives.
@@ -32,7 +32,7 @@ def other_pace(backends: Sequence[StateBackend], options: Options, may_be_in_bac
         return "not all of its aggregates have their state in Delta tables"
     if options[CHECKPOINT_INTERVAL] is not None:
         return f"{CHECKPOINT_INTERVAL.key} says when micro-batches come"
-    return "micro-batches come at another pace while a source is in backlog" if may_be_in_backlog else ""
+    return "micro-batches come at another pace while a source is in backlog" if may_be_in_backlog else None
 
 
 class IntervalTrigger:

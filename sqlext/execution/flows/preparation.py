@@ -36,7 +36,7 @@ def prepare(
     name: tuple[str, ...],
     records: Records,
     options: Options,
-    rocksdb_because: str,
+    rocksdb_because: str | None,
 ) -> FlowChecks:
     """Check all that can be checked before anything is touched.
 
@@ -65,7 +65,9 @@ def prepare(
     return replace(checks, table=table, columns=columns)
 
 
-def checked(session: SparkSession, request: FlowRequest, records: Records, options: Options, rocksdb_because: str) -> FlowChecks:
+def checked(
+    session: SparkSession, request: FlowRequest, records: Records, options: Options, rocksdb_because: str | None
+) -> FlowChecks:
     """The checks that do not look at the target, so that EXPLAIN can do them of a table that is there already.
 
     Args, Raises: as for `prepare`.

@@ -129,7 +129,9 @@ def explained(session: SparkSession, spec: FlowSpec, error: BaseException) -> Ba
 
 def _of_missing_file(session: SparkSession, spec: FlowSpec, error: BaseException) -> BaseException:
     file = faults.missing_file(error)
-    places = {".".join(source.name): _place(session, source.name) for source in spec.sources} if file else {}
+    if file is None:
+        return error
+    places = {".".join(source.name): _place(session, source.name) for source in spec.sources}
     name = next((name for name, place in places.items() if place and _path(file).startswith(place + "/")), None)
     if name is None:
         return error
@@ -142,12 +144,12 @@ def _of_missing_file(session: SparkSession, spec: FlowSpec, error: BaseException
     return explanation
 
 
-def _place(session: SparkSession, name: tuple[str, ...]) -> str:
-    """The folder of a source that is a Delta table; empty of all else."""
+def _place(session: SparkSession, name: tuple[str, ...]) -> str | None:
+    """The folder of a source that is a Delta table; None of all else."""
     try:
         return _path(jvm.delta_table(session, quote_parts(name))[0])
     except SPARK_ERRORS:
-        return ""
+        return None
 
 
 def _path(location: str) -> str:

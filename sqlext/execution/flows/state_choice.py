@@ -40,8 +40,8 @@ def check_sessions(frame: DataFrame, options: Options) -> None:
         ) from None
 
 
-def no_delta_state(options: Options, may_be_in_backlog: bool) -> str:
-    """Why the options keep all state in RocksDB; empty: a Delta table holds it, where it can.
+def no_delta_state(options: Options, may_be_in_backlog: bool) -> str | None:
+    """Why the options keep all state in RocksDB; None: a Delta table holds it, where it can.
 
     A Delta table is cheaper: written once a flush, where a state store is at each micro-batch.
 
@@ -52,24 +52,24 @@ def no_delta_state(options: Options, may_be_in_backlog: bool) -> str:
     if backend == StateBackend.ROCKSDB:
         return ROCKSDB_ASKED_FOR
     is_memory_only = options[FLUSH_MEMORY_BUFFER_ONLY] and options[FLUSH_MAX_INTERVAL] is not None
-    pace = other_pace((), options, may_be_in_backlog) if is_memory_only else ""
-    return f"partial results would be buffered in files: {pace}." if pace and backend != StateBackend.DELTA else ""
+    pace = other_pace((), options, may_be_in_backlog) if is_memory_only else None
+    return f"partial results would be buffered in files: {pace}." if pace and backend != StateBackend.DELTA else None
 
 
-def state_of(frame: DataFrame, mode: OutputMode, rocksdb_because: str) -> tuple[MergeableAggregate | None, str]:
+def state_of(frame: DataFrame, mode: OutputMode, rocksdb_because: str | None) -> tuple[MergeableAggregate | None, str | None]:
     """A streaming query whose state a Delta table is to hold; or None, and why it is in RocksDB, if there is any.
 
     Args:
         rocksdb_because: as `no_delta_state` tells.
     """
     if mode is OutputMode.APPEND:
-        return None, ""
+        return None, None
     if is_by_session(frame):
-        return MergeableAggregate(frame), ""  # else Spark cannot run it: `check_query`
+        return MergeableAggregate(frame), None  # else Spark cannot run it: `check_query`
     return (None, rocksdb_because) if rocksdb_because else mergeable(frame)
 
 
-def check_state(frames: Sequence[DataFrame], mode: OutputMode, rocksdb_because: str) -> None:
+def check_state(frames: Sequence[DataFrame], mode: OutputMode, rocksdb_because: str | None) -> None:
     """See whether the state of streaming queries can be in Delta tables, which is asked for.
 
     Args:
@@ -92,15 +92,15 @@ def backend_of(aggregate: MergeableAggregate | None) -> StateBackend:
     return StateBackend.ROCKSDB if aggregate is None else StateBackend.DELTA
 
 
-def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_because: str, is_ours: bool) -> str:
-    """Where the state of a streaming query's aggregate will live, and why; empty when it has none.
+def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_because: str | None, is_ours: bool) -> str | None:
+    """Where the state of a streaming query's aggregate will live, and why; None when it has none.
 
     Args:
         aggregate, rocksdb_because: as `state_of` gives them.
         is_ours: whether nobody else has written the query's table.
     """
     if aggregate is None:
-        return f"rocksdb: {rocksdb_because}" if rocksdb_because else ""
+        return f"rocksdb: {rocksdb_because}" if rocksdb_because else None
     has_qualifies = QUALIFIES in frame.columns
     is_in_table = bool(aggregate.results_stored) and is_ours and not has_qualifies
     return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session))
@@ -109,7 +109,7 @@ def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_
 def with_state(
     stream: StreamSpec,
     aggregate: MergeableAggregate | None,
-    rocksdb_because: str,
+    rocksdb_because: str | None,
     home: HadoopPath,
     is_ours: bool,
     lossy_columns: Set[str],
@@ -121,7 +121,7 @@ def with_state(
         lossy_columns: columns of the query's table that do not give back all values; only keys are looked after in them.
     """
     if aggregate is None:
-        return replace(stream, rocksdb_because=rocksdb_because)
+        return replace(stream, rocksdb_because=rocksdb_because or "")
     columns = {column.output: column for column in stream.columns}
     pairs = zip(aggregate.results_stored, aggregate.schema, strict=False)  # one for one, or no results
     same = tuple(columns[name].target for name, field in pairs if columns[name].type == target.ddl_of(field.dataType))

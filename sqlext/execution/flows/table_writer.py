@@ -73,9 +73,9 @@ class TableWriter:
             if s.state_backend is StateBackend.DELTA
         }
         self._compactions = [
-            (Compaction(spec.name, spec.id, self.location(s), bool(s.relation)), partial(self._table, s))
+            (Compaction(spec.name, spec.id, self.location(s), not s.writes_target), partial(self._table, s))
             for s in spec.streams
-            if s.relation or spec.owns_target  # the files of somebody else's table are not ours to rewrite
+            if not s.writes_target or spec.owns_target  # the files of somebody else's table are not ours to rewrite
         ] + [
             (Compaction(spec.name, spec.id, state.location, is_hidden=True), state.table)
             for state in self._states.values()
@@ -84,7 +84,7 @@ class TableWriter:
 
     def location(self, stream: StreamSpec) -> str:
         """Where the table of a streaming query lies."""
-        if not stream.relation:
+        if stream.writes_target:
             return self._spec.target_location
         return target.table_in(target.home_of(self._home, stream.relation)).location
 
@@ -152,7 +152,7 @@ class TableWriter:
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
         reach = key_ranges.union(batch.bounds for batch in batches)
         with self._described(f"flush of micro-batches {first} to {batches[-1].last} ({reason.value})"):
-            if not intake.stream.relation and self._lossy_key:  # maintained aggregates are not partitioned
+            if intake.stream.writes_target and self._lossy_key:  # maintained aggregates are not partitioned
                 refuse_lost_values(self._spec, intake.stream, self._lossy_key, self._changed_rows(intake, batches))
             if intake.aggregate is None:
                 self._merge_rows(intake.stream, intake.buffer.latest_rows(self.session, batches), reach, info)
@@ -186,7 +186,7 @@ class TableWriter:
     @cached_property
     def _lossy_key(self) -> tuple[str, ...]:
         """The key columns of the target, if a query writes it row by row, in which Delta does not keep every value."""
-        columns = [c for s in self._spec.streams if not s.relation for c in s.columns if c.target in s.key]
+        columns = [c for s in self._spec.streams if s.writes_target for c in s.columns if c.target in s.key]
         return lossy(self.session, self._spec.target_location, columns)
 
     def _changed_rows(self, intake: Intake, batches: Sequence[BufferedBatch]) -> DataFrame:
@@ -218,7 +218,7 @@ class TableWriter:
         attempts: int = commit.ATTEMPTS,
         additions: Mapping[str, str] | None = None,
     ) -> None:
-        if not stream.key and not stream.relation:
+        if not stream.key and stream.writes_target:
             commit.again_after_conflicts(partial(self._merge_one_row, stream, rows, info, additions), self._check, attempts)
             return
         size = table_size(self.session, self.location(stream))
@@ -236,7 +236,7 @@ class TableWriter:
         refuse_rows_added_since(self.session, self._spec, version, self._epoch)
 
     def _table(self, stream: StreamSpec) -> DeltaTable:
-        if stream.relation:
+        if not stream.writes_target:
             return DeltaTable.forPath(self.session, self.location(stream))
         return DeltaTable.forName(self.session, quote_parts(self._spec.target))
 

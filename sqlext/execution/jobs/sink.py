@@ -27,12 +27,12 @@ class TargetState:
 
     Attributes:
         version: of the table; -1 when there is none.
-        location: of a table that the job is to make, where nothing lies yet; empty when it makes none, or Spark does not tell.
+        location: of a table that the job is to make, where nothing lies yet; None when it makes none, or Spark does not tell.
         is_done: whether the statement asks for nothing: CREATE TABLE IF NOT EXISTS of a table that exists.
     """
 
     version: int = -1
-    location: str = ""
+    location: str | None = None
     is_done: bool = False
 
 
@@ -54,7 +54,7 @@ def target_state(session: SparkSession, head: str, name: tuple[str, ...]) -> Tar
             raise NameTakenError(f"There is a table {'.'.join(name)} already. DROP TABLE it, or choose another name.")
         return TargetState(jvm.table_version(session, target.describe(session, name).location))
     given = create.tableSpec().location() if create is not None else None
-    place = target.path_of(name) or (str(given.get()) if given is not None and given.isDefined() else "")
+    place = target.path_of(name) or (str(given.get()) if given is not None and given.isDefined() else None)
     location = place or jvm.default_location(session, name)
     if location and HadoopPath(session, location).names():
         raise NameTakenError(

@@ -82,7 +82,7 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found
         query=request.query,
         target=name,
         target_version=found.version,
-        target_location=found.location,
+        target_location=found.location or "",
         is_sorted=request.is_sorted,
         buckets=buckets,
         pins=pins,

@@ -291,10 +291,10 @@ class MergeableAggregate:
         return [alias(spark, each, name) for each, name in zip(items_of(plan.output()), self.schema.names, strict=True)]
 
 
-def mergeable(frame: DataFrame) -> tuple[MergeableAggregate | None, str]:
+def mergeable(frame: DataFrame) -> tuple[MergeableAggregate | None, str | None]:
     """A streaming query as a mergeable aggregate; or None, and why it is none."""
     try:
-        return MergeableAggregate(frame), ""
+        return MergeableAggregate(frame), None
     except UnsupportedError as error:
         return None, str(error)
 

@@ -209,8 +209,8 @@ def over(session: SparkSession, relations: Mapping[str, DataFrame], above: str) 
     return session.sql(above)
 
 
-def durable_because(frame: DataFrame, mode: OutputMode) -> str:
-    """Why a query's buffer cannot be in memory only; empty when it can.
+def durable_because(frame: DataFrame, mode: OutputMode) -> str | None:
+    """Why a query's buffer cannot be in memory only; None when it can.
 
     What memory loses comes back by running a micro-batch again in complete mode. Spark must be able to, and its state must
     still have every group: a watermark evicts some.
@@ -223,4 +223,4 @@ def durable_because(frame: DataFrame, mode: OutputMode) -> str:
         jvm.check_streaming(frame, OutputMode.COMPLETE)
     except UnsupportedError as error:
         return f"lost rows could not be brought back: {error}"
-    return ""
+    return None
