@@ -96,16 +96,16 @@ def _plan(spark: SparkSession, statement: BoundedStatement, batches: Sequence[Ba
     return plan_bounded(statement.query, batches, options_of(spark, statement)[SORTED_SHUFFLES])
 
 
-def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, sql: str, spark_parse: SparkParse) -> str | None:
+def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, text: str, spark_parse: SparkParse) -> str | None:
     """Write a statement that Spark refuses without our clause: Spark's error then tells the place in the user's text.
 
     Args:
-        sql: what is to run. Streams in subqueries are bounded in it, and refused in the user's text.
+        text: what is to run. Streams in subqueries are bounded in it, and refused in the user's text.
 
     Returns:
         None when Spark does not refuse it.
     """
-    if can_be_analysed(spark, spark_parse(sql)):
+    if can_be_analysed(spark, spark_parse(text)):
         return None
     plain = without_clauses(statement.query.source)
     head = statement.head

@@ -164,7 +164,7 @@ class Commands:
                 name=statement.name,
                 table=statement.name,
                 plan=plan,
-                statement=text,
+                text=text,
                 given=recorded,
                 definition=statement.definition,
                 properties={key: value.value for key, value in statement.definition.properties.items()},
@@ -180,7 +180,7 @@ class Commands:
                 name=statement.flow or statement.target,
                 table=statement.target,
                 plan=plan,
-                statement=text,
+                text=text,
                 given=recorded,
                 columns=statement.columns,
                 by_name=statement.by_name,
@@ -233,13 +233,13 @@ class Commands:
     def _make_anew(self, name: tuple[str, ...], canceled: threading.Event) -> str:
         spec = self._host().record_of_table(name).spec
         session = self._host().session_of(spec)
-        statement = grammar.parse(spec.statement)
+        statement = grammar.parse(spec.text)
         if not isinstance(statement, statements.CreateStreamingTable):
             raise AssertionError("a streaming table was made by its statement")
         own = spec.levels().get(Level.PROPERTY, {})
         with jvm.names_as_in(session):
             plan = self._plan(session, statement, own)
-            request, _, _ = self._request(session, statement, plan, own, spec.statement)
+            request, _, _ = self._request(session, statement, plan, own, spec.text)
         request = renewed(session, spec, request)
         return self._host().create(session, request, self._host().options_of(spec), canceled)
 
@@ -337,9 +337,9 @@ def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan)
     return plan.written if stands_alone and queries.is_wrong_as_written(own, plan) else None
 
 
-def _is_refused(spark: SparkSession, sql: str) -> bool:
+def _is_refused(spark: SparkSession, text: str) -> bool:
     try:
-        spark.sql(sql)
+        spark.sql(text)
     except AnalysisException:
         return True
     return False

@@ -92,7 +92,7 @@ def flow(view: FlowView, host: FlowHost) -> Table:
         "key": None if spec.above else ", ".join(key for stream in spec.streams for key in stream.key),
         "buffering": spec.not_idempotent_because or "by execution.flush.max-interval",
         "home": f"{host.home}/flows/{spec.id}",
-        "statement": SqlText(spec.statement),
+        "statement": SqlText(spec.text),
     }
     rows |= _backlog_rows(spec, progress.backlog) if progress is not None else {}
     rows |= {f"query {stream.relation}".strip(): SqlText(stream.sql) for stream in spec.streams}

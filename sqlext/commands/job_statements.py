@@ -46,7 +46,7 @@ def submit(
     """Run a statement as a job, to its end."""
     called = {*plan.references.functions, *(literal.lower() for literal in plan.texts)}
     request = JobRequest(
-        statement=text,
+        text=text,
         head=statement.head,
         query=plan.plain_sql,
         target=statement.target,
@@ -91,7 +91,7 @@ def _job_row(view: JobView) -> Mapping[str, Any]:
         "submitted": _time(record.submitted),
         "ended": _time(record.ended),
         "error": record.detail if str(record.state) == "FAILED" else None,
-        "statement": SqlText(record.spec.statement),
+        "statement": SqlText(record.spec.text),
         "parts": counted.get("parts"),
         "skipped": counted.get("skipped"),
         "event_bytes": counted.get("event_bytes"),

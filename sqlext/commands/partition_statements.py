@@ -19,8 +19,8 @@ from sqlext.sql.statements import PartitionQuery
 def answer(spark: SparkSession, query: PartitionQuery, spark_parse: Callable[[str], Any]) -> Answer:
     """Hand a statement on in Spark's form; `extension/table_functions.py` then plans each call. EXPLAIN shows the attributes."""
     if not query.is_explain:
-        return SparkStatement(query.sql)
-    plan = frame_of(spark, spark_parse(query.sql)).collect()[0][0]  # Spark's EXPLAIN runs nothing
+        return SparkStatement(query.text)
+    plan = frame_of(spark, spark_parse(query.text)).collect()[0][0]  # Spark's EXPLAIN runs nothing
     operators = [SqlText(f"{written} [{ATTRIBUTES[operator]}]") for operator, written in query.calls]
     return Table({"plan": "STRING"}, [{"plan": ("== Partition operators ==", *operators, "", plan.rstrip())}])
 

@@ -116,7 +116,7 @@ def _alter(spark: SparkSession, host: FlowHost, name: tuple[str, ...], statement
     options = {option(key, given.position).key: given.value for key, given in statement.settings.items() if is_option_key(key)}
     if options:
         host.alter(flow.qualified_name, options)
-    spark.sql(statement.sql)
+    spark.sql(statement.text)
     return f"streaming table {text} altered"
 
 

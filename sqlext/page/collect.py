@@ -133,7 +133,7 @@ class Collector:
         options = tuple(self._host.options_of(spec).as_rows())
         return FlowDetail(
             summary=flow_summary(view),
-            statement=spec.statement,
+            text=spec.text,
             since=view.record.since,
             epoch=view.record.epoch,
             buffering=buffering_of(spec, options),
@@ -151,8 +151,8 @@ class Collector:
 
     def _trace_of_flow(self, spec: FlowSpec) -> Trace:
         known = self._traces.get(spec.id)
-        if known is None or known[0] != spec.statement:
-            known = (spec.statement, trace_of_flow(spec))
+        if known is None or known[0] != spec.text:
+            known = (spec.text, trace_of_flow(spec))
             self._traces[spec.id] = known
         return known[1]
 
@@ -195,7 +195,7 @@ class Collector:
             self._jobs[job_id] = JobLog(home.child("jobs", job_id))
         record = shown_job(view.record, jvm.redaction(self._spark))
         if job_id not in self._traces:
-            self._traces[job_id] = ("", trace(record.spec.statement, is_batch=True))
+            self._traces[job_id] = ("", trace(record.spec.text, is_batch=True))
         summary = self._job_summary(view)
         return job_detail(summary, record, self._jobs[job_id], self._names.get(job_id, {}), self._traces[job_id][1])
 
@@ -240,11 +240,11 @@ def _figures(progress: FlowProgress) -> LiveFigures:
 
 def trace_of_flow(spec: FlowSpec) -> Trace:
     """The trace of a flow's statement, with the graph that was recorded where the statement cannot be planned any more."""
-    found = trace(spec.statement)
+    found = trace(spec.text)
     if found.graph is None:
         problem = f"The statement is planned otherwise now, so attributes and stages are not known: {found.error or found.note}"
-        return Trace(spec.statement, graph=recorded_graph(spec, problem))
-    return Trace(spec.statement, graph=found.graph, firings=found.firings)
+        return Trace(spec.text, graph=recorded_graph(spec, problem))
+    return Trace(spec.text, graph=found.graph, firings=found.firings)
 
 
 def buffering_of(spec: FlowSpec, options: Iterable[tuple[str, str, str]]) -> str:
@@ -301,7 +301,7 @@ def job_detail(summary: JobSummary, record: JobRecord, log: JobLog, names: dict[
         waiting = (VertexView(max(begun) + 1, SINK, parts=left, done=left),) if begun and left > 0 else ()
     detail = JobDetail(
         summary=replace(summary, error=error) if error else summary,
-        statement=record.spec.statement,
+        text=record.spec.text,
         drivers=max(record.epoch, 1),
         vertices=(*vertices, *waiting),
         spans=spans_of(

@@ -102,14 +102,14 @@ class Renderer:
         values = {"job": job, "charts": charts, "refresh": refresh, "path": f"/jobs/{job.summary.id}"}
         return self._page("job.html", "", is_saved, **values, **_seen(overview))
 
-    def trace(self, token: str, statement: str = "", trace: Trace | None = None) -> str:
+    def trace(self, token: str, text: str = "", trace: Trace | None = None) -> str:
         """The form, and what becomes of the statement in it.
 
         Args:
             token: which the form sends along.
-            statement: in the form.
+            text: of the statement, in the form.
         """
-        return self._page("trace.html", "trace", token=token, statement=statement, trace=trace)
+        return self._page("trace.html", "trace", token=token, text=text, trace=trace)
 
     def error(self, heading: str, message: str) -> str:
         """What went wrong."""
@@ -179,9 +179,9 @@ def state_of(vertex: VertexView) -> str:
 
 def pointed(trace: Trace) -> str:
     """The line of a statement that an error is about, with a mark below the place."""
-    lines = trace.statement.split("\n")
+    lines = trace.text.split("\n")
     if not 0 < trace.line <= len(lines):
-        return trace.statement
+        return trace.text
     line = lines[trace.line - 1].rstrip("\r")
     return line + "\n" + "".join("\t" if c == "\t" else " " for c in line[: trace.column - 1]) + "^"
 

@@ -13,7 +13,7 @@ def shown_flow(spec: FlowSpec, show: Redaction) -> FlowSpec:
     """A flow's record with its statement, queries and graph as they may be seen."""
     return replace(
         spec,
-        statement=show.sql(spec.statement),
+        text=show.sql(spec.text),
         streams=tuple(replace(each, sql=show.sql(each.sql)) for each in spec.streams),
         above=show.sql(spec.above),
         prerequisites=tuple(replace(each, sql=show.sql(each.sql)) for each in spec.prerequisites),
@@ -23,4 +23,4 @@ def shown_flow(spec: FlowSpec, show: Redaction) -> FlowSpec:
 
 def shown_job(record: JobRecord, show: Redaction) -> JobRecord:
     """A job's record with its statement as it may be seen."""
-    return replace(record, spec=replace(record.spec, statement=show.sql(record.spec.statement)))
+    return replace(record, spec=replace(record.spec, text=show.sql(record.spec.text)))

@@ -141,7 +141,7 @@ class Trace:
         sections: other parts of EXPLAIN.
     """
 
-    statement: str
+    text: str
     note: str = ""
     error: str = ""
     line: int = 0
@@ -166,7 +166,7 @@ class FlowDetail:
     """
 
     summary: FlowSummary
-    statement: str
+    text: str
     since: str = ""
     epoch: int = 0
     buffering: str = ""
@@ -249,7 +249,7 @@ class JobDetail:
     """A job's own page."""
 
     summary: JobSummary
-    statement: str
+    text: str
     drivers: int = 1
     vertices: tuple[VertexView, ...] = ()
     spans: tuple[Span, ...] = ()

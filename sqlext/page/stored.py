@@ -99,7 +99,7 @@ class StoredHome:
         folder, options = folder_at(spec.target_location, None), _options(spec.given)
         return FlowDetail(
             summary=flow_summary(self._view(record)),
-            statement=spec.statement,
+            text=spec.text,
             since=record.since,
             epoch=record.epoch,
             buffering=buffering_of(spec, options),
@@ -111,7 +111,7 @@ class StoredHome:
 
     def _job(self, record: JobRecord) -> JobDetail:
         log = JobLog(self._home.child("jobs", record.spec.id))
-        traced = trace(record.spec.statement, is_batch=True)
+        traced = trace(record.spec.text, is_batch=True)
         return job_detail(job_summary(record, self._status(record)), record, log, {}, traced)
 
 

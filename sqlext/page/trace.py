@@ -91,14 +91,14 @@ def too_long(text: str) -> str:
 
 
 def _trace(found: Trace, session: SessionOptions | None, is_batch: bool) -> Trace:
-    pieces = split(found.statement)
+    pieces = split(found.text)
     if len(pieces) != 1:
         return replace(found, error=f"Give one statement; here are {len(pieces)}." if pieces else "Give a statement.")
-    if not is_ours(found.statement):
+    if not is_ours(found.text):
         return replace(
             found, note="This statement is Spark's: it uses none of sqlext's constructs and reaches Spark byte for byte."
         )
-    statement = grammar.parse(found.statement)
+    statement = grammar.parse(found.text)
     if isinstance(statement, statements.Explain):
         statement = statement.statement
     query = getattr(statement, "query", None)
@@ -115,7 +115,7 @@ def _trace(found: Trace, session: SessionOptions | None, is_batch: bool) -> Trac
             plan = plan_flow(query, rules_in_force())
             note = "A query over a stream that does not end needs CREATE STREAMING TABLE or INSERT INTO around it to run."
             return replace(found, note=note, graph=graph_of(plan.graph, "no table"), firings=plan.firings)
-        case statements.PartitionQuery(sql=sql):
+        case statements.PartitionQuery(text=sql):
             note = "Spark runs this query; calls of partition operators are written as Spark knows them."
             return replace(found, note=note, sections=(Section("Query for Spark", sql),))
         case _:

@@ -212,5 +212,5 @@ def _rules(firings: tuple[Firing, ...]) -> list[str]:
     return lines or ["none"]
 
 
-def _one_line(sql: str) -> str:
-    return " ".join(sql.split())
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

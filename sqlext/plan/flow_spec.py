@@ -147,7 +147,7 @@ class FlowSpec:
         target: catalog, database and table.
         target_location: where the target's files lie.
         target_id: Delta's id of the target table.
-        statement: what the user wrote.
+        text: of the statement, as the user wrote it.
         streams: its streaming queries: one that writes the target, or those that maintain what `above` reads.
         above: the query over maintained aggregates whose result is the target; empty when there is none.
         prerequisites: its bounded queries, each behind those that it reads.
@@ -175,7 +175,7 @@ class FlowSpec:
     target: tuple[str, ...]
     target_location: str
     target_id: str
-    statement: str
+    text: str
     streams: tuple[StreamSpec, ...]
     above: str = ""
     prerequisites: tuple[PrerequisiteSpec, ...] = ()
@@ -237,7 +237,7 @@ class FlowSpec:
 
     def to_json(self) -> str:
         data = asdict(self)
-        data["stages"] = data.pop("prerequisites")  # what records call them
+        data["stages"], data["statement"] = data.pop("prerequisites"), data.pop("text")  # what records call them
         return json.dumps({"version": SPEC_VERSION, **data}, sort_keys=True)
 
     @classmethod
@@ -252,6 +252,7 @@ class FlowSpec:
             version = data.pop("version")
             if version != SPEC_VERSION:
                 raise FlowError(f"A flow was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
+            data["text"] = data.pop("statement")
             data["streams"] = tuple(_stream(stream) for stream in data["streams"])
             data["prerequisites"] = tuple(
                 PrerequisiteSpec(**{**each, "after": tuple(each["after"])}) for each in data.pop("stages", ())

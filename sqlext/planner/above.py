@@ -277,9 +277,9 @@ def _remove_unused_ctes(outer: exp.Query) -> None:
                 with_.pop()
 
 
-def _words(sql: str) -> list[str]:
-    return [token.text for token in tokens(sql)]
+def _words(text: str) -> list[str]:
+    return [token.text for token in tokens(text)]
 
 
-def _one_line(sql: str) -> str:
-    return " ".join(sql.split())
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -175,7 +175,7 @@ class Shell:
 
     def _watch(self, watch: Watch) -> None:
         """Run a statement again and again, its result in place of the one before, until Ctrl-C."""
-        statements = split(watch.statement or self._last)
+        statements = split(watch.text or self._last)
         if len(statements) != 1:
             many = "there is none yet" if not statements else f"there are {len(statements)}"
             raise SyntaxProblem(f"\\watch repeats one statement, and {many}. Write it before: SHOW FLOWS \\watch 2")

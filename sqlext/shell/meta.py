@@ -44,11 +44,11 @@ class Watch:
     """A statement to run again and again.
 
     Attributes:
-        statement: empty: the last one.
+        text: of the statement; empty: the last one.
         seconds: from one run's beginning to the next one's.
     """
 
-    statement: str
+    text: str
     seconds: float
 
 

@@ -73,19 +73,19 @@ class SessionNames:
     def functions(self) -> Sequence[str]:
         return [name for name in self._once("SHOW FUNCTIONS") if name.isidentifier() and not name.startswith("__")]
 
-    def _mapping(self, sql: str, entry: Callable[[Row], tuple[str, str]]) -> Mapping[str, str]:
-        if sql not in self._known:
-            self._known[sql] = dict(map(entry, self._rows(sql)))
-        return self._known[sql]
+    def _mapping(self, text: str, entry: Callable[[Row], tuple[str, str]]) -> Mapping[str, str]:
+        if text not in self._known:
+            self._known[text] = dict(map(entry, self._rows(text)))
+        return self._known[text]
 
-    def _once(self, sql: str) -> Sequence[str]:
-        if sql not in self._lasting:
-            self._lasting[sql] = [str(row[0]) for row in self._rows(sql)]
-        return self._lasting[sql]
+    def _once(self, text: str) -> Sequence[str]:
+        if text not in self._lasting:
+            self._lasting[text] = [str(row[0]) for row in self._rows(text)]
+        return self._lasting[text]
 
-    def _rows(self, sql: str) -> Sequence[Row]:
+    def _rows(self, text: str) -> Sequence[Row]:
         try:
-            return self._spark.sql(sql).collect()
+            return self._spark.sql(text).collect()
         except (PySparkException, Py4JError, SqlextError, OSError) as error:
-            logger.info("no names for completion from %s: %s", sql, error)
+            logger.info("no names for completion from %s: %s", text, error)
             return []

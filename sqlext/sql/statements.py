@@ -94,12 +94,12 @@ class PartitionQuery:
     """A statement of Spark's in which partition operators are called.
 
     Attributes:
-        sql: in Spark's own form.
+        text: in Spark's own form.
         calls: operator, and call as written, of each.
         is_explain: whether it is EXPLAIN of such a statement.
     """
 
-    sql: str
+    text: str
     calls: tuple[tuple[str, str], ...]
     is_explain: bool = False
 
@@ -164,12 +164,12 @@ class AlterStreamingTable:
 
     Attributes:
         settings: what SET TBLPROPERTIES gives; empty for all else.
-        sql: the same as ALTER TABLE, with its places in the text.
+        text: the same as ALTER TABLE, with its places in the text.
     """
 
     name: Name
     settings: Mapping[str, ValueText]
-    sql: str
+    text: str
     position: Position | None = None
 
 

@@ -42,7 +42,7 @@ def test_a_flow(sql: Workshop, caplog: pytest.LogCaptureFixture) -> None:
     shown = Collector(sql.spark, sql.host).flow(flow.record.spec.id)
     seen = [explained, sql("SHOW FLOWS"), sql("DESCRIBE FLOW t"), sql.commits("t"), shown, caplog.text]
     assert [text for text in map(str, seen) if SECRET in text] == []
-    assert "kafka.sasl.jaas.config" in str(shown.statement)
+    assert "kafka.sasl.jaas.config" in str(shown.text)
 
 
 def test_a_job(sql: Workshop) -> None:
@@ -55,7 +55,7 @@ def test_a_job(sql: Workshop) -> None:
     assert oct((local(sql.host.home) / "jobs").stat().st_mode & 0o777) == "0o700"
     (job,) = sql("SHOW JOBS")
     shown = Collector(sql.spark, sql.host).job(job.id)
-    assert "kafka.sasl.jaas.config" in shown.statement
+    assert "kafka.sasl.jaas.config" in shown.text
     assert [text for text in map(str, (explained, job, shown)) if SECRET in text] == []
 
 

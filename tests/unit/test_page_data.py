@@ -110,7 +110,7 @@ def test_the_time_between_two_drivers_is_left_out() -> None:
 def stored_job(home: Path) -> None:
     spec = JobSpec(
         id="j00ff11",
-        statement="INSERT INTO t SELECT k, count(*) AS n FROM STREAM e GROUP BY k GLOBAL WINDOW END OF STREAM",
+        text="INSERT INTO t SELECT k, count(*) AS n FROM STREAM e GROUP BY k GLOBAL WINDOW END OF STREAM",
         head="",
         query="",
         target=("spark_catalog", "default", "t"),
@@ -162,7 +162,7 @@ def stored_flow(home: Path, table: Path) -> None:
         target=("spark_catalog", "default", "views"),
         target_location=f"file:{table}",
         target_id="",
-        statement=statement,
+        text=statement,
         streams=(StreamSpec("", "SELECT 1", OutputMode.UPDATE),),
         given={"PROPERTY": {key: "2 s"}, "CONF": {key: "9 s"}},
     )

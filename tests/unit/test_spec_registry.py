@@ -23,7 +23,7 @@ SPEC = FlowSpec(
     target=("spark_catalog", "default", "page_views"),
     target_location="file:/data/page_views",
     target_id="0b1c",
-    statement="CREATE FLOW views AS ..",
+    text="CREATE FLOW views AS ..",
     streams=(
         StreamSpec(
             relation="",
@@ -49,7 +49,7 @@ SPECS = st.builds(
     target=NAMES,
     target_location=TEXTS,
     target_id=TEXTS,
-    statement=TEXTS,
+    text=TEXTS,
     streams=st.lists(
         st.builds(
             StreamSpec,
@@ -85,7 +85,7 @@ def test_a_spec_is_one_line_of_json_with_a_version(spec: FlowSpec) -> None:
     text = spec.to_json()
     assert "\n" not in text
     assert json.loads(text)["version"] == SPEC_VERSION
-    recorded = {"prerequisites": "stages"}
+    recorded = {"prerequisites": "stages", "text": "statement"}
     assert set(json.loads(text)) == {"version", *(recorded.get(field.name, field.name) for field in fields(FlowSpec))}
 
 

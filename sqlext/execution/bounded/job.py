@@ -17,10 +17,11 @@ from sqlext.spark import jvm
 logger = logging.getLogger(__name__)
 
 
-def run_job(spark: SparkSession, sql: str, table: tuple[str, ...]) -> str:
+def run_job(spark: SparkSession, text: str, table: tuple[str, ...]) -> str:
     """Run a statement of Spark's in a session like the caller's.
 
     Args:
+        text: of the statement.
         table: that it fills; its commit names the job, if it is a Delta table.
 
     Returns:
@@ -36,7 +37,7 @@ def run_job(spark: SparkSession, sql: str, table: tuple[str, ...]) -> str:
         jvm.described(own, f"sqlext job {job} into {'.'.join(table)}"),  # its group is the statement's, which a client may cancel
         session_settings(own, {USER_METADATA: json.dumps({"sqlext": {"job": job}})}),
     ):
-        own.sql(sql)
+        own.sql(text)
     seconds = time.monotonic() - started
     rows = _rows_written(own, table, job)
     counted = f", {rows} rows" if rows is not None else ""

@@ -74,7 +74,7 @@ class FlowRequest:
     name: tuple[str, ...]
     table: tuple[str, ...]
     plan: FlowPlan
-    statement: str
+    text: str
     given: Mapping[str, Mapping[str, str]]
     definition: TableDefinition | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -229,7 +229,7 @@ def reserve(
         target=name,
         target_location=location or "",
         target_id="",
-        statement=request.statement,
+        text=request.text,
         streams=(),
         above=plan.above,
         prerequisites=tuple(PrerequisiteSpec(each.name, each.sql, each.after) for each in plan.prerequisites),

@@ -64,7 +64,7 @@ def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Up
             spec,
             given=given,
             sources=sources,
-            statement=request.statement,
+            text=request.text,
             query=request.query,
             clauses=request.clauses,
             listed=request.listed,
@@ -156,5 +156,5 @@ def _planned_by(plan: FlowPlan) -> object:
     return [(each.name, _normal(each.sql)) for each in plan.queries], _normal(plan.above), prerequisites, plan.hybrids
 
 
-def _normal(sql: str) -> str:
-    return normal_text(sql, folds_case=False)
+def _normal(text: str) -> str:
+    return normal_text(text, folds_case=False)

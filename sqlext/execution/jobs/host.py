@@ -236,7 +236,7 @@ class JobHost:
     def _resume_earlier(self, earlier: JobRecord, request: JobRequest, options: Options) -> str:
         """End the job that makes a statement's table, if it is the statement's own."""
         spec = earlier.spec
-        if spec.statement != request.statement:
+        if spec.text != request.text:
             raise NameTakenError(
                 f"Job {spec.id} makes {'.'.join(spec.target)} already, by another statement. RESUME JOB or CANCEL JOB it first."
             )

@@ -24,7 +24,7 @@ class JobSpec:
 
     Attributes:
         id: names its folder and its transaction; never used twice.
-        statement: what the user wrote.
+        text: of the statement, as the user wrote it.
         head: what stands before the query, for Spark: `INSERT INTO t (a)`, `CREATE TABLE t USING delta AS`.
         query: for Spark, rules applied; without END OF STREAM.
         target: catalog, database and table that it fills.
@@ -42,7 +42,7 @@ class JobSpec:
     """
 
     id: str
-    statement: str
+    text: str
     head: str
     query: str
     target: tuple[str, ...]
@@ -65,7 +65,9 @@ class JobSpec:
         return self.target_version < 0
 
     def to_json(self) -> str:
-        return json.dumps({"version": SPEC_VERSION, **asdict(self)}, sort_keys=True)
+        data = asdict(self)
+        data["statement"] = data.pop("text")  # what records call it
+        return json.dumps({"version": SPEC_VERSION, **data}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
@@ -80,6 +82,7 @@ class JobSpec:
             if version != SPEC_VERSION:
                 raise JobError(f"A job was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
             pins = tuple(Pin(**{**pin, "files": tuple((p, s, t) for p, s, t in pin["files"])}) for pin in data.pop("pins"))
+            data["text"] = data.pop("statement")
             return cls(**{**data, "target": tuple(data["target"]), "pins": pins})
         except (ValueError, KeyError, TypeError) as error:
             raise JobError(f"The record of a job is torn: {error}.") from None

@@ -26,7 +26,7 @@ from sqlext.spark.varying import with_moments_of
 class JobRequest:
     """A statement to run as a job; see `JobSpec`."""
 
-    statement: str
+    text: str
     head: str
     query: str
     target: tuple[str, ...]
@@ -77,7 +77,7 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found
     pieces = cut(own, pinned(own, plan, pins), request.is_sorted)
     spec = JobSpec(
         id=f"j{uuid.uuid4().hex}",  # so that SQL takes it for a name
-        statement=request.statement,
+        text=request.text,
         head=request.head,
         query=request.query,
         target=name,
@@ -115,13 +115,13 @@ def planned_again(spark: SparkSession, spec: JobSpec) -> PlannedJob:
     return PlannedJob(spec, own, pieces, columns)
 
 
-def _analysed(own: SparkSession, query: str, at: int) -> tuple[Any, tuple[str, ...]]:
+def _analysed(own: SparkSession, text: str, at: int) -> tuple[Any, tuple[str, ...]]:
     """Catalyst's plan of a query that reads what its streams hold now, and its columns.
 
     Args:
         at: the current time, as `JobSpec.time`.
     """
-    frame = own.sql(query)
+    frame = own.sql(text)
     plan = read_to_its_end(own, frame._jdf.queryExecution().analyzed())
     return with_moments_of(own, plan, at) if at else plan, tuple(frame.columns)
 

@@ -115,9 +115,9 @@ def _is_about_streams(error: AnalysisException) -> bool:
     return "STREAM" in condition or condition.startswith("_LEGACY")
 
 
-def _analysed(session: SparkSession, sql: str, having: str) -> DataFrame:
+def _analysed(session: SparkSession, text: str, having: str) -> DataFrame:
     try:
-        return session.sql(sql)
+        return session.sql(text)
     except AnalysisException as error:
         if having and error.getCondition() == "DATATYPE_MISMATCH.DATA_DIFF_TYPES":
             # HAVING c is a column coalesce(c, FALSE) here, which Spark refuses with another error than HAVING
