@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sqlext.clock import Deadline
 from sqlext.spark import cancellation
 from sqlext.spark.java import java_of
 
@@ -21,18 +21,17 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 
 
-def has_caught_up(spark: SparkSession, catching_up: CatchingUp, deadline: float) -> bool:
+def has_caught_up(spark: SparkSession, catching_up: CatchingUp, deadline: Deadline) -> bool:
     """Wait until a stream has caught up; False at the deadline.
 
     Args:
         spark: the session of the statement that waits.
-        deadline: by `time.monotonic`.
 
     Raises:
         StatementCanceledError: the client does not wait any more.
     """
     try:
-        return cancellation.wait_for(spark, catching_up.wait, max(deadline - time.monotonic(), 0))
+        return cancellation.wait_for(spark, catching_up.wait, deadline.left)
     finally:
         catching_up.give_up()
 
