@@ -29,6 +29,7 @@ def folders() -> set[str]:
 
 LAYERS = (
     "errors options clock redaction private_files quoting",
+    "docs",
     "functions",
     "plan",
     "sql",
