@@ -25,7 +25,7 @@ TOPICS = (
     "servers",
     "page",
     "dbt",
-    "architecture",
+    "how-it-works",
     "operations",
     "foreachbatch",
     "flink",
