@@ -30,6 +30,7 @@ def folders() -> set[str]:
 
 LAYERS = (
     "errors options clock redaction private_files quoting",
+    "docs",
     "functions",
     "plan",
     "sql",
