@@ -1,4 +1,4 @@
-"""The command line: files of statements, a shell, dbt, servers, the demo, reports."""
+"""The command line: files of statements, a shell, dbt, servers, the demo, reports, the documentation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from sqlext import docs as documentation
+from sqlext.app.documentation import print_page, print_topics
 from sqlext.app.embedded import has_flows
 from sqlext.app.output import Printer
 from sqlext.app.runner import ExitCode, ScriptFile, run_embedded, serve_embedded
@@ -61,6 +63,7 @@ def cli() -> None:
       sqlext demo            a year of flight departures through a streaming table, in about two minutes
       sqlext run FILE.sql    your own statements
       sqlext shell           statements as you type them
+      sqlext docs            what there is to read, by topic
     """
 
 
@@ -193,6 +196,22 @@ def report(context: click.Context, name: str, output: Path, warehouse: Path) -> 
     except (SetupError, NotFoundError, WaitTimeoutError) as error:
         printer.error(error.message)
         context.exit(ExitCode.USAGE)
+
+
+@cli.command()
+@click.argument("topic", required=False)
+def docs(topic: str | None) -> None:
+    """Show the documentation: its topics, or the page of one.
+
+    At a terminal a page is laid out; elsewhere it is written as it is, in Markdown: sqlext docs flows > flows.md.
+    """
+    if topic is None:
+        print_topics(Printer(), documentation.pages())
+        return
+    try:
+        print_page(Printer(), documentation.page(topic))
+    except NotFoundError as error:
+        raise click.UsageError(error.message) from None
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

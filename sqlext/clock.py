@@ -25,3 +25,26 @@ class SystemClock:
 
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+
+class Deadline:
+    """The end of a wait, so many seconds from now.
+
+    Monotonic time cannot be set back: a wait of ten seconds ends after ten, whatever happens to the machine's clock.
+
+    Args:
+        seconds: from now; zero or less: it has passed.
+    """
+
+    def __init__(self, seconds: float, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._end = self._clock.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until then; zero when it has passed."""
+        return max(self._end - self._clock.monotonic(), 0.0)
+
+    @property
+    def has_passed(self) -> bool:
+        return self.left == 0

@@ -286,7 +286,7 @@ def texts_by_level(given: Mapping[Level, Mapping[str, ValueText]]) -> dict[str, 
 
 
 def reference() -> str:
-    """All options as a Markdown table, for the README."""
+    """All options as a Markdown table, for the documentation."""
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for key, each in OPTIONS.items():
         kind = each.allowed if each.kind == "choice" else each.kind

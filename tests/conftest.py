@@ -25,7 +25,7 @@ _DEADLINE = 120.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--complete", action="store_true", help="write the rows that come back into the .slt files")
+    parser.addoption("--complete", action="store_true", help="write what comes back into the .slt and .explain.txt files")
     parser.addoption("--kills", type=int, default=1, help="how often a fault test kills its process")
     parser.addoption("--state", default="rocksdb", choices=("rocksdb", "delta"), help="of test_flows; by hand, delta too")
     parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")

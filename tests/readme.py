@@ -1,17 +1,17 @@
-"""The parts of the README that the code writes: `python -m tests.readme` puts them in; tests hold the README to them."""
+"""What the code writes into the README and the pages of the documentation: `python -m tests.readme`; tests hold them to it.
+
+What EXPLAIN says of the examples lies beside them: `pytest --complete tests/integration/test_readme.py` writes that.
+"""
 
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
-import sqlext
-from sqlext import options
+from sqlext import docs, options
 from sqlext.app import reference
 from sqlext.plan.explain import explain_bounded
 from sqlext.planner import planner
@@ -23,21 +23,26 @@ from sqlext.sql.tokens import is_ours
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+PAGES = ROOT / "sqlext" / "docs"
+DOCUMENTS = (README, *(PAGES / f"{topic}.md" for topic in docs.TOPICS))
+SHOWN = ROOT / "sql_examples" / "having.sql"
+"""The example whose EXPLAIN the documentation explains."""
 Run = Callable[[str], list[Row]]
 """Runs a statement, and gives its rows."""
-
-
-def options_table() -> str:
-    return options.reference()
 
 
 def examples() -> list[Path]:
     return sorted((ROOT / "sql_examples").glob("*.sql"))
 
 
+def golden(example: Path) -> Path:
+    """The file beside an example that has its EXPLAIN; there is none where nothing in it can be explained."""
+    return example.with_suffix(".explain.txt")
+
+
 def explained(example: Path, run: Run) -> str:
-    """EXPLAIN of every flow and job in an example, as Markdown; its tables are made for it."""
-    blocks = []
+    """EXPLAIN of every flow and job in an example, behind its statement; the example's tables are made for it."""
+    found = []
     for script in split(example.read_text()):
         text = re.sub(r"^(\s*--[^\n]*\n)+", "", script.text).strip()
         statement = grammar.parse(script.text) if is_ours(script.text) else None
@@ -50,31 +55,23 @@ def explained(example: Path, run: Run) -> str:
             plan = "\n".join(explain_bounded(bounded, ".".join(statement.target))).rstrip()
         else:
             continue
-        blocks.append(f"`{example.relative_to(ROOT)}`:\n\n```sql\nEXPLAIN {text}\n```\n\n```\n{plan}\n```\n")
-    return "\n".join(blocks)
+        found.append(f"EXPLAIN {text};\n\n{plan}\n")
+    return "\n\n".join(found)
 
 
-def explained_examples() -> str:
-    """As `explained`, of all examples, in a session of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        builder = cast(Any, SparkSession.builder).master("local[2]").config("spark.sql.warehouse.dir", folder)
-        spark = sqlext.configure(builder.config("spark.sql.catalogImplementation", "in-memory")).getOrCreate()
-        found = [explained(example, lambda text: spark.sql(text).collect()) for example in examples()]
-        sqlext.disable(spark)
-        spark.stop()
-    return "\n".join(text for text in found if text)
+def explained_table() -> str:
+    """The example that the documentation explains, as a block of Markdown."""
+    return f"```\n{golden(SHOWN).read_text()}```\n"
+
+
+def topics_table() -> str:
+    rows = [f"| [{each.title}](sqlext/docs/{each.topic}.md) | {each.summary} |" for each in docs.pages()]
+    return "\n".join(["| page | what it is about |", "|---|---|", *rows]) + "\n"
 
 
 def shell_table() -> str:
     rows = [f"| `{name}` | {meaning} |" for name, meaning in COMMANDS.items()]
     return "\n".join(["| typed | what it does |", "|---|---|", *rows]) + "\n"
-
-
-def section(title: str) -> str:
-    """What stands under a heading of the second or third level."""
-    found = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^##|\Z)", README.read_text(), re.DOTALL | re.MULTILINE)
-    assert found is not None, f"the README has no section {title}"
-    return found[2]
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -83,21 +80,29 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 PARTS = {
+    "topics": topics_table,
+    "explain": explained_table,
     "shell": shell_table,
     "statements": reference.statements_table,
     "hints": reference.hints_table,
-    "options": options_table,
+    "options": options.reference,
     "errors": reference.errors_table,
 }
-"""What can be written without Spark."""
+"""What the code writes, by the name that stands in the marks around it."""
+
+
+def marked(part: str) -> str:
+    """A part with its marks."""
+    return f"<!-- {part} -->\n{PARTS[part]()}<!-- end of {part} -->\n"
 
 
 def main() -> None:
-    text = README.read_text()
-    for name, write in {**PARTS, "explain": explained_examples}.items():
-        part = f"<!-- {name} -->\n{write()}<!-- end of {name} -->\n"
-        text = re.sub(f"<!-- {name} -->\n(.*<!-- end of {name} -->\n)?", lambda _, part=part: part, text, flags=re.DOTALL)  # type: ignore[misc]
-    README.write_text(text)
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for name in PARTS:
+            old = re.compile(f"<!-- {name} -->\n(.*<!-- end of {name} -->\n)?", re.DOTALL)
+            text = old.sub(lambda _, name=name: marked(name), text)  # type: ignore[misc]
+        document.write_text(text)
 
 
 if __name__ == "__main__":

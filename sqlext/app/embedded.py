@@ -28,6 +28,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import sqlext
+from sqlext.clock import Deadline
 from sqlext.errors import SetupError, SqlextError
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, is_option_key
 from sqlext.private_files import make_private_file, make_private_folder
@@ -162,10 +163,10 @@ class _Lock:
             self._file = self._path.open("a+")
         except OSError as error:
             raise SetupError(f"The warehouse folder {self._path.parent.parent} cannot be used: {error.strerror}.") from None
-        deadline = time.monotonic() + _JVM_ENDS_WITHIN
+        deadline = Deadline(_JVM_ENDS_WITHIN)
         while not self._take():
             pid = self._path.read_text().strip()
-            if _is_process(pid) or time.monotonic() > deadline:
+            if _is_process(pid) or deadline.has_passed:
                 raise SetupError(
                     f"The warehouse {self._path.parent.parent} is in use by process {pid or '(unknown)'}. Its catalog takes one "
                     "process at a time: end that one first, or choose another folder with --warehouse."

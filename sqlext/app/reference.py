@@ -1,4 +1,4 @@
-"""What sqlext adds to SQL, as data: for help, completion, "did you mean", and the tables of the README."""
+"""What sqlext adds to SQL, as data: for help, completion, "did you mean", and the tables of the documentation."""
 
 from __future__ import annotations
 
@@ -151,13 +151,14 @@ def error_classes() -> Sequence[type[errors.SqlextError]]:
 
 
 def statements_table() -> str:
-    """All statements as a Markdown table, for the README."""
-    rows = [f"| `{each.syntax}` | {each.meaning} |" for each in STATEMENTS]
+    """All statements as a Markdown table, for the documentation."""
+    syntaxes = [each.syntax.replace("|", "\\|") for each in STATEMENTS]  # a bar would end its cell, in code too
+    rows = [f"| `{syntax}` | {each.meaning} |" for syntax, each in zip(syntaxes, STATEMENTS, strict=True)]
     return "\n".join(["| statement | what it does |", "|---|---|", *rows]) + "\n"
 
 
 def hints_table() -> str:
-    """All hints as a Markdown table, for the README."""
+    """All hints as a Markdown table, for the documentation."""
     lines = ["| hint | of | sets |", "|---|---|---|"]
     for name, hint in HINTS.items():
         first = "alias, " if hint.per_source else ""
@@ -167,7 +168,7 @@ def hints_table() -> str:
 
 
 def errors_table() -> str:
-    """All error classes as a Markdown table, for the README."""
+    """All error classes as a Markdown table, for the documentation."""
     lines = ["| error | is also a | what is wrong |", "|---|---|---|"]
     for each in error_classes():
         if each is not errors.SqlextError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -14,6 +13,7 @@ from pyspark.sql import SparkSession
 from sqlext.app.interrupts import Interrupts
 from sqlext.app.problems import problem_of
 from sqlext.app.progress import TaskCounts
+from sqlext.clock import Deadline
 from sqlext.errors import UnsupportedError
 from sqlext.extension.live import LiveQuery
 from sqlext.extension.results import ROW_LIMIT, LiveBatch, Result, fetch
@@ -150,8 +150,8 @@ class StatementRunner:
             What to tell.
         """
         self._interrupts.asked.clear()
-        deadline = time.monotonic() + _CANCELLED_WITHIN
-        while task.thread.is_alive() and time.monotonic() < deadline:
+        deadline = Deadline(_CANCELLED_WITHIN)
+        while task.thread.is_alive() and not deadline.has_passed:
             self._spark.sparkContext.cancelJobGroup(group)
             task.thread.join(_CANCEL_AGAIN_SECONDS)
             if self._interrupts.asked.is_set():

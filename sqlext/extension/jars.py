@@ -15,12 +15,12 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlext.clock import Deadline
 from sqlext.errors import SetupError
 
 _LOG = logging.getLogger(__name__)
@@ -265,12 +265,12 @@ def _fetch(
 def _run_ivy(command: list[str], folder: Path, progress: Callable[[str], None]) -> tuple[str, bool, bool]:
     """Run Ivy in the folder: what it said, whether its time was up, and whether it failed."""
     output = ""
-    end = time.monotonic() + _FETCH_DEADLINE
+    deadline = Deadline(_FETCH_DEADLINE)
     with subprocess.Popen(  # noqa: S603  # Java as checked, and no argument comes from SQL
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as ivy:
-        deadline = threading.Timer(_FETCH_DEADLINE, ivy.kill)
-        deadline.start()
+        killer = threading.Timer(_FETCH_DEADLINE, ivy.kill)
+        killer.start()
         try:
             for line in ivy.stdout or ():
                 output += line
@@ -278,9 +278,9 @@ def _run_ivy(command: list[str], folder: Path, progress: Callable[[str], None]) 
                     progress(f"Downloading {download[1]}")
             failed = ivy.wait() != 0
         finally:
-            deadline.cancel()
+            killer.cancel()
             ivy.kill()  # does nothing to one that has ended
-    return output, failed and time.monotonic() >= end, failed
+    return output, failed and deadline.has_passed, failed
 
 
 def _move_jars(scratch: Path, folder: Path, names: list[str]) -> None:

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from sqlext.errors import NotFoundError, SetupError, SqlextError, WaitTimeoutError
+from sqlext.page.documents import DOCS
 from sqlext.page.guard import TRACE, Guard
 from sqlext.page.painter import WIDTHS, flushes_chart, timeline_chart
 from sqlext.page.render import REFRESH_SECONDS, Chart, Renderer, asset, data_uri
@@ -76,6 +77,8 @@ class PageApp:
             Route("/jobs/{id}/report.html", self._job_report, methods=get),
             Route(TRACE, self._trace_form, methods=get),
             Route(TRACE, self._trace, methods=["POST"]),
+            Route(DOCS, self._documents, methods=get),
+            Route(f"{DOCS}/{{topic}}", self._document, methods=get),
             Route("/style.css", _constant(self._renderer.style, "text/css"), methods=get),
             Route("/icon.svg", _constant(asset("icon.svg"), _SVG), methods=get),
         ]
@@ -127,6 +130,15 @@ class PageApp:
         if not sql.strip():
             return HTMLResponse(self._renderer.trace(self._token))
         return HTMLResponse(await self._on(self._traces, lambda: self._renderer.trace(self._token, sql, self._source.trace(sql))))
+
+    async def _documents(self, request: Request) -> Response:
+        return HTMLResponse(self._renderer.documents())
+
+    async def _document(self, request: Request) -> Response:
+        try:
+            return HTMLResponse(self._renderer.document(request.path_params["topic"]))
+        except NotFoundError as error:
+            raise HTTPException(404, error.message) from None
 
     # Charts, which come after the page that shows them.
 

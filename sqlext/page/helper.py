@@ -7,11 +7,11 @@ import os
 import selectors
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
+from sqlext.clock import Deadline
 from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
 
 logger = logging.getLogger(__name__)
@@ -115,11 +115,11 @@ class HelperProcess:
             WaitTimeoutError: it takes too long.
             ValueError: the line is too long, or ends in its middle.
         """
-        found, deadline = bytearray(), time.monotonic() + seconds
+        found, deadline = bytearray(), Deadline(seconds)
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
             while not found.endswith(b"\n"):
-                if not selector.select(max(deadline - time.monotonic(), 0)):
+                if not selector.select(deadline.left):
                     raise WaitTimeoutError(f"{self._failure}: it took more than {seconds:.0f} s.")
                 piece = os.read(stream.fileno(), 65536)
                 if not piece or len(found) > _MOST_BYTES:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from sqlext import docs
+from sqlext.page.documents import html_of
 from sqlext.page.snapshot import FlowDetail, JobDetail, OperatorView, Overview, Trace, VertexView
 from sqlext.plan.job_graph import Firing
 
@@ -110,6 +112,18 @@ class Renderer:
             text: of the statement, in the form.
         """
         return self._page("trace.html", "trace", token=token, text=text, trace=trace)
+
+    def documents(self) -> str:
+        """The topics of the documentation."""
+        return self._page("docs.html", "docs", pages=docs.pages())
+
+    def document(self, topic: str) -> str:
+        """What there is to read about a topic.
+
+        Raises:
+            NotFoundError: there is no such topic.
+        """
+        return self._page("document.html", "", title=docs.page(topic).title, html=html_of(topic))
 
     def error(self, heading: str, message: str) -> str:
         """What went wrong."""

@@ -9,7 +9,6 @@ import base64
 import json
 import pickle
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,6 +16,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+from sqlext.clock import Deadline
 from sqlext.errors import SqlextError, WaitTimeoutError
 from sqlext.functions.scalar import FUNCTIONS, PythonFunction
 from sqlext.options import Level, ValueText
@@ -86,9 +86,9 @@ class Tracer:
     def _traced(self, line: bytes, session: SessionOptions) -> Trace:
         """Send a request, and read durations for the process until it sends the trace."""
         self._helper.ask(b"")  # it may have to start
-        ends = time.monotonic() + self._seconds
+        deadline = Deadline(self._seconds)
         while True:
-            answer = json.loads(self._helper.ask_once(line, max(ends - time.monotonic(), 0)))
+            answer = json.loads(self._helper.ask_once(line, deadline.left))
             if "trace" in answer:
                 found = pickle.loads(base64.b64decode(answer["trace"]))  # noqa: S301  # a process of ours has written it
                 assert isinstance(found, Trace)

@@ -9,7 +9,6 @@ the statement.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +16,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
+from sqlext.clock import Deadline
 from sqlext.errors import StatementCanceledError
 from sqlext.spark.java import java_of
 from sqlext.spark.jvm import active
@@ -74,10 +74,10 @@ def wait_for(spark: SparkSession, wait: Callable[[float], bool], timeout: float)
     Raises:
         StatementCanceledError: the client did.
     """
-    deadline = time.monotonic() + timeout
-    while not wait(min(_STEP_SECONDS, max(deadline - time.monotonic(), 0))):
+    deadline = Deadline(timeout)
+    while not wait(min(_STEP_SECONDS, deadline.left)):
         raise_if_canceled(spark)
-        if time.monotonic() >= deadline:
+        if deadline.has_passed:
             return False
     return True
 

@@ -35,7 +35,7 @@ FROM (SELECT e.k, e.v, explode(sequence(1, {work})) AS w FROM STREAM events WITH
 """
 # The first micro-batch in backlog takes one file: small ones stand for those of gigabytes here.
 LAUNCH = """
-from sqlext.execution.backlog import streams
+from sqlext.execution.streaming import streams
 streams._FIRST_LIMIT[streams.SourceKind.FILES] = 1
 from sqlext.cli import main
 main()

@@ -24,7 +24,7 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 
 import sqlext
-from sqlext import session as sqlext_session
+from sqlext.extension import session as sqlext_session
 
 DEADLINE = 120.0
 

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sqlext.docs import TOPICS
 from sqlext.execution.jobs import division
 from sqlext.execution.jobs.outputs import PartOutput, VertexTable
 from sqlext.page.address import Address
@@ -83,8 +84,10 @@ def watched(page: Page, wrong: list[str]) -> None:
 
 
 def links(page: Page) -> list[str]:
-    """Where the links of a page lead, but for those that save a file."""
-    found = page.eval_on_selector_all("a:not([download])", "all => all.map(each => each.href)")
+    """Where the links of a page lead, but for those that save a file, or lead to other sites."""
+    found = page.eval_on_selector_all(
+        "a:not([download])", "all => all.filter(each => each.origin == location.origin).map(each => each.href)"
+    )
     return [str(each).partition("#")[0] for each in found]
 
 
@@ -111,7 +114,13 @@ def test_every_page_opens_and_every_link_leads_somewhere(hosting: Workshop, brow
                 saved.append(tmp_path / f"{len(saved)}.html")
                 download.value.save_as(saved[-1])
         kinds = sorted(urlsplit(url).path.split("/")[1] for url in visited)
-        assert {kind: kinds.count(kind) for kind in kinds} == {"": 2, "flows": 4, "jobs": 2, "trace": 4}, visited
+        assert {kind: kinds.count(kind) for kind in kinds} == {
+            "": 2,
+            "docs": 1 + len(TOPICS),
+            "flows": 4,
+            "jobs": 2,
+            "trace": 4,
+        }, visited
 
         assert_tells(page, server.url)
         for file in saved:

@@ -1,4 +1,4 @@
-"""What comes with sqlext for dbt: the package, how it gets into a project, and what the README and the example say of it."""
+"""What comes with sqlext for dbt: the package, how it gets into a project, and what the documentation and example say of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from dbt.cli.main import cli as dbt_cli
 
+from sqlext import docs
 from sqlext.cli import cli
 from sqlext.dbt.command import _WITH_SPARK, _WITHOUT_SPARK, FOLDER, PACKAGE
 
@@ -76,13 +77,13 @@ def test_the_package_has_the_version_of_sqlext() -> None:
     assert f"\nversion: {version('sqlext')}\n" in (PACKAGE / "dbt_project.yml").read_text()
 
 
-def test_the_readme_names_each_config_that_the_materializations_read() -> None:
+def test_the_documentation_names_each_config_that_the_materializations_read() -> None:
     macros = "".join(path.read_text() for path in (PACKAGE / "macros").iterdir())
     read = set(re.findall(r"config\.get\('(\w+)'", macros)) | {"persist_docs", "partition_by", "clustered_by"}
     assert read >= {"flush_interval", "recovery", "wait"}
-    section = (ROOT / "README.md").read_text().partition("\n## dbt\n")[2].partition("\n## ")[0]
-    assert [name for name in sorted(read) if f"`{name}`" not in section] == []
-    assert set(re.findall(r"sqlext\.(\w+)", section)) - {"dbt"} <= set(re.findall(r"{% (?:macro|test) (\w+)", macros))
+    text = docs.page("dbt").text
+    assert [name for name in sorted(read) if f"`{name}`" not in text] == []
+    assert set(re.findall(r"sqlext\.(\w+)", text)) - {"dbt"} <= set(re.findall(r"{% (?:macro|test) (\w+)", macros))
 
 
 def test_the_seeds_are_nycflights13s() -> None:

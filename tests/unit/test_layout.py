@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import fnmatch
 import importlib
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -29,6 +30,7 @@ def folders() -> set[str]:
 
 LAYERS = (
     "errors options clock redaction private_files quoting",
+    "docs",
     "functions",
     "plan",
     "sql",
@@ -142,3 +144,17 @@ def imports_of(path: Path) -> set[str]:
 def test_a_module_imports_only_from_the_layers_below(path: Path) -> None:
     own = layer_of(module_of(path))
     assert [each for each in sorted(imports_of(path)) if layer_of(each) > own] == []
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w./]+\.py)`", (ROOT / "sqlext/ARCHITECTURE.md").read_text()))))
+def test_the_tour_names_files_that_are_there(name: str) -> None:
+    """Files are named from `sqlext/`, or by their last part behind one that is."""
+    known = {path.relative_to(ROOT).as_posix() for path in MODULES} | {"tests/unit/test_layout.py"}
+    assert any(each.endswith(f"/{name.removeprefix('../')}") or each == name.removeprefix("../") for each in known)
+
+
+def test_the_tour_shows_every_folder() -> None:
+    text = (ROOT / "sqlext/ARCHITECTURE.md").read_text()
+    shown = {name.strip("/") for name in re.findall(r"`([\w./]+)/`", text.partition("## One statement")[0])}
+    folded = {part.rsplit("/", 1)[-1] for part in shown}
+    assert {package.rsplit(".", 1)[-1] for package in PACKAGE_DIRS} - {"sqlext", "execution"} <= folded

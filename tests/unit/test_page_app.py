@@ -10,11 +10,12 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from starlette.testclient import TestClient
 
+from sqlext.docs import TOPICS
 from sqlext.page.app import PageApp
 from sqlext.page.snapshot import Overview
 from tests.pages import HOSTILE, NINE, MadePages, no_drawing
 
-PAGES = ["/", "/flows/f1", "/flows/f2", "/jobs/j00ff", "/trace"]
+PAGES = ["/", "/flows/f1", "/flows/f2", "/jobs/j00ff", "/trace", "/docs", "/docs/options"]
 REPORTS = ["/flows/f1/report.html", "/flows/f2/report.html", "/jobs/j00ff/report.html"]
 
 
@@ -129,7 +130,17 @@ def test_it_is_for_reading_only(client: TestClient, method: str, path: str) -> N
 
 
 @pytest.mark.parametrize(
-    "path", ["/nothing", "/flows/f9", "/flows/f1/chart-huge.svg", "/flows/f2/chart-wide.svg", "/flows/../etc"]
+    "path",
+    [
+        "/nothing",
+        "/flows/f9",
+        "/flows/f1/chart-huge.svg",
+        "/flows/f2/chart-wide.svg",
+        "/flows/../etc",
+        "/docs/nothing",
+        "/docs/<b>",
+        "/docs/flows.md",
+    ],
 )
 def test_what_is_not_there_is_404(client: TestClient, path: str) -> None:
     refused = client.get(path)
@@ -182,6 +193,19 @@ def test_a_page_comes_again_by_itself_only_when_asked_to(client: TestClient) -> 
     assert 'http-equiv="refresh"' not in client.get("/flows/f1").text
     assert '<meta http-equiv="refresh" content="5">' in client.get("/flows/f1?refresh=5").text
     assert 'http-equiv="refresh"' not in client.get("/?refresh=0.001").text
+
+
+def test_the_documentation_is_there_even_when_spark_is_gone(client: TestClient, pages: MadePages) -> None:
+    pages.error = Py4JNetworkError("gone")
+    listed = Elements(client.get("/docs").text)
+    topics = [str(link["href"]) for link in listed.of("a") if str(link["href"]).startswith("/docs/")]
+    assert topics == [f"/docs/{topic}" for topic in TOPICS]
+    html = client.get("/docs/backlog").text
+    assert "<title>Backlog and hybrid sources · sqlext</title>" in html
+    assert '<h2 id="hybrid-sources">Hybrid sources</h2>' in html
+    refused = client.get("/docs/<b>backlogs")
+    assert "<b>" not in refused.text
+    assert "Did you mean `backlog`?" in refused.text
 
 
 def test_when_spark_is_gone_it_says_so(client: TestClient, pages: MadePages, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from sqlext import docs
 from sqlext.cli import cli
 from sqlext.errors import SetupError
 from sqlext.execution.delta.commit import CommitInfo
@@ -298,19 +299,18 @@ def test_charts_are_drawn_by_a_process_that_is_started_again_when_it_has_ended()
         painter.svg({"kind": "pie", "title": "", "rows": []}, 330)
 
 
-def test_the_readme_tells_how_to_use_it() -> None:
+def test_the_documentation_tells_how_to_use_it() -> None:
     """Its commands are commands, its options options, its number of flushes the one that is shown."""
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("## The page") : text.index("## SQL reference")]
-    commands = re.findall(r"^sqlext (\w+) (.*?)(?: +#.*)?$", section, re.MULTILINE)
+    text = docs.page("page").text
+    commands = re.findall(r"^sqlext (\w+) (.*?)(?: +#.*)?$", text, re.MULTILINE)
     assert [name for name, _ in commands] == ["run", "report"]
     for name, arguments in commands:
         known = {option for parameter in cli.commands[name].params for option in parameter.opts}
         assert {word for word in arguments.split() if word.startswith("-")} <= known
-    assert f"the last {flushes.SHOWN} flushes" in section
-    (key,) = re.findall(r"`(execution\.[\w.-]+)`", section)
+    assert f"the last {flushes.SHOWN} flushes" in text
+    (key,) = re.findall(r"`(execution\.[\w.-]+)`", text)
     assert is_option_key(key)
     assert key in OPTIONS
-    for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         for module, name in re.findall(r"^from (sqlext\S+) import (\w+)$", code, re.MULTILINE):
             assert callable(getattr(importlib.import_module(module), name))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
+from sqlext.clock import Deadline
 from sqlext.execution.backlog.pacer import SourceLook
 from sqlext.execution.delta import delta_log
 from sqlext.execution.streaming.checkpoint import Checkpoint
@@ -317,8 +317,8 @@ class KafkaReader:
         """The time of the oldest unread record, in milliseconds since 1970; a poll may bring those of some partitions only."""
         times: dict[str, int] = {}
         wait = java_of(self._spark).java.time.Duration.ofMillis(200)
-        deadline = time.monotonic() + _POLL_SECONDS
-        while len(times) < partitions and time.monotonic() < deadline:
+        deadline = Deadline(_POLL_SECONDS)
+        while len(times) < partitions and not deadline.has_passed:
             records = consumer.poll(wait)
             for partition in records.partitions():
                 times.setdefault(str(partition.toString()), int(records.records(partition).get(0).timestamp()))

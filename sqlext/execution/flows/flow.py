@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,7 +18,7 @@ from math import inf
 
 from pyspark.sql import SparkSession
 
-from sqlext.clock import Clock
+from sqlext.clock import Clock, Deadline
 from sqlext.errors import FlowError, WaitTimeoutError
 from sqlext.execution.backlog.pacer import BacklogSettings
 from sqlext.execution.backlog.propagation import is_backlog
@@ -271,7 +270,7 @@ class Flow:
             WaitTimeoutError: at the deadline.
             StatementCanceledError: the client does not wait any more.
         """
-        deadline = time.monotonic() + timeout.total_seconds()
+        deadline = Deadline(timeout.total_seconds())
         late = WaitTimeoutError(
             f"Flow `{self.spec.name}` has not caught up after {timeout.total_seconds():.0f} s. It goes on; wait longer with "
             "WAIT FLOW .. TIMEOUT 1 hour."

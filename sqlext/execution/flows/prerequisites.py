@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
+from sqlext.clock import Deadline
 from sqlext.errors import FlowError
 from sqlext.execution.delta import delta_log
 from sqlext.execution.delta.target import SPARK_ERRORS
@@ -91,12 +91,12 @@ class Prerequisites:
             Whether all threads ended within `timeout` seconds.
         """
         self._stopping = True
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         others = [thread for thread in self._threads if thread is not threading.current_thread()]
-        while any(thread.is_alive() for thread in others) and time.monotonic() < deadline:
+        while any(thread.is_alive() for thread in others) and not deadline.has_passed:
             self._session.sparkContext.cancelJobsWithTag(self._tag)  # again: a job may begin just after
             for thread in others:
-                thread.join(min(1.0, max(deadline - time.monotonic(), 0)))
+                thread.join(min(1.0, deadline.left))
         return not any(thread.is_alive() for thread in others)
 
     def statuses(self) -> tuple[PrerequisiteStatus, ...]:

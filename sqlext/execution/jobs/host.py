@@ -18,6 +18,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from sqlext.clock import Deadline
 from sqlext.errors import JobError, NameTakenError, SqlextError, StatementCanceledError
 from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.coordination.fence import Fence, FencedError
@@ -347,9 +348,9 @@ class JobHost:
 
     def _wait_for_previous(self, record: JobRecord, timeout: timedelta) -> None:
         """Wait until the driver before this one is known to be gone."""
-        deadline = time.monotonic() + timeout.total_seconds()
+        deadline = Deadline(timeout.total_seconds())
         while record.state is JobState.RUNNING and record.host != self._lease.host_id and self._lease.is_alive(record.host):
-            if time.monotonic() > deadline:
+            if deadline.has_passed:
                 raise JobError(
                     f"Job {record.spec.id} runs in another process, which still gave signs of life after "
                     f"{timeout.total_seconds():g} s ({PREVIOUS_WORKER_TIMEOUT.key})."

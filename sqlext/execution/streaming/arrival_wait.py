@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sqlext.clock import Deadline
 from sqlext.spark import cancellation
 from sqlext.spark.java import java_of
 
@@ -21,19 +21,18 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 
 
-def has_taken_all(spark: SparkSession, arrivals: ArrivalWait, deadline: float) -> bool:
+def has_taken_all(spark: SparkSession, arrivals: ArrivalWait, deadline: Deadline) -> bool:
     """Wait until a stream has taken all that has arrived; False at the deadline.
 
     Args:
         spark: the session of the statement that waits.
         arrivals: what it waits for; given up in the end.
-        deadline: by `time.monotonic`.
 
     Raises:
         StatementCanceledError: the client does not wait any more.
     """
     try:
-        return cancellation.wait_for(spark, arrivals.wait, max(deadline - time.monotonic(), 0))
+        return cancellation.wait_for(spark, arrivals.wait, deadline.left)
     finally:
         arrivals.give_up()
 

@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sqlext.clock import Deadline
 from sqlext.errors import WaitTimeoutError
 from sqlext.quoting import fold
 from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
@@ -257,9 +258,9 @@ class HeldTrigger:
 
 def _trigger_executor(query: StreamingQuery) -> Any:
     """The query's own thread makes it."""
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = Deadline(_START_SECONDS)
     while (found := _execution(query).triggerExecutor()) is None:
-        if time.monotonic() > deadline:
+        if deadline.has_passed:
             raise WaitTimeoutError(f"The streaming query has not begun after {_START_SECONDS:.0f} s.")
         time.sleep(_POLL_SECONDS)
     return found
