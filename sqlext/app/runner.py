@@ -23,7 +23,7 @@ from sqlext.app.progress import FlowStatus, JobStatus, Statuses, display, print_
 from sqlext.app.statement_run import StatementRunner, Task
 from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
 from sqlext.execution.flows.status import FlowPhase
-from sqlext.extension.session import disable, flow_host, registry_exists
+from sqlext.extension.session import disable, host_of, registry_exists
 from sqlext.page.address import Address
 from sqlext.page.server import page_server
 from sqlext.server.server import Server, hive_settings
@@ -69,7 +69,7 @@ def run_embedded(
         echo: whether to print each statement before it runs.
         page: where to serve the page meanwhile.
     """
-    logging.getLogger("sqlext.execution.host").addHandler(ErrorLog(printer))
+    logging.getLogger("sqlext.execution.flows").addHandler(ErrorLog(printer))
     began, interrupts = datetime.now(UTC), Interrupts()
     try:
         with ExitStack() as stack:
@@ -118,14 +118,14 @@ class Runner:
         self.printer = printer
         self.interrupts = interrupts
         self.statements = StatementRunner(spark, interrupts)
-        self._host = flow_host(spark)
+        self._host = host_of(spark)
         self._began = began
         self._echo = echo
         self._display = display(printer, Statuses(self.statuses, self.jobs, self.statements.tasks))
 
     def statuses(self) -> list[FlowStatus]:
         """The flows of this process; asks no storage."""
-        return [FlowStatus(*view) for view in self._host.local_views()]
+        return [FlowStatus(*view) for view in self._host.flows.local_views()]
 
     def jobs(self) -> list[JobStatus]:
         """The jobs of this process that survive it; asks no storage."""
@@ -311,7 +311,7 @@ class Runner:
 
     def _wait_for(self, flow: FlowStatus, ends: datetime) -> None:
         try:
-            self._host.wait(flow.full_name, max(ends - datetime.now(UTC), timedelta()))
+            self._host.flows.wait(flow.full_name, max(ends - datetime.now(UTC), timedelta()))
         except WaitTimeoutError:
             raise
         except SqlextError as error:  # its status tells; the others are waited for all the same
@@ -345,7 +345,7 @@ class Runner:
         if not registry_exists(self.spark):
             return False
         began, bad = self._began.isoformat(), ("FAILED", "RETRYING")
-        return any(view.status in bad and view.record.since >= began for view in self._host.views())
+        return any(view.status in bad and view.record.since >= began for view in self._host.flows.views())
 
 
 class _StatementFailed(Exception):  # noqa: N818  # told already; only ends the run

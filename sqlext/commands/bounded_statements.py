@@ -12,7 +12,7 @@ from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Tab
 from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import UnsupportedError
 from sqlext.execution.bounded.job import run_job
-from sqlext.execution.jobs.host import JobHost
+from sqlext.execution.jobs.manager import JobManager
 from sqlext.options import JOB_RECOVERY, RUNTIME_MODE, SORTED_SHUFFLES, Level, Options, is_option_key, option
 from sqlext.plan.explain import explain_bounded
 from sqlext.plan.job_graph import BoundedPlan
@@ -24,7 +24,7 @@ from sqlext.sql.statements import BoundedStatement, CreateStreamingTable, Insert
 from sqlext.sql.tokens import end_of_stream_at, is_stream_relation, tokens
 
 SparkParse = Callable[[str], Any]
-GetJobs = Callable[[], JobHost]
+GetJobs = Callable[[], JobManager]
 
 
 def job_of(statement: CreateStreamingTable | Insert) -> BoundedStatement:

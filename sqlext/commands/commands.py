@@ -18,10 +18,11 @@ from sqlext.execution.delta import target
 from sqlext.execution.flows.creation import FlowRequest
 from sqlext.execution.flows.definition import listed
 from sqlext.execution.flows.interval_trigger import other_pace
+from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.flows.preparation import checked
 from sqlext.execution.flows.renewal import renewed
 from sqlext.execution.flows.state_choice import backend_of, check_sessions, check_state, no_delta_state, state_of, state_shown
-from sqlext.execution.host import FlowHost
+from sqlext.execution.host import Host
 from sqlext.execution.state.mergeable import is_by_session
 from sqlext.execution.streaming import queries
 from sqlext.options import (
@@ -67,9 +68,14 @@ class Commands:
         batches: the rules in force.
     """
 
-    def __init__(self, host: Callable[[], FlowHost], batches: Callable[[], tuple[Batch, ...]]) -> None:
+    def __init__(self, host: Callable[[], Host], batches: Callable[[], tuple[Batch, ...]]) -> None:
         self._host = host
         self._batches = batches
+
+    @property
+    def _flows(self) -> FlowManager:
+        """Made on first use, with its host."""
+        return self._host().flows
 
     def answer(self, spark: SparkSession, text: str, spark_parse: SparkParse) -> Answer:
         """Answer one of our statements.
@@ -107,11 +113,11 @@ class Commands:
             case statements.Explain(statement=explained):
                 return self._explain(spark, explained, spark_parse)
             case statements.ShowFlows():
-                return flow_tables.flows(self._host().views())
+                return flow_tables.flows(self._flows.views())
             case statements.ShowPartitionFunctions():
                 return partition_statements.functions_table()
             case statements.DescribeFlow(name=name):
-                return flow_tables.flow(self._host().view(target.qualified(spark, name)), self._host())
+                return flow_tables.flow(self._flows.view(target.qualified(spark, name)), self._host())
             case statements.FlowCommand():
                 return self._flow_command(spark, statement)
             case statements.RefreshStreamingTable():
@@ -120,7 +126,7 @@ class Commands:
                 values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
                 resolve_levels(spark, {Level.PROPERTY: settings})  # refuses what is no value
                 full_name = target.qualified(spark, name)
-                return _change(spark, "ALTER FLOW", lambda _: self._host().alter(full_name, values))
+                return _change(spark, "ALTER FLOW", lambda _: self._flows.alter(full_name, values))
             case statements.DropStreamingTable() | statements.AlterStreamingTable():
                 return streaming_tables.answer(spark, statement, self._host)
             case statements.SetOption():
@@ -137,7 +143,7 @@ class Commands:
         if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
             return SparkStatement(wrong)
         request, options, _ = self._request(spark, statement, plan, own, text)
-        return _change(spark, "CREATE FLOW", lambda canceled: self._host().create(spark, request, options, canceled))
+        return _change(spark, "CREATE FLOW", lambda canceled: self._flows.create(spark, request, options, canceled))
 
     def _plan(
         self, spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert, own: Mapping[str, ValueText]
@@ -201,17 +207,16 @@ class Commands:
                     f"TIMEOUT cannot be `{command.timeout.value}` ({error}). Give a duration, such as 5 minutes.",
                     command.timeout.position,
                 ) from None
-        host = self._host
         waits: dict[str, Callable[[], str]] = {
-            "FLUSH": lambda: host().flush(name),
-            "WAIT": lambda: host().wait(name, timeout),
+            "FLUSH": lambda: self._flows.flush(name),
+            "WAIT": lambda: self._flows.wait(name, timeout),
         }
         if (wait := waits.get(command.verb)) is not None:
             return DeferredCommand(f"{command.verb} FLOW", lambda: [wait()])
         changes: dict[str, Callable[[threading.Event], str]] = {
-            "START": lambda _: host().start(name),
-            "STOP": lambda canceled: host().stop(name, canceled),
-            "DROP": lambda _: host().drop(name, command.if_exists),
+            "START": lambda _: self._flows.start(name),
+            "STOP": lambda canceled: self._flows.stop(name, canceled),
+            "DROP": lambda _: self._flows.drop(name, command.if_exists),
         }
         return _change(spark, f"{command.verb} FLOW", changes[command.verb])
 
@@ -220,19 +225,19 @@ class Commands:
         name = target.qualified(spark, command.name)
 
         def refresh(canceled: threading.Event) -> str:
-            return self._make_anew(name, canceled) if command.is_full else self._host().refresh(name)
+            return self._make_anew(name, canceled) if command.is_full else self._flows.refresh(name)
 
         def run() -> list[str]:
             said = cancellation.to_its_end(spark, "REFRESH STREAMING TABLE", refresh)
             if command.waits:
-                said = f"{said}; {self._host().wait(self._host().record_of_table(name).spec.qualified_name, _DEFAULT_WAIT)}"
+                said = f"{said}; {self._flows.wait(self._flows.record_of_table(name).spec.qualified_name, _DEFAULT_WAIT)}"
             return [said]
 
         return DeferredCommand("REFRESH STREAMING TABLE", run)
 
     def _make_anew(self, name: tuple[str, ...], canceled: threading.Event) -> str:
-        spec = self._host().record_of_table(name).spec
-        session = self._host().session_of(spec)
+        spec = self._flows.record_of_table(name).spec
+        session = self._flows.session_of(spec)
         statement = grammar.parse(spec.text)
         if not isinstance(statement, statements.CreateStreamingTable):
             raise AssertionError("a streaming table was made by its statement")
@@ -241,7 +246,7 @@ class Commands:
             plan = self._plan(session, statement, own)
             request, _, _ = self._request(session, statement, plan, own, spec.text)
         request = renewed(session, spec, request)
-        return self._host().create(session, request, self._host().options_of(spec), canceled)
+        return self._flows.create(session, request, self._flows.options_of(spec), canceled)
 
     def _explain(self, spark: SparkSession, statement: Statement, spark_parse: SparkParse) -> Answer:
         if (job := _as_job(spark, statement)) is not None:
@@ -256,7 +261,7 @@ class Commands:
             own = jvm.clone_session(spark)
             if makes_table:  # what CREATE refuses, EXPLAIN does too; whether there is a table of that name, it does not look at
                 rocksdb_because = no_delta_state(options, _may_be_in_backlog(plan, of_streams))
-                frames = checked(own, request, self._host().records(), options, rocksdb_because).analysis.streams
+                frames = checked(own, request, self._flows.records(), options, rocksdb_because).analysis.streams
             else:
                 frames = queries.analyse(own, plan).streams
             memory, states = _memory_and_states(plan, frames, options, of_streams, makes_table)

@@ -8,7 +8,7 @@ from sqlext.commands.answers import Table
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import BacklogStatus, describe
 from sqlext.execution.flows.views import FlowView
-from sqlext.execution.host import FlowHost
+from sqlext.execution.host import Host
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
 from sqlext.quoting import sql_name
 from sqlext.redaction import SqlText
@@ -71,7 +71,7 @@ def _flow_row(view: FlowView) -> dict[str, Any]:
     return row
 
 
-def flow(view: FlowView, host: FlowHost) -> Table:
+def flow(view: FlowView, host: Host) -> Table:
     """DESCRIBE FLOW."""
     spec, progress = view.record.spec, view.progress
     rows: dict[str, Any] = _flow_row(view)
@@ -98,9 +98,9 @@ def flow(view: FlowView, host: FlowHost) -> Table:
     rows |= {f"query {stream.relation}".strip(): SqlText(stream.sql) for stream in spec.streams}
     rows |= {f"state {stream.relation}".strip(): where for stream in spec.streams if (where := _state_of(spec, stream))}
     rows |= {"query above": SqlText(spec.above)} if spec.above else {}
-    for status, each in zip(host.prerequisites_of(view), spec.prerequisites, strict=True):
+    for status, each in zip(host.flows.prerequisites_of(view), spec.prerequisites, strict=True):
         rows |= {f"stage {each.name}": status, f"query {each.name}": SqlText(each.sql)}
-    rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.options_of(spec).as_rows()}
+    rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.flows.options_of(spec).as_rows()}
     shown = [
         {"property": key, "value": value if value is None or isinstance(value, str) else str(value)}
         for key, value in rows.items()

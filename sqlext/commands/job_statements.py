@@ -13,7 +13,7 @@ from sqlext.commands.answers import Answer, DeferredCommand, Table
 from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.execution.jobs.events import CoordinatorSnapshot, ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.fingerprints import fingerprint
-from sqlext.execution.jobs.host import JobHost, JobView
+from sqlext.execution.jobs.manager import JobManager, JobView
 from sqlext.execution.jobs.submission import JobRequest
 from sqlext.functions.keyed import KEYED_FUNCTIONS
 from sqlext.functions.partition import PARTITION_FUNCTIONS
@@ -41,7 +41,7 @@ _EVENT_COLUMNS = {"type": "STRING", "vertex": "INT", "part": "INT", "epoch": "IN
 
 
 def submit(
-    spark: SparkSession, statement: BoundedStatement, plan: BoundedPlan, text: str, jobs: JobHost, options: Options
+    spark: SparkSession, statement: BoundedStatement, plan: BoundedPlan, text: str, jobs: JobManager, options: Options
 ) -> list[str]:
     """Run a statement as a job, to its end."""
     called = {*plan.references.functions, *(literal.lower() for literal in plan.texts)}
@@ -57,7 +57,7 @@ def submit(
     return [jobs.submit(spark, request, options)]
 
 
-def answer(spark: SparkSession, statement: JobCommand, jobs: JobHost) -> Answer:
+def answer(spark: SparkSession, statement: JobCommand, jobs: JobManager) -> Answer:
     """SHOW JOBS, SHOW JOB EVENTS id, RESUME JOB id, CANCEL JOB id."""
     job = ".".join(statement.name)
     match statement.verb:

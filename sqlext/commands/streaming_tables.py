@@ -13,7 +13,7 @@ from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.flows.creation import same_name
 from sqlext.execution.flows.registry import current
-from sqlext.execution.host import FlowHost
+from sqlext.execution.host import Host
 from sqlext.options import RUNTIME_MODE, Level, is_option_key, option
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import FLOW_PROPERTY
@@ -22,7 +22,7 @@ from sqlext.spark import cancellation
 from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable, DropStreamingTable
 
 
-def answer(spark: SparkSession, statement: DropStreamingTable | AlterStreamingTable, host: Callable[[], FlowHost]) -> Answer:
+def answer(spark: SparkSession, statement: DropStreamingTable | AlterStreamingTable, host: Callable[[], Host]) -> Answer:
     """Drop or alter a streaming table, when Spark executes the command."""
     name = target.qualified(spark, statement.name)
     if isinstance(statement, DropStreamingTable):
@@ -34,13 +34,13 @@ def answer(spark: SparkSession, statement: DropStreamingTable | AlterStreamingTa
 
 
 def unless_kept(
-    spark: SparkSession, statement: CreateStreamingTable, job: DeferredCommand, host: Callable[[], FlowHost]
+    spark: SparkSession, statement: CreateStreamingTable, job: DeferredCommand, host: Callable[[], Host]
 ) -> DeferredCommand:
     """The job that CREATE STREAMING TABLE is in BATCH mode. It fails where a flow writes to the table: it would replace that."""
     name = target.qualified(spark, statement.name)
 
     def run() -> list[str]:
-        specs = (view.record.spec for view in host().views())
+        specs = (view.record.spec for view in host().flows.views())
         flow = next((spec for spec in specs if same_name(spec.target, name)), None)
         if flow is not None and not statement.if_not_exists:
             raise NameTakenError(
@@ -61,7 +61,7 @@ def _to_its_end(spark: SparkSession, verb: str, change: Callable[[], str]) -> De
     return DeferredCommand(verb, lambda: [cancellation.to_its_end(spark, verb, run)])
 
 
-def _drop(spark: SparkSession, host: FlowHost, name: tuple[str, ...], if_exists: bool) -> str:
+def _drop(spark: SparkSession, host: Host, name: tuple[str, ...], if_exists: bool) -> str:
     """Drop flow and table, in this order.
 
     1. The flow is stopped and forgotten. After a crash here the table stands without a flow; the same statement drops it.
@@ -79,7 +79,7 @@ def _drop(spark: SparkSession, host: FlowHost, name: tuple[str, ...], if_exists:
         spark.sql(f"DROP TABLE {quote_parts(name)}")
         return f"streaming table {text} dropped"
     is_own = there and target.is_made_by(spark, flow, name)
-    host.drop(flow.qualified_name, if_exists=True)
+    host.flows.drop(flow.qualified_name, if_exists=True)
     if there and not is_own:
         return f"flow {flow.name} dropped; {text} stays: it is not the table that the flow made. DROP TABLE drops it"
     if there:
@@ -87,7 +87,7 @@ def _drop(spark: SparkSession, host: FlowHost, name: tuple[str, ...], if_exists:
     return f"streaming table {text} dropped; its flow {flow.name} is gone"
 
 
-def _refuse_other_table(spark: SparkSession, host: FlowHost, name: tuple[str, ...]) -> None:
+def _refuse_other_table(spark: SparkSession, host: Host, name: tuple[str, ...]) -> None:
     """Raise UnsupportedError unless a table is what a flow that is gone has left."""
     text = ".".join(name)
     try:
@@ -96,7 +96,7 @@ def _refuse_other_table(spark: SparkSession, host: FlowHost, name: tuple[str, ..
         maker = None
     if maker is None:
         raise UnsupportedError(f"{text} is no streaming table, but a table that flows may write into. DROP TABLE it.")
-    specs = (view.record.spec for view in host.views())
+    specs = (view.record.spec for view in host.flows.views())
     spec = next((spec for spec in specs if spec.id == maker), None)
     if spec is not None:  # a clone has the properties of its source, and so has a table under its new name
         raise UnsupportedError(
@@ -105,7 +105,7 @@ def _refuse_other_table(spark: SparkSession, host: FlowHost, name: tuple[str, ..
         )
 
 
-def _alter(spark: SparkSession, host: FlowHost, name: tuple[str, ...], statement: AlterStreamingTable) -> str:
+def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: AlterStreamingTable) -> str:
     flow = _flow_of(host, name)
     text = ".".join(name)
     if flow is None:
@@ -115,12 +115,12 @@ def _alter(spark: SparkSession, host: FlowHost, name: tuple[str, ...], statement
     target.check_same_table(spark, flow)
     options = {option(key, given.position).key: given.value for key, given in statement.settings.items() if is_option_key(key)}
     if options:
-        host.alter(flow.qualified_name, options)
+        host.flows.alter(flow.qualified_name, options)
     spark.sql(statement.text)
     return f"streaming table {text} altered"
 
 
-def _flow_of(host: FlowHost, name: tuple[str, ...]) -> FlowSpec | None:
+def _flow_of(host: Host, name: tuple[str, ...]) -> FlowSpec | None:
     """The record of the flow that made a streaming table, of its qualified name."""
-    specs = (record.spec for record in current(host.records()))
+    specs = (record.spec for record in current(host.flows.records()))
     return next((spec for spec in specs if spec.owns_target and same_name(spec.target, name)), None)

@@ -22,7 +22,7 @@ from sqlext.commands.commands import Commands
 from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.coordination.home import close_home
-from sqlext.execution.host import FlowHost
+from sqlext.execution.host import Host
 from sqlext.extension import jars, parser
 from sqlext.extension.live import sweep_live
 from sqlext.extension.table_functions import plan_of_call
@@ -59,15 +59,15 @@ class _Installation:
     def __init__(self, session: SparkSession) -> None:
         self.session = session
         self.lock = threading.Lock()
-        self.host: FlowHost | None = None
+        self.host: Host | None = None
         self.commands = Commands(self.get_host, rules_in_force)
 
-    def get_host(self) -> FlowHost:
+    def get_host(self) -> Host:
         """The host of this application's flows; the lock makes sure that there is one."""
         with self.lock:
             if self.host is None:
                 close_home(HadoopPath(self.session, home_of(self.session)))
-                self.host = FlowHost(self.session, home_of(self.session))
+                self.host = Host(self.session, home_of(self.session))
             return self.host
 
     def add_function(self, function: PythonFunction) -> None:
@@ -176,7 +176,7 @@ def enable(spark: SparkSession) -> SparkSession:
     close_home(home)
     sweep_live(home)
     if home.child("registry").exists():
-        resumed = installed.get_host().resume()
+        resumed = installed.get_host().flows.resume()
         if resumed:
             logger.info("taken up again: %s", ", ".join(resumed))
     options = resolve_levels(session, session_levels(session))
@@ -193,7 +193,7 @@ def disable(spark: SparkSession) -> None:
         installed.close()
 
 
-def flow_host(spark: SparkSession) -> FlowHost:
+def host_of(spark: SparkSession) -> Host:
     """The host of an application's flows.
 
     Raises:

@@ -24,8 +24,8 @@ from sqlext.errors import NotFoundError, SqlextError
 from sqlext.execution.backlog.status import describe
 from sqlext.execution.flows.status import FlowProgress
 from sqlext.execution.flows.views import FlowView
-from sqlext.execution.host import FlowHost
-from sqlext.execution.jobs.host import JobView
+from sqlext.execution.host import Host
+from sqlext.execution.jobs.manager import JobView
 from sqlext.execution.jobs.registry import JobRecord, JobState
 from sqlext.options import FLUSH_MAX_INTERVAL
 from sqlext.page.files import folder_at
@@ -64,7 +64,7 @@ class Collector:
         host: of its flows and jobs.
     """
 
-    def __init__(self, spark: SparkSession, host: FlowHost, clock: Clock | None = None) -> None:
+    def __init__(self, spark: SparkSession, host: Host, clock: Clock | None = None) -> None:
         self._spark = spark
         self._host = host
         self._clock = clock or SystemClock()
@@ -107,7 +107,7 @@ class Collector:
             return cast(T, self._kept[key][1])
 
     def _overview(self) -> Overview:
-        flows, jobs = self._host.views(), self._host.jobs.views()
+        flows, jobs = self._host.flows.views(), self._host.jobs.views()
         self._forget_others({view.record.spec.id for view in flows} | {view.record.spec.id for view in jobs})
         return Overview(
             taken_at=self._clock.now(),
@@ -125,12 +125,12 @@ class Collector:
     # Flows.
 
     def _flow(self, flow_id: str) -> FlowDetail:
-        view = next((each for each in self._host.views() if each.record.spec.id == flow_id), None)
+        view = next((each for each in self._host.flows.views() if each.record.spec.id == flow_id), None)
         if view is None:
             raise NotFoundError("There is no such flow.")
         spec, progress = shown_flow(view.record.spec, jvm.redaction(self._spark)), view.progress
         backlog = progress.backlog if progress is not None else None
-        options = tuple(self._host.options_of(spec).as_rows())
+        options = tuple(self._host.flows.options_of(spec).as_rows())
         return FlowDetail(
             summary=flow_summary(view),
             text=spec.text,
@@ -138,7 +138,7 @@ class Collector:
             epoch=view.record.epoch,
             buffering=buffering_of(spec, options),
             flushes=self._last_flushes(spec),
-            prerequisites=tuple((each.name, str(each)) for each in self._host.prerequisites_of(view)),
+            prerequisites=tuple((each.name, str(each)) for each in self._host.flows.prerequisites_of(view)),
             sources=tuple((name, describe(each.look)) for name, each in backlog.sources.items()) if backlog else (),
             switches=tuple(
                 f"{each.phase.value} at {each.at.astimezone():%Y-%m-%d %H:%M:%S}: {each.because}"

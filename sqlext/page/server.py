@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from sqlext.extension.session import flow_host
+from sqlext.extension.session import host_of
 from sqlext.page.address import Address, check_packages
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class _PageService:
         from sqlext.page.painter import Painter
 
         self._painter = Painter()
-        self._collector = Collector(spark, flow_host(spark))
+        self._collector = Collector(spark, host_of(spark))
         self._app = PageApp(self._collector, self._painter.svg, names_of(address))
         config = uvicorn.Config(
             self._app.asgi,

@@ -82,7 +82,7 @@ class Source:
 
 def flow_of(spark: SparkSession, name: str) -> Flow:
     """A flow of this process."""
-    return next(flow for flow in sqlext_session.flow_host(spark)._flows.values() if flow.spec.name == name)
+    return next(flow for flow in sqlext_session.host_of(spark).flows.all.values() if flow.spec.name == name)
 
 
 def take_in(spark: SparkSession, name: str) -> None:

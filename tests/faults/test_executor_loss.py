@@ -67,7 +67,7 @@ spark.sql(
     "'execution.flush.memory-buffer-only' = 'true', 'state.backend.type' = 'rocksdb') "
     "AS SELECT k, count(*) AS n, sum(v) AS s FROM STREAM ev GROUP BY k"
 )
-flow = next(iter(sqlext_session.flow_host(spark)._flows.values()))
+flow = next(iter(sqlext_session.host_of(spark).flows.all.values()))
 spark.sql("WAIT FLOW t")
 spark.sql("INSERT INTO ev SELECT id % 7, id FROM range(1000, 1050)")
 flow._intakes[0].query.processAllAvailable()

@@ -162,8 +162,8 @@ def test_stays_fresh_and_small(spark: SparkSession, tmp_path: Path, soak_seconds
         f"CREATE STREAMING TABLE totals TBLPROPERTIES ('execution.flush.max-interval' = '{INTERVAL:.0f} seconds', "
         f"{MODES[mode]}) AS {QUERY.format('STREAM events')}"
     )
-    host = sqlext_session.flow_host(spark)
-    (flow,) = host._flows.values()
+    host = sqlext_session.host_of(spark)
+    (flow,) = host.flows.all.values()
     for warm in range(1, 6):  # code is compiled, caches are filled
         arrivals.arrive()
         eventually(lambda at_least=warm: flow.status()[1].flushes >= at_least, DEADLINE, lambda: str(flow.status()))  # type: ignore[misc]

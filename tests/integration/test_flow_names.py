@@ -65,7 +65,7 @@ def test_both_are_resumed(two: Workshop) -> None:
     assert two.resume() == ["t", "t"]
     two("WAIT FLOW r.t")
     assert two.batch("SELECT * FROM r.t") == [("a", 2, 3)]
-    assert {view[0] for view in two.host.local_views()} == {"r.t", "s.t"}
+    assert {view[0] for view in two.host.flows.local_views()} == {"r.t", "s.t"}
 
 
 def test_a_flow_of_its_own_name_lies_in_the_schema_that_is_current(sql: Workshop) -> None:

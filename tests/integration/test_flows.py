@@ -22,7 +22,7 @@ from sqlext.execution.delta.transaction import TableTransaction
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
 from sqlext.execution.flows.status import FlowPhase
-from sqlext.execution.host import FlowHost
+from sqlext.execution.host import Host
 from sqlext.planner import rule_book
 from sqlext.quoting import quote, quote_string
 from sqlext.spark import jvm
@@ -239,8 +239,8 @@ def test_a_failed_flow_tells_why_and_others_go_on(sql: Workshop) -> None:
     sql("WAIT FLOW t")
     assert sql.equals_batch()
     assert sql.shown("t").status == "RUNNING"
-    recorded = {record.spec.name: record for record in sql.host._registry.read().values()}
-    eventually(lambda: sql.host._registry.read()[recorded["without_source"].spec.id].state == "FAILED", DEADLINE)
+    recorded = {record.spec.name: record for record in sql.host.flows._registry.read().values()}
+    eventually(lambda: sql.host.flows._registry.read()[recorded["without_source"].spec.id].state == "FAILED", DEADLINE)
 
     sql("STOP FLOW without_source")
     assert sql.shown("without_source").status == "STOPPED"
@@ -314,24 +314,24 @@ def test_an_older_driver_is_fenced(sql: Workshop) -> None:
     sign_of_life = HadoopPath(sql.spark, older.home).child("hosts", older._lease.host_id)
     sign_of_life.write_text(json.dumps({**json.loads(sign_of_life.read_text()), "at": 0}))
 
-    newer = FlowHost(sql.spark, older.home)
+    newer = Host(sql.spark, older.home)
     try:
-        assert newer.resume() == ["t"]
+        assert newer.flows.resume() == ["t"]
         assert [(c["epoch"], c["reason"]) for c in sql.commits("t")] == [(2, "recovery")]
 
         with pytest.raises(FlowError, match=r"Flow `t` runs in another process\. Send the statement there\."):
-            older.stop(NAME)
+            older.flows.stop(NAME)
         with pytest.raises(
             FlowError, match=r"Another driver has taken over flow `t` \(epoch 2, this one has 1\)\. It stops here\."
         ):
             old_flow.flush()
         assert old_flow.status()[0] is FlowPhase.FENCED
-        older._record(old_flow.spec.id, EventKind.FAILED, "what an old driver says last")
+        older.flows.record(old_flow.spec.id, EventKind.FAILED, "what an old driver says last")
 
-        assert newer.view(NAME).status == "RUNNING"
-        assert newer._registry.read()[old_flow.spec.id].state == "RUNNING", "an old driver's word counts no more"
+        assert newer.flows.view(NAME).status == "RUNNING"
+        assert newer.flows._registry.read()[old_flow.spec.id].state == "RUNNING", "an old driver's word counts no more"
         sql("INSERT INTO ev VALUES ('a', 10)")
-        newer.wait(NAME, timedelta(seconds=DEADLINE))
+        newer.flows.wait(NAME, timedelta(seconds=DEADLINE))
         assert sql.equals_batch()
         assert are_contiguous(sql.commits("t"))
         assert [c["epoch"] for c in sql.commits("t")] == [2, 2]
@@ -498,7 +498,7 @@ def test_hosts_that_write_at_once_both_succeed(sql: Workshop, tmp_path: Path) ->
 def test_a_torn_record_leaves_the_others_alone(sql: Workshop) -> None:
     sql.source()
     sql("CREATE STREAMING TABLE t AS SELECT k, v FROM STREAM ev")
-    registry = sql.host._registry
+    registry = sql.host.flows._registry
     registry.append(FlowEvent("torn", EventKind.RESERVED, spec='{"version": 1, "name": "to'))
     registry.append(FlowEvent("torn", EventKind.STARTED, epoch=1))
     registry.append(FlowEvent("later", EventKind.RESERVED, spec='{"version": 999}'))

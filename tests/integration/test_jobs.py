@@ -17,7 +17,7 @@ import sqlext
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.jobs import division
-from sqlext.execution.jobs.host import JobHost
+from sqlext.execution.jobs.manager import JobManager
 from sqlext.execution.jobs.outputs import PartOutput, VertexTable
 from sqlext.execution.jobs.registry import JobEventKind, JobRegistry, RegisteredEvent
 from tests.integration.workshop import Workshop, local
@@ -302,7 +302,7 @@ def test_of_two_drivers_one_ends_the_job(
     def hang(table: VertexTable, output: PartOutput) -> None:
         monkeypatch.undo()
         (row,) = jobs("SHOW JOBS")
-        other = JobHost(jobs.spark, jobs.host._home, Lease(jobs.host._home))
+        other = JobManager(jobs.spark, jobs.host._home, Lease(jobs.host._home))
         jobs.freeze()._lease.end()  # it gave no sign of life for too long
         from sqlext.commands import job_statements
         from sqlext.commands.option_levels import resolve_levels, session_levels

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from sqlext.execution.delta import target
 from sqlext.execution.flows import making, succession
 from sqlext.execution.flows.flow import Flow
-from sqlext.execution.host import FlowHost
+from sqlext.execution.flows.manager import FlowManager
 from tests.integration.workshop import BUFFERED, COUNTS, Workshop, are_contiguous
 
 STREAM = COUNTS.format("STREAM ev")
@@ -296,7 +296,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "before the table": (making, "with_table", lambda _: fails),
     "after the table": (target, "create", fails_after),
     "after the state's tables": (making, "with_table", fails_after),
-    "before the start": (FlowHost, "_started", lambda _: fails),
+    "before the start": (FlowManager, "_started", lambda _: fails),
     "in the start": (Flow, "_start_queries", lambda _: fails),
     "after the start": (Flow, "start", fails_after),
 }
@@ -340,7 +340,7 @@ def test_a_crash_in_the_middle_of_a_succession_brings_the_old_flow_back(
         with pytest.raises(PySparkException, match="the disk is gone"):
             sql(f"CREATE OR REPLACE STREAMING TABLE t AS {PER_KEY.format('STREAM ev')}")
     if step == "in the start":
-        assert {record.state for record in sql.host._registry.read().values()} == {"RUNNING", "RETRYING"}
+        assert {record.state for record in sql.host.flows._registry.read().values()} == {"RUNNING", "RETRYING"}
     sql.crash()
     assert sql.resume() == ["t"]
     goes_on(sql, flow)
@@ -348,15 +348,15 @@ def test_a_crash_in_the_middle_of_a_succession_brings_the_old_flow_back(
 
 def test_a_crash_after_a_succession_forgets_the_old_flow(sql: Workshop, flow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(FlowHost, "forget", fails)
+        patch.setattr(FlowManager, "forget", fails)
         with pytest.raises(PySparkException, match="the disk is gone"):
             sql(f"CREATE OR REPLACE STREAMING TABLE t AS {PER_KEY.format('STREAM ev')}")
-    assert len(sql.host._registry.read()) == 2
+    assert len(sql.host.flows._registry.read()) == 2
     sql.crash()
     assert sql.resume() == ["t"]
     sql("INSERT INTO ev VALUES ('b', 50)")
     sql("WAIT FLOW t")
-    (record,) = sql.host._registry.read().values()
+    (record,) = sql.host.flows._registry.read().values()
     assert record.spec.id != flow
     assert sql.batch("SELECT * FROM t") == sql.batch(PER_KEY.format("ev"))
 

@@ -15,8 +15,8 @@ from sqlext.execution.flows import flow as flow_module
 from sqlext.execution.flows import work
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.flush import FlushReason
+from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.flows.table_writer import TableWriter
-from sqlext.execution.host import FlowHost
 from sqlext.plan.flow_spec import FlowSpec
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop
 from tests.support import HandClock, eventually
@@ -25,7 +25,7 @@ from tests.support import HandClock, eventually
 def by_hand(sql: Workshop) -> HandClock:
     """Let the test say when the next try is due."""
     clock = HandClock()
-    sql.host._retries._clock = clock
+    sql.host.flows._retries._clock = clock
     return clock
 
 
@@ -54,7 +54,7 @@ def test_a_start_that_may_succeed_later_is_tried_again(sql: Workshop, monkeypatc
         sql("WAIT FLOW t")
 
     clock.advance(5)
-    eventually(lambda: (retry := sql.host._retries.planned().get(shown.id)) and retry.attempt == 2, DEADLINE)
+    eventually(lambda: (retry := sql.host.flows._retries.planned().get(shown.id)) and retry.attempt == 2, DEADLINE)
     assert status(sql) == "RETRYING"
     sql("ALTER TABLE elsewhere RENAME TO ev")
     clock.advance(10)
@@ -113,7 +113,7 @@ def test_stop_ends_the_tries(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> 
     assert status(sql) == "RETRYING"
     sql("STOP FLOW t")
     assert (status(sql), sql.shown("t").next_try) == ("STOPPED", None)
-    assert sql.host._retries.planned() == {}
+    assert sql.host.flows._retries.planned() == {}
     sql.crash()
     assert sql.resume() == []
 
@@ -125,7 +125,7 @@ def test_trouble_that_stays_fails_at_once(sql: Workshop) -> None:
     sql("INSERT INTO ev VALUES ('a', 0)")
     eventually(lambda: status(sql) == "FAILED", DEADLINE, lambda: str(sql.shown("t")))
     assert "Division by zero" in sql.shown("t").error
-    assert sql.host._retries.planned() == {}
+    assert sql.host.flows._retries.planned() == {}
 
 
 def test_start_and_refresh_try_at_once_what_waits_for_its_next_try(sql: Workshop) -> None:
@@ -145,7 +145,7 @@ def test_start_and_refresh_try_at_once_what_waits_for_its_next_try(sql: Workshop
         sql("ALTER TABLE elsewhere RENAME TO ev")
         sql(statement)
         assert status(sql) == "RUNNING"
-        assert sql.host._retries.planned() == {}
+        assert sql.host.flows._retries.planned() == {}
     sql("INSERT INTO ev VALUES ('a', 10)")
     sql("WAIT FLOW t")
     assert sql.equals_batch()
@@ -156,14 +156,14 @@ def test_a_bug_in_one_flow_does_not_stop_the_others(sql: Workshop, monkeypatch: 
     for name in ("s", "t", "u"):
         sql(f"CREATE STREAMING TABLE {name} AS SELECT k, v FROM STREAM ev")
     sql.crash()
-    run, bugs = FlowHost.run, {"s": KeyError("_groupingmapsort"), "t": AssertionError("never"), "u": OSError("no route")}
+    run, bugs = FlowManager.run, {"s": KeyError("_groupingmapsort"), "t": AssertionError("never"), "u": OSError("no route")}
 
-    def run_or_fail(host: FlowHost, spec: FlowSpec, *arguments: Any) -> None:
+    def run_or_fail(flows: FlowManager, spec: FlowSpec, *arguments: Any) -> None:
         if spec.name in bugs:
             raise bugs[spec.name]
-        run(host, spec, *arguments)
+        run(flows, spec, *arguments)
 
-    monkeypatch.setattr(FlowHost, "run", run_or_fail)
+    monkeypatch.setattr(FlowManager, "run", run_or_fail)
     clock = by_hand(sql)
     assert sql.resume() == []
     shown = {row.name: (row.status, row.error) for row in sql("SHOW FLOWS")}
@@ -251,7 +251,7 @@ def test_stop_interrupts_a_flush_that_takes_too_long(sql: Workshop, gate: Path, 
 def test_a_second_stop_interrupts_a_start(sql: Workshop, gate: Path) -> None:
     """What an earlier process left behind is flushed first, and that may take long."""
     sql.crash()
-    starting = threading.Thread(target=sql.host.resume, name="test-start")
+    starting = threading.Thread(target=sql.host.flows.resume, name="test-start")
     starting.start()
     eventually(Path(f"{gate}.reached").exists, DEADLINE)
     sql("STOP FLOW t")

@@ -36,7 +36,7 @@ def test_a_flow(sql: Workshop, caplog: pytest.LogCaptureFixture) -> None:
     sql("WAIT FLOW t")
     assert sql.batch("SELECT * FROM t") == sql.batch("SELECT k, count(*) AS n FROM ev GROUP BY k")
 
-    (flow,) = sql.host.views()
+    (flow,) = sql.host.flows.views()
     assert SECRET in flow.record.spec.streams[0].sql
     assert flow.record.spec.settings.get("fs.azure.account.key.shop") is None
     shown = Collector(sql.spark, sql.host).flow(flow.record.spec.id)

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import SparkSession
 
 from sqlext.execution.flows.flow import Flow
-from sqlext.execution.host import FlowHost
+from sqlext.execution.host import Host
 from sqlext.extension import session as sqlext_session
 from sqlext.quoting import quote_parts
 from tests.support import commits, rows
@@ -34,13 +34,13 @@ class Workshop:
         return sqlext_session._installations[self.spark.sparkContext.applicationId]
 
     @property
-    def host(self) -> FlowHost:
-        return sqlext_session.flow_host(self.spark)
+    def host(self) -> Host:
+        return sqlext_session.host_of(self.spark)
 
     def flow(self, name: str) -> Flow:
         """The flow of this process; `name` is without its schema, unless several have it."""
         end = name.split(".")
-        return next(flow for flow in self.host._flows.values() if list(flow.spec.qualified_name[-len(end) :]) == end)
+        return next(flow for flow in self.host.flows.all.values() if list(flow.spec.qualified_name[-len(end) :]) == end)
 
     def shown(self, name: str) -> Any:
         """The flow's row in SHOW FLOWS."""
@@ -66,10 +66,11 @@ class Workshop:
 
     # What happens to a process.
 
-    def freeze(self) -> FlowHost:
+    def freeze(self) -> Host:
         """The process hangs: its streams run, but nobody looks at the clock, so nothing is flushed for being due or idle."""
         host = self.host
         host._closing.set()
+        host.flows._supervisor.close()
         host._closed.set()
         host._ticker.join()
         return host
@@ -83,7 +84,7 @@ class Workshop:
     def crash(self) -> None:
         """What a killed process leaves behind: buffers are not flushed, and the registry says that its flows run."""
         host = self.freeze()
-        for flow in host._flows.values():
+        for flow in host.flows.all.values():
             flow._stopping = True
             flow._stop_queries()
             flow._backlog.close()
@@ -92,7 +93,7 @@ class Workshop:
         self.installed.host = None
 
     def resume(self) -> list[str]:
-        return self.host.resume()
+        return self.host.flows.resume()
 
 
 def local(uri: str) -> Path:

@@ -19,7 +19,7 @@ from pyspark import SparkContext
 
 import sqlext
 from sqlext.cli import main
-from sqlext.execution.host import FlowHost
+from sqlext.execution.flows.manager import FlowManager
 from sqlext.spark.java import field_of, java_of
 
 FOLDER = Path(os.environ["SQLEXT_TEST_FOLDER"])
@@ -41,19 +41,19 @@ def divide_by_zero(number: int) -> int:
 
 
 def _with_bug(drop: Callable[..., str]) -> Callable[..., str]:
-    def wrapped(host: FlowHost, name: tuple[str, ...], if_exists: bool) -> str:
+    def wrapped(flows: FlowManager, name: tuple[str, ...], if_exists: bool) -> str:
         if name[-1] == "boom":
             raise RuntimeError(f"no file {FOLDER / 'notes.txt'}")
-        return drop(host, name, if_exists)
+        return drop(flows, name, if_exists)
 
     return wrapped
 
 
 def _held(run: Callable[..., None]) -> Callable[..., None]:
-    def wrapped(host: FlowHost, spec: Any, *rest: Any) -> None:
+    def wrapped(flows: FlowManager, spec: Any, *rest: Any) -> None:
         if spec.name == "held":
             wait_for(str(FOLDER / "held"))
-        run(host, spec, *rest)
+        run(flows, spec, *rest)
 
     return wrapped
 
@@ -83,8 +83,8 @@ def _count() -> None:
 
 
 if __name__ == "__main__":
-    FlowHost.drop = _with_bug(FlowHost.drop)  # type: ignore[method-assign]
-    FlowHost.run = _held(FlowHost.run)  # type: ignore[method-assign]
+    FlowManager.drop = _with_bug(FlowManager.drop)  # type: ignore[method-assign]
+    FlowManager.run = _held(FlowManager.run)  # type: ignore[method-assign]
     sqlext.register_function("wait_for", wait_for, "INT")
     sqlext.register_function("divide_by_zero", divide_by_zero, "INT")
     signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=_count, daemon=True).start())

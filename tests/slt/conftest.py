@@ -33,7 +33,7 @@ class SltSession:
     def restart(self) -> None:
         installed = sqlext_session._installations[self._spark.sparkContext.applicationId]
         installed.close()
-        installed.get_host().resume()
+        installed.get_host().flows.resume()
 
 
 class SltItem(pytest.Function):

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Flows(Protocol):
-    """The flows of this process, as what makes them needs them; `FlowHost` is that."""
+    """The flows of this process, as what makes them needs them; `FlowManager` is that."""
 
     def run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
         """Start a flow."""
@@ -75,7 +75,7 @@ class FlowMaker:
     def create(
         self, session: SparkSession, request: FlowRequest, options: Options, canceled: threading.Event | None = None
     ) -> str:
-        """Make a flow and start it; see `FlowHost.create`."""
+        """Make a flow and start it; see `FlowManager.create`."""
         with jvm.names_as_in(session):
             return self._create(session, request, options, canceled)
 

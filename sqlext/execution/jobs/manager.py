@@ -86,7 +86,7 @@ class JobView:
     progress: Progress | None
 
 
-class JobHost:
+class JobManager:
     """See the module's docstring. Statements call it from any thread; what changes a job goes through the registry.
 
     Args:

@@ -1,0 +1,349 @@
+"""The flows of one process: made, resumed, watched, stopped.
+
+Statements call the manager from any thread; its lock makes those that change a flow take turns. The dict of flows is never
+changed, only replaced, so that the host's ticker, which looks at every flow ten times a second, need not wait for a statement
+that takes long.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from sqlext.clock import Clock
+from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
+from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.delta import target
+from sqlext.execution.flows import prerequisites, source_changes
+from sqlext.execution.flows.creation import FlowRequest, backlog_of
+from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.making import FlowMaker
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, find, find_table
+from sqlext.execution.flows.retries import Retries
+from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
+from sqlext.execution.flows.supervisor import FlowSupervisor
+from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
+from sqlext.options import STATE_BACKEND, Options, resolve
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.spark import jvm, sessions
+from sqlext.spark.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+
+
+class FlowManager:
+    """See the module's docstring.
+
+    Args:
+        spark: the host's own session.
+        home: where checkpoints, buffers and the registry lie.
+        lease: of this process.
+        clock: for flush intervals, and the next tries of flows that failed.
+    """
+
+    def __init__(self, spark: SparkSession, home: HadoopPath, lease: Lease, clock: Clock) -> None:
+        self._spark = spark
+        self._home = home
+        self._lease = lease
+        self._clock = clock
+        self._registry = FlowRegistry(home)
+        self._maker = FlowMaker(spark, home, self._registry, lease, self)
+        self._lock = threading.RLock()
+        self._flows: Mapping[str, Flow] = {}
+        self._busy: Flow | None = None
+        self._retries = Retries(clock)
+        self._views = FlowViews(self._registry, lease, self._retries, lambda: self._flows)
+        self._supervisor = FlowSupervisor(self, self._registry, lease, self._retries, self._lock)
+
+    # Life of the process.
+
+    def resume(self) -> list[str]:
+        """Resume the flows that ran when their host ended, or waited for their next try. One that cannot start is marked failed,
+        or tried again when what keeps it may pass; the others go on.
+
+        Returns:
+            The names of the flows that run again.
+        """
+        self._maker.sweep()
+        active = [record for record in self._registry.read().values() if record.is_active]
+        return [each.spec.name for each in active if not self._lease.is_alive(each.host) and self._resume(each.spec)]
+
+    def _resume(self, spec: FlowSpec) -> bool:
+        with self._lock:
+            try:
+                if spec.session_bound:
+                    raise FlowError(
+                        f"Flow `{spec.name}` reads {', '.join(spec.session_bound)}, which ended with the session that made it. "
+                        "DROP FLOW it and make it again."
+                    )
+                self.run(spec, sessions.restored_session(self._spark, spec))
+            except Exception as error:  # noqa: BLE001  # one flow's trouble must not stop the others
+                self._supervisor.note_anyhow("cannot be taken up", spec, error)
+                return False
+            return True
+
+    def close(self) -> None:
+        """Stop all flows of this process, flushed; the registry keeps them as running, for the next host."""
+        self._supervisor.close()
+        with self._lock:
+            for flow in self._flows.values():
+                try:
+                    flow.stop()
+                except (SqlextError, *target.SPARK_ERRORS) as error:
+                    logger.error("flow %s did not stop cleanly: %s", flow.spec.name, jvm.reason_of(error))
+            # they stay in sight: `local_views` tells what the last flushes did
+
+    # What statements do.
+
+    def create(
+        self, session: SparkSession, request: FlowRequest, options: Options, canceled: threading.Event | None = None
+    ) -> str:
+        """Make a flow and start it.
+
+        Args:
+            canceled: set when the client has taken the statement back; what was made is then undone.
+
+        Returns:
+            A sentence with its name and id.
+
+        Raises:
+            SqlextError, PySparkException: nothing was made then, and nothing that was there is gone.
+        """
+        with self._lock:
+            return self._maker.create(session, request, options, canceled)
+
+    def refresh(self, name: tuple[str, ...]) -> str:
+        """Start the flow of a streaming table, unless it runs."""
+        with self._lock:
+            record = self.record_of_table(name)
+            return f"flow {record.spec.name} {'started again' if self.start_record(record) else 'goes on'}"
+
+    def record_of_table(self, name: tuple[str, ...]) -> FlowRecord:
+        """The record of the flow that made the streaming table of a qualified name; NotFoundError when none did."""
+        return find_table(self._registry.read(), name)
+
+    def session_of(self, spec: FlowSpec) -> SparkSession:
+        """A session like the flow's own."""
+        flow = self._flows.get(spec.id)
+        return jvm.clone_session(flow.session) if flow is not None else sessions.restored_session(self._spark, spec)
+
+    def start(self, name: tuple[str, ...]) -> str:
+        """Start a flow that was stopped or has failed."""
+        with self._lock:
+            record = find(self._registry.read(), name)
+            if not self.start_record(record):
+                return f"flow {record.spec.name} runs already"
+            return f"flow {record.spec.name} ({record.spec.id}) started"
+
+    def start_record(self, record: FlowRecord) -> bool:
+        """Start a flow; False: it runs already."""
+        flow = self._flows.get(record.spec.id)
+        if flow is not None and flow.is_running:
+            return False
+        if record.is_active and self._lease.is_elsewhere(record.host):
+            raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
+        self.run(record.spec, self.session_for_start(record.spec))
+        return True
+
+    def stop(self, name: tuple[str, ...], canceled: threading.Event | None = None) -> str:
+        """Stop a flow, flushed; it stays stopped until START FLOW.
+
+        A flow that is just being started or stopped, which may take long, is interrupted.
+
+        Args:
+            canceled: set when the client waits no longer; its last flush is then interrupted.
+        """
+        record = find(self._registry.read(), name)
+        busy = self._busy
+        if busy is not None and busy.spec.id == record.spec.id:
+            busy.interrupt()
+        with self._lock:
+            record = find(self._registry.read(), name)
+            flow = self.here(record)
+            if flow is not None:
+                with self._busy_with(flow):
+                    flow.stop(canceled)
+                flow.forgive()
+            self._retries.drop(record.spec.id)
+            self.record(record.spec.id, EventKind.STOPPED, epoch=record.epoch)  # also of a start that has failed
+            is_partial = flow is not None and flow.work.is_interrupted
+            late = "; its last flush was interrupted, and what it held comes with the next start" if is_partial else ""
+            return f"flow {record.spec.name} stopped{late}"
+
+    @contextmanager
+    def _busy_with(self, flow: Flow) -> Iterator[None]:
+        """While it is started or stopped, STOP FLOW can interrupt a flow. The lock is held."""
+        self._busy = flow
+        try:
+            yield
+        finally:
+            self._busy = None
+
+    def flush(self, name: tuple[str, ...]) -> str:
+        """Flush a flow of this process now."""
+        flow = self._running(name)
+        flow.flush()
+        return f"flow {flow.spec.name} flushed"
+
+    def wait(self, name: tuple[str, ...], timeout: timedelta) -> str:
+        """Return when all that had arrived is in the target."""
+        flow = self._running(name)
+        flow.wait(timeout)
+        return f"flow {flow.spec.name} is up to date"
+
+    def drop(self, name: tuple[str, ...], if_exists: bool) -> str:
+        """Stop a flow and forget it; its target stays."""
+        with self._lock:
+            try:
+                record = find(self._registry.read(), name)
+            except NotFoundError:
+                if if_exists:
+                    return f"there is no flow {'.'.join(name)}"
+                raise
+            self.end(self.here(record))
+            self.forget(record.spec)
+            return f"flow {record.spec.name} dropped; its target {'.'.join(record.spec.target)} stays"
+
+    def alter(self, name: tuple[str, ...], properties: Mapping[str, str]) -> str:
+        """Set options; a flow that runs here goes on with them at once."""
+        with self._lock:
+            record = find(self._registry.read(), name)
+            if STATE_BACKEND.key in properties:
+                raise OptionError(
+                    f"The state of flow `{record.spec.name}` stays where it is: `{STATE_BACKEND.key}` is for new flows. "
+                    "CREATE OR REPLACE its streaming table with it."
+                )
+            spec = record.spec.with_properties(properties)
+            self.alter_record(record, spec, self.options_of(spec))  # which refuses what is unknown or out of range
+            return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
+
+    def alter_record(self, record: FlowRecord, spec: FlowSpec, options: Options) -> None:
+        """Record a flow's options, and let it go on with them."""
+        flow = self.here(record)
+        was_running = flow is not None and flow.is_running
+        goes_on = flow is not None and was_running and flow.set_options(spec, options)
+        if flow is not None and was_running and not goes_on:
+            flow.stop()
+        self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+        if flow is not None and was_running and not goes_on:
+            self.run(spec, flow.session, options)
+
+    def records(self) -> Records:
+        """The record of each flow of the home, by id."""
+        return self._registry.read()
+
+    def views(self) -> list[FlowView]:
+        """All flows of the home, by name."""
+        return self._views.all()
+
+    def view(self, name: tuple[str, ...]) -> FlowView:
+        """The flow of a qualified name."""
+        return self._views.one(name)
+
+    def local_views(self) -> list[LocalView]:
+        """The flows of this process; asks no storage, so it may be called often."""
+        return self._views.local()
+
+    def prerequisites_of(self, view: FlowView) -> tuple[PrerequisiteStatus, ...]:
+        """The prerequisites of a flow, also of one that does not run here."""
+        if view.progress is not None:
+            return view.progress.prerequisites
+        home = self._home.child("flows", view.record.spec.id)
+        return tuple(prerequisites.recorded(self._spark, home, each.name) for each in view.record.spec.prerequisites)
+
+    def options_of(self, spec: FlowSpec) -> Options:
+        return resolve(spec.levels(), lambda text: jvm.parse_duration(self._spark, text))
+
+    def end(self, flow: Flow | None) -> None:
+        """Stop a flow whose rows nobody wants any more, or that starts anew and finds them; its last flush may fail."""
+        try:
+            if flow is not None:
+                flow.stop()
+        except (SqlextError, *target.SPARK_ERRORS) as error:
+            logger.warning("flow %s did not stop cleanly: %s", flow.spec.name if flow else "", jvm.reason_of(error))
+
+    def forget(self, spec: FlowSpec) -> None:
+        self._flows = {key: flow for key, flow in self._flows.items() if key != spec.id}
+        self._retries.drop(spec.id)
+        self.record(spec.id, EventKind.DROPPED)
+        self._home.child("flows", spec.id).delete()
+
+    # Running.
+
+    def run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+        self._lease.beat()
+        records = self._registry.append(partial(self._started, spec))
+        self.end(self._flows.get(spec.id))
+        sessions.prepare(session, self._home.location)
+        home = self._home.child("flows", spec.id)
+        options = options or self.options_of(spec)
+        if (changed := source_changes.evolved(session, spec, options)) is not spec:
+            spec = changed
+            self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+        flow = Flow(spec, options, backlog_of(self._spark, spec), records[spec.id].epoch, home, session, self._clock)
+        try:
+            with self._busy_with(flow):
+                flow.start()
+        except BaseException as error:
+            self._supervisor.note_failure(spec, error, flow.epoch)
+            if flow.is_running:
+                self.end(flow)
+            raise
+        self._flows = {**self._flows, spec.id: flow}
+        self._supervisor.note_running(spec.id)
+
+    def _started(self, spec: FlowSpec, records: Records) -> FlowEvent:
+        """The next epoch fences the driver before; a flow that lives elsewhere is not taken."""
+        record = records[spec.id]
+        if record.is_active and self._lease.is_elsewhere(record.host):
+            raise FlowError(f"Flow `{spec.name}` runs in another process.")
+        complete = spec.to_json() if record.state is FlowState.RESERVED else ""
+        return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
+
+    def record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None, next_try: str = "") -> None:
+        """Write an event of a flow into the registry; without an epoch, that of the flow here."""
+        if epoch is None:
+            epoch = self._flows[flow_id].epoch if flow_id in self._flows else 0
+        self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail, next_try=next_try))
+
+    def running(self, flow_id: str) -> Flow | None:
+        """The flow of this process, whatever its phase."""
+        return self._flows.get(flow_id)
+
+    def here(self, record: FlowRecord) -> Flow | None:
+        """The flow in this process; an error when another live process runs it."""
+        if record.is_active and self._lease.is_elsewhere(record.host):
+            raise FlowError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
+        return self._flows.get(record.spec.id)
+
+    def _running(self, name: tuple[str, ...]) -> Flow:
+        record = find(self._registry.read(), name)
+        with self._lock:
+            flow = self.here(record)
+        if flow is None or (flow.status()[0] is FlowPhase.STOPPED):
+            because = f" ({record.error})" if record.error else ""
+            advice = "START FLOW it first."
+            if record.next_try is not None:
+                advice = f"It is tried again at {record.next_try.astimezone():%H:%M:%S}; START FLOW tries it now."
+            raise FlowError(f"Flow `{record.spec.name}` does not run: it is {record.state.lower()}{because}. {advice}")
+        return flow
+
+    @property
+    def all(self) -> Mapping[str, Flow]:
+        """The flows of this process by id; the dict never changes."""
+        return self._flows
+
+    def session_for_start(self, spec: FlowSpec) -> SparkSession:
+        """The session that a flow had here, or one like it."""
+        flow = self._flows.get(spec.id)
+        return flow.session if flow is not None else sessions.restored_session(self._spark, spec)
+
+    def tick(self) -> None:
+        """Look at each flow; the host's ticker calls it."""
+        self._supervisor.tick()

@@ -1,0 +1,167 @@
+"""What becomes of flows that fail: recorded, tried again later, or resumed at once where a new start heals.
+
+The host's ticker looks at every flow ten times a second. What takes long, a new start, has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.flows import faults
+from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.registry import EventKind, FlowRegistry
+from sqlext.execution.flows.retries import Retries
+from sqlext.execution.flows.status import FlowPhase
+from sqlext.execution.state.buffer import is_lost
+from sqlext.options import Options
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.spark import jvm
+
+logger = logging.getLogger(__name__)
+
+
+class SupervisedFlows(Protocol):
+    """The flows of this process, as their supervisor needs them; `FlowManager` is that."""
+
+    @property
+    def all(self) -> Mapping[str, Flow]:
+        """By id."""
+
+    def run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+        """Start a flow."""
+
+    def session_for_start(self, spec: FlowSpec) -> SparkSession:
+        """The session that a flow had here, or one like it."""
+
+    def record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None, next_try: str = "") -> None:
+        """Write an event of a flow into the registry."""
+
+
+class FlowSupervisor:
+    """See the module's docstring. `tick` is for one thread; any thread may call the rest.
+
+    Args:
+        flows: of this process.
+        registry, lease: of this process.
+        retries: the tries that are planned.
+        lock: of the manager; who starts a flow holds it.
+    """
+
+    def __init__(
+        self, flows: SupervisedFlows, registry: FlowRegistry, lease: Lease, retries: Retries, lock: threading.RLock
+    ) -> None:
+        self._flows = flows
+        self._registry = registry
+        self._lease = lease
+        self._retries = retries
+        self._lock = lock
+        self._reported: set[str] = set()
+        self._changes_seen: dict[str, str] = {}  # the last change of a source that each flow was started again for
+        self._closing = threading.Event()
+
+    def close(self) -> None:
+        """Look at no flow any more, and start none."""
+        self._closing.set()
+
+    def tick(self) -> None:
+        """Look at each flow, report what has failed, and begin the tries that are due; nothing once this is closed."""
+        flows = () if self._closing.is_set() else tuple(self._flows.all.values())
+        for flow in flows:
+            self._guarded(flow.tick, flow.spec)
+            self._guarded(partial(self._report_failure, flow), flow.spec)
+            self._guarded(partial(self._report_switches, flow), flow.spec)
+        for retry in () if self._closing.is_set() else self._retries.take_due():
+            self._on_thread(partial(self._try_again, retry.spec), retry.spec)
+
+    def note_running(self, flow_id: str) -> None:
+        """A flow has started: its next failure is another one."""
+        self._retries.note_running(flow_id)
+        self._reported.discard(flow_id)
+
+    def note_failure(self, spec: FlowSpec, error: BaseException, epoch: int) -> None:
+        """Record that a flow has failed: for good, or until its next try."""
+        reason = faults.message_of(error)
+        if not faults.may_pass(error):
+            self._retries.drop(spec.id)
+            self._flows.record(spec.id, EventKind.FAILED, reason, epoch)
+        elif spec.id not in self._retries.planned():
+            retry = self._retries.plan(spec, reason)
+            logger.warning("flow %s is tried again at %s: %s", spec.name, retry.at.astimezone().strftime("%H:%M:%S"), reason)
+            self._flows.record(spec.id, EventKind.RETRYING, reason, epoch, retry.at.isoformat())
+
+    def note_anyhow(self, what: str, spec: FlowSpec, error: Exception) -> None:
+        """The same of any error, a bug too: one flow's trouble must never stop the others. It does not raise."""
+        logger.error("flow %s %s: %s", spec.name, what, faults.message_of(error), exc_info=not faults.is_told(error))
+        try:
+            if (record := self._registry.read().get(spec.id)) is not None:  # somebody may have dropped it
+                self.note_failure(spec, error, record.epoch)
+        except Exception as problem:  # the registry itself may be what fails
+            logger.exception("flow %s: its failure cannot be recorded: %s", spec.name, jvm.reason_of(problem))
+            if faults.may_pass(problem) and spec.id not in self._retries.planned():
+                self._retries.plan(spec, faults.message_of(error))
+
+    def _report_failure(self, flow: Flow) -> None:
+        phase, _, _ = flow.status()
+        error = flow.error
+        if phase is not FlowPhase.FAILED or flow.spec.id in self._reported or error is None:
+            return
+        self._reported.add(flow.spec.id)
+        change = faults.message_of(error) if faults.is_schema_change(error) else ""
+        if is_lost(error) or (change and self._changes_seen.get(flow.spec.id) != change):
+            why = "a source has other columns" if change else "an executor was lost with buffered rows"
+            logger.warning("flow %s: %s; starting again", flow.spec.name, why)
+            self._changes_seen[flow.spec.id] = change  # the same change twice is one that no start takes in
+            self._on_thread(partial(self._resume_failed, flow), flow.spec)
+        else:
+            self.note_failure(flow.spec, error, flow.epoch)
+
+    def _report_switches(self, flow: Flow) -> None:
+        """Each change between live and backlog is an event of the flow's log."""
+        for switch in flow.new_switches():
+            self._flows.record(
+                flow.spec.id, EventKind.PHASE, f"{switch.phase.value} at {switch.at.isoformat()}: {switch.because}"
+            )
+
+    def _on_thread(self, action: Callable[[], None], spec: FlowSpec) -> None:
+        """Start a flow again beside the ticker: it takes seconds."""
+        threading.Thread(target=self._guarded, args=(action, spec), name=f"sqlext-end-{spec.name}", daemon=True).start()
+
+    def _resume_failed(self, flow: Flow) -> None:
+        """A new start brings back what the flow has lost, or lets it see its sources as they are now."""
+        with self._lock:
+            if self._flows.all.get(flow.spec.id) is flow and not self._closing.is_set():
+                self._run_or_note(flow.spec, flow.session, flow.options)
+
+    def _try_again(self, spec: FlowSpec) -> None:
+        """The next try of a flow that failed by what may pass, unless somebody has started, stopped or dropped it meanwhile."""
+        with self._lock:
+            try:
+                record = self._registry.read().get(spec.id)
+                flow = self._flows.all.get(spec.id)
+                is_mine = record is not None and record.is_active and record.host == self._lease.host_id
+                if record is None or not is_mine or self._closing.is_set() or (flow is not None and flow.is_running):
+                    return
+                self._run_or_note(record.spec, self._flows.session_for_start(record.spec))
+            except Exception as error:  # noqa: BLE001  # the registry or the catalog does not answer, or there is a bug
+                self.note_anyhow("could not be tried again", spec, error)
+
+    def _run_or_note(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+        try:
+            self._flows.run(spec, session, options)
+        except Exception as error:  # noqa: BLE001  # also where it did not come to start
+            self.note_anyhow("could not be started again", spec, error)
+
+    def _guarded(self, action: Callable[[], None], spec: FlowSpec) -> None:
+        """Do something for one flow; its trouble must not end the ticker of all."""
+        try:
+            action()
+        except Exception:
+            if not self._closing.is_set():
+                logger.exception("flow %s: the ticker failed", spec.name)
