@@ -147,10 +147,8 @@ def test_it_stands_wherever_a_query_can(events: Workshop, query: str) -> None:
 
 def test_columns_are_called_as_the_query_calls_them(events: Workshop) -> None:
     """Spark's optimizer calls them as the table does."""
-    assert events(f"SELECT E.V, avg(DISTINCT i) FILTER (WHERE d > 1) AS m FROM ev AS e GROUP BY v {END}")[0].__fields__ == [
-        "V",
-        "m",
-    ]
+    query = f"SELECT E.V, avg(DISTINCT i) FILTER (WHERE d > 1) AS m FROM ev AS e GROUP BY v {END}"
+    assert events(query)[0].__fields__ == ["V", "m"]
 
 
 def test_order_and_limit_behind_it(events: Workshop) -> None:
