@@ -13,7 +13,7 @@ from pyspark.sql import Row
 
 from sqlext import docs, options
 from sqlext.app import reference
-from sqlext.plan.explain import explain_bounded
+from sqlext.plan.explain import explain_bounded, lines_of
 from sqlext.planner import planner
 from sqlext.rules import BATCHES
 from sqlext.shell.meta import COMMANDS
@@ -52,7 +52,7 @@ def explained(example: Path, run: Run) -> str:
             plan = run(f"EXPLAIN {text}")[0].plan
         elif isinstance(statement, statements.BoundedStatement):  # Spark's own plan follows, with numbers of its own
             bounded = planner.plan_bounded(statement.query, BATCHES, is_sorted=True)
-            plan = "\n".join(explain_bounded(bounded, ".".join(statement.target))).rstrip()
+            plan = "\n".join(lines_of(explain_bounded(bounded, ".".join(statement.target))))
         else:
             continue
         found.append(f"EXPLAIN {text};\n\n{plan}\n")

@@ -3,55 +3,45 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
+from typing import NoReturn
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from sqlext.commands import bounded_statements, flow_tables, job_statements, partition_statements, streaming_tables
+from sqlext.commands import (
+    bounded_statements,
+    flow_statements,
+    flow_tables,
+    job_statements,
+    partition_statements,
+    streaming_tables,
+)
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.bounded_statements import SparkParse
-from sqlext.commands.option_levels import options_of_streams, resolve_levels, session_levels, with_level
-from sqlext.errors import OptionError, Position, UnreadableQuery, UnsupportedError, did_you_mean
+from sqlext.commands.option_levels import resolve_levels, session_levels
+from sqlext.errors import OptionError, UnreadableQuery, UnsupportedError, did_you_mean
 from sqlext.execution.delta import target
-from sqlext.execution.flows.creation import FlowRequest
-from sqlext.execution.flows.definition import listed
-from sqlext.execution.flows.interval_trigger import other_pace
 from sqlext.execution.flows.manager import FlowManager
-from sqlext.execution.flows.preparation import checked
-from sqlext.execution.flows.renewal import renewed
-from sqlext.execution.flows.state_choice import backend_of, check_sessions, check_state, no_delta_state, state_of, state_shown
 from sqlext.execution.host import Host
-from sqlext.execution.state.mergeable import is_by_session
-from sqlext.execution.streaming import queries
-from sqlext.options import (
-    CHECKPOINT_INTERVAL_DURING_BACKLOG,
-    CONF_PREFIX,
-    CONNECTORS_KEY,
-    HOME_KEY,
-    OPTIONS,
-    RUNTIME_MODE,
-    SORTED_SHUFFLES,
-    STATE_BACKEND,
-    Level,
-    Options,
-    ValueText,
-    is_option_key,
-    texts_by_level,
-)
+from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, OPTIONS, Level, LevelTexts, ValueText, is_option_key
 from sqlext.options import option as option_of
 from sqlext.options import parse as parse_option
-from sqlext.plan.explain import explain_flow, explain_memory
-from sqlext.plan.flow_spec import StateBackend
-from sqlext.plan.job_graph import FlowPlan
 from sqlext.planner import planner
+from sqlext.planner.statement_plans import (
+    FlowStatement,
+    PlannedFlow,
+    PlannedJob,
+    options_among,
+    plan_statement,
+    properties_in,
+)
 from sqlext.quoting import quote
 from sqlext.spark import cancellation, jvm
 from sqlext.sql import grammar, statements
 from sqlext.sql.rewriter import Batch
-from sqlext.sql.statements import Query, Statement
-from sqlext.sql.tokens import normal_text
+from sqlext.sql.statements import BoundedStatement, Statement
 
 _DEFAULT_WAIT = timedelta(hours=1)
 _TABLE_AS = (
@@ -98,18 +88,11 @@ class Commands:
         return found.redacted(jvm.redaction(spark)) if isinstance(found, Table) else found
 
     def _answer(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
-        if (job := _as_job(spark, statement)) is not None:
-            found = bounded_statements.answer(spark, job, text, self._batches(), spark_parse, lambda: self._host().jobs)
-            if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, DeferredCommand):
-                return streaming_tables.unless_kept(spark, statement, found, self._host)
-            return found
         match statement:
-            case statements.CreateStreamingTable() | statements.Insert():
-                return self._create(spark, statement, text)
-            case statements.CreateTableAs(position=position):
-                raise UnsupportedError(_TABLE_AS, position)
-            case statements.Select(query=query, position=position):
-                self._refuse_select(query, position)
+            case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():
+                return self._run(spark, statement, text, spark_parse)
+            case statements.CreateTableAs() | statements.Select():
+                self._refuse(statement)
             case statements.Explain(statement=explained):
                 return self._explain(spark, explained, spark_parse)
             case statements.ShowFlows():
@@ -135,66 +118,16 @@ class Commands:
                 return job_statements.answer(spark, statement, self._host().jobs)
         raise AssertionError(f"no answer for {statement!r}")
 
-    # Flows.
-
-    def _create(self, spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert, text: str) -> Answer:
-        own = _own_options(spark, statement)
-        plan = self._plan(spark, statement, own)
-        if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
-            return SparkStatement(wrong)
-        request, options, _ = self._request(spark, statement, plan, own, text)
-        return _change(spark, "CREATE FLOW", lambda canceled: self._flows.create(spark, request, options, canceled))
-
-    def _plan(
-        self, spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert, own: Mapping[str, ValueText]
-    ) -> FlowPlan:
-        options = resolve_levels(spark, {Level.PROPERTY: own, **session_levels(spark)})
-        return planner.plan_flow(statement.query, self._batches(), options[SORTED_SHUFFLES])
-
-    def _request(
-        self,
-        spark: SparkSession,
-        statement: statements.CreateStreamingTable | statements.Insert,
-        plan: FlowPlan,
-        own: Mapping[str, ValueText],
-        text: str,
-    ) -> tuple[FlowRequest, Options, dict[str, Options]]:
-        given = {Level.HINT: plan.hints, Level.WITH: with_level(plan), Level.PROPERTY: own, **session_levels(spark)}
-        options = resolve_levels(spark, given)
-        of_streams = options_of_streams(spark, plan, given)
-        recorded = texts_by_level(given)
-        folds_case = not jvm.are_names_case_sensitive(spark)
-        query = normal_text(statement.query.source, folds_case)
-        if isinstance(statement, statements.CreateStreamingTable):
-            request = FlowRequest(
-                name=statement.name,
-                table=statement.name,
-                plan=plan,
-                text=text,
-                given=recorded,
-                definition=statement.definition,
-                properties={key: value.value for key, value in statement.definition.properties.items()},
-                refresh=statement.refresh,
-                replace=statement.replace,
-                if_not_exists=statement.if_not_exists,
-                query=query,
-                clauses=tuple(normal_text(clause, folds_case) for clause in statement.definition.clauses),
-                listed=listed(statement.definition.columns, folds_case),
-            )
-        else:
-            request = FlowRequest(
-                name=statement.flow or statement.target,
-                table=statement.target,
-                plan=plan,
-                text=text,
-                given=recorded,
-                columns=statement.columns,
-                by_name=statement.by_name,
-                if_not_exists=statement.if_not_exists,
-                comment=statement.comment,
-                query=query,
-            )
-        return request, options, of_streams
+    def _run(
+        self, spark: SparkSession, statement: FlowStatement | BoundedStatement, text: str, spark_parse: SparkParse
+    ) -> Answer:
+        planned = self._planned(spark, statement)
+        if isinstance(planned, PlannedFlow):
+            return flow_statements.create(spark, planned, text, self._flows)
+        found = bounded_statements.answer(spark, planned, text, spark_parse, lambda: self._host().jobs)
+        if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, DeferredCommand):
+            return streaming_tables.unless_kept(spark, statement, found, self._host)
+        return found
 
     def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:
         name = target.qualified(spark, command.name)
@@ -225,7 +158,9 @@ class Commands:
         name = target.qualified(spark, command.name)
 
         def refresh(canceled: threading.Event) -> str:
-            return self._make_anew(name, canceled) if command.is_full else self._flows.refresh(name)
+            if command.is_full:
+                return flow_statements.make_anew(self._flows, name, self._batches(), canceled)
+            return self._flows.refresh(name)
 
         def run() -> list[str]:
             said = cancellation.to_its_end(spark, "REFRESH STREAMING TABLE", refresh)
@@ -235,77 +170,35 @@ class Commands:
 
         return DeferredCommand("REFRESH STREAMING TABLE", run)
 
-    def _make_anew(self, name: tuple[str, ...], canceled: threading.Event) -> str:
-        spec = self._flows.record_of_table(name).spec
-        session = self._flows.session_of(spec)
-        statement = grammar.parse(spec.text)
-        if not isinstance(statement, statements.CreateStreamingTable):
-            raise AssertionError("a streaming table was made by its statement")
-        own = spec.levels().get(Level.PROPERTY, {})
-        with jvm.names_as_in(session):
-            plan = self._plan(session, statement, own)
-            request, _, _ = self._request(session, statement, plan, own, spec.text)
-        request = renewed(session, spec, request)
-        return self._flows.create(session, request, self._flows.options_of(spec), canceled)
-
     def _explain(self, spark: SparkSession, statement: Statement, spark_parse: SparkParse) -> Answer:
-        if (job := _as_job(spark, statement)) is not None:
-            return bounded_statements.explain(spark, job, self._batches(), spark_parse)
-        if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
-            given = _own_options(spark, statement)
-            plan = self._plan(spark, statement, given)
-            if (wrong := _query_that_spark_refuses(spark, statement.query, plan)) is not None:
-                return SparkStatement(wrong)
-            request, options, of_streams = self._request(spark, statement, plan, given, "")
-            makes_table = isinstance(statement, statements.CreateStreamingTable)
-            own = jvm.clone_session(spark)
-            if makes_table:  # what CREATE refuses, EXPLAIN does too; whether there is a table of that name, it does not look at
-                rocksdb_because = no_delta_state(options, _may_be_in_backlog(plan, of_streams))
-                frames = checked(own, request, self._flows.records(), options, rocksdb_because).analysis.streams
-            else:
-                frames = queries.analyse(own, plan).streams
-            memory, states = _memory_and_states(plan, frames, options, of_streams, makes_table)
-            lines = explain_flow(plan, options, ".".join(request.table), memory, of_streams, states)
-            return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
-        answer = self._answer(spark, statement, "", spark_parse)
-        name = answer.name if isinstance(answer, DeferredCommand) else type(statement).__name__
-        return Table({"plan": "STRING"}, [{"plan": f"sqlext command {name}"}])
+        match statement:
+            case statements.CreateTableAs() | statements.Select():
+                self._refuse(statement)
+            case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():
+                pass
+            case _:
+                raise UnsupportedError("EXPLAIN shows how a query runs, and this statement has none. Send it without EXPLAIN.")
+        planned = self._planned(spark, statement)
+        if isinstance(planned, PlannedJob):
+            return bounded_statements.explain(spark, planned, spark_parse)
+        return flow_statements.explain(spark, planned, self._flows)
 
-    def _refuse_select(self, query: Query, position: Position | None) -> None:
-        hints, _ = planner.read_options(query)
-        planner.plan_flow(query, self._batches())
+    def _planned(self, spark: SparkSession, statement: FlowStatement | BoundedStatement) -> PlannedFlow | PlannedJob:
+        given: LevelTexts = {Level.PROPERTY: _own_options(spark, statement), **session_levels(spark)}
+        return plan_statement(statement, given, self._batches(), partial(jvm.parse_duration, spark))
+
+    def _refuse(self, statement: statements.CreateTableAs | statements.Select) -> NoReturn:
+        """Refuse a query over streams that no statement of ours stands around."""
+        if isinstance(statement, statements.CreateTableAs):
+            raise UnsupportedError(_TABLE_AS, statement.position)
+        hints, _ = planner.read_options(statement.query)
+        planner.plan_flow(statement.query, self._batches())
         named = ", ".join(hints) or "a backlog hint"
         raise UnsupportedError(
             f"A query with {named} needs a table to keep up to date: write INSERT INTO t SELECT .. or CREATE STREAMING TABLE t "
             "AS SELECT ..",
-            position,
+            statement.position,
         )
-
-
-def _memory_and_states(
-    plan: FlowPlan, frames: Sequence[DataFrame], options: Options, of_streams: Mapping[str, Options], makes_table: bool
-) -> tuple[str | None, list[str]]:
-    """What EXPLAIN says of the buffer in memory, and of the state of each aggregate."""
-    may_be_in_backlog = _may_be_in_backlog(plan, of_streams)
-    rocksdb_because = no_delta_state(options, may_be_in_backlog)
-    for frame in filter(is_by_session, frames):
-        check_sessions(frame, options)
-    if options[STATE_BACKEND] == StateBackend.DELTA:
-        check_state(frames, plan.output_mode, rocksdb_because)
-    found = [state_of(frame, plan.output_mode, rocksdb_because) for frame in frames]
-    states = [
-        f"{query.name or 'aggregate'}: {where}"
-        for query, frame, state in zip(plan.queries, frames, found, strict=True)
-        if (where := state_shown(frame, *state, not query.writes_target or makes_table))
-    ]
-    backends = [backend_of(aggregate) for aggregate, _ in found]
-    durable = next(filter(None, (queries.durable_because(frame, plan.output_mode) for frame in frames)), None)
-    pace = other_pace(backends, options, may_be_in_backlog)
-    return explain_memory(plan, options, pace, durable, StateBackend.DELTA in backends), states
-
-
-def _may_be_in_backlog(plan: FlowPlan, of_streams: Mapping[str, Options]) -> bool:
-    return bool(plan.hybrids) or any(each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in of_streams.values())
 
 
 def _change(spark: SparkSession, name: str, change: Callable[[threading.Event], str]) -> DeferredCommand:
@@ -313,52 +206,14 @@ def _change(spark: SparkSession, name: str, change: Callable[[threading.Event], 
     return DeferredCommand(name, lambda: [cancellation.to_its_end(spark, name, change)])
 
 
-def _as_job(spark: SparkSession, statement: Statement) -> statements.BoundedStatement | None:
-    """A statement that ends: by END OF STREAM, or since its flow is to run in BATCH mode; None for all others."""
-    if isinstance(statement, statements.BoundedStatement):
-        return statement
-    if not isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
-        return None
-    given = {Level.PROPERTY: _own_options(spark, statement), **session_levels(spark)}
-    return bounded_statements.job_of(statement) if resolve_levels(spark, given)[RUNTIME_MODE] == "BATCH" else None
-
-
-def _query_that_spark_refuses(spark: SparkSession, query: Query, plan: FlowPlan) -> str | None:
-    """A form of the query that Spark cannot analyse, if it cannot: Spark then says so itself, with its own type and place.
-
-    The query as written comes first, for the places in its messages; what only our rules make sense of fails there too.
-    """
-    own = jvm.clone_session(spark) if plan.above or plan.prerequisites else spark  # it gets views
-    try:
-        queries.analyse(own, plan)
-    except AnalysisException:
-        prerequisites = [each.sql for each in plan.prerequisites if not each.after]
-        alone = (
-            prerequisites if plan.prerequisites else [each.sql for each in plan.queries]
-        )  # all else reads what only `own` knows
-        texts = [bounded_statements.without_clauses(query.source), *alone]
-        return next((text for text in texts if _is_refused(own, text)), None)
-    stands_alone = plan.is_sparks_own and not plan.prerequisites and not plan.hybrids  # those are views that only `own` knows
-    return plan.written if stands_alone and queries.is_wrong_as_written(own, plan) else None
-
-
-def _is_refused(spark: SparkSession, text: str) -> bool:
-    try:
-        spark.sql(text)
-    except AnalysisException:
-        return True
-    return False
-
-
 # Options.
 
 
-def _own_options(spark: SparkSession, statement: statements.CreateStreamingTable | statements.Insert) -> dict[str, ValueText]:
-    """Our options among the table's properties."""
-    if isinstance(statement, statements.CreateStreamingTable):
-        properties = statement.definition.properties.items()
-        return {option_of(key, given.position).key: given for key, given in properties if is_option_key(key)}
-    return {key: ValueText(value) for key, value in _table_properties(spark, statement.target).items() if is_option_key(key)}
+def _own_options(spark: SparkSession, statement: FlowStatement | BoundedStatement) -> dict[str, ValueText]:
+    """Return our options among the table's properties; INSERT INTO finds them on the table that is there."""
+    if isinstance(statement, statements.Insert):
+        return {k: ValueText(value) for k, value in _table_properties(spark, statement.target).items() if is_option_key(k)}
+    return options_among(properties_in(statement))
 
 
 def _table_properties(spark: SparkSession, name: tuple[str, ...]) -> Mapping[str, str]:

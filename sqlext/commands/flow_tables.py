@@ -100,7 +100,7 @@ def flow(view: FlowView, host: Host) -> Table:
     rows |= {"query above": SqlText(spec.above)} if spec.above else {}
     for status, each in zip(host.flows.prerequisites_of(view), spec.prerequisites, strict=True):
         rows |= {f"stage {each.name}": status, f"query {each.name}": SqlText(each.sql)}
-    rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.flows.options_of(spec).as_rows()}
+    rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.flows.options_of(spec).flow.as_rows()}
     shown = [
         {"property": key, "value": value if value is None or isinstance(value, str) else str(value)}
         for key, value in rows.items()

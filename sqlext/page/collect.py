@@ -130,7 +130,7 @@ class Collector:
             raise NotFoundError("There is no such flow.")
         spec, progress = shown_flow(view.record.spec, jvm.redaction(self._spark)), view.progress
         backlog = progress.backlog if progress is not None else None
-        options = tuple(self._host.flows.options_of(spec).as_rows())
+        options = tuple(self._host.flows.options_of(spec).flow.as_rows())
         return FlowDetail(
             summary=flow_summary(view),
             text=spec.text,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from sqlext.plan.explain import Section
 from sqlext.plan.job_graph import Firing
 
 
@@ -121,14 +122,6 @@ class GraphView:
     operators: tuple[OperatorView, ...] = ()
     stages: tuple[StageView, ...] = ()
     problem: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of EXPLAIN as text."""
-
-    title: str
-    text: str
 
 
 @dataclass(frozen=True)

@@ -10,27 +10,23 @@ from dataclasses import dataclass, fields, replace
 
 from sqlglot import exp
 
-from sqlext.commands.bounded_statements import job_of
-from sqlext.commands.option_levels import with_level
 from sqlext.errors import SqlextError
-from sqlext.options import (
-    RUNTIME_MODE,
-    SORTED_SHUFFLES,
-    DurationParser,
-    Level,
-    Options,
-    ValueText,
-    is_option_key,
-    resolve,
-    with_own,
-)
-from sqlext.options import option as option_of
-from sqlext.page.snapshot import GraphView, OperatorView, Section, StageView, Trace
-from sqlext.plan.explain import explain_bounded, explain_flow
+from sqlext.options import DurationParser, Level, ValueText
+from sqlext.page.snapshot import GraphView, OperatorView, StageView, Trace
+from sqlext.plan.explain import Section, explain_bounded, explain_flow
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import BoundedPlan, FlowPlan, JobGraph, Operator, OperatorAttributes
 from sqlext.planner.planner import plan_bounded, plan_flow
 from sqlext.planner.rule_book import rules_in_force
+from sqlext.planner.statement_plans import (
+    FlowStatement,
+    PlannedFlow,
+    PlannedJob,
+    job_of,
+    options_among,
+    plan_statement,
+    properties_in,
+)
 from sqlext.quoting import case_sensitive_names
 from sqlext.sql import grammar, statements
 from sqlext.sql.scripts import split
@@ -60,9 +56,10 @@ class SessionOptions:
     parse_duration: DurationParser
     are_names_case_sensitive: bool = False
 
-    def resolve(self, given: Mapping[Level, Mapping[str, ValueText]]) -> Options:
-        """The options in force, of those given in a statement and the session's."""
-        return resolve({**given, **self.levels}, self.parse_duration)
+    def plan(self, statement: FlowStatement | BoundedStatement) -> PlannedFlow | PlannedJob:
+        """Plan a statement as the session would, but for the properties of a table that is there."""
+        given = {Level.PROPERTY: options_among(properties_in(statement)), **self.levels}
+        return plan_statement(statement, given, rules_in_force(), self.parse_duration)
 
 
 def trace(text: str, session: SessionOptions | None = None, is_batch: bool = False) -> Trace:
@@ -117,33 +114,37 @@ def _trace(found: Trace, session: SessionOptions | None, is_batch: bool) -> Trac
             return replace(found, note=note, graph=graph_of(plan.graph, "no table"), firings=plan.firings)
         case statements.PartitionQuery(text=sql):
             note = "Spark runs this query; calls of partition operators are written as Spark knows them."
-            return replace(found, note=note, sections=(Section("Query for Spark", sql),))
+            return replace(found, note=note, sections=(Section("Query for Spark", (sql,)),))
         case _:
             return replace(found, note="This is a command: there is no query to rewrite.")
 
 
-def _of_flow(found: Trace, statement: CreateStreamingTable | Insert, session: SessionOptions | None, is_batch: bool) -> Trace:
-    own = _own_options(statement)
-    before = session.resolve({Level.PROPERTY: own}) if session is not None else None  # as far as hints do not matter
-    if is_batch or (before is not None and before[RUNTIME_MODE] == "BATCH"):
+def _of_flow(found: Trace, statement: FlowStatement, session: SessionOptions | None, is_batch: bool) -> Trace:
+    if is_batch:
         return _of_job(found, job_of(statement), session)
-    plan = plan_flow(statement.query, rules_in_force(), before[SORTED_SHUFFLES] if before is not None else True)
     table = ".".join(statement.name if isinstance(statement, CreateStreamingTable) else statement.target)
-    traced = replace(found, graph=graph_of(plan.graph, table), firings=plan.firings)
     if session is None:
-        return replace(traced, sections=_queries_of(plan))
-    given = {Level.HINT: plan.hints, Level.WITH: with_level(plan), Level.PROPERTY: own, **session.levels}
-    of_streams = {source.alias: session.resolve(with_own(given, source.options)) for source in plan.graph.streams}
-    lines = explain_flow(plan, session.resolve(given), table, of_streams=of_streams)
-    return replace(traced, sections=_sections(lines))
+        plan = plan_flow(statement.query, rules_in_force())
+        return replace(found, graph=graph_of(plan.graph, table), firings=plan.firings, sections=_queries_of(plan))
+    planned = session.plan(statement)
+    if isinstance(planned, PlannedJob):
+        return _planned_job(found, planned.plan, planned.statement)
+    sections = _shown(explain_flow(planned.plan, planned.options, table))
+    return replace(found, graph=graph_of(planned.plan.graph, table), firings=planned.plan.firings, sections=sections)
 
 
 def _of_job(found: Trace, statement: BoundedStatement, session: SessionOptions | None) -> Trace:
-    is_sorted = session.resolve({})[SORTED_SHUFFLES] if session is not None else True
-    plan = plan_bounded(statement.query, rules_in_force(), is_sorted)
+    planned = session.plan(statement) if session is not None else None
+    if planned is None:
+        return _planned_job(found, plan_bounded(statement.query, rules_in_force(), True), statement)
+    assert isinstance(planned, PlannedJob), "a bounded statement is a job"
+    return _planned_job(found, planned.plan, statement)
+
+
+def _planned_job(found: Trace, plan: BoundedPlan, statement: BoundedStatement) -> Trace:
     table = ".".join(statement.target)
-    sections = _sections(explain_bounded(plan, table))
-    return replace(found, graph=graph_of(plan.graph, table or "the client"), firings=plan.firings, sections=sections)
+    graph = graph_of(plan.graph, table or "the client")
+    return replace(found, graph=graph, firings=plan.firings, sections=_shown(explain_bounded(plan, table)))
 
 
 def _relations_of(tree: exp.Query) -> int:
@@ -151,29 +152,15 @@ def _relations_of(tree: exp.Query) -> int:
     return total_of(tree, lambda node: int(isinstance(node, exp.Table)))
 
 
-def _own_options(statement: CreateStreamingTable | Insert) -> dict[str, ValueText]:
-    if isinstance(statement, Insert):
-        return {}
-    properties = statement.definition.properties.items()
-    return {option_of(key, given.position).key: given for key, given in properties if is_option_key(key)}
+def _shown(sections: Sequence[Section]) -> tuple[Section, ...]:
+    return tuple(section for section in sections if section.title not in _TOLD_APART)
 
 
-def _sections(lines: Sequence[str]) -> tuple[Section, ...]:
-    """EXPLAIN's lines, cut at their headings."""
-    found: list[tuple[str, list[str]]] = []
-    for line in lines:
-        if line.startswith("== ") and line.endswith(" =="):
-            found.append((line.strip("= "), []))
-        elif found:
-            found[-1][1].append(line)
-    return tuple(Section(title, "\n".join(text).strip()) for title, text in found if title not in _TOLD_APART)
-
-
-def _queries_of(plan: FlowPlan | BoundedPlan) -> tuple[Section, ...]:
-    if isinstance(plan, FlowPlan) and plan.above:
-        queries = [*(f"{each.name}:\n{each.sql}" for each in plan.aggregates), f"above:\n{plan.above}"]
-        return (Section("Query for Spark", "\n".join(queries)),)
-    return (Section("Query for Spark", plan.sql),)
+def _queries_of(plan: FlowPlan) -> tuple[Section, ...]:
+    if not plan.above:
+        return (Section("Query for Spark", (plan.sql,)),)
+    queries = (*(f"{each.name}:\n{each.sql}" for each in plan.aggregates), f"above:\n{plan.above}")
+    return (Section("Query for Spark", queries),)
 
 
 # Graphs.

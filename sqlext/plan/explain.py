@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlext.options import (
@@ -14,49 +15,54 @@ from sqlext.options import (
     Option,
     Options,
 )
-from sqlext.plan.job_graph import BoundedPlan, Firing, FlowPlan, JobGraph, Key, Operator, OutputMode
+from sqlext.plan.flow_options import FlowOptions
+from sqlext.plan.job_graph import BoundedPlan, Firing, FlowPlan, HybridSource, JobGraph, Key, Operator, OutputMode
+from sqlext.quoting import fold
 from sqlext.redaction import SqlText
 
 
+@dataclass(frozen=True)
+class Section:
+    """A part of EXPLAIN: its heading, and its lines, those of SQL as `SqlText`."""
+
+    title: str
+    lines: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """Its lines as one text."""
+        return "\n".join(self.lines)
+
+
+def lines_of(sections: Sequence[Section]) -> list[str]:
+    """Return the lines that EXPLAIN prints: the sections with their headings, a blank line between two."""
+    lines = list[str]()
+    for section in sections:
+        lines += [*([""] if lines else []), f"== {section.title} ==", *section.lines]
+    return lines
+
+
 def explain_flow(
-    plan: FlowPlan,
-    options: Options,
-    target: str,
-    memory: str | None = None,
-    of_streams: Mapping[str, Options] | None = None,
-    states: Sequence[str] = (),
-) -> list[str]:
-    """The lines that EXPLAIN shows for a flow, those of SQL as `SqlText`.
+    plan: FlowPlan, options: FlowOptions, target: str, memory: str | None = None, states: Sequence[str] = ()
+) -> list[Section]:
+    """Explain a flow.
 
     Args:
-        memory: as `explain_memory` gives it.
-        of_streams: the options in force for each stream, by its alias.
+        memory: what `explain_memory` returns.
         states: where the state of each aggregate lives.
     """
-    return [
-        "== Job graph ==",
-        f"Sink {target} [{_sink(plan)}]",
-        *_tree(plan.graph, plan.graph.last, "", True),
-        "",
-        "== Stages ==",
-        *_stages(plan.graph),
-        "",
-        "== Buffering ==",
-        _buffering(plan, options),
-        *([memory] if memory else []),
-        "",
-        *_hybrids(plan),
-        *_backlog(of_streams or {}),
-        *(["== State ==", *states, ""] if states else []),
-        "== Options ==",
-        *_options(options),
-        "",
-        "== Rules fired ==",
-        *_rules(plan.firings),
-        "",
-        "== Query for Spark ==",
-        *_queries(plan),
+    found = [
+        Section("Job graph", (f"Sink {target} [{_sink(plan)}]", *_tree(plan.graph, plan.graph.last, "", True))),
+        Section("Stages", tuple(_stages(plan.graph))),
+        Section("Buffering", tuple(filter(None, (_buffering(plan, options.flow), memory)))),
+        *(Section("Hybrid source", tuple(_hybrid(hybrid))) for hybrid in plan.hybrids),
+        Section("Backlog", tuple(_backlog(plan, options))),
+        Section("State", tuple(states)),
+        Section("Options", tuple(_options(options.flow))),
+        Section("Rules fired", tuple(_rules(plan.firings))),
+        Section("Query for Spark", tuple(_queries(plan))),
     ]
+    return [section for section in found if section.lines]
 
 
 def explain_memory(
@@ -81,26 +87,18 @@ def explain_memory(
     return f"The buffer is in memory only, and full at {options[CACHE_MAX_ENTRIES]} groups."
 
 
-def explain_bounded(plan: BoundedPlan, target: str) -> list[str]:
-    """The lines that EXPLAIN shows for a query with GLOBAL WINDOW END OF STREAM, before Spark's own.
+def explain_bounded(plan: BoundedPlan, target: str) -> list[Section]:
+    """Explain a query with GLOBAL WINDOW END OF STREAM, without Spark's own plan.
 
     Args:
         target: the table that the rows go into; empty for a query.
     """
+    sink = (f"Sink {target}",) if target else ()
     return [
-        "== Job graph ==",
-        *([f"Sink {target}"] if target else []),
-        *_tree(plan.graph, plan.graph.last, "", True),
-        "",
-        "== Stages ==",
-        *_stages(plan.graph),
-        "",
-        "== Rules fired ==",
-        *_rules(plan.firings),
-        "",
-        "== Query for Spark ==",
-        SqlText(plan.sql),
-        "",
+        Section("Job graph", (*sink, *_tree(plan.graph, plan.graph.last, "", True))),
+        Section("Stages", tuple(_stages(plan.graph))),
+        Section("Rules fired", tuple(_rules(plan.firings))),
+        Section("Query for Spark", (SqlText(plan.sql),)),
     ]
 
 
@@ -170,29 +168,25 @@ def _buffering_above(plan: FlowPlan, options: Options) -> str:
     )
 
 
-def _hybrids(plan: FlowPlan) -> Iterator[str]:
-    for hybrid in plan.hybrids:
-        yield "== Hybrid source =="
-        yield f"{hybrid.alias}, as {hybrid.name}, one after the other" + (f", by greater {hybrid.on}:" if hybrid.on else ":")
-        yield from (SqlText(_one_line(relation.sql)) for relation in hybrid.relations)
-        yield ""
+def _hybrid(hybrid: HybridSource) -> Iterator[str]:
+    yield f"{hybrid.alias}, as {hybrid.name}, one after the other" + (f", by greater {hybrid.on}:" if hybrid.on else ":")
+    yield from (SqlText(_one_line(relation.sql)) for relation in hybrid.relations)
 
 
-def _backlog(of_streams: Mapping[str, Options]) -> Iterator[str]:
-    """What each stream may do while it catches up; nothing where none has an interval for that."""
-    if not any(options[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for options in of_streams.values()):
+def _backlog(plan: FlowPlan, options: FlowOptions) -> Iterator[str]:
+    """Yield what each stream may do while it catches up; nothing where none has an interval for that."""
+    if not any(each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in options.streams.values()):
         return
-    yield "== Backlog =="
-    for alias, options in of_streams.items():
-        interval, threshold = options[CHECKPOINT_INTERVAL_DURING_BACKLOG], options[BACKLOG_LAG_THRESHOLD]
+    for source in plan.graph.streams:
+        own = options.streams[fold(source.alias)]
+        interval, threshold = own[CHECKPOINT_INTERVAL_DURING_BACKLOG], own[BACKLOG_LAG_THRESHOLD]
         if interval is None:
-            yield f"{alias}: never"
+            yield f"{source.alias}: never"
             continue
         when = "while it reads its history"
-        when += f", or lags by more than {_said(options, BACKLOG_LAG_THRESHOLD)}" if threshold is not None else ""
-        size = f"of about {_said(options, CHECKPOINT_INTERVAL_DURING_BACKLOG)}" if interval else "with all there is"
-        yield f"{alias}: {when}; then micro-batches {size}, back to back, and no flush before its end"
-    yield ""
+        when += f", or lags by more than {_said(own, BACKLOG_LAG_THRESHOLD)}" if threshold is not None else ""
+        size = f"of about {_said(own, CHECKPOINT_INTERVAL_DURING_BACKLOG)}" if interval else "with all there is"
+        yield f"{source.alias}: {when}; then micro-batches {size}, back to back, and no flush before its end"
 
 
 def _said(options: Options, option: Option[Any]) -> str:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import FlowError
-from sqlext.options import STATE_BACKEND, Level, LevelTexts, ValueText, with_own
+from sqlext.options import STATE_BACKEND, Level, LevelTexts, ValueText
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 
 SPEC_VERSION = 4
@@ -220,14 +220,6 @@ class FlowSpec:
         reasons = dict.fromkeys(stream.rocksdb_because for stream in self.streams)
         return " ".join(reason for reason in reasons if reason not in ("", ROCKSDB_ASKED_FOR))
 
-    def levels(self) -> dict[Level, dict[str, ValueText]]:
-        """The options as `options.resolve` takes them."""
-        return _levels(self.given)
-
-    def levels_of(self, source: SourceSpec) -> LevelTexts:
-        """The same for one of its streams."""
-        return with_own(self.levels(), _levels(source.given))
-
     def with_properties(self, properties: Mapping[str, str]) -> FlowSpec:
         """The flow after ALTER FLOW .. SET, which wins over what its hints and WITH clauses said of the same options."""
         level = Level.PROPERTY.name
@@ -269,7 +261,8 @@ class FlowSpec:
             raise FlowError(f"A flow's record in the registry cannot be read: {type(error).__name__}: {error}.") from error
 
 
-def _levels(given: Mapping[str, Mapping[str, str]]) -> dict[Level, dict[str, ValueText]]:
+def levels_of(given: Mapping[str, Mapping[str, str]]) -> LevelTexts:
+    """Return recorded options as `options.resolve` takes them."""
     return {Level[level]: {key: ValueText(value) for key, value in values.items()} for level, values in given.items()}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sqlext.commands.bounded_statements import job_of, without_clauses
+from sqlext.commands.bounded_statements import without_clauses
 from sqlext.errors import OptionError, SqlextError, UnsupportedError
 from sqlext.planner.planner import plan_bounded
+from sqlext.planner.statement_plans import job_of
 from sqlext.rules import BATCHES
 from sqlext.sql.dialect import parse_query
 from sqlext.sql.end_of_stream import is_bounded

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from sqlext.errors import SqlextError, SyntaxProblem
-from sqlext.options import resolve, texts_by_level
-from sqlext.plan.explain import explain_flow
+from sqlext.options import texts_by_level
+from sqlext.plan.explain import explain_flow, lines_of
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.job_graph import FlowPlan
 from sqlext.planner.hybrid_sources import cut_hybrids
 from sqlext.planner.planner import plan_flow
@@ -110,7 +111,8 @@ def test_what_cannot_be_parsed(written: str) -> None:
 
 def test_explain_tells_the_relations() -> None:
     text = TWO.replace("live)", "live, on => v)")
-    found = explain_flow(plan(text), resolve({}, lambda _: timedelta()), "t")
+    options = FlowOptions.of_plan(plan(text), {}, lambda _: timedelta())
+    found = lines_of(explain_flow(plan(text), options, "t"))
     at = found.index("== Hybrid source ==")
     assert found[at + 1 : at + 4] == [
         "h, as __sqlext_hybrid_1, one after the other, by greater v:",

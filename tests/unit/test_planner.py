@@ -8,10 +8,10 @@ import pytest
 from sqlglot import exp
 
 from sqlext.errors import OptionError, SqlextError, UnsupportedError
-from sqlext.execution.flows.creation import sources_of
 from sqlext.functions.scalar import FUNCTIONS, PythonFunction
-from sqlext.options import Level, ValueText, resolve, texts_by_level
-from sqlext.plan.explain import explain_flow
+from sqlext.options import Level, LevelTexts, ValueText, texts_by_level
+from sqlext.plan.explain import explain_flow, lines_of
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.job_graph import FlowPlan, JobGraph, Key, MaintainedAggregate, OperatorAttributes, OutputMode, Stage
 from sqlext.planner.graph_builder import GraphBuilder
 from sqlext.planner.planner import plan_flow
@@ -183,10 +183,10 @@ def test_streams_that_differ_by_case_are_two_where_names_do(are_case_sensitive: 
     text = "SELECT T.k FROM STREAM ev WITH ('backlog.lag-threshold' = '7 min') AS T JOIN STREAM ex AS t ON T.k = t.k"
     with case_sensitive_names(are_case_sensitive):
         found = {source.alias: dict(source.options.get(Level.WITH, {})) for source in plan(text).graph.streams}
-        aliases = [source.alias for source in sources_of(plan(text))]
+        aliases = [*FlowOptions.of_plan(plan(text), {}, duration).streams]
     if are_case_sensitive:
         assert {alias: bool(options) for alias, options in found.items()} == {"T": True, "t": False}
-    assert aliases == (["T", "t"] if are_case_sensitive else ["t", "t"])
+    assert aliases == (["T", "t"] if are_case_sensitive else ["t"])
 
 
 NO_NAME = "The column `{0}` has no name of its own. Give it one: {0} AS name."
@@ -497,15 +497,21 @@ def duration(text: str) -> timedelta:
     return timedelta(minutes=int(text.removesuffix(" min")))
 
 
+def explained(plan: FlowPlan, target: str, **session: str) -> list[str]:
+    """EXPLAIN of a plan, under some options of the session."""
+    keys = {"flush": FLUSH, "backlog": BACKLOG, "memory": "execution.flush.memory-buffer-only"}
+    given: LevelTexts = {Level.SESSION: {keys[name]: ValueText(value) for name, value in session.items()}}
+    return lines_of(explain_flow(plan, FlowOptions.of_plan(plan, given, duration), target))
+
+
 def test_explain_of_a_buffered_aggregate() -> None:
     found = plan(
         "SELECT /*+ FLUSH_INTERVAL('2 min') */ k, count(*) AS n\nFROM STREAM hits AS v JOIN d USING (k)\n"
         "WHERE v.ok GROUP BY k HAVING n > 1"
     )
-    options = resolve({Level.HINT: found.hints, Level.SESSION: {BACKLOG: ValueText("30 min")}}, duration)
     qualifies = "COALESCE((count(*)) > 1, FALSE) AS __sqlext_qualifies"
     assert (
-        "\n".join(explain_flow(found, options, "db.top"))
+        "\n".join(explained(found, "db.top", backlog="30 min"))
         == f"""\
 == Job graph ==
 Sink db.top [upsert by k]
@@ -541,7 +547,7 @@ SELECT k, count(*) AS n, {qualifies} FROM STREAM hits AS v JOIN d USING (k) WHER
 def test_explain_of_rows_that_are_appended() -> None:
     found = plan("SELECT a,  1L AS b FROM STREAM t UNION ALL SELECT a, b FROM STREAM u")
     assert (
-        "\n".join(explain_flow(found, resolve({}, duration), "t2"))
+        "\n".join(explained(found, "t2"))
         == """\
 == Job graph ==
 Sink t2 [append]
@@ -579,17 +585,16 @@ SELECT a,  1L AS b FROM STREAM t UNION ALL SELECT a, b FROM STREAM u"""
     ],
 )
 def test_explain_says_how_rows_reach_the_target(query: str, sink: str) -> None:
-    assert explain_flow(plan(query), resolve({}, duration), "x")[1] == f"Sink x [{sink}]"
+    assert explained(plan(query), "x")[1] == f"Sink x [{sink}]"
 
 
 def test_explain_says_that_an_aggregate_is_not_buffered_without_an_interval() -> None:
-    lines = explain_flow(plan("SELECT count(*) AS n FROM STREAM t"), resolve({}, duration), "x")
+    lines = explained(plan("SELECT count(*) AS n FROM STREAM t"), "x")
     assert "Not buffered, one commit a micro-batch: execution.flush.max-interval is not set." in lines
 
 
 def test_explain_passes_warnings_on() -> None:
-    options = resolve({Level.SESSION: {"execution.flush.memory-buffer-only": ValueText("true")}}, duration)
-    lines = explain_flow(plan("SELECT count(*) AS n FROM STREAM t"), options, "x")
+    lines = explained(plan("SELECT count(*) AS n FROM STREAM t"), "x", memory="true")
     assert any(line.startswith("warning: `execution.flush.memory-buffer-only` (SET) buffers nothing") for line in lines)
 
 
@@ -691,9 +696,8 @@ def test_two_aggregates_and_what_is_above_are_one_graph() -> None:
 
 def test_explain_of_a_query_above_an_aggregate() -> None:
     found = plan("SELECT page, count(*) AS views FROM STREAM hits GROUP BY page ORDER BY views DESC LIMIT 1")
-    options = resolve({Level.SESSION: {FLUSH: ValueText("2 min")}}, duration)
     assert (
-        "\n".join(explain_flow(found, options, "top_page"))
+        "\n".join(explained(found, "top_page", flush="2 min"))
         == """\
 == Job graph ==
 Sink top_page [replaced at each flush]
@@ -726,7 +730,7 @@ SELECT __sqlext_k1 AS page, __sqlext_a1 AS views FROM __sqlext_aggregate_1 ORDER
 
 def test_explain_says_that_without_an_interval_what_is_above_is_evaluated_at_every_micro_batch() -> None:
     found = plan("SELECT count(*) AS n FROM STREAM t GROUP BY k UNION ALL SELECT max(v) FROM STREAM u")
-    lines = explain_flow(found, resolve({}, duration), "x")
+    lines = explained(found, "x")
     assert (
         "Not buffered, one commit a micro-batch: execution.flush.max-interval is not set. The rest is evaluated at every "
         "micro-batch, over the maintained aggregates."

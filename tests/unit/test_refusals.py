@@ -8,8 +8,9 @@ import pytest
 
 from sqlext.errors import SqlextError, UnsupportedError
 from sqlext.functions.scalar import FUNCTIONS, PythonFunction
-from sqlext.options import Level, ValueText, resolve
-from sqlext.plan.explain import explain_flow
+from sqlext.options import Level, LevelTexts, ValueText
+from sqlext.plan.explain import explain_flow, lines_of
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.job_graph import FlowPlan
 from sqlext.planner.planner import plan_flow
 from sqlext.rules import BATCHES
@@ -153,5 +154,6 @@ REGISTERED = "Not buffered, one commit a micro-batch: the function newest is reg
     ],
 )
 def test_explain_says_why_rows_are_not_buffered(query: str, reason: str) -> None:
-    options = resolve({Level.HINT: {"execution.flush.max-interval": ValueText("2 min")}}, lambda _: timedelta(minutes=2))
-    assert reason in explain_flow(plan(query), options, "x")
+    given: LevelTexts = {Level.SESSION: {"execution.flush.max-interval": ValueText("2 min")}}
+    options = FlowOptions.of_plan(plan(query), given, lambda _: timedelta(minutes=2))
+    assert reason in lines_of(explain_flow(plan(query), options, "x"))

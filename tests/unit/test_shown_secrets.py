@@ -15,8 +15,8 @@ from sqlext import redaction
 from sqlext.app.interrupts import Interrupts
 from sqlext.app.statement_run import StatementRunner
 from sqlext.commands.answers import Table
-from sqlext.options import resolve
-from sqlext.plan.explain import explain_flow
+from sqlext.plan.explain import explain_flow, lines_of
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.planner.planner import plan_flow
 from sqlext.planner.rule_book import rules_in_force
 from sqlext.redaction import REDACTED, RedactedFormatter, Redaction, SqlText, use_patterns
@@ -41,7 +41,8 @@ def test_explain_hides_secrets_after_prose_with_an_apostrophe() -> None:
     )
     assert isinstance(statement, CreateStreamingTable)
     plan = plan_flow(statement.query, rules_in_force())
-    lines = explain_flow(plan, resolve({}, lambda _: timedelta()), "t", states=["aggregate: Spark's state store"])
+    options = FlowOptions.of_plan(plan, {}, lambda _: timedelta())
+    lines = lines_of(explain_flow(plan, options, "t", states=["aggregate: Spark's state store"]))
     (row,) = Table({"plan": "STRING"}, [{"plan": tuple(lines)}]).redacted(Redaction()).rows
     assert SECRET not in row["plan"]
     assert "aggregate: Spark's state store" in row["plan"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlext.errors import FlowError, NotFoundError
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowState, find, find_by_end, fold, shown_names
 from sqlext.options import Level, ValueText
-from sqlext.plan.flow_spec import SPEC_VERSION, Column, FlowSpec, StreamSpec, key_columns
+from sqlext.plan.flow_spec import SPEC_VERSION, Column, FlowSpec, StreamSpec, key_columns, levels_of
 from sqlext.plan.job_graph import Key, OutputMode
 
 SPEC = FlowSpec(
@@ -140,7 +140,7 @@ def test_a_spec_of_another_version_is_refused_with_both() -> None:
 
 def test_options_are_given_by_level() -> None:
     spec = replace(SPEC, given={"HINT": {"a": "1"}, "CONF": {"b": "2", "c": "3"}})
-    assert spec.levels() == {Level.HINT: {"a": ValueText("1")}, Level.CONF: {"b": ValueText("2"), "c": ValueText("3")}}
+    assert levels_of(spec.given) == {Level.HINT: {"a": ValueText("1")}, Level.CONF: {"b": ValueText("2"), "c": ValueText("3")}}
 
 
 def test_altering_sets_properties_and_leaves_the_rest() -> None:

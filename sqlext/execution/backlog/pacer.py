@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlext.execution.streaming.pace import Pace, Phase
+from sqlext.options import BACKLOG_LAG_THRESHOLD, CHECKPOINT_INTERVAL_DURING_BACKLOG, Options
 
 LOOKS_BEFORE_BACKLOG = 2
 """So often in a row lag must be seen before the flow changes its pace: one late file is no backlog."""
@@ -34,6 +35,11 @@ class BacklogSettings:
 
     interval: timedelta | None
     lag_threshold: timedelta | None
+
+    @classmethod
+    def of(cls, options: Options) -> BacklogSettings:
+        """Return the settings of one stream's options."""
+        return cls(options[CHECKPOINT_INTERVAL_DURING_BACKLOG], options[BACKLOG_LAG_THRESHOLD])
 
 
 @dataclass(frozen=True)

@@ -13,42 +13,19 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from sqlext.errors import NameTakenError, SchemaError, UnsupportedError
-from sqlext.execution.backlog.pacer import BacklogSettings
 from sqlext.execution.delta import target
+from sqlext.execution.flows.analysis import AnalysedFlow, AnalysedQuery
 from sqlext.execution.flows.partition_keys import lossy
 from sqlext.execution.flows.registry import FlowRecord, Records, without_case
-from sqlext.execution.flows.state_choice import check_sessions, with_state
-from sqlext.execution.state.mergeable import MergeableAggregate, is_by_session
-from sqlext.execution.streaming import queries
-from sqlext.execution.streaming.queries import QueryAnalysis
-from sqlext.options import (
-    BACKLOG_LAG_THRESHOLD,
-    CHECKPOINT_INTERVAL_DURING_BACKLOG,
-    PER_SOURCE,
-    Level,
-    Options,
-    ValueText,
-    resolve,
-    texts_by_level,
-)
+from sqlext.execution.flows.state_choice import with_state
+from sqlext.options import texts_by_level
 from sqlext.plan.flow_spec import Column, FlowSpec, OperatorSpec, PrerequisiteSpec, SourceSpec, StreamSpec, key_columns
-from sqlext.plan.job_graph import (
-    FLOW_PROPERTY,
-    QUALIFIES,
-    FlowPlan,
-    Key,
-    MaintainedAggregate,
-    Operator,
-    OutputMode,
-    Source,
-    TableDefinition,
-)
+from sqlext.plan.job_graph import FLOW_PROPERTY, QUALIFIES, FlowPlan, Key, Operator, TableDefinition
 from sqlext.quoting import fold, quote_parts
 from sqlext.spark import jvm, sessions, settings
-from sqlext.spark.grouping_columns import grouping_columns
 from sqlext.spark.storage import HadoopPath
 
 
@@ -59,7 +36,7 @@ class FlowRequest:
     Attributes:
         name: of the flow, as written; the current catalog and database complete it, and the table's name.
         table: as written.
-        given: options, by level and key.
+        flow: its plan, analysed.
         definition: of the table to create; None: the table exists.
         properties: of the table to create.
         columns, by_name: of INSERT INTO.
@@ -73,9 +50,8 @@ class FlowRequest:
 
     name: tuple[str, ...]
     table: tuple[str, ...]
-    plan: FlowPlan
+    flow: AnalysedFlow
     text: str
-    given: Mapping[str, Mapping[str, str]]
     definition: TableDefinition | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
@@ -88,24 +64,28 @@ class FlowRequest:
     clauses: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
 
+    @property
+    def plan(self) -> FlowPlan:
+        """The flow's plan."""
+        return self.flow.plan
+
+    @property
+    def session(self) -> SparkSession:
+        """The flow's own session."""
+        return self.flow.session
+
+    @property
+    def given(self) -> Mapping[str, Mapping[str, str]]:
+        """The options as given, by level and key, to be recorded."""
+        return texts_by_level(self.flow.options.given)
+
 
 @dataclass(frozen=True)
-class FlowChecks:
-    """What the checks of a flow have found out, so that it is found out once.
+class Destination:
+    """A table that is there already, and how the query's columns go into it."""
 
-    Attributes:
-        analysis: its queries.
-        states: of each streaming query, as `state_of` gives it.
-        durable: of each, as `queries.durable_because` gives it.
-        table: the target, if it is there and the flow is to write into it.
-        columns: of the query and that table.
-    """
-
-    analysis: QueryAnalysis
-    states: tuple[tuple[MergeableAggregate | None, str | None], ...]
-    durable: tuple[str | None, ...]
-    table: target.Target | None = None
-    columns: tuple[Column, ...] = ()
+    table: target.Target
+    columns: tuple[Column, ...]
 
 
 def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -141,18 +121,11 @@ def check_free(records: Records, name: tuple[str, ...], table: tuple[str, ...], 
             )
 
 
-def check_query(session: SparkSession, plan: FlowPlan, records: Records, options: Options) -> QueryAnalysis:
-    """Analyse a flow's queries.
-
-    Args:
-        options: of the flow.
-
-    Raises:
-        UnsupportedError: one cannot run as a stream, or it streams a table that a flow changes in place.
-    """
-    parts = [relation.name for hybrid in plan.hybrids for relation in hybrid.relations if relation.name]
-    for written in (*(source.name for source in plan.graph.streams), *parts):
-        name = target.qualified(session, written)
+def check_sources(request: FlowRequest, records: Records) -> None:
+    """Raise UnsupportedError when a flow streams a table that a flow changes in place."""
+    parts = [relation.name for hybrid in request.plan.hybrids for relation in hybrid.relations if relation.name]
+    for written in (*(source.name for source in request.plan.graph.streams), *parts):
+        name = target.qualified(request.session, written)
         maker = next((record.spec for record in records.values() if same_name(record.spec.target, name)), None)
         if maker is not None and maker.changes_rows:
             raise UnsupportedError(
@@ -160,39 +133,25 @@ def check_query(session: SparkSession, plan: FlowPlan, records: Records, options
                 "would see only appends and fail at the first change. Read its change feed: set delta.enableChangeDataFeed "
                 "on it and make a streaming view over readStream with readChangeFeed, or query the table without STREAM."
             )
-    analysis = queries.analyse(session, plan)
-    for frame in analysis.streams:
-        if not frame.isStreaming:
-            raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
-        if is_by_session(frame):
-            check_sessions(frame, options)
-        else:
-            jvm.check_streaming(frame, plan.output_mode)
-            jvm.check_subqueries(frame)
-        if plan.output_mode is OutputMode.UPDATE:
-            grouping_columns(frame)  # refuses a key that is not shown
-    queries.check_types(session, plan, analysis)
-    return analysis
 
 
-def check_definition(request: FlowRequest, analysis: QueryAnalysis) -> None:
+def check_definition(request: FlowRequest) -> None:
     """Before anything is touched, see whether a streaming table's table can have the query's columns; SchemaError if not."""
     if request.definition is None:
         return
-    output = analysis.output.drop(QUALIFIES)
+    output = request.flow.output.drop(QUALIFIES)
     if request.definition.columns:
         _refuse_names_of_one_spelling(output.columns)
     target.check_names([column.name for column in request.definition.columns] or output.columns, request.properties)
-    has_key = request.plan.output_mode is OutputMode.UPDATE and not request.plan.above
-    key = grouping_columns(analysis.streams[0]) if has_key else ()
+    key = () if request.plan.above else request.flow.queries[0].key
     target.check_column_list(output, request.definition.columns, key)
 
 
-def check_place(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
+def check_place(request: FlowRequest, name: tuple[str, ...]) -> None:
     """Raise NameTakenError when a streaming table's table is there, unless it is to be replaced and a flow made it."""
-    if request.definition is None or not target.exists(session, name):
+    if request.definition is None or not target.exists(request.session, name):
         return
-    is_left = FLOW_PROPERTY in target.describe(session, name).properties
+    is_left = FLOW_PROPERTY in target.describe(request.session, name).properties
     if not (request.replace and is_left):
         advice = "CREATE OR REPLACE STREAMING TABLE makes it anew" if is_left else "DROP TABLE it"
         left = ", which a flow made that is gone" if is_left else ""
@@ -202,7 +161,6 @@ def check_place(session: SparkSession, request: FlowRequest, name: tuple[str, ..
 
 
 def reserve(
-    session: SparkSession,
     request: FlowRequest,
     full_name: tuple[str, ...],
     name: tuple[str, ...],
@@ -217,7 +175,7 @@ def reserve(
     Its location is that of a managed table to be made, when nothing lies there yet: all that is found there later came from
     the making.
     """
-    plan = request.plan
+    plan, session = request.plan, request.session
     location: str | None = None
     if request.definition is not None and not target.exists(session, name):
         has_place = any(clause[:8].upper() == "LOCATION" for clause in request.definition.clauses)
@@ -234,12 +192,12 @@ def reserve(
         above=plan.above,
         prerequisites=tuple(PrerequisiteSpec(each.name, each.sql, each.after) for each in plan.prerequisites),
         operators=tuple(_operator(operator) for operator in plan.graph.operators),
-        sources=sources_of(plan),
+        sources=sources_of(request),
         hybrids=plan.hybrids,
         owns_target=request.definition is not None,
         replaces_table=request.definition is not None and target.exists(session, name),
         not_idempotent_because=plan.not_idempotent_because or "",
-        given=dict(request.given),
+        given=request.given,
         catalog=session.catalog.currentCatalog(),
         database=session.catalog.currentDatabase(),
         settings=settings.recorded(session),
@@ -254,18 +212,10 @@ def reserve(
     )
 
 
-def sources_of(plan: FlowPlan) -> tuple[SourceSpec, ...]:
-    """The record of a plan's streams."""
-    return tuple(SourceSpec(fold(source.alias), source.name, texts_by_level(_own(source))) for source in plan.graph.streams)
-
-
-def backlog_of(spark: SparkSession, spec: FlowSpec) -> dict[str, BacklogSettings]:
-    """What is asked of each of a flow's streams, by alias."""
-    found: dict[str, BacklogSettings] = {}
-    for source in spec.sources:
-        options = resolve(spec.levels_of(source), lambda text: jvm.parse_duration(spark, text))
-        found[source.alias] = BacklogSettings(options[CHECKPOINT_INTERVAL_DURING_BACKLOG], options[BACKLOG_LAG_THRESHOLD])
-    return found
+def sources_of(request: FlowRequest) -> tuple[SourceSpec, ...]:
+    """Return the record of a flow's streams."""
+    each = zip(request.plan.graph.streams, request.flow.options.own, strict=True)
+    return tuple(SourceSpec(fold(source.alias), source.name, texts_by_level(own)) for source, own in each)
 
 
 def _operator(operator: Operator) -> OperatorSpec:
@@ -273,37 +223,26 @@ def _operator(operator: Operator) -> OperatorSpec:
     return OperatorSpec(operator.kind, operator.detail, operator.inputs, stream)
 
 
-def _own(source: Source) -> dict[Level, dict[str, ValueText]]:
-    """The options that are this stream's alone."""
-    return {level: {k: v for k, v in values.items() if k in PER_SOURCE} for level, values in source.options.items()}
-
-
-def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, checks: FlowChecks, home: HadoopPath) -> FlowSpec:
+def with_table(spec: FlowSpec, request: FlowRequest, destination: Destination | None, home: HadoopPath) -> FlowSpec:
     """Make the flow's tables, and complete its record.
 
     Args:
+        destination: the table that is there; None: the statement's definition makes one.
         home: the flow's folder; maintained aggregates lie there, and partial results.
     """
-    table, columns = checks.table, checks.columns
-    if table is None:
-        if request.definition is None:
-            raise AssertionError("only a streaming table has no table before its flow")
-        properties = {**request.properties, FLOW_PROPERTY: spec.id}
-        output = checks.analysis.output.drop(QUALIFIES).schema
-        table = target.create(session, spec.target, output, request.definition, properties, request.replace)
-        pairs = zip(output.names, table.columns.items(), strict=True)
-        columns = tuple(Column(name, column, kind) for name, (column, kind) in pairs)
+    session = request.session
+    table, columns = (destination.table, destination.columns) if destination else _new_table(spec, request)
     lost = set() if request.plan.above else {*lossy(session, table.location, columns)}
-    each = zip(request.plan.queries, checks.analysis.streams, checks.durable, checks.states, strict=True)
     streams = tuple(
         with_state(
-            _stream(session, request.plan, query, frame, columns, durable, target.home_of(home, query.name)),
-            *state,
+            _stream(session, request.plan, query, columns, target.home_of(home, query.name)),
+            query.aggregate,
+            query.rocksdb_because,
             target.home_of(home, query.name),
             not query.writes_target or request.definition is not None,
             lost,
         )
-        for query, frame, durable, state in each
+        for query in request.flow.queries
     )
     return replace(
         spec,
@@ -315,40 +254,42 @@ def with_table(session: SparkSession, spec: FlowSpec, request: FlowRequest, chec
     )
 
 
+def _new_table(spec: FlowSpec, request: FlowRequest) -> tuple[target.Target, tuple[Column, ...]]:
+    if request.definition is None:
+        raise AssertionError("only a streaming table has no table before its flow")
+    properties = {**request.properties, FLOW_PROPERTY: spec.id}
+    output = request.flow.output.drop(QUALIFIES).schema
+    table = target.create(request.session, spec.target, output, request.definition, properties, request.replace)
+    pairs = zip(output.names, table.columns.items(), strict=True)
+    return table, tuple(Column(name, column, kind) for name, (column, kind) in pairs)
+
+
 def _stream(
-    session: SparkSession,
-    plan: FlowPlan,
-    query: MaintainedAggregate,
-    frame: DataFrame,
-    columns: tuple[Column, ...],
-    durable_because: str | None,
-    home: HadoopPath,
+    session: SparkSession, plan: FlowPlan, query: AnalysedQuery, columns: tuple[Column, ...], home: HadoopPath
 ) -> StreamSpec:
-    """The record of one streaming query; a maintained aggregate gets its table."""
+    """Return the record of one streaming query; a maintained aggregate gets its table."""
     if not query.writes_target:
-        columns = tuple(Column(c.name, c.name, target.ddl_of(c.dataType)) for c in frame.schema)
-        target.create_at(session, target.table_in(home), frame.schema)
+        columns = tuple(Column(c.name, c.name, target.ddl_of(c.dataType)) for c in query.frame.schema)
+        target.create_at(session, target.table_in(home), query.frame.schema)
     return StreamSpec(
         relation=query.name,
         sql=query.sql,
         output_mode=plan.output_mode,
-        key=key_of(plan, frame, columns),
+        key=key_of(query, columns),
         columns=columns,
-        has_qualifies=QUALIFIES in frame.columns,
-        durable_because=durable_because or "",
+        has_qualifies=QUALIFIES in query.frame.columns,
+        durable_because=query.durable_because or "",
     )
 
 
-def key_of(plan: FlowPlan, frame: DataFrame, columns: tuple[Column, ...]) -> tuple[str, ...]:
-    """The table's columns that identify a row of a streaming query, by Spark's analysis; none for a query above others."""
-    if plan.output_mode is not OutputMode.UPDATE:
-        return ()
-    return key_columns(Key(grouping_columns(frame)), columns)
+def key_of(query: AnalysedQuery, columns: tuple[Column, ...]) -> tuple[str, ...]:
+    """Return the table's columns that identify a row of a streaming query."""
+    return key_columns(Key(query.key), columns)
 
 
-def refuse_rows_of_others(session: SparkSession, request: FlowRequest, name: tuple[str, ...]) -> None:
+def refuse_rows_of_others(request: FlowRequest, name: tuple[str, ...]) -> None:
     """An aggregate without GROUP BY keeps one row, which has no key to tell it from others."""
-    if session.table(quote_parts(name)).take(1):
+    if request.session.table(quote_parts(name)).take(1):
         raise UnsupportedError(
             f"This aggregate has no GROUP BY, so it keeps one row, and {'.'.join(request.table)} holds others already. Give "
             "it an empty table, or write CREATE STREAMING TABLE .. AS."
@@ -365,19 +306,6 @@ def _refuse_names_of_one_spelling(names: Sequence[str]) -> None:
                 f"The query's columns `{other}` and `{name}` differ by case only, and Delta does not tell such columns apart. "
                 "Give one another name in the query: .. AS name."
             )
-
-
-def refuse_doubled_keys(request: FlowRequest, output: DataFrame) -> None:
-    """Columns go into a table that is there by their places, but a key is found by its name."""
-    names = [fold(name) for name in output.columns]
-    doubled = {name for name in names if names.count(name) > 1}
-    key = request.plan.key
-    found = doubled if key.all_but else doubled & {fold(name) for name in key.columns}
-    if found and request.plan.output_mode is OutputMode.UPDATE:
-        raise SchemaError(
-            f"Several columns of the query are called `{min(found)}`, so it is not clear which is the key. Give each a name of "
-            "its own: .. AS name."
-        )
 
 
 def refuse_to_replace(request: FlowRequest) -> None:

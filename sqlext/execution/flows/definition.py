@@ -56,7 +56,7 @@ def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Up
     sources = spec.sources
     if spec.query != request.query:  # its hints and WITH clauses may be others
         given |= {each.name: request.given.get(each.name, {}) for each in (Level.HINT, Level.WITH)}
-        sources = sources_of(request.plan)
+        sources = sources_of(request)
     given = {each: values for each, values in given.items() if values}
     comments = [next((c for c in clauses if c[:7].upper() == "COMMENT"), "") for clauses in (spec.clauses, request.clauses)]
     return Update(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -45,8 +44,8 @@ from sqlext.options import (
     FLUSH_MAX_INTERVAL,
     FLUSH_MEMORY_BUFFER_ONLY,
     OPTIONS,
-    Options,
 )
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec, StreamSpec
 from sqlext.spark import cancellation, jvm
 from sqlext.spark.storage import HadoopPath
@@ -62,7 +61,6 @@ class Flow:
     Args:
         spec: what it is.
         options: its options, resolved.
-        backlog: what is asked of each of its streams, by alias.
         epoch: this driver's; a flow that another driver has taken has a higher one.
         home: the flow's folder.
         session: the flow's own; nobody else uses it.
@@ -72,8 +70,7 @@ class Flow:
     def __init__(
         self,
         spec: FlowSpec,
-        options: Options,
-        backlog: Mapping[str, BacklogSettings],
+        options: FlowOptions,
         epoch: int,
         home: HadoopPath,
         session: SparkSession,
@@ -94,12 +91,17 @@ class Flow:
         self._quiet_since: float | None = None
         self._progress_read = float("-inf")
         self._policy = self._policy_of(options)
-        may_be_in_backlog = bool(spec.hybrids) or any(each.interval is not None for each in backlog.values())
         backends = [stream.state_backend for stream in spec.streams]
-        self._takes_intervals = self._is_memory_only and not other_pace(backends, options, may_be_in_backlog)
-        is_watched = may_be_in_backlog or self._takes_intervals
+        self._takes_intervals = self._is_memory_only and not other_pace(backends, options)
         self._backlog = BacklogController(
-            spec.name, options[CHECKPOINT_INTERVAL], backlog, is_watched, self._report_of, clock, self._phase_changed, self._fail
+            spec.name,
+            options.flow[CHECKPOINT_INTERVAL],
+            {alias: BacklogSettings.of(each) for alias, each in options.streams.items()},
+            options.may_be_in_backlog or self._takes_intervals,
+            self._report_of,
+            clock,
+            self._phase_changed,
+            self._fail,
         )
         self._intakes = tuple(self._intake(stream) for stream in spec.streams)
         self._interval_trigger = (
@@ -114,12 +116,12 @@ class Flow:
         self._settled = threading.Event()  # the queries run, or never will
         self.work = Work(spec.name, session.sparkContext, self._job_groups, clock)
 
-    def _policy_of(self, options: Options) -> FlushPolicy:
-        return FlushPolicy(None if self.spec.not_idempotent_because else options[FLUSH_MAX_INTERVAL])
+    def _policy_of(self, options: FlowOptions) -> FlushPolicy:
+        return FlushPolicy(None if self.spec.not_idempotent_because else options.flow[FLUSH_MAX_INTERVAL])
 
     @property
     def _is_memory_only(self) -> bool:
-        return self._policy.max_interval is not None and self.options[FLUSH_MEMORY_BUFFER_ONLY]
+        return self._policy.max_interval is not None and self.options.flow[FLUSH_MEMORY_BUFFER_ONLY]
 
     @property
     def _is_flushed_first(self) -> bool:
@@ -128,7 +130,7 @@ class Flow:
 
     def _intake(self, stream: StreamSpec) -> Intake:
         fits = self._is_memory_only and not stream.durable_because
-        entries = inf if self._is_flushed_first else self.options[CACHE_MAX_ENTRIES] if fits else None
+        entries = inf if self._is_flushed_first else self.options.flow[CACHE_MAX_ENTRIES] if fits else None
         name = f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}"
         return Intake(
             name,
@@ -287,21 +289,22 @@ class Flow:
         self._raise_if_failed()
         self._flush_buffered()
 
-    def set_options(self, spec: FlowSpec, options: Options) -> bool:
+    def set_options(self, spec: FlowSpec, options: FlowOptions) -> bool:
         """Go on with other options, if that needs no new start.
 
         Returns:
             Whether they are in force.
         """
-        changed = [option for option in OPTIONS.values() if options[option] != self.options[option]]
-        turns_buffering = (options[FLUSH_MAX_INTERVAL] is None) != (self.options[FLUSH_MAX_INTERVAL] is None)
+        now, before = options.flow, self.options.flow
+        changed = [option for option in OPTIONS.values() if now[option] != before[option]]
+        turns_buffering = (now[FLUSH_MAX_INTERVAL] is None) != (before[FLUSH_MAX_INTERVAL] is None)
         if turns_buffering or any(option not in (FLUSH_MAX_INTERVAL, CACHE_MAX_ENTRIES) for option in changed):
             return False
         with self._lock:
             self.spec, self.options, self._policy = spec, options, self._policy_of(options)
         for intake in self._intakes:
             if intake.buffer.can_lose_rows:
-                intake.buffer.max_entries = options[CACHE_MAX_ENTRIES]
+                intake.buffer.max_entries = now[CACHE_MAX_ENTRIES]
         return True
 
     def status(self) -> tuple[FlowPhase, FlowProgress, str]:

@@ -15,24 +15,24 @@ from contextlib import contextmanager
 from sqlext.clock import Clock
 from sqlext.execution.flows.flush import FlushPolicy, FlushReason
 from sqlext.execution.flows.intake import Intake
-from sqlext.options import CHECKPOINT_INTERVAL, Options
+from sqlext.options import CHECKPOINT_INTERVAL
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import StateBackend
 
 _POLL_SECONDS = 0.02
 
 
-def other_pace(backends: Sequence[StateBackend], options: Options, may_be_in_backlog: bool) -> str | None:
+def other_pace(backends: Sequence[StateBackend], options: FlowOptions) -> str | None:
     """What else than the flush interval says when a flow that buffers in memory only takes micro-batches; None: nothing.
 
     Args:
         backends: where the state of each of its aggregates lives.
-        may_be_in_backlog: whether its micro-batches grow while it catches up.
     """
     if any(backend is not StateBackend.DELTA for backend in backends):
         return "not all of its aggregates have their state in Delta tables"
-    if options[CHECKPOINT_INTERVAL] is not None:
+    if options.flow[CHECKPOINT_INTERVAL] is not None:
         return f"{CHECKPOINT_INTERVAL.key} says when micro-batches come"
-    return "micro-batches come at another pace while a source is in backlog" if may_be_in_backlog else None
+    return "micro-batches come at another pace while a source is in backlog" if options.may_be_in_backlog else None
 
 
 class IntervalTrigger:

@@ -14,14 +14,14 @@ from sqlext.errors import StatementCanceledError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.flows import definition, succession
-from sqlext.execution.flows.creation import FlowRequest, backlog_of, check_free, existing, reserve, with_table
+from sqlext.execution.flows.creation import FlowRequest, check_free, existing, reserve, with_table
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.preparation import prepare, try_table
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
-from sqlext.execution.flows.state_choice import no_delta_state
-from sqlext.options import STATE_BACKEND, Options
+from sqlext.options import STATE_BACKEND
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.spark import jvm, sessions
+from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Flows(Protocol):
     """The flows of this process, as what makes them needs them; `FlowManager` is that."""
 
-    def run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+    def run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions) -> None:
         """Start a flow."""
 
     def running(self, flow_id: str) -> Flow | None:
@@ -48,10 +48,10 @@ class Flows(Protocol):
     def start_record(self, record: FlowRecord) -> bool:
         """Start a flow; False: it runs already."""
 
-    def alter_record(self, record: FlowRecord, spec: FlowSpec, options: Options) -> None:
+    def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
         """Record a flow's options, and let it go on with them."""
 
-    def options_of(self, spec: FlowSpec) -> Options:
+    def options_of(self, spec: FlowSpec) -> FlowOptions:
         """A flow's options, resolved."""
 
 
@@ -72,15 +72,14 @@ class FlowMaker:
         self._lease = lease
         self._flows = flows
 
-    def create(
-        self, session: SparkSession, request: FlowRequest, options: Options, canceled: threading.Event | None = None
-    ) -> str:
+    def create(self, request: FlowRequest, canceled: threading.Event | None = None) -> str:
         """Make a flow and start it; see `FlowManager.create`."""
-        with jvm.names_as_in(session):
-            return self._create(session, request, options, canceled)
+        with jvm.names_as_in(request.session):
+            return self._create(request, canceled)
 
-    def _create(self, session: SparkSession, request: FlowRequest, options: Options, canceled: threading.Event | None) -> str:
+    def _create(self, request: FlowRequest, canceled: threading.Event | None) -> str:
         self.sweep()
+        session = request.session
         name = target.qualified(session, request.table)
         full_name = target.qualified(session, request.name)
         records = self._registry.read()
@@ -89,25 +88,23 @@ class FlowMaker:
             return f"flow {there.spec.name} ({there.spec.id}) exists already, and stays as it is"
         is_table_there = there is not None and there.spec.owns_target and target.exists(session, name)
         if there is not None and request.refresh and is_table_there:
-            return self._refresh(session, there, request)
+            return self._refresh(there, request)
         is_replaced = request.replace or (request.refresh and there is not None and there.spec.owns_target)
         replaced = there if is_replaced else None
         check_free(records, full_name, name, replaced)
         flow = None if replaced is None else self._flows.here(replaced)
-        own = sessions.session_for(session, request.plan.references)
-        reserved = reserve(own, request, full_name, name, replaced)
-        lags = any(each.interval is not None for each in backlog_of(self._spark, reserved).values())
-        checks = prepare(own, request, name, records, options, no_delta_state(options, bool(reserved.hybrids) or lags))
+        destination = prepare(request, name, records)
+        reserved = reserve(request, full_name, name, replaced)
         home = self._home.child("flows", reserved.id)
         if reserved.replaces_table:
-            try_table(own, request, checks, home)
+            try_table(request, home)
         self._lease.beat()
         self._registry.append(partial(self._reserved, reserved, replaced))
         was_running = flow is not None and flow.is_running
         try:
             self._flows.end(flow)
-            spec = with_table(own, reserved, request, checks, home)
-            self._flows.run(spec, own, options)
+            spec = with_table(reserved, request, destination, home)
+            self._flows.run(spec, session, request.flow.options)
             if canceled is not None and canceled.is_set():
                 raise StatementCanceledError("The statement was canceled.")
         except BaseException:
@@ -123,17 +120,17 @@ class FlowMaker:
         state = f"; its state lives in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
         return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{state}{bound}"
 
-    def _refresh(self, session: SparkSession, record: FlowRecord, request: FlowRequest) -> str:
+    def _refresh(self, record: FlowRecord, request: FlowRequest) -> str:
         """Bring a flow up to date with a statement of the same definition; nothing that it has written is touched.
 
         Raises:
             NameTakenError: the definition is another one.
         """
-        spec = record.spec
+        spec, session = record.spec, request.session
         target.check_same_table(session, spec)
         change = definition.update(spec, request, target.describe(session, spec.target).properties)
         options = self._flows.options_of(change.spec)  # refuses what is unknown or out of range
-        is_state_same = options[STATE_BACKEND] == self._flows.options_of(spec)[STATE_BACKEND]
+        is_state_same = options.flow[STATE_BACKEND] == self._flows.options_of(spec).flow[STATE_BACKEND]
         definition.check_same(session, spec, request, is_state_same)
         is_elsewhere = record.is_active and self._lease.is_elsewhere(record.host)
         if is_elsewhere and change.spec == spec and not change.names():

@@ -21,7 +21,7 @@ from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.flows import prerequisites, source_changes
-from sqlext.execution.flows.creation import FlowRequest, backlog_of
+from sqlext.execution.flows.creation import FlowRequest
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.making import FlowMaker
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, find, find_table
@@ -29,7 +29,8 @@ from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.supervisor import FlowSupervisor
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
-from sqlext.options import STATE_BACKEND, Options, resolve
+from sqlext.options import STATE_BACKEND
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm, sessions
 from sqlext.spark.storage import HadoopPath
@@ -82,7 +83,7 @@ class FlowManager:
                         f"Flow `{spec.name}` reads {', '.join(spec.session_bound)}, which ended with the session that made it. "
                         "DROP FLOW it and make it again."
                     )
-                self.run(spec, sessions.restored_session(self._spark, spec))
+                self.run(spec, sessions.restored_session(self._spark, spec), self.options_of(spec))
             except Exception as error:  # noqa: BLE001  # one flow's trouble must not stop the others
                 self._supervisor.note_anyhow("cannot be taken up", spec, error)
                 return False
@@ -101,9 +102,7 @@ class FlowManager:
 
     # What statements do.
 
-    def create(
-        self, session: SparkSession, request: FlowRequest, options: Options, canceled: threading.Event | None = None
-    ) -> str:
+    def create(self, request: FlowRequest, canceled: threading.Event | None = None) -> str:
         """Make a flow and start it.
 
         Args:
@@ -116,7 +115,7 @@ class FlowManager:
             SqlextError, PySparkException: nothing was made then, and nothing that was there is gone.
         """
         with self._lock:
-            return self._maker.create(session, request, options, canceled)
+            return self._maker.create(request, canceled)
 
     def refresh(self, name: tuple[str, ...]) -> str:
         """Start the flow of a streaming table, unless it runs."""
@@ -148,7 +147,7 @@ class FlowManager:
             return False
         if record.is_active and self._lease.is_elsewhere(record.host):
             raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
-        self.run(record.spec, self.session_for_start(record.spec))
+        self.run(record.spec, self.session_for_start(record.spec), self.options_of(record.spec))
         return True
 
     def stop(self, name: tuple[str, ...], canceled: threading.Event | None = None) -> str:
@@ -223,7 +222,7 @@ class FlowManager:
             self.alter_record(record, spec, self.options_of(spec))  # which refuses what is unknown or out of range
             return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
 
-    def alter_record(self, record: FlowRecord, spec: FlowSpec, options: Options) -> None:
+    def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
         """Record a flow's options, and let it go on with them."""
         flow = self.here(record)
         was_running = flow is not None and flow.is_running
@@ -257,8 +256,9 @@ class FlowManager:
         home = self._home.child("flows", view.record.spec.id)
         return tuple(prerequisites.recorded(self._spark, home, each.name) for each in view.record.spec.prerequisites)
 
-    def options_of(self, spec: FlowSpec) -> Options:
-        return resolve(spec.levels(), lambda text: jvm.parse_duration(self._spark, text))
+    def options_of(self, spec: FlowSpec) -> FlowOptions:
+        """Return a flow's options, resolved from its record."""
+        return FlowOptions.of_spec(spec, partial(jvm.parse_duration, self._spark))
 
     def end(self, flow: Flow | None) -> None:
         """Stop a flow whose rows nobody wants any more, or that starts anew and finds them; its last flush may fail."""
@@ -276,17 +276,17 @@ class FlowManager:
 
     # Running.
 
-    def run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+    def run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions) -> None:
+        """Start a flow, as the next driver of it."""
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
         self.end(self._flows.get(spec.id))
         sessions.prepare(session, self._home.location)
         home = self._home.child("flows", spec.id)
-        options = options or self.options_of(spec)
-        if (changed := source_changes.evolved(session, spec, options)) is not spec:
+        if (changed := source_changes.evolved(session, spec, options.flow)) is not spec:
             spec = changed
             self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
-        flow = Flow(spec, options, backlog_of(self._spark, spec), records[spec.id].epoch, home, session, self._clock)
+        flow = Flow(spec, options, records[spec.id].epoch, home, session, self._clock)
         try:
             with self._busy_with(flow):
                 flow.start()

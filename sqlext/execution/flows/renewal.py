@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
-
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.delta.column_comments import comments_of
@@ -27,11 +25,10 @@ _WRITTEN_BY_DELTA = (
 """What Delta notes down for itself; a new table gets its own."""
 
 
-def renewed(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> FlowRequest:
+def renewed(spec: FlowSpec, request: FlowRequest) -> FlowRequest:
     """The request that makes a flow anew, under its own name and into its own table, whatever the current schema was.
 
     Args:
-        session: like the flow's own.
         request: what the flow's statement wants.
 
     Raises:
@@ -41,12 +38,11 @@ def renewed(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> Flow
         request,
         name=spec.qualified_name,
         table=spec.target,
-        given=spec.given,
         replace=True,
         refresh=False,
         if_not_exists=False,
     )
-    definition = request.definition
+    definition, session = request.definition, request.session
     if definition is None:
         raise AssertionError("a streaming table was made by its statement")
     if not target.exists(session, spec.target) or not target.is_made_by(session, spec, spec.target):

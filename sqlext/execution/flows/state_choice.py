@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -17,22 +17,42 @@ from sqlext.options import (
     FLUSH_MAX_INTERVAL,
     FLUSH_MEMORY_BUFFER_ONLY,
     STATE_BACKEND,
-    Options,
 )
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import ROCKSDB_ASKED_FOR, StateBackend, StreamSpec, delta_state_shown
-from sqlext.plan.job_graph import QUALIFIES, OutputMode
+from sqlext.plan.job_graph import OutputMode
 from sqlext.spark.storage import HadoopPath
 
 
-def check_sessions(frame: DataFrame, options: Options) -> None:
-    """Raise UnsupportedError when sqlext cannot keep an aggregate by session windows up to date; Spark's streams never can."""
-    if options[STATE_BACKEND] == StateBackend.ROCKSDB:
+def state_of(frame: DataFrame, mode: OutputMode, options: FlowOptions) -> tuple[MergeableAggregate | None, str | None]:
+    """Return a streaming query whose state a Delta table is to hold; or None, and why it is in RocksDB, if there is any.
+
+    Raises:
+        UnsupportedError: it groups by session windows and sqlext cannot keep it up to date; Spark's streams never can.
+        OptionError: a Delta table is asked for, and cannot hold its state.
+    """
+    if mode is OutputMode.APPEND:
+        return None, None
+    if is_by_session(frame):
+        return _by_session(frame, options), None
+    rocksdb_because = _no_delta_state(options)
+    aggregate, because = (None, rocksdb_because) if rocksdb_because else mergeable(frame)
+    if because and options.flow[STATE_BACKEND] == StateBackend.DELTA:
+        raise OptionError(
+            f"The option `{STATE_BACKEND.key}` is delta, and a Delta table cannot hold the state of this query's aggregate: "
+            f"{because} Set it to auto or rocksdb; the state lives in RocksDB then."
+        )
+    return aggregate, because
+
+
+def _by_session(frame: DataFrame, options: FlowOptions) -> MergeableAggregate:
+    if options.flow[STATE_BACKEND] == StateBackend.ROCKSDB:
         raise UnsupportedError(
             f"{STATE_BACKEND.key} is rocksdb, and Spark's state store has no sessions that change as rows come: it gives session "
             f"windows in append and complete mode only. Set {STATE_BACKEND.key} to delta, or leave it out."
         )
     try:
-        MergeableAggregate(frame)
+        return MergeableAggregate(frame)
     except UnsupportedError as error:
         raise UnsupportedError(
             "This aggregate by session_window cannot be kept up to date, since sessions are put together from partial results: "
@@ -40,68 +60,31 @@ def check_sessions(frame: DataFrame, options: Options) -> None:
         ) from None
 
 
-def no_delta_state(options: Options, may_be_in_backlog: bool) -> str | None:
-    """Why the options keep all state in RocksDB; None: a Delta table holds it, where it can.
+def _no_delta_state(options: FlowOptions) -> str | None:
+    """Return why the options keep all state in RocksDB; None: a Delta table holds it, where it can.
 
     A Delta table is cheaper: written once a flush, where a state store is at each micro-batch.
-
-    Args:
-        may_be_in_backlog: as for `other_pace`.
     """
-    backend = options[STATE_BACKEND]
+    backend = options.flow[STATE_BACKEND]
     if backend == StateBackend.ROCKSDB:
         return ROCKSDB_ASKED_FOR
-    is_memory_only = options[FLUSH_MEMORY_BUFFER_ONLY] and options[FLUSH_MAX_INTERVAL] is not None
-    pace = other_pace((), options, may_be_in_backlog) if is_memory_only else None
+    is_memory_only = options.flow[FLUSH_MEMORY_BUFFER_ONLY] and options.flow[FLUSH_MAX_INTERVAL] is not None
+    pace = other_pace((), options) if is_memory_only else None
     return f"partial results would be buffered in files: {pace}." if pace and backend != StateBackend.DELTA else None
 
 
-def state_of(frame: DataFrame, mode: OutputMode, rocksdb_because: str | None) -> tuple[MergeableAggregate | None, str | None]:
-    """A streaming query whose state a Delta table is to hold; or None, and why it is in RocksDB, if there is any.
+def state_shown(
+    aggregate: MergeableAggregate | None, rocksdb_because: str | None, has_qualifies: bool, is_ours: bool
+) -> str | None:
+    """Return where the state of a streaming query's aggregate will live, and why; None when it has none.
 
     Args:
-        rocksdb_because: as `no_delta_state` tells.
-    """
-    if mode is OutputMode.APPEND:
-        return None, None
-    if is_by_session(frame):
-        return MergeableAggregate(frame), None  # else Spark cannot run it: `check_query`
-    return (None, rocksdb_because) if rocksdb_because else mergeable(frame)
-
-
-def check_state(frames: Sequence[DataFrame], mode: OutputMode, rocksdb_because: str | None) -> None:
-    """See whether the state of streaming queries can be in Delta tables, which is asked for.
-
-    Args:
-        rocksdb_because: as `no_delta_state` tells.
-
-    Raises:
-        OptionError: that of one cannot; says why.
-    """
-    for frame in frames:
-        _, because = state_of(frame, mode, rocksdb_because)
-        if because:
-            raise OptionError(
-                f"The option `{STATE_BACKEND.key}` is delta, and a Delta table cannot hold the state of this query's aggregate: "
-                f"{because} Set it to auto or rocksdb; the state lives in RocksDB then."
-            )
-
-
-def backend_of(aggregate: MergeableAggregate | None) -> StateBackend:
-    """Where the state of an aggregate lives that `state_of` has found, or none."""
-    return StateBackend.ROCKSDB if aggregate is None else StateBackend.DELTA
-
-
-def state_shown(frame: DataFrame, aggregate: MergeableAggregate | None, rocksdb_because: str | None, is_ours: bool) -> str | None:
-    """Where the state of a streaming query's aggregate will live, and why; None when it has none.
-
-    Args:
-        aggregate, rocksdb_because: as `state_of` gives them.
+        aggregate, rocksdb_because: as `state_of` returns them.
+        has_qualifies: whether groups may be missing in the query's table.
         is_ours: whether nobody else has written the query's table.
     """
     if aggregate is None:
         return f"rocksdb: {rocksdb_because}" if rocksdb_because else None
-    has_qualifies = QUALIFIES in frame.columns
     is_in_table = bool(aggregate.results_stored) and is_ours and not has_qualifies
     return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session))
 

@@ -20,7 +20,7 @@ from sqlext.execution.flows.registry import EventKind, FlowRegistry
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.state.buffer import is_lost
-from sqlext.options import Options
+from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm
 
@@ -34,8 +34,11 @@ class SupervisedFlows(Protocol):
     def all(self) -> Mapping[str, Flow]:
         """By id."""
 
-    def run(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+    def run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions) -> None:
         """Start a flow."""
+
+    def options_of(self, spec: FlowSpec) -> FlowOptions:
+        """Return a flow's options, resolved from its record."""
 
     def session_for_start(self, spec: FlowSpec) -> SparkSession:
         """The session that a flow had here, or one like it."""
@@ -148,11 +151,12 @@ class FlowSupervisor:
                 is_mine = record is not None and record.is_active and record.host == self._lease.host_id
                 if record is None or not is_mine or self._closing.is_set() or (flow is not None and flow.is_running):
                     return
-                self._run_or_note(record.spec, self._flows.session_for_start(record.spec))
+                session, options = self._flows.session_for_start(record.spec), self._flows.options_of(record.spec)
+                self._run_or_note(record.spec, session, options)
             except Exception as error:  # noqa: BLE001  # the registry or the catalog does not answer, or there is a bug
                 self.note_anyhow("could not be tried again", spec, error)
 
-    def _run_or_note(self, spec: FlowSpec, session: SparkSession, options: Options | None = None) -> None:
+    def _run_or_note(self, spec: FlowSpec, session: SparkSession, options: FlowOptions) -> None:
         try:
             self._flows.run(spec, session, options)
         except Exception as error:  # noqa: BLE001  # also where it did not come to start

@@ -30,10 +30,13 @@ class QueryAnalysis:
     Attributes:
         streams: one a streaming query, in the plan's order.
         above: over empty relations of the streams' schemas; None when there is no query above.
+        written: the columns that Spark gives the user's query; None where only our rules make sense of it, as of
+            first_value(v ORDER BY ts).
     """
 
     streams: tuple[DataFrame, ...]
     above: DataFrame | None
+    written: StructType | None
 
     @property
     def output(self) -> DataFrame:
@@ -55,21 +58,19 @@ def analyse(session: SparkSession, plan: FlowPlan) -> QueryAnalysis:
     for hybrid in plan.hybrids:
         show_hybrid(session, hybrid)
     streams = tuple(_analysed(session, query.sql, plan.having) for query in plan.queries)
-    if not plan.above:
-        return QueryAnalysis(streams, None)
-    empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
-    return QueryAnalysis(streams, over(session, empty, plan.above))
+    above = None
+    if plan.above:
+        empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
+        above = over(session, empty, plan.above)
+    return QueryAnalysis(streams, above, _schema_as_written(session, plan))
 
 
-def check_types(session: SparkSession, plan: FlowPlan, analysis: QueryAnalysis) -> None:
+def check_types(analysis: QueryAnalysis) -> None:
     """Raise UnsupportedError when a column of a plan has another type than the same column of the query as written.
 
     Rules keep types. That is looked at once more, since a column of another type is an answer that is wrong without a word.
-
-    Raises:
-        AnalysisException: Spark's, when it refuses a query that none but its own syntax is in.
     """
-    written = _schema_as_written(session, plan)
+    written = analysis.written
     if written is None:
         return
     fields = [field for field in analysis.output.schema if field.name != QUALIFIES]
@@ -86,17 +87,8 @@ def check_types(session: SparkSession, plan: FlowPlan, analysis: QueryAnalysis) 
             )
 
 
-def is_wrong_as_written(session: SparkSession, plan: FlowPlan) -> bool:
-    """Whether none but Spark's own syntax is in a query, and Spark refuses it, also as a batch."""
-    try:
-        _schema_as_written(session, plan)
-    except AnalysisException:
-        return True
-    return False
-
-
 def _schema_as_written(session: SparkSession, plan: FlowPlan) -> StructType | None:
-    """The columns that Spark gives the user's query; None where only our rules make sense of it: first_value(v ORDER BY ts).
+    """Return the columns that Spark gives the user's query.
 
     Raises:
         AnalysisException: Spark's, when it refuses a query that none but its own syntax is in.

@@ -1,0 +1,158 @@
+"""CREATE STREAMING TABLE, INSERT INTO and CREATE FLOW as flows: analysed, and made, explained, or made again by REFRESH FULL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
+from sqlext.commands.bounded_statements import without_clauses
+from sqlext.execution.flows.analysis import AnalysedFlow, analyse_flow
+from sqlext.execution.flows.creation import FlowRequest, check_definition, check_sources
+from sqlext.execution.flows.definition import listed
+from sqlext.execution.flows.interval_trigger import other_pace
+from sqlext.execution.flows.manager import FlowManager
+from sqlext.execution.flows.renewal import renewed
+from sqlext.execution.flows.state_choice import state_shown
+from sqlext.execution.streaming import queries
+from sqlext.options import SORTED_SHUFFLES
+from sqlext.plan.explain import explain_flow, explain_memory, lines_of
+from sqlext.plan.flow_spec import StateBackend
+from sqlext.plan.job_graph import QUALIFIES, FlowPlan
+from sqlext.planner.planner import plan_flow
+from sqlext.planner.statement_plans import FlowStatement, PlannedFlow
+from sqlext.spark import cancellation, jvm, sessions
+from sqlext.sql import grammar
+from sqlext.sql.rewriter import Batch
+from sqlext.sql.statements import CreateStreamingTable, Query
+from sqlext.sql.tokens import normal_text
+
+
+def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowManager) -> Answer:
+    """Make a flow and start it."""
+    flow = _analysed(spark, planned)
+    if isinstance(flow, SparkStatement):
+        return flow
+    request = _request(spark, planned.statement, flow, text)
+
+    def run(canceled: threading.Event) -> str:
+        return flows.create(request, canceled)
+
+    return DeferredCommand("CREATE FLOW", lambda: [cancellation.to_its_end(spark, "CREATE FLOW", run)])
+
+
+def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> Answer:
+    """Explain a flow. What making it refuses is refused here too, but whether there is a table of its name is not looked at."""
+    flow = _analysed(spark, planned)
+    if isinstance(flow, SparkStatement):
+        return flow
+    request = _request(spark, planned.statement, flow, "")
+    if request.definition is not None:
+        check_sources(request, flows.records())
+        check_definition(request)
+    lines = lines_of(explain_flow(flow.plan, flow.options, ".".join(request.table), _memory(flow), _states(flow, request)))
+    return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
+
+
+def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch], canceled: threading.Event) -> str:
+    """Make a streaming table anew by its own statement, in the session that its flow has."""
+    spec = flows.record_of_table(name).spec
+    session, options = flows.session_of(spec), flows.options_of(spec)
+    statement = grammar.parse(spec.text)
+    if not isinstance(statement, CreateStreamingTable):
+        raise AssertionError("a streaming table was made by its statement")
+    with jvm.names_as_in(session):
+        plan = plan_flow(statement.query, batches, options.flow[SORTED_SHUFFLES])
+        own = sessions.session_for(session, plan.references)
+        flow = analyse_flow(own, plan, options, queries.analyse(own, plan), makes_table=True)
+        request = renewed(spec, _request(session, statement, flow, spec.text))
+    return flows.create(request, canceled)
+
+
+def _analysed(spark: SparkSession, planned: PlannedFlow) -> AnalysedFlow | SparkStatement:
+    """Analyse a flow; or return a form of its query that Spark refuses, so that Spark says so with its own type and place."""
+    plan, statement = planned.plan, planned.statement
+    own = sessions.session_for(spark, plan.references)
+    try:
+        found = queries.analyse(own, plan)
+    except AnalysisException:
+        text = _refused_by_spark(own, statement.query, plan)
+        if text is None:
+            raise
+        return SparkStatement(text)
+    return analyse_flow(own, plan, planned.options, found, isinstance(statement, CreateStreamingTable))
+
+
+def _refused_by_spark(own: SparkSession, query: Query, plan: FlowPlan) -> str | None:
+    """Return a text that Spark refuses in any session; None where only `own`, which has our views, knows what is wrong.
+
+    The query as written comes first, for the places in its messages; what only our rules make sense of fails there too.
+    """
+    if plan.prerequisites:
+        alone = [each.sql for each in plan.prerequisites if not each.after]  # all else reads our views
+    else:
+        alone = [each.sql for each in plan.queries]
+    stands_alone = plan.is_sparks_own and not plan.prerequisites and not plan.hybrids
+    texts = [without_clauses(query.source), *alone, *([plan.written] if stands_alone else [])]
+    return next((text for text in texts if _is_refused(own, text)), None)
+
+
+def _is_refused(spark: SparkSession, text: str) -> bool:
+    try:
+        spark.sql(text)
+    except AnalysisException:
+        return True
+    return False
+
+
+def _request(spark: SparkSession, statement: FlowStatement, flow: AnalysedFlow, text: str) -> FlowRequest:
+    folds_case = not jvm.are_names_case_sensitive(spark)
+    query = normal_text(statement.query.source, folds_case)
+    if not isinstance(statement, CreateStreamingTable):
+        return FlowRequest(
+            name=statement.flow or statement.target,
+            table=statement.target,
+            flow=flow,
+            text=text,
+            columns=statement.columns,
+            by_name=statement.by_name,
+            if_not_exists=statement.if_not_exists,
+            comment=statement.comment,
+            query=query,
+        )
+    return FlowRequest(
+        name=statement.name,
+        table=statement.name,
+        flow=flow,
+        text=text,
+        definition=statement.definition,
+        properties={key: value.value for key, value in statement.definition.properties.items()},
+        refresh=statement.refresh,
+        replace=statement.replace,
+        if_not_exists=statement.if_not_exists,
+        query=query,
+        clauses=tuple(normal_text(clause, folds_case) for clause in statement.definition.clauses),
+        listed=listed(statement.definition.columns, folds_case),
+    )
+
+
+def _memory(flow: AnalysedFlow) -> str | None:
+    """What EXPLAIN says of the buffer in memory."""
+    backends = [query.state_backend for query in flow.queries]
+    durable = next(filter(None, (query.durable_because for query in flow.queries)), None)
+    return explain_memory(
+        flow.plan, flow.options.flow, other_pace(backends, flow.options), durable, StateBackend.DELTA in backends
+    )
+
+
+def _states(flow: AnalysedFlow, request: FlowRequest) -> list[str]:
+    """What EXPLAIN says of the state of each aggregate."""
+    found = list[str]()
+    for query in flow.queries:
+        is_ours = not query.writes_target or request.definition is not None
+        shown = state_shown(query.aggregate, query.rocksdb_because, QUALIFIES in query.frame.columns, is_ours)
+        found += [f"{query.name or 'aggregate'}: {shown}"] if shown else []
+    return found

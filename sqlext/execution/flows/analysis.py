@@ -1,0 +1,133 @@
+"""A flow's plan with all that Spark's analysis and the options decide about it: found out once, and passed down.
+
+A statement analyses its queries here, before anything is touched. EXPLAIN shows what was found, CREATE makes tables of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext.errors import SchemaError, UnsupportedError
+from sqlext.execution.delta import target
+from sqlext.execution.flows.state_choice import state_of
+from sqlext.execution.state.mergeable import MergeableAggregate, is_by_session
+from sqlext.execution.streaming import queries
+from sqlext.execution.streaming.queries import QueryAnalysis
+from sqlext.plan.flow_options import FlowOptions
+from sqlext.plan.flow_spec import StateBackend
+from sqlext.plan.job_graph import FlowPlan, OutputMode
+from sqlext.quoting import fold
+from sqlext.spark import jvm
+from sqlext.spark.grouping_columns import grouping_columns
+
+
+@dataclass(frozen=True)
+class AnalysedQuery:
+    """A streaming query of a flow.
+
+    Attributes:
+        name: the maintained aggregate's that it keeps; empty: it writes the target.
+        sql: the query for Spark.
+        frame: the query, analysed; not run.
+        key: the output columns that identify a row, by Spark's analysis; none in APPEND mode.
+        aggregate: its aggregate, if a Delta table is to hold its state.
+        rocksdb_because: why Spark's state store holds it instead; None when it does not.
+        durable_because: why its buffer cannot be in memory only; None when it can.
+    """
+
+    name: str
+    sql: str
+    frame: DataFrame
+    key: tuple[str, ...]
+    aggregate: MergeableAggregate | None
+    rocksdb_because: str | None
+    durable_because: str | None
+
+    @property
+    def writes_target(self) -> bool:
+        """Whether its table is the flow's target; else it is a maintained aggregate's."""
+        return not self.name
+
+    @property
+    def state_backend(self) -> StateBackend:
+        """Where the state of its aggregate lives."""
+        return StateBackend.ROCKSDB if self.aggregate is None else StateBackend.DELTA
+
+
+@dataclass(frozen=True)
+class AnalysedFlow:
+    """A flow that can run.
+
+    Attributes:
+        session: the flow's own.
+        options: in force for it.
+        queries: its streaming queries, in the plan's order.
+        output: the query that makes the target's rows, under its own column names.
+    """
+
+    session: SparkSession
+    plan: FlowPlan
+    options: FlowOptions
+    queries: tuple[AnalysedQuery, ...]
+    output: DataFrame
+
+
+def analyse_flow(
+    session: SparkSession, plan: FlowPlan, options: FlowOptions, found: QueryAnalysis, makes_table: bool
+) -> AnalysedFlow:
+    """See whether a flow can run, and how.
+
+    Args:
+        session: the flow's own, in which `found` was analysed.
+        makes_table: whether its target is made of the query; else the columns go into a table that is there.
+
+    Raises:
+        UnsupportedError: Spark or sqlext cannot keep the query up to date.
+        SchemaError: it is not clear which of the columns is the key.
+        OptionError: the state cannot be where it is asked for.
+    """
+    streams = found.streams
+    if not makes_table:
+        _refuse_doubled_keys(plan, found.output)
+        streams = tuple(queries.with_unique_names(frame) for frame in streams)
+    each = zip(plan.queries, streams, strict=True)
+    analysed = tuple(_analysed(query.name, query.sql, frame, plan.output_mode, options) for query, frame in each)
+    queries.check_types(found)
+    return AnalysedFlow(session, plan, options, analysed, found.output)
+
+
+def _analysed(name: str, sql: str, frame: DataFrame, mode: OutputMode, options: FlowOptions) -> AnalysedQuery:
+    if not frame.isStreaming:
+        raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
+    if not is_by_session(frame):  # those Spark cannot run, and sqlext can where partial results can be put together
+        jvm.check_streaming(frame, mode)
+        jvm.check_subqueries(frame)
+    key = grouping_columns(frame) if mode is OutputMode.UPDATE else ()
+    _refuse_key_without_order(frame, key)
+    aggregate, rocksdb_because = state_of(frame, mode, options)
+    return AnalysedQuery(name, sql, frame, key, aggregate, rocksdb_because, queries.durable_because(frame, mode))
+
+
+def _refuse_doubled_keys(plan: FlowPlan, output: DataFrame) -> None:
+    """Columns go into a table that is there by their places, but a key is found by its name."""
+    names = [fold(name) for name in output.columns]
+    doubled = {name for name in names if names.count(name) > 1}
+    found = doubled if plan.key.all_but else doubled & {fold(name) for name in plan.key.columns}
+    if found and plan.output_mode is OutputMode.UPDATE:
+        raise SchemaError(
+            f"Several columns of the query are called `{min(found)}`, so it is not clear which is the key. Give each a name of "
+            "its own: .. AS name."
+        )
+
+
+def _refuse_key_without_order(frame: DataFrame, key: tuple[str, ...]) -> None:
+    """A flush finds the row of a group by its key, and Spark compares no maps, which it groups by all the same."""
+    for name in key:
+        kind = target.ddl_of(frame.schema[name].dataType)
+        if "MAP<" in kind:
+            raise UnsupportedError(
+                f"The key `{name}` of the query is {kind}, and Spark cannot compare maps, so no row of the table could be found "
+                f"by it. Group by array_sort(map_entries({name})) instead."
+            )
