@@ -136,7 +136,7 @@ def clean(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _drop_flows(session: SparkSession) -> None:
     """All flows at once, by taking their home away: dropping each would cost a second and leave the registry longer."""
-    installed = sqlext_session._installations[session.sparkContext.applicationId]
+    installed = sqlext_session.installation_of(session)
     if installed.host is not None:
         home = installed.host.home
         installed.close()

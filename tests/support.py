@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -15,22 +14,6 @@ from pyspark.sql import DataFrame
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.1
-
-
-class HandClock:
-    """A clock that stands still until it is advanced."""
-
-    def __init__(self) -> None:
-        self._seconds = 1_000.0
-
-    def advance(self, seconds: float) -> None:
-        self._seconds += seconds
-
-    def monotonic(self) -> float:
-        return self._seconds
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._seconds)
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:

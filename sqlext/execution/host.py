@@ -58,6 +58,23 @@ class Host:
         if self._lease.has_begun:
             self._lease.end()
 
+    def freeze(self) -> None:
+        """Hang, as far as flows can see: their streams run, but nobody looks at the clock. The sign of life ends too."""
+        self._closing.set()
+        self.flows.freeze()
+        self._closed.set()
+        self._ticker.join()
+
+    def abandon(self, timeout: float) -> None:
+        """Leave flows as a killed process does: nothing is flushed, and the registry says that they run.
+
+        Args:
+            timeout: seconds to wait for each flow's flush in flight.
+        """
+        self.freeze()
+        self.flows.abandon(timeout)
+        self._lease.end()
+
     def _tick_until_closed(self) -> None:
         while not self._closed.wait(TICK_SECONDS):
             if self._spark.sparkContext._jsc is None:  # noqa: SLF001  # Spark was stopped under us; there is no public way to ask

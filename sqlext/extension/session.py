@@ -17,6 +17,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from sqlext.clock import Clock, SystemClock
 from sqlext.commands import job_statements
 from sqlext.commands.commands import Commands
 from sqlext.commands.option_levels import resolve_levels, session_levels
@@ -53,13 +54,20 @@ _DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
 _EXECUTOR_CLASS_PATH = "spark.executor.extraClassPath"
 
 
-class _Installation:
-    """What sqlext put into one Spark application."""
+class Installation:
+    """What sqlext put into one Spark application.
+
+    Attributes:
+        session: with sqlext in it.
+        host: of its flows; None: none was needed yet.
+        clock: that the host is made with.
+    """
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
         self.lock = threading.Lock()
         self.host: Host | None = None
+        self.clock: Clock = SystemClock()
         self.commands = Commands(self.get_host, rules_in_force)
 
     def get_host(self) -> Host:
@@ -67,7 +75,7 @@ class _Installation:
         with self.lock:
             if self.host is None:
                 close_home(HadoopPath(self.session, home_of(self.session)))
-                self.host = Host(self.session, home_of(self.session))
+                self.host = Host(self.session, home_of(self.session), self.clock)
             return self.host
 
     def add_function(self, function: PythonFunction) -> None:
@@ -84,7 +92,7 @@ class _Installation:
             host.close()
 
 
-_installations: dict[str, _Installation] = {}  # by application id: one Python process has at most one that runs
+_installations: dict[str, Installation] = {}  # by application id: one Python process has at most one that runs
 
 
 def configure(builder: Any, progress: Callable[[str], None] | None = None) -> Any:
@@ -156,14 +164,14 @@ def enable(spark: SparkSession) -> SparkSession:
     _check_conf(spark)
     extensions = spark._jsparkSession.extensions()
     _check_delta(spark, extensions)
-    holder: list[_Installation] = []
+    holder: list[Installation] = []
     parser.install(context, extensions, lambda *statement: holder[0].commands.answer(*statement))
     session = clone_session(spark)
     session.conf.set(_CATALOG_KEY, _DELTA_CATALOG)
     session._jvm.SparkSession.setDefaultSession(session._jsparkSession)  # type: ignore[union-attr]
     session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # type: ignore[union-attr]
     SparkSession._instantiatedSession = session
-    installed = _Installation(session)
+    installed = Installation(session)
     holder.append(installed)
     _installations[context.applicationId] = installed
     parser.inject_aggregate_set(session)
@@ -193,8 +201,8 @@ def disable(spark: SparkSession) -> None:
         installed.close()
 
 
-def host_of(spark: SparkSession) -> Host:
-    """The host of an application's flows.
+def installation_of(spark: SparkSession) -> Installation:
+    """Return what sqlext put into an application.
 
     Raises:
         SetupError: sqlext is not enabled in it.
@@ -202,7 +210,16 @@ def host_of(spark: SparkSession) -> Host:
     installed = _installations.get(spark.sparkContext.applicationId)
     if installed is None:
         raise SetupError("sqlext is not enabled in this session. Call sqlext.enable(spark) first.")
-    return installed.get_host()
+    return installed
+
+
+def host_of(spark: SparkSession) -> Host:
+    """Return the host of an application's flows.
+
+    Raises:
+        SetupError: sqlext is not enabled in it.
+    """
+    return installation_of(spark).get_host()
 
 
 def home_of(spark: SparkSession) -> str:

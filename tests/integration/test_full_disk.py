@@ -36,7 +36,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def home(small_disk: Path, spark: SparkSession) -> Iterator[Path]:
     """The application's home, on the small disk while the test runs."""
-    installed = sqlext_session._installations[spark.sparkContext.applicationId]
+    installed = sqlext_session.installation_of(spark)
     installed.close()
     spark.conf.set(HOME_KEY, str(small_disk / "home"))
     yield small_disk / "home"

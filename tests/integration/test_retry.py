@@ -18,8 +18,9 @@ from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.plan.flow_spec import FlowSpec
+from sqlext.testing import HandClock
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop
-from tests.support import HandClock, eventually
+from tests.support import eventually
 
 
 def by_hand(sql: Workshop) -> HandClock:

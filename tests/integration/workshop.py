@@ -9,10 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
-from sqlext.execution.flows.flow import Flow
-from sqlext.execution.host import Host
-from sqlext.extension import session as sqlext_session
+from sqlext.extension.session import Installation
 from sqlext.quoting import quote_parts
+from sqlext.testing import FlowProcess
 from tests.support import commits, rows
 
 DEADLINE = 180.0
@@ -20,27 +19,19 @@ COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM {} GROUP BY k"
 BUFFERED = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')"
 
 
-class Workshop:
+class Workshop(FlowProcess):
     """The statements and looks inside that the tests are made of."""
 
     def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
         self.spark = spark
 
     def __call__(self, sql: str) -> list[Any]:
         return self.spark.sql(sql).collect()
 
     @property
-    def installed(self) -> Any:
-        return sqlext_session._installations[self.spark.sparkContext.applicationId]
-
-    @property
-    def host(self) -> Host:
-        return sqlext_session.host_of(self.spark)
-
-    def flow(self, name: str) -> Flow:
-        """The flow of this process; `name` is without its schema, unless several have it."""
-        end = name.split(".")
-        return next(flow for flow in self.host.flows.all.values() if list(flow.spec.qualified_name[-len(end) :]) == end)
+    def installed(self) -> Installation:
+        return self._installed
 
     def shown(self, name: str) -> Any:
         """The flow's row in SHOW FLOWS."""
@@ -63,37 +54,6 @@ class Workshop:
 
     def equals_batch(self, table: str = "t", source: str = "ev") -> bool:
         return self.batch(f"SELECT k, n, total FROM {table}") == self.batch(COUNTS.format(source))
-
-    # What happens to a process.
-
-    def freeze(self) -> Host:
-        """The process hangs: its streams run, but nobody looks at the clock, so nothing is flushed for being due or idle."""
-        host = self.host
-        host._closing.set()
-        host.flows._supervisor.close()
-        host._closed.set()
-        host._ticker.join()
-        return host
-
-    def take_in(self, name: str) -> None:
-        """Let a flow take what has arrived into its buffer."""
-        for intake in self.flow(name)._intakes:
-            assert intake.query is not None
-            intake.query.processAllAvailable()
-
-    def crash(self) -> None:
-        """What a killed process leaves behind: buffers are not flushed, and the registry says that its flows run."""
-        host = self.freeze()
-        for flow in host.flows.all.values():
-            flow._stopping = True
-            flow._stop_queries()
-            flow._backlog.close()
-            flow._flusher.close(DEADLINE)
-        host._lease.end()
-        self.installed.host = None
-
-    def resume(self) -> list[str]:
-        return self.host.flows.resume()
 
 
 def local(uri: str) -> Path:

@@ -31,7 +31,7 @@ class SltSession:
         self.execute(f"WAIT FLOW {flow} TIMEOUT 4 minutes")
 
     def restart(self) -> None:
-        installed = sqlext_session._installations[self._spark.sparkContext.applicationId]
+        installed = sqlext_session.installation_of(self._spark)
         installed.close()
         installed.get_host().flows.resume()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlext.clock import Deadline
-from tests.support import HandClock
+from sqlext.testing import HandClock
 
 
 def test_a_deadline_tells_what_is_left_until_it_has_passed() -> None:

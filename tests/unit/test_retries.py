@@ -20,7 +20,7 @@ from sqlext.errors import (
 from sqlext.execution.flows import faults, succession
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowState, find, fold
 from sqlext.execution.flows.retries import MOST_PAUSE, Retries
-from tests.support import HandClock
+from sqlext.testing import HandClock
 from tests.unit.test_spec_registry import SPEC
 
 

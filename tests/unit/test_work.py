@@ -10,7 +10,7 @@ import pytest
 from sqlext.errors import WaitTimeoutError
 from sqlext.execution.flows import work
 from sqlext.execution.flows.work import Work
-from tests.support import HandClock
+from sqlext.testing import HandClock
 
 Look = tuple[int, int, int]
 

@@ -1,8 +1,9 @@
-"""One flow in this process: its streaming queries, and the flushes that bring what they buffer into tables.
+"""One flow in this process: its life, from its start over prerequisites and queries to its end or failure.
 
-Several threads meet here. Statements call `start`, `stop`, `flush` and `wait`; Spark's stream threads call `_taken` and
-`_append`; the flush thread calls the writer; the thread of the last prerequisite calls `_start_queries`. The host's ticker
-calls `tick`. One lock guards what they share.
+What comes in is `intakes`, when it is flushed `flush_schedule`, what a flush writes `table_writer`. Several threads meet here:
+statements call `start`, `stop`, `flush` and `wait`; Spark's stream threads the `batch_` methods and `append`; the flush thread
+calls the writer; the thread of the last prerequisite calls `_start_queries`; the host's ticker calls `tick`. One lock guards
+phase, error and options.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from math import inf
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.clock import Clock, Deadline
 from sqlext.errors import FlowError, WaitTimeoutError
@@ -27,7 +28,9 @@ from sqlext.execution.delta import target
 from sqlext.execution.flows.backlog_controller import BacklogController
 from sqlext.execution.flows.faults import message_of
 from sqlext.execution.flows.flush import Flusher, FlushPolicy, FlushReason
-from sqlext.execution.flows.intake import Intake
+from sqlext.execution.flows.flush_schedule import FlushSchedule
+from sqlext.execution.flows.intake import Intake, IntakeSettings
+from sqlext.execution.flows.intakes import Intakes
 from sqlext.execution.flows.interval_trigger import IntervalTrigger, other_pace
 from sqlext.execution.flows.meter import FlowMeter
 from sqlext.execution.flows.prerequisites import Prerequisites
@@ -88,11 +91,10 @@ class Flow:
         self._phase = FlowPhase.STARTING
         self._error: BaseException | None = None
         self._stopping = False
-        self._quiet_since: float | None = None
         self._progress_read = float("-inf")
-        self._policy = self._policy_of(options)
-        backends = [stream.state_backend for stream in spec.streams]
-        self._takes_intervals = self._is_memory_only and not other_pace(backends, options)
+        self._takes_intervals = self._is_memory_only and not other_pace([s.state_backend for s in spec.streams], options)
+        self._intakes = Intakes(Intake(stream, self._settings_of(stream), session, clock, self) for stream in spec.streams)
+        self.work = Work(spec.name, session.sparkContext, lambda: [spec.id, *self._intakes.job_groups()], clock)
         self._backlog = BacklogController(
             spec.name,
             options.flow[CHECKPOINT_INTERVAL],
@@ -103,50 +105,43 @@ class Flow:
             self._phase_changed,
             self._fail,
         )
-        self._intakes = tuple(self._intake(stream) for stream in spec.streams)
-        self._interval_trigger = (
-            IntervalTrigger(self._intakes, lambda: self._backlog.status.unread, clock) if self._takes_intervals else None
-        )
         self._writer = TableWriter(
             spec, epoch, home, jvm.clone_session(session), self._intakes, clock, self._fence.check, self._meter.note_flush
         )
         self._flusher = Flusher(spec.name, self._writer.flush, self._fail, lambda: self._writer.compact(lambda: self._stopping))
+        self._schedule = FlushSchedule(
+            self._policy_of(options),
+            self._intakes,
+            self._flusher,
+            IntervalTrigger(self._intakes, lambda: self._backlog.status.unread, clock) if self._takes_intervals else None,
+            lambda: self._is_sink_backlog,
+            lambda: self._meter.last_flush_seconds,
+            self.work,
+            clock,
+        )
         specs, tag, check = spec.prerequisites, f"sqlext-stages-{spec.id}", self._fence.check
         self._prerequisites = Prerequisites(spec.name, tag, specs, home, session, check, self._start_queries, self._fail)
         self._settled = threading.Event()  # the queries run, or never will
-        self.work = Work(spec.name, session.sparkContext, self._job_groups, clock)
 
     def _policy_of(self, options: FlowOptions) -> FlushPolicy:
         return FlushPolicy(None if self.spec.not_idempotent_because else options.flow[FLUSH_MAX_INTERVAL])
 
     @property
     def _is_memory_only(self) -> bool:
-        return self._policy.max_interval is not None and self.options.flow[FLUSH_MEMORY_BUFFER_ONLY]
+        return self._policy_of(self.options).max_interval is not None and self.options.flow[FLUSH_MEMORY_BUFFER_ONLY]
 
-    @property
-    def _is_flushed_first(self) -> bool:
-        """Whether each micro-batch is in the table before Spark commits it."""
-        return self._policy.max_interval is None or self._takes_intervals
-
-    def _intake(self, stream: StreamSpec) -> Intake:
+    def _settings_of(self, stream: StreamSpec) -> IntakeSettings:
+        is_flushed_first = self._takes_intervals or self._policy_of(self.options).max_interval is None
         fits = self._is_memory_only and not stream.durable_because
-        entries = inf if self._is_flushed_first else self.options.flow[CACHE_MAX_ENTRIES] if fits else None
-        name = f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}"
-        return Intake(
-            name,
-            stream,
-            next((each for each in self.spec.hybrids if each.name in stream.sql), None),
-            target.home_of(self._home, stream.relation),
-            self.session,
-            entries,
-            self.epoch,
-            self._takes_intervals,
-            self._clock,
-            self._batch_begins,
-            self._taken,
-            lambda rows, batch: self._writer.append(rows, batch),
-            self._batch_ended,
-            self.spec.owns_target,
+        return IntakeSettings(
+            flow=self.spec.name,
+            name=f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}",
+            hybrid=next((each for each in self.spec.hybrids if each.name in stream.sql), None),
+            home=target.home_of(self._home, stream.relation),
+            epoch=self.epoch,
+            max_entries=inf if is_flushed_first else self.options.flow[CACHE_MAX_ENTRIES] if fits else None,
+            takes_all=self._takes_intervals,
+            is_own=self.spec.owns_target,
         )
 
     # What statements call.
@@ -166,7 +161,7 @@ class Flow:
                 return
         except BaseException:
             self._stopping = True
-            self._stop_queries()
+            self._intakes.stop()
             self._backlog.close()
             self._flusher.close(STALLED_AFTER)
             raise
@@ -176,16 +171,12 @@ class Flow:
 
     def _start_queries(self) -> None:
         self._prerequisites.show(self._writer.session)
-        for intake in self._intakes:
-            intake.open(self._writer.committed(intake.stream))
+        self._intakes.open(self._writer.committed)
         self._recover()
-        for intake in self._intakes:
-            intake.rewind(self.work)
+        self._intakes.rewind(self.work)
         self._backlog.open(self._intakes)
-        for intake in self._intakes:
-            intake.start(self._backlog.pace)
-        if self._interval_trigger is not None:
-            self._interval_trigger.hold()
+        self._intakes.start(self._backlog.pace)
+        self._schedule.start()
         self._backlog.watch()
         with self._lock:
             if self._phase in (FlowPhase.STARTING, FlowPhase.PREREQUISITES):
@@ -209,19 +200,18 @@ class Flow:
         with self.work.interrupted_after(STOP_PATIENCE, canceled):
             have_ended = self._prerequisites.stop(STALLED_AFTER)
             self._backlog.close()
-            self._stop_queries()
-            if self._phase is FlowPhase.RUNNING and self._has_buffered() and not self.work.is_interrupted:
+            self._intakes.stop()
+            if self._phase is FlowPhase.RUNNING and self._intakes.has_buffered and not self.work.is_interrupted:
                 self._flusher.wait(self._flusher.ask(FlushReason.STOP), STOP_PATIENCE + STALLED_AFTER)
             have_ended = self._flusher.close(STOP_PATIENCE + STALLED_AFTER) and have_ended
         if self._phase is FlowPhase.RUNNING and not self.work.is_interrupted:
-            for intake in self._intakes:
-                intake.note_all_flushed()
+            self._intakes.note_all_flushed()
         if self.is_running:
             self._set_phase(FlowPhase.STOPPED)
         self._settled.set()
-        for intake in self._intakes if have_ended else ():
-            intake.release()
-        if not have_ended:
+        if have_ended:
+            self._intakes.release()
+        else:
             raise WaitTimeoutError(f"What flow `{self.spec.name}` did last still runs, although it was interrupted.")
         if was_running:
             self._raise_if_failed()
@@ -231,7 +221,28 @@ class Flow:
         """End at once what it does; what is not in the table then comes with the next start."""
         self._stopping = True
         self.work.interrupt()
-        self._stop_queries()
+        self._intakes.stop()
+
+    def abandon(self, timeout: float) -> None:
+        """End its threads as a killed process would: nothing more is flushed, and nothing recorded.
+
+        Args:
+            timeout: seconds to wait for the flush in flight.
+        """
+        self._stopping = True
+        self._intakes.stop()
+        self._backlog.close()
+        self._flusher.close(timeout)
+
+    def take_in(self) -> None:
+        """Return when what has arrived is in the buffers, or flushed; no flush is asked for.
+
+        Raises:
+            StreamingQueryException: a query has failed.
+        """
+        for intake in self._intakes:
+            if intake.query is not None:
+                intake.query.processAllAvailable()
 
     def forgive(self) -> None:
         """STOP FLOW of a flow that has failed: its error has been seen."""
@@ -247,17 +258,14 @@ class Flow:
             WaitTimeoutError: it does not get on.
             StatementCanceledError: the client does not wait any more; the flush goes on.
         """
-        if self._interval_trigger is None or self._phase is not FlowPhase.RUNNING:
+        if self._phase is FlowPhase.RUNNING and self._schedule.take_what_arrived(self._may_wait):
+            self._raise_if_failed()
+        else:
             self._flush_buffered()
-            return
-        self._interval_trigger.take_what_arrived(self._may_wait)
-        self._raise_if_failed()
 
     def _flush_buffered(self) -> None:
-        if self._has_buffered():
-            ticket = self._flusher.ask(FlushReason.COMMAND)
-            check = partial(cancellation.raise_if_canceled, self.session)
-            self.work.wait(partial(self._flusher.wait, ticket), "A flush", check)
+        if self._intakes.has_buffered:
+            self._schedule.flush(FlushReason.COMMAND, partial(cancellation.raise_if_canceled, self.session))
         self._raise_if_failed()
 
     def _may_wait(self) -> bool:
@@ -279,8 +287,7 @@ class Flow:
         )
         if not cancellation.wait_for(self.session, self._settled.wait, timeout.total_seconds()):
             raise late
-        trigger = self._interval_trigger if self._phase is FlowPhase.RUNNING else None
-        with nullcontext() if trigger is None else trigger.freely():
+        with self._schedule.freely() if self._phase is FlowPhase.RUNNING else nullcontext():
             for intake in self._intakes if self._phase is FlowPhase.RUNNING else ():
                 if not has_taken_all(self.session, intake.process_all(f"sqlext-wait-{self.spec.name}"), deadline):
                     raise late
@@ -301,7 +308,7 @@ class Flow:
         if turns_buffering or any(option not in (FLUSH_MAX_INTERVAL, CACHE_MAX_ENTRIES) for option in changed):
             return False
         with self._lock:
-            self.spec, self.options, self._policy = spec, options, self._policy_of(options)
+            self.spec, self.options, self._schedule.policy = spec, options, self._policy_of(options)
         for intake in self._intakes:
             if intake.buffer.can_lose_rows:
                 intake.buffer.max_entries = now[CACHE_MAX_ENTRIES]
@@ -331,24 +338,15 @@ class Flow:
         """Look at the queries, and ask for a flush when one is due."""
         if self._phase is not FlowPhase.RUNNING or self._stopping:
             return
-        for intake in self._intakes:
-            if intake.has_failed:
-                if not self._stopping:  # STOP FLOW may have come since the look above, and ended it
-                    self._fail(explained(self.session, self.spec, intake.failure))
-                return
+        if (failed := self._intakes.failed) is not None:
+            if not self._stopping:  # STOP FLOW may have come since the look above, and ended it
+                self._fail(explained(self.session, self.spec, failed.failure))
+            return
         now = self._clock.monotonic()
         if now - self._progress_read >= _PROGRESS_SECONDS:
             self._progress_read = now
-            for intake in self._intakes:
-                intake.read_progress()
-        if self._interval_trigger is not None:
-            self._interval_trigger.tick(self._policy)
-            return
-        is_quiet = all(intake.is_quiet for intake in self._intakes)
-        self._quiet_since = (self._quiet_since or now) if is_quiet else None
-        reason = self._due(now, self._oldest_arrival(), self._quiet_since)
-        if reason is not None and not self._flusher.is_busy:
-            self._flusher.ask(reason)
+            self._intakes.read_progress()
+        self._schedule.tick()
 
     def new_switches(self) -> tuple[Switch, ...]:
         """Changes of phase since the last call."""
@@ -356,36 +354,30 @@ class Flow:
 
     # Spark's stream threads.
 
-    def _batch_begins(self) -> None:
+    def batch_begins(self) -> None:
+        """Raise when another driver has the flow."""
         self._fence.check()
-        if self._interval_trigger is not None:
-            self._interval_trigger.batch_began()
+        self._schedule.batch_begins()
 
-    def _taken(self, intake: Intake) -> None:
-        """A micro-batch is in a buffer: flush, when one is due; hold the stream back while the flush before it still runs."""
-        if intake.rewinding_to is not None:
-            self._wait_for_flush(self._flusher.ask(FlushReason.RECOVERY))
-        elif self._is_flushed_first:
-            trigger = self._interval_trigger
-            self._wait_for_flush(self._flusher.ask(FlushReason.MICRO_BATCH if trigger is None else trigger.reason))
-        else:
-            reason = self._due(self._clock.monotonic(), self._oldest_arrival(is_waiting=True), None)
-            if intake.buffer.is_full:
-                reason = FlushReason.CACHE_FULL
-            if reason is not None and self._flusher.is_busy:
-                self._wait_for_flush(self._flusher.ask(reason))
-            elif reason is FlushReason.CACHE_FULL:
-                self._flusher.ask(reason)
+    def append(self, rows: DataFrame, batch: int) -> None:
+        """Append a micro-batch to the target."""
+        self._writer.append(rows, batch)
 
-    def _batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
+    def batch_buffered(self, intake: Intake) -> None:
+        """Flush, when a flush is due."""
+        self._schedule.batch_buffered(intake)
+
+    def batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
+        """Note how long a micro-batch took."""
         self._backlog.batch_ended(intake, batch, seconds)
-        if self._interval_trigger is not None:
-            self._interval_trigger.batch_ended(seconds)
+        self._schedule.batch_ended(seconds)
+
+    # Shared.
 
     def _phase_changed(self, phase: Phase) -> None:
-        """The rows of a backlog wait for its end (FLIP-309); also called on the pace thread."""
-        if phase is Phase.LIVE and self._policy.max_interval is not None and self._has_buffered():
-            self._flusher.ask(FlushReason.BACKLOG_END)
+        """Called on the pace thread, and on Spark's stream threads."""
+        if phase is Phase.LIVE:
+            self._schedule.backlog_ended()
 
     def _report_of(self, alias: str) -> BacklogReport | None:
         return next((found for each in self.spec.sources if each.alias == alias and (found := backlog_report(each.name))), None)
@@ -396,34 +388,12 @@ class Flow:
         status = self._backlog.status
         return status.phase is Phase.BACKLOG and is_backlog(self.spec.operators, status.streams)[-1]
 
-    def _wait_for_flush(self, ticket: int) -> None:
-        self.work.wait(partial(self._flusher.wait, ticket), "A flush")
-        if self._flusher.error is not None:
-            raise self._flusher.error
-
-    # Shared.
-
-    def _job_groups(self) -> list[str]:
-        """Those of the flushes' jobs, and of the micro-batches'."""
-        queries = [query for intake in self._intakes if (query := intake.query) is not None]
-        return [self.spec.id, *(str(query.runId) for query in queries)]
-
     def _recover(self) -> None:
         """Flush what is buffered and not committed; evaluate the query above if a crash came before it."""
-        if self._has_buffered():
+        if self._intakes.has_buffered:
             logger.info("flow %s: flushing micro-batches left by an earlier driver", self.spec.name)
-            self._wait_for_flush(self._flusher.ask(FlushReason.RECOVERY))
+            self._schedule.flush_first(FlushReason.RECOVERY)
         self._writer.recover()
-
-    def _due(self, now: float, oldest_arrival: float | None, quiet_since: float | None) -> FlushReason | None:
-        return self._policy.due(now, oldest_arrival, quiet_since, self._is_sink_backlog, self._meter.last_flush_seconds)
-
-    def _oldest_arrival(self, is_waiting: bool = False) -> float | None:
-        arrivals = (intake.buffer.oldest_arrival(is_waiting) for intake in self._intakes)
-        return min((arrival for arrival in arrivals if arrival is not None), default=None)
-
-    def _has_buffered(self) -> bool:
-        return any(intake.buffer.has_any for intake in self._intakes)
 
     def _fail(self, error: BaseException) -> None:
         """The flow has failed: note the cause, and stop what still runs. Called on the flush thread or the ticker."""
@@ -435,13 +405,7 @@ class Flow:
             self._stopping = True
         self._settled.set()
         logger.error("flow %s: %s: %s", self.spec.name, self._phase.lower(), message_of(error))
-        threading.Thread(target=self._stop_queries, name=f"sqlext-end-{self.spec.name}", daemon=True).start()
-
-    def _stop_queries(self) -> None:
-        for intake in self._intakes:
-            intake.stopping = True
-        for intake in self._intakes:
-            intake.stop_query()
+        threading.Thread(target=self._intakes.stop, name=f"sqlext-end-{self.spec.name}", daemon=True).start()
 
     def _raise_if_failed(self) -> None:
         if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED):

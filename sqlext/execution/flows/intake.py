@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,6 +30,7 @@ from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.hybrid import RunningHybrid
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.execution.streaming.running_query import RunningQuery, StopAtBoundary
+from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import StateBackend, StreamSpec
 from sqlext.plan.job_graph import HybridSource, OutputMode
 from sqlext.spark import jvm
@@ -54,58 +54,72 @@ class IntakeProgress:
     watermark: str | None = None
 
 
+@dataclass(frozen=True)
+class IntakeSettings:
+    """How a streaming query of a flow runs.
+
+    Attributes:
+        flow: the flow's name.
+        name: of the query, for Spark's UI and logs.
+        hybrid: the hybrid source that it reads, if it does.
+        home: where checkpoint and buffer lie.
+        epoch: of the driver.
+        max_entries: how many groups memory may buffer; None: the buffer is durable; infinite: each micro-batch is in the table
+            before Spark commits it.
+        takes_all: whether a micro-batch takes all there is, whatever limits the sources have.
+        is_own: whether the flow has made its target.
+    """
+
+    flow: str
+    name: str
+    hybrid: HybridSource | None
+    home: HadoopPath
+    epoch: int
+    max_entries: float | None
+    takes_all: bool
+    is_own: bool
+
+
+class BatchListener(Protocol):
+    """What a flow does about the micro-batches of its queries; called on Spark's stream threads."""
+
+    def batch_begins(self) -> None:
+        """Raise when another driver has the flow."""
+
+    def append(self, rows: DataFrame, batch: int) -> None:
+        """Append a micro-batch of an APPEND query, which is not in the target yet."""
+
+    def batch_buffered(self, intake: Intake) -> None:
+        """A micro-batch is in the buffer."""
+
+    def batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
+        """A micro-batch has ended, after so many seconds."""
+
+
 class Intake:
     """See the module's docstring.
 
     Args:
-        name: of the query, for Spark's UI and logs.
         stream: what it runs.
-        hybrid: the hybrid source that it reads, if it does.
-        home: where checkpoint and buffer lie.
         session: the flow's own.
-        max_entries: how many groups memory may buffer; None: the buffer is durable; infinite: each micro-batch is in the table
-            before Spark commits it.
-        epoch: of the driver.
-        takes_all: a micro-batch takes all there is, whatever limits the sources have.
         clock: measures arrivals.
-        check: called on the stream thread before each micro-batch; raises when another driver has the flow.
-        taken: called on the stream thread when a micro-batch is in the buffer.
-        append: called on the stream thread with a micro-batch of an APPEND query that is not in the target yet.
-        ended: called on the stream thread at the end of each micro-batch, with its number and how many seconds it took.
-        is_own: whether the flow has made its target.
+        listener: the flow.
     """
 
     def __init__(
-        self,
-        name: str,
-        stream: StreamSpec,
-        hybrid: HybridSource | None,
-        home: HadoopPath,
-        session: SparkSession,
-        max_entries: float | None,
-        epoch: int,
-        takes_all: bool,
-        clock: Clock,
-        check: Callable[[], None],
-        taken: Callable[[Intake], None],
-        append: Callable[[DataFrame, int], None],
-        ended: Callable[[Intake, int, float], None],
-        is_own: bool,
+        self, stream: StreamSpec, settings: IntakeSettings, session: SparkSession, clock: Clock, listener: BatchListener
     ) -> None:
-        self.name = name
+        self.name = settings.name
         self.stream = stream
         self.session = session
-        self._takes_all = takes_all
+        self._settings = settings
         self._clock = clock
-        self._check = check
-        self._taken = taken
-        self._append = append
-        self._ended = ended
-        self._is_own = is_own
+        self._listener = listener
+        hybrid, home = settings.hybrid, settings.home
         self.checkpoint = Checkpoint(home)
         self.hybrid = None if hybrid is None else RunningHybrid(session, hybrid, self.checkpoint, home)
         self.aggregate: MergeableAggregate | None = None  # whose state a Delta table holds
-        self.buffer = IntakeBuffer(name, home.child("buffer"), max_entries, clock, epoch)
+        self.buffer = IntakeBuffer(self.name, home.child("buffer"), settings.max_entries, clock, settings.epoch)
         self._lock = threading.Lock()
         self._progress = IntakeProgress()
         self._last_batch_seen = _NEVER
@@ -149,6 +163,7 @@ class Intake:
         """
         self.rewinding_to = self.checkpoint.rewind(self.committed)
         if self.rewinding_to is not None:
+            announce(Moment.REWIND_BEGUN, self._settings.flow)
             logger.info("flow %s: running micro-batch %d again for all groups", self.name, self.rewinding_to)
             self._start(OutputMode.COMPLETE, Pace(Phase.LIVE))
             work.wait(partial(self._has_rewound, self.rewinding_to), "Getting back the groups")
@@ -169,7 +184,7 @@ class Intake:
         if self.hybrid is not None:
             self.hybrid.show()
         frame = queries.with_unique_names(self.session.sql(self.stream.sql))
-        check_columns(frame, self.stream, self._is_own or not self.stream.writes_target)
+        check_columns(frame, self.stream, self._settings.is_own or not self.stream.writes_target)
         if self.stream.state_backend is StateBackend.DELTA:
             self.aggregate = MergeableAggregate(frame)
             if self.aggregate.fingerprint != self.stream.state_fingerprint:
@@ -183,7 +198,9 @@ class Intake:
         if self.hybrid is not None:
             frame = self.hybrid.named(frame)
         is_history = self.hybrid is not None and not self.hybrid.is_last
-        self._running = RunningQuery(self.name, frame, self.checkpoint.location, self._on_batch, is_history, self._takes_all)
+        self._running = RunningQuery(
+            self.name, frame, self.checkpoint.location, self._on_batch, is_history, self._settings.takes_all
+        )
         return frame
 
     def start(self, pace: Pace) -> None:
@@ -238,18 +255,20 @@ class Intake:
             raise StopAtBoundary
         started = self._clock.monotonic()
         try:
-            self._check()
+            self._listener.batch_begins()
+            announce(Moment.BATCH_BEGUN, self._settings.flow)
             rows = self._rows(frame)
             if batch <= self.committed:
                 # It is in the table already, and Spark repeats it after a crash: only Spark's state must come along.
                 if self.aggregate is None:
                     rows.write.format("noop").mode("overwrite").save()
             elif self.stream.output_mode is OutputMode.APPEND:
-                self._append(rows, batch)
+                self._listener.append(rows, batch)
                 self.committed = batch
             elif self.buffer.write(rows, batch):
-                self._taken(self)
-            self._ended(self, batch, self._clock.monotonic() - started)
+                announce(Moment.BATCH_BUFFERED, self._settings.flow)
+                self._listener.batch_buffered(self)
+            self._listener.batch_ended(self, batch, self._clock.monotonic() - started)
         except Exception as error:
             if not self.stopping:
                 self.error = self.error or error  # Spark would only pass on a Python traceback as text

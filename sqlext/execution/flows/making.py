@@ -18,6 +18,7 @@ from sqlext.execution.flows.creation import FlowRequest, check_free, existing, r
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.preparation import prepare, try_table
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
+from sqlext.moments import Moment, announce
 from sqlext.options import STATE_BACKEND
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
@@ -104,6 +105,7 @@ class FlowMaker:
         try:
             self._flows.end(flow)
             spec = with_table(reserved, request, destination, home)
+            announce(Moment.TABLE_MADE, spec.name)
             self._flows.run(spec, session, request.flow.options)
             if canceled is not None and canceled.is_set():
                 raise StatementCanceledError("The statement was canceled.")

@@ -100,6 +100,15 @@ class FlowManager:
                     logger.error("flow %s did not stop cleanly: %s", flow.spec.name, jvm.reason_of(error))
             # they stay in sight: `local_views` tells what the last flushes did
 
+    def freeze(self) -> None:
+        """Look at no flow any more; their streams go on."""
+        self._supervisor.close()
+
+    def abandon(self, timeout: float) -> None:
+        """End the flows' threads as a killed process would; see `Host.abandon`."""
+        for flow in self._flows.values():
+            flow.abandon(timeout)
+
     # What statements do.
 
     def create(self, request: FlowRequest, canceled: threading.Event | None = None) -> str:

@@ -25,6 +25,7 @@ from sqlext.execution.state.delta_state import DeltaState, reach_in_table, state
 from sqlext.execution.state.intake_buffer import FlushInput
 from sqlext.execution.state.session_state import SessionState
 from sqlext.execution.streaming import queries
+from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.quoting import quote_parts
 from sqlext.spark import jvm
@@ -108,23 +109,34 @@ class TableWriter:
         self._note(FlushReason.MICRO_BATCH, count, 1, started)
 
     def flush(self, reason: FlushReason) -> None:
-        """Bring all that is buffered into the tables."""
-        found = [(intake, intake.buffer.take()) for intake in self._intakes]
+        """Bring all that is buffered into the tables.
+
+        1. The buffers are closed: what arrives from now on waits for the next flush.
+        2. This driver makes sure that it still has the flow, and that the target is the flow's.
+        3. Each query's rows are merged into its table, as the transaction of their last micro-batch. After a crash here the
+           tables that have them skip them: the buffers are flushed again by the next start.
+        4. The query above, if there is one, replaces the target's rows, as the transaction of all queries' micro-batches. After
+           a crash before it, `recover` evaluates it.
+        5. The buffers drop what was flushed. After a crash before that they are flushed again, into tables that have it.
+        """
+        found = [(intake, intake.buffer.take()) for intake in self._intakes]  # 1
         full = [(intake, taken) for intake, taken in found if taken.batches]
         if not full:
             return
-        self._check()
+        announce(Moment.FLUSH_BEGUN, self._spec.name)
+        self._check()  # 2
         target.check_identity(self.session, self._spec)
         started = self._clock.monotonic()
         arrival = self._clock.now() - timedelta(seconds=started - min(taken.arrived for _, taken in full))
         before = self._version()
-        for intake, taken in full:
+        for intake, taken in full:  # 3
             self._merge(intake, taken, reason, arrival)
         batches = [batch for _, taken in full for batch in taken.batches]
         rows = _rows_of(batches)
-        if self._spec.above:
+        if self._spec.above:  # 4
             self._replace(before, rows, reason, arrival)
-        for intake, taken in full:
+        announce(Moment.FLUSH_COMMITTED, self._spec.name)
+        for intake, taken in full:  # 5
             intake.buffer.flushed(taken.batches)
         self._note(reason, max(rows, 0), sum(batch.last - batch.first + 1 for batch in batches), started)
 

@@ -26,6 +26,7 @@ from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, KnownFiles, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
 from sqlext.plan.job_graph import OutputMode
 from sqlext.quoting import quote
@@ -183,6 +184,12 @@ class DeltaState:
         """Bring partial results into the state, and give the groups that they change, as rows of the query's table, into which
         they are to be merged at once.
 
+        1. What is stored is read, unless somebody else has changed it.
+        2. The state gets what becomes of the groups, if it has a table of its own. After a crash here the table is behind it:
+           the next flush shows their results once more, and adds nothing, since the state knows their micro-batch.
+        3. The caller merges their results into the query's table.
+        4. If that is the state, nobody else may have changed it meanwhile.
+
         Args:
             partials: of micro-batches, with `BATCH_COLUMN`.
             batches: those of the flush.
@@ -199,6 +206,7 @@ class DeltaState:
         opened = self._open(aggregate, info) if not self.is_table_of_stream and len(fresh) == len(batches) else None
         if opened is not None:
             with self._stored(aggregate, *opened, every, reach, info) as changed:
+                announce(Moment.STATE_COMMITTED, self._spec.name)
                 yield Advance(self._results(aggregate, changed))
             return
         new = every if len(fresh) == len(batches) else partials(fresh) if fresh else every.limit(0)
@@ -212,6 +220,7 @@ class DeltaState:
                     if fresh and not self.is_table_of_stream:
                         self._store(aggregate, changed, reach, replace(info, read_version=version))
                         self._refuse_changes_since(version)
+                        announce(Moment.STATE_COMMITTED, self._spec.name)
                     yield Advance(self._results(aggregate, changed), read_version=version if self.is_table_of_stream else None)
         if self.is_table_of_stream:
             self._refuse_changes_since(version)

@@ -36,6 +36,7 @@ from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitId
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.delta_state import Advance, DeltaState, Partials, _held
 from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import Column, StreamSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX, QUALIFIES, OutputMode
 from sqlext.quoting import quote
@@ -106,6 +107,7 @@ class SessionState(DeltaState):
             are = self._results(aggregate, _sessions(aggregate, flush.after))
             were = self._results(aggregate, _sessions(aggregate, flush.before))
             yield Advance(_with_gone(are, were, self._stream.key))
+            announce(Moment.STATE_COMMITTED, self._spec.name)
             if fresh:
                 self._write(aggregate, flush, reach, info, version)
 

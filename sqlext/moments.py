@@ -1,0 +1,52 @@
+"""Moments in the life of a flow that a test may wait for: the code announces them, and in production nobody listens.
+
+A crash at each of them is what `ARCHITECTURE.md`'s crash table describes. `sqlext.testing` has what tests make of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+
+class Moment(StrEnum):
+    """A moment, after its name has become true and before anything follows."""
+
+    TABLE_MADE = "table made"
+    """The flow's tables are there, the flow does not run yet."""
+    BATCH_BEGUN = "batch begun"
+    """Spark has planned a micro-batch, and nothing of it has run."""
+    BATCH_BUFFERED = "batch buffered"
+    """A micro-batch is in the buffer; Spark does not know yet that it has ended."""
+    REWIND_BEGUN = "rewind begun"
+    """What memory lost is to be brought back: the newest micro-batch no longer counts as ended."""
+    FLUSH_BEGUN = "flush begun"
+    """A flush has taken what is buffered."""
+    STATE_COMMITTED = "state committed"
+    """The state's own table has a flush, the query's table has it not; with session windows the other way round."""
+    FLUSH_COMMITTED = "flush committed"
+    """All tables have a flush, the buffer still holds its micro-batches."""
+
+
+Listener = Callable[[Moment, str], None]
+"""Called with the moment and the flow's name, on the thread that has come there, which goes on when it returns."""
+
+_listeners: tuple[Listener, ...] = ()
+
+
+def announce(moment: Moment, flow: str) -> None:
+    """Call the listeners: a flow has reached a moment."""
+    for listener in _listeners:
+        listener(moment, flow)
+
+
+@contextmanager
+def listened(listener: Listener) -> Iterator[None]:
+    """Have a listener called at each moment of every flow of this process, in the `with` block."""
+    global _listeners
+    _listeners = (*_listeners, listener)
+    try:
+        yield
+    finally:
+        _listeners = tuple(each for each in _listeners if each is not listener)
