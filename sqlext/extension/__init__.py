@@ -1,1 +1,1 @@
-"""What Spark loads: the session's extension, the parser, table functions, JARs."""
+"""The parts that Spark loads: the session extension, the parser, table functions, JARs."""

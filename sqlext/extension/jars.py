@@ -1,7 +1,7 @@
 """Java, and the JARs of Delta and Kafka, all in place before the JVM starts.
 
-Loaded later (`spark.jars`, `spark.jars.packages`), Delta goes away with the first Thrift session that closes, so its JARs
-belong on `spark.driver.extraClassPath`. They are fetched once per user, by the Ivy that pyspark ships.
+If Delta is loaded later (`spark.jars`, `spark.jars.packages`), it disappears with the first Thrift session that closes. So its
+JARs belong on `spark.driver.extraClassPath`. They are fetched once per user, with the Ivy that pyspark ships.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _LOG = logging.getLogger(__name__)
 _OLDEST_JAVA = 17  # what Spark 4 is built for
 _JAVA_DEADLINE = 30.0  # seconds for `java -version`, which takes well under one
 _FETCH_DEADLINE = 600.0  # seconds for all of Ivy's work
-_MARKER = "complete"  # written last into a folder of JARs: a line of name and size for each
+_MARKER = "complete"  # written last into a folder of JARs: a line with name and size for each
 
-# What Delta needs and Spark does not ship. `delta-spark` and `delta-storage` serve all ordinary work; the kernel serves
-# `CHANGES` clauses and Delta's v2 connector, for those who turn them on. `delta-kernel-unitycatalog` is left out: it is
-# of use only beside Unity Catalog's own client, and who brings that brings Delta as well.
+# JARs that Delta needs and Spark does not ship. `delta-spark` and `delta-storage` serve all ordinary work; the kernel serves
+# `CHANGES` clauses and Delta's v2 connector, if a user turns them on. `delta-kernel-unitycatalog` is left out: it is useful
+# only with Unity Catalog's own client, and users who add that client add Delta as well.
 _BESIDE_DELTA_SPARK = ("delta-storage", "delta-kernel-api", "delta-kernel-defaults")
 
-# What Spark's Kafka source needs and Spark does not ship, in the versions that its build for 4.2 names. `spark-avro` is for
-# from_avro; of it 4.1.1 is the newest that the mirrors known to us have, and it serves Spark 4.2.
+# JARs that Spark's Kafka source needs and Spark does not ship, in the versions that its build for 4.2 names. `spark-avro` is
+# for from_avro; 4.1.1 is its newest version on the mirrors known to us, and works with Spark 4.2.
 _KAFKA_CLIENTS, _POOL, _AVRO = "3.9.2", "2.13.1", "4.1.1"
 
 _JAVA_VERSION = re.compile(r'^\S+ version "(?:1\.(?=\d))?(\d+)', re.MULTILINE)
 _DOWNLOADING = re.compile(r"^downloading \S*/(\S+\.jar) ")
 _UNRESOLVED = re.compile(r"^\s*:: [\w.]+#([^;\s]+);.*not found", re.MULTILINE)
-_REASON = re.compile(  # Ivy's words for: no answer (two), a download gone wrong, a settings file it cannot read
+_REASON = re.compile(  # Ivy's messages for: no answer (two), a failed download, an unreadable settings file
     r'access error at url \S+ \((.+)\)$|(Host \S+ not found)|\[FAILED +\] \S+: (.+?)(?: \(\d+ms\))?$|in thread "main" (.+?)\.?$',
     re.MULTILINE,
 )
@@ -58,6 +58,7 @@ class Artifact:
 
     @property
     def file(self) -> str:
+        """The name of the JAR's file."""
         return f"{self.name}-{self.version}.jar"
 
     def __str__(self) -> str:
@@ -65,7 +66,7 @@ class Artifact:
 
 
 def check_java() -> Path:
-    """The `java` that Spark's launcher will start: that of `JAVA_HOME`, else the first on `PATH`.
+    """Return the `java` that Spark's launcher will start: that of `JAVA_HOME`, else the first on `PATH`.
 
     Raises:
         SetupError: there is none, it does not run, or it is older than 17.
@@ -86,17 +87,17 @@ def check_java() -> Path:
     version = _JAVA_VERSION.search(said)
     if ran.returncode != 0 or version is None:
         said = " ".join(said.split())[:200] or f"exit code {ran.returncode}"
-        raise SetupError(f"`{found} -version` does not name a version of Java: {said}. {remedy}")
+        raise SetupError(f"`{found} -version` printed no version of Java: {said}. {remedy}")
     if int(version[1]) < _OLDEST_JAVA:
-        raise SetupError(f"`{found}` is Java {version[1]}, and Spark needs {_OLDEST_JAVA} or newer. {remedy}")
+        raise SetupError(f"`{found}` is Java {version[1]}, but Spark needs {_OLDEST_JAVA} or newer. {remedy}")
     return Path(found).absolute()
 
 
 def delta_on_class_path(extra_class_path: str | None = None) -> bool:
-    """Whether Delta is there already: on this class path, or among Spark's own JARs.
+    """Return whether Delta is already present: on this class path, or among Spark's own JARs.
 
     Args:
-        extra_class_path: what the user gave as `spark.driver.extraClassPath`; `folder/*` stands for the folder's JARs.
+        extra_class_path: the user's `spark.driver.extraClassPath`; `folder/*` stands for the folder's JARs.
 
     Raises:
         SetupError: Spark's folder of JARs is missing.
@@ -110,20 +111,20 @@ def delta_on_class_path(extra_class_path: str | None = None) -> bool:
 
 
 def delta_class_path(progress: Callable[[str], None] | None = None, ivy_settings: str | os.PathLike[str] | None = None) -> str:
-    """A class path of Delta's JARs, of the version of the installed `delta-spark` package.
+    """Return a class path with Delta's JARs, in the version of the installed `delta-spark` package.
 
-    The JARs stay in a cache folder of the user's: `$SQLEXT_CACHE`, else `$XDG_CACHE_HOME/sqlext`, else
-    `~/.cache/sqlext`. Only the first call needs a network; several processes may make it at once.
+    The JARs are kept in a cache folder of the user's: `$SQLEXT_CACHE`, else `$XDG_CACHE_HOME/sqlext`, else `~/.cache/sqlext`.
+    Only the first call needs a network; several processes may make it at once.
 
     Args:
-        progress: is told of each JAR as its download begins, one line each; by default the log is.
-        ivy_settings: the file that Spark's `spark.jars.ivySettings` names, for those who use a mirror.
+        progress: called with a line for each JAR as its download begins; by default the lines are logged.
+        ivy_settings: the file that Spark's `spark.jars.ivySettings` names, for users of a mirror.
 
     Returns:
         `<folder>/*`, for `spark.driver.extraClassPath`.
 
     Raises:
-        SetupError: a JAR cannot be fetched or kept, or pyspark, delta-spark or Java is missing.
+        SetupError: a JAR cannot be fetched or stored, or pyspark, delta-spark or Java is missing.
     """
     try:
         version = importlib.metadata.version("delta-spark")
@@ -135,7 +136,7 @@ def delta_class_path(progress: Callable[[str], None] | None = None, ivy_settings
 
 
 def kafka_class_path(progress: Callable[[str], None] | None = None, ivy_settings: str | os.PathLike[str] | None = None) -> str:
-    """A class path of the JARs of Spark's Kafka source, for the installed Spark; see `delta_class_path`."""
+    """Return a class path with the JARs of Spark's Kafka source for the installed Spark; see `delta_class_path`."""
     scala, spark = _scala_and_spark()
     of_spark = [f"spark-sql-kafka-0-10_{scala}", f"spark-token-provider-kafka-0-10_{scala}"]
     artifacts = [
@@ -162,8 +163,8 @@ def _class_path(
             scratch = tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder)
         except OSError as error:
             raise SetupError(
-                f"`{folder}` cannot be written, and {whose}'s JARs belong there: {error.strerror}. "
-                "Set SQLEXT_CACHE to a folder that can."
+                f"`{folder}`, the folder for {whose}'s JARs, cannot be written: {error.strerror}. "
+                "Set SQLEXT_CACHE to a writable folder."
             ) from error
         with scratch as name:
             _fetch(Path(name), whose, artifacts, progress or _LOG.info, ivy_settings)
@@ -172,14 +173,14 @@ def _class_path(
 
 
 def _spark_jars() -> Path:
-    """The folder of Spark's own JARs: that of `SPARK_HOME` where it is set, as pyspark does, else pyspark's."""
+    """Return the folder of Spark's own JARs: that of `SPARK_HOME` if it is set, as in pyspark, else pyspark's."""
     home = os.environ.get("SPARK_HOME")
     if not home:
         package = importlib.util.find_spec("pyspark")
         home = os.path.dirname(package.origin) if package and package.origin else ""
     jars = Path(home, "jars")
     if not (home and jars.is_dir()):
-        raise SetupError(f"`{jars}` has none of Spark's JARs. Run `pip install pyspark`, or set SPARK_HOME to a folder of Spark.")
+        raise SetupError(f"There is no folder of Spark's JARs at `{jars}`. Run `pip install pyspark`, or correct SPARK_HOME.")
     return jars
 
 
@@ -187,17 +188,17 @@ def _spark_jar(pattern: str) -> Path:
     folder = _spark_jars()
     for jar in folder.glob(pattern):
         return jar
-    raise SetupError(f"There is no `{pattern}` in `{folder}`. Install pyspark again, or mend SPARK_HOME.")
+    raise SetupError(f"There is no `{pattern}` in `{folder}`. Reinstall pyspark, or correct SPARK_HOME.")
 
 
 def _scala_and_spark() -> tuple[str, str]:
-    """Their versions, such as `2.13` and `4.2.0`, of `spark-core_2.13-4.2.0.jar`."""
+    """Return the versions of Scala and Spark, such as `2.13` and `4.2.0`, from the name `spark-core_2.13-4.2.0.jar`."""
     scala, spark, *_ = _spark_jar("spark-core_*-*.jar").stem.removeprefix("spark-core_").split("-")
     return scala, spark
 
 
 def _spark_and_scala() -> tuple[str, str]:
-    """Their versions as names of Delta's artifacts carry them: `4.2` and `2.13`."""
+    """Return the versions of Spark and Scala as they occur in the names of Delta's artifacts: `4.2` and `2.13`."""
     scala, spark = _scala_and_spark()
     return ".".join(spark.split(".")[:2]), scala
 
@@ -207,7 +208,7 @@ def _cache_folder() -> Path:
     try:
         return (Path(own).expanduser() if own else (Path(xdg) if xdg else Path.home() / ".cache") / "sqlext").absolute()
     except RuntimeError as error:  # pathlib's, for an account without a home
-        raise SetupError("The home folder is unknown. Set SQLEXT_CACHE to a folder for Delta's JARs.") from error
+        raise SetupError("The user's home folder is unknown. Set SQLEXT_CACHE to a folder for Delta's JARs.") from error
 
 
 def _inventory(folder: Path, names: list[str]) -> str:
@@ -215,7 +216,7 @@ def _inventory(folder: Path, names: list[str]) -> str:
 
 
 def _is_complete(folder: Path, names: list[str]) -> bool:
-    """Whether the folder was finished and its JARs still have the sizes they had then."""
+    """Return whether the folder was completed and its JARs still have their recorded sizes."""
     try:
         return (folder / _MARKER).read_text(encoding="utf-8") == _inventory(folder, names)
     except (OSError, UnicodeDecodeError):
@@ -229,20 +230,20 @@ def _fetch(
     progress: Callable[[str], None],
     ivy_settings: str | os.PathLike[str] | None,
 ) -> None:
-    """Let Ivy put the artifacts' JARs into `scratch`; its own cache goes there too, so nothing of it stays."""
+    """Let Ivy put the artifacts' JARs into `scratch`; its own cache goes there too, so it leaves nothing behind."""
     wanted = "".join(
         f'<dependency org="{each.group}" name="{each.name}" rev="{each.version}" conf="*->default" transitive="false"/>'
         for each in artifacts
     )
     module = '<ivy-module version="2.0"><info organisation="sqlext" module="jars"/><dependencies>'
     (scratch / "ivy.xml").write_text(f"{module}{wanted}</dependencies></ivy-module>", encoding="utf-8")
-    # Paths are relative to `scratch`: in Ivy's patterns a bracket of an absolute one would have a meaning.
+    # Paths are relative to `scratch`: a bracket in an absolute path would have a meaning in Ivy's patterns.
     command = [str(check_java()), "-cp", str(_spark_jar("ivy-*.jar")), "org.apache.ivy.Main", "-ivy", "ivy.xml"]
     command += ["-cache", "ivy", "-retrieve", "[artifact]-[revision].[ext]"]
     if ivy_settings:
         settings = Path(os.fspath(ivy_settings).removeprefix("file://").removeprefix("file:")).absolute()
         if not settings.is_file():
-            raise SetupError(f"`spark.jars.ivySettings` names `{settings}`, which is no file. Mend or unset it.")
+            raise SetupError(f"`spark.jars.ivySettings` names `{settings}`, which is not a file. Correct it, or unset it.")
         command += ["-settings", str(settings)]
     output, expired, failed = _run_ivy(command, scratch, progress)
     missing = [artifact for artifact in artifacts if not (scratch / artifact.file).is_file()]
@@ -251,19 +252,19 @@ def _fetch(
         named = [artifact for artifact in artifacts if artifact.name in unresolved]
         listed = ", ".join(f"`{artifact}`" for artifact in named or missing or artifacts)
         said = _REASON.search(output)
-        reason = "not found in any repository" if named else "Ivy ended without them"
+        reason = "not found in any repository" if named else "Ivy ended without fetching them"
         if said:
             reason = said[said.lastindex or 0]
         if expired:
-            reason = f"not done after {_FETCH_DEADLINE:.0f} seconds"
+            reason = f"not finished after {_FETCH_DEADLINE:.0f} seconds"
         raise SetupError(
-            f"{whose}'s {listed} could not be fetched: {reason}. sqlext needs Maven Central once, or a mirror of it that "
-            "the file in `spark.jars.ivySettings` names; or put the JARs on `spark.driver.extraClassPath` yourself."
+            f"{whose}'s {listed} could not be fetched: {reason}. sqlext needs access to Maven Central once, or to a "
+            "mirror named in the `spark.jars.ivySettings` file. Or put the JARs on `spark.driver.extraClassPath` yourself."
         )
 
 
 def _run_ivy(command: list[str], folder: Path, progress: Callable[[str], None]) -> tuple[str, bool, bool]:
-    """Run Ivy in the folder: what it said, whether its time was up, and whether it failed."""
+    """Run Ivy in the folder; return its output, whether its time was up, and whether it failed."""
     output = ""
     deadline = Deadline(_FETCH_DEADLINE)
     with subprocess.Popen(  # noqa: S603  # Java as checked, and no argument comes from SQL
@@ -279,12 +280,12 @@ def _run_ivy(command: list[str], folder: Path, progress: Callable[[str], None]) 
             failed = ivy.wait() != 0
         finally:
             killer.cancel()
-            ivy.kill()  # does nothing to one that has ended
+            ivy.kill()  # does nothing if it has ended
     return output, failed and deadline.has_passed, failed
 
 
 def _move_jars(scratch: Path, folder: Path, names: list[str]) -> None:
-    """Move each JAR into its place whole, then the marker: a process that comes between sees no half of one."""
+    """Move each JAR into place as a whole, then the marker: no other process sees a partial JAR."""
     for name in names:
         try:
             with zipfile.ZipFile(scratch / name) as jar:
@@ -292,7 +293,7 @@ def _move_jars(scratch: Path, folder: Path, names: list[str]) -> None:
         except zipfile.BadZipFile:
             broken = name
         if broken:
-            raise SetupError(f"`{name}` came damaged. Try again; a proxy may have sent a page of its own in its place.")
+            raise SetupError(f"`{name}` arrived damaged. Try again; a proxy may have sent a page of its own in its place.")
     (scratch / _MARKER).write_text(_inventory(scratch, names), encoding="utf-8")
     for name in [*names, _MARKER]:
         (scratch / name).replace(folder / name)

@@ -1,4 +1,4 @@
-"""Live queries: a SELECT over a stream whose rows are shown as they come. Nothing of it is kept."""
+"""Live queries: a SELECT over a stream whose rows are shown as they arrive. Nothing of it is kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sqlext.spark.storage import HadoopPath
 logger = logging.getLogger(__name__)
 
 _MODES = (OutputMode.UPDATE, OutputMode.COMPLETE, OutputMode.APPEND)
-"""In the order in which they are tried: groups that changed, all groups where those have an order, rows that stay as they are."""
+"""In the order in which they are tried: groups that changed; all groups, if they have an order; rows that never change."""
 _BROUGHT = {
     OutputMode.UPDATE: "new and changed rows",
     OutputMode.COMPLETE: "the whole result",
@@ -32,15 +32,15 @@ _FOLDER = "live"
 
 
 class LiveQuery:
-    """Runs a streaming query until it is canceled, with a checkpoint that goes when it ends. For one thread.
+    """A streaming query that runs until it is canceled, with a checkpoint that is deleted at its end. Not thread-safe.
 
-    The checkpoint is called after a sign of life, so that it goes too, by `sweep_live`, where the process was killed.
+    The checkpoint is named after a lease, so that `sweep_live` deletes it if the process was killed.
 
     Args:
         frame: the query.
-        home: a folder that Spark's executors reach; the checkpoint lies there.
-        show: takes each micro-batch that has rows, on a thread of Spark's.
-        limit: how many rows of a micro-batch are shown.
+        home: a folder that Spark's executors can reach; the checkpoint is put there.
+        show: called with each micro-batch that has rows, on a thread of Spark's.
+        limit: the number of rows of a micro-batch to show.
     """
 
     def __init__(self, frame: DataFrame, home: HadoopPath, show: Callable[[LiveBatch], None], limit: int) -> None:
@@ -56,10 +56,11 @@ class LiveQuery:
         """Show micro-batches until the statement is canceled.
 
         Args:
-            ends_when_idle: end when all is shown that had arrived at the start.
+            canceled: set when the statement is canceled.
+            ends_when_idle: whether to end once everything that had arrived at the start is shown.
 
         Raises:
-            StatementCanceledError: it was canceled.
+            StatementCanceledError: the statement was canceled.
             StreamingQueryException: the query failed.
         """
         sweep_live(self._home)
@@ -73,7 +74,7 @@ class LiveQuery:
                     self._lease.beat()
                     if canceled.wait(_POLL_SECONDS):
                         raise StatementCanceledError("The statement was canceled.")
-                query.awaitTermination()  # raises what it failed with
+                query.awaitTermination()  # raises the query's error
             finally:
                 query.stop()
         finally:
@@ -88,7 +89,7 @@ class LiveQuery:
     def _take(self, rows: DataFrame, number: int) -> None:
         held = rows.persist()
         try:
-            count = held.count()  # all partitions run, so that all state is kept; the first rows alone would leave some out
+            count = held.count()  # runs all partitions, so that all state is stored; fetching the first rows only would skip some
             if count:
                 self._show(LiveBatch(number, _BROUGHT[self._mode], fetch(held, self._limit)))
         finally:
@@ -102,15 +103,15 @@ def sweep_live(home: HadoopPath) -> None:
             if not is_alive(home.child("hosts"), name):
                 home.child(_FOLDER, name).delete()
                 home.child("hosts", name).delete()
-    except (Py4JJavaError, CapturedException, SqlextError) as error:  # another process sweeps too, or may not delete it
-        logger.warning("live queries of processes that died cannot be cleared away: %s", reason_of(error))
+    except (Py4JJavaError, CapturedException, SqlextError) as error:  # another process sweeps too, or this one may not delete it
+        logger.warning("the checkpoints of live queries whose processes died cannot be deleted: %s", reason_of(error))
 
 
 def output_mode(frame: DataFrame) -> OutputMode:
-    """How micro-batches of a query are shown.
+    """Return the output mode in which the micro-batches of a query are shown.
 
     Raises:
-        UnsupportedError: Spark cannot run it as a stream; with its reason.
+        UnsupportedError: Spark cannot run it as a stream; the message has Spark's reason.
     """
     errors: list[UnsupportedError] = []
     for mode in _MODES:

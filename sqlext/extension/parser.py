@@ -1,10 +1,12 @@
-"""The parser seam: Spark's ParserInterface, implemented in Python, outermost around Delta's and Spark's own.
+"""Spark's ParserInterface, implemented in Python, as the outermost parser around Delta's and Spark's own.
 
-A statement that is not ours goes on byte for byte. A statement that is ours is answered by `commands/`; the answer becomes
-a plan here: a relation with real columns, or a command that runs when Spark executes it.
+Any statement that is not sqlext's is passed on byte for byte. Statements of sqlext are answered by `commands/`; here the answer
+becomes a plan: a relation with real columns, or a command that runs when Spark executes it.
 
-Java calls these objects from any thread, so they hold no state but the parser they wrap. They do not hold their session
-either: a reference from Python to the session and from the session to this object would keep both for ever.
+Java calls these objects from any thread, so they hold no state but the parser that they wrap. They do not hold their session
+either: a reference from Python to the session and one from the session to this object would keep both alive for ever.
+
+Relies on the private side of Spark and Py4J.
 """
 
 from __future__ import annotations
@@ -35,16 +37,16 @@ from sqlext.sql.tokens import is_ours
 logger = logging.getLogger(__name__)
 
 Answerer = Callable[[SparkSession, str, Callable[[str], Any]], Answer]
-"""Answers one of our statements: the session it came from, its text, and Spark's own parser."""
+"""The function that answers a statement of sqlext, given its session, its text, and Spark's own parser."""
 
-_PATH = re.compile(r"(?:\w+:)?/(?:[^\s'\"/]+/)+([^\s'\"/]*)")  # clients need not know folders of this machine
+_PATH = re.compile(r"(?:\w+:)?/(?:[^\s'\"/]+/)+([^\s'\"/]*)")  # clients must not see folders of this machine
 _INTERRUPTED = ("java.lang.InterruptedException", "java.nio.channels.ClosedByInterruptException")
 _PIPELINES = "org.apache.spark.sql.pipelines."
-_FREE_TEXT_CONDITION = "_LEGACY_ERROR_TEMP_3100"  # Spark's error condition that is nothing but its message
+_FREE_TEXT_CONDITION = "_LEGACY_ERROR_TEMP_3100"  # Spark's error condition with a free text as its message
 
 
 def install(context: SparkContext, extensions: Any, answer: Answerer) -> None:
-    """Put our parser around all others, in every session made with `extensions` from now on."""
+    """Put our parser around all others, in every session created with `extensions` from now on."""
     gateway = context._gateway
     use_patterns(context.getConf().get("spark.redaction.regex") or SECRET_NAMES)
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
@@ -55,16 +57,19 @@ def install(context: SparkContext, extensions: Any, answer: Answerer) -> None:
 
 
 def inject_function(context: SparkContext, extensions: Any, name: str, function: Any) -> None:
-    """Give every session made with `extensions` from now on a SQL function.
+    """Register a SQL function for every session created with `extensions` from now on.
 
     Args:
-        function: as `pyspark.sql.functions.udf` or `pandas_udf` make it.
+        context: the application's context.
+        extensions: Spark's SparkSessionExtensions.
+        name: the function's name in SQL.
+        function: a result of `pyspark.sql.functions.udf` or `pandas_udf`.
     """
     _inject(context, extensions, name, _FunctionBuilder(function._unwrapped._judf.builder))
 
 
 def inject_aggregate_set(session: SparkSession) -> None:
-    """Give a session, and every one made from now on, the function that runs an aggregate over a set."""
+    """Register the function that runs an aggregate over a set, in a session and in all created from now on."""
 
     def build(arguments: Any) -> Any:
         return aggregate_set(session.sparkContext, arguments.apply(0).value().toString(), arguments.apply(1))
@@ -76,10 +81,14 @@ def inject_aggregate_set(session: SparkSession) -> None:
 
 
 def inject_table_function(session: SparkSession, name: str, plan_of_call: Callable[[SparkSession, str, Any], Any]) -> None:
-    """Give a session, and every one made from now on, a table function. To Spark it is built in: views of a catalog may call it.
+    """Register a table function in a session and in all created from now on.
+
+    To Spark it is built in, so views of a catalog may call it.
 
     Args:
-        plan_of_call: takes the session that analyses the query, the name, and Catalyst's expressions of the arguments.
+        session: any session of the application.
+        name: the function's name in SQL.
+        plan_of_call: called with the session that analyses the query, the name, and the arguments as Catalyst expressions.
     """
     seam = _Seam(session.sparkContext)
     jvm, some = seam.jvm, seam.jvm.scala.Option.apply
@@ -103,12 +112,12 @@ def _inject(context: SparkContext, extensions: Any, name: str, builder: _Functio
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Py4J logs a traceback for every exception that passes through it, also those on their way to the user."""
+    """Return whether to log a record: Py4J logs a traceback for every exception that passes through it on its way to the user."""
     return not (record.exc_info and isinstance(record.exc_info[1], Py4JJavaError))
 
 
 class _JavaObject:
-    """What Java asks of every object; without these Spark's plans fail."""
+    """The methods that Java expects of every object; without them Spark's plans fail."""
 
     def toString(self) -> str:
         return type(self).__name__
@@ -121,7 +130,7 @@ class _JavaObject:
 
 
 class _Seam:
-    """What all our proxies share: the way into the JVM, and errors on their way out."""
+    """The common part of all our proxies: access to the JVM, and the conversion of errors on their way out."""
 
     def __init__(self, context: SparkContext, answer: Answerer | None = None) -> None:
         self.context = context
@@ -133,17 +142,20 @@ class _Seam:
         return SparkSession(self.context, java_session)
 
     def with_variables(self, text: str) -> str:
-        """A statement of ours with the values of Spark's `${..}`. A flow or job is recorded with them: the session that goes on
-        with it has others, or none."""
+        """Substitute Spark's `${..}` variables in a statement of sqlext.
+
+        A flow or job is recorded with their values: the session that resumes it has other variables, or none.
+        """
         return str(self.jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text)) if "${" in text else text
 
     def guarded(self, text: str, action: Callable[[], Any], is_checked: bool = True) -> Any:
-        """Run `action`; whatever it raises reaches Java as an exception of Java's own.
+        """Run `action`, and convert whatever it raises into a Java exception.
 
         Args:
             text: the statement, for the message.
-            is_checked: whether Java may see a ParseException here. Elsewhere Java would wrap it beyond recognition, so it
-                becomes a SparkRuntimeException.
+            action: the call of our code.
+            is_checked: whether Java accepts a ParseException here. Elsewhere Java would wrap it beyond recognition, so it becomes
+                a SparkRuntimeException.
         """
         try:
             with query_context_log.inside_a_proxy():
@@ -160,7 +172,7 @@ class _Seam:
         except SqlextError as error:
             java = self._parse_exception(text, error.message, error.position) if is_checked else self._unchecked(str(error))
             raise Py4JJavaError("", kept(java)) from None
-        except Exception as error:  # a bug of ours: the user gets a sentence, the log the traceback
+        except Exception as error:  # a bug of sqlext: the user gets a sentence, the log gets the traceback
             logger.exception("internal error in statement: %s", of_application().sql(text))
             first_line = of_application().message(_PATH.sub(r"\1", str(error).partition("\n")[0]))
             message = f"sqlext failed on this statement ({type(error).__name__}: {first_line}). Please report it."
@@ -168,7 +180,7 @@ class _Seam:
             raise Py4JJavaError("", kept(java)) from None
 
     def _passes(self, error: Any, is_checked: bool) -> bool:
-        """Whether Java lets the exception through as it is: it is unchecked, or declared where it comes out."""
+        """Return whether Java passes the exception on unchanged: it is unchecked, or declared by the method that throws it."""
         name = "org.apache.spark.sql.catalyst.parser.ParseException"
         kinds = ["java.lang.RuntimeException", "java.lang.Error", *([name] if is_checked else [])]
         loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -209,6 +221,8 @@ class _Seam:
 
 
 class _Parser(_JavaObject):
+    """The parser of one session; Java calls its camelCase methods."""
+
     def __init__(self, seam: _Seam, delegate: Any) -> None:
         self._seam = seam
         self._delegate = delegate
@@ -217,12 +231,11 @@ class _Parser(_JavaObject):
         return self._seam.guarded(text, lambda: self._plan(text))
 
     def parsePlanWithParameters(self, text: str, context: Any) -> Any:
-        """`spark.sql(text, args)`: values go into the text first; Delta's own method would drop them."""
-
+        """Parse `spark.sql(text, args)`: the values are put into the text first, as Delta's own method would drop them."""
         return self._seam.guarded(text, lambda: self._plan(self._substituted(text, context)))
 
     def _substituted(self, text: str, context: Any) -> str:
-        if context.params().isEmpty():  # then Spark's way would change nothing, and refuse clauses of ours
+        if context.params().isEmpty():  # Spark's substitution would change nothing, and refuse sqlext's clauses
             return text
         handler = self._seam.jvm.org.apache.spark.sql.catalyst.parser.ParameterHandler
         try:
@@ -249,15 +262,15 @@ class _Parser(_JavaObject):
         return self._delegate.parsePlan(text if answer.text is None else answer.text)
 
     def _registers_a_pipeline(self) -> bool:
-        """Whether Spark's declarative pipelines ask: they make graph elements of Spark's own plans of the same statements.
+        """Return whether Spark's declarative pipelines call: they make graph elements from Spark's own plans of these statements.
 
-        They come through the sessions and parsers that all clients use, so the stack of the thread that asks is what tells them.
+        They use the same sessions and parsers as all clients, so only the stack of the calling thread identifies them.
         """
         stack = self._seam.jvm.org.apache.spark.util.Utils.exceptionString(self._seam.jvm.java.lang.Exception())
-        return _PIPELINES in str(stack)  # as one text: each frame of an array would be a call
+        return _PIPELINES in str(stack)  # as one text: an array would take a call for each frame
 
     def __getattr__(self, name: str) -> Any:
-        """parseExpression, parseDataType and the like go straight through."""
+        """Pass parseExpression, parseDataType and the like straight through."""
         if not name.startswith("parse"):
             raise AttributeError(name)
         method = getattr(self._delegate, name)
@@ -268,7 +281,7 @@ class _Parser(_JavaObject):
 
 
 class _Command(_JavaObject):
-    """Runs when Spark executes the command, not when it is parsed; returns one string column."""
+    """A command that runs when Spark executes it, not when it is parsed; returns one string column."""
 
     def __init__(self, seam: _Seam, text: str, deferred: DeferredCommand) -> None:
         self._seam = seam
@@ -283,7 +296,7 @@ class _Command(_JavaObject):
 
 
 class _FunctionBuilder(_JavaObject):
-    """Makes the expression of one call of a function."""
+    """The builder that Java calls for the expression of one call of a function."""
 
     def __init__(self, build: Callable[[Any], Any]) -> None:
         self._build = build
@@ -296,7 +309,7 @@ class _FunctionBuilder(_JavaObject):
 
 
 class _ParserBuilder(_JavaObject):
-    """Spark calls it once per session: newSession, Thrift, Connect, foreachBatch clones."""
+    """The builder that Spark calls once per session: newSession, Thrift, Connect, foreachBatch clones."""
 
     def __init__(self, seam: _Seam) -> None:
         self._seam = seam

@@ -1,4 +1,4 @@
-"""What a statement answers, as text: a table of at most so many rows."""
+"""The results of statements as text: tables with a limited number of rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Result:
     """The rows of a statement as text.
 
     Attributes:
-        columns: names.
-        is_number: by column; numbers are aligned on the right.
-        rows: None is NULL.
+        columns: the columns' names.
+        is_number: for each column, whether it is numeric; numbers are right-aligned.
+        rows: the values as text; None is NULL.
         has_more: whether Spark has rows that were not fetched.
-        left_out: how many rows were fetched and are not among `rows`.
+        left_out: the number of rows that were fetched and are not among `rows`.
     """
 
     columns: Sequence[str]
@@ -31,7 +31,7 @@ class Result:
 
     @property
     def text(self) -> str | None:
-        """The one text that the result is, of a command or EXPLAIN; None for a table."""
+        """The result's single text, for a command or EXPLAIN; None for a table."""
         if len(self.columns) == 1 and len(self.rows) == 1 and not self.is_number[0]:
             only = self.rows[0][0]
             if only is not None and ("\n" in only or self.columns[0] == "command_output"):
@@ -39,18 +39,18 @@ class Result:
         return None
 
     def first(self, number: int) -> Result:
-        """The result without the rows behind the first ones."""
+        """Return the result cut to a number of rows."""
         return replace(self, rows=self.rows[:number], left_out=self.left_out + max(len(self.rows) - number, 0))
 
 
 @dataclass(frozen=True)
 class LiveBatch:
-    """What a micro-batch of a live query brought.
+    """The rows of one micro-batch of a live query.
 
     Attributes:
-        number: of the micro-batch, from 0.
-        what: its rows are, as a phrase.
-        result: the first of them.
+        number: the number of the micro-batch, from 0.
+        what: a phrase that describes its rows.
+        result: the first of its rows.
     """
 
     number: int
@@ -59,7 +59,7 @@ class LiveBatch:
 
 
 def fetch(frame: DataFrame, limit: int = ROW_LIMIT) -> Result:
-    """The first rows of a frame, at most `limit`; Spark itself writes the values."""
+    """Return the first rows of a frame, at most `limit`; Spark itself formats the values."""
     kinds = [kind.split("(")[0] for _, kind in frame.dtypes]
     names = [f"c{i}" for i in range(len(frame.columns))]  # a result may have the same name twice
     text = frame.toDF(*names).select(*(functions.col(name).cast("string") for name in names))

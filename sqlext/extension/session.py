@@ -1,4 +1,4 @@
-"""Turning sqlext on: `configure` before Spark starts, `enable` on a session that runs.
+"""Enabling sqlext: `configure` before Spark starts, `enable` on a session that runs.
 
 spark = sqlext.configure(SparkSession.builder.appName("flows")).getOrCreate()     # as with Delta
 spark = sqlext.enable(spark)                                                      # as with Sedona
@@ -45,8 +45,8 @@ _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _CATALOG_KEY = "spark.sql.catalog.spark_catalog"
 _STATIC_DEFAULTS = {
     _CATALOG_KEY: _DELTA_CATALOG,
-    # Classes kept of Spark's generated code. One flow's micro-batch and flush need about 150; with Spark's 100 each flush
-    # would compile its own anew.
+    # How many classes of generated code Spark keeps. One flow's micro-batch and flush need about 150; with Spark's default of
+    # 100, each flush would compile its own again.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
 _CONNECTORS = {"kafka": jars.kafka_class_path}
@@ -55,12 +55,12 @@ _EXECUTOR_CLASS_PATH = "spark.executor.extraClassPath"
 
 
 class Installation:
-    """What sqlext put into one Spark application.
+    """The objects that sqlext keeps for one Spark application.
 
     Attributes:
-        session: with sqlext in it.
-        host: of its flows; None: none was needed yet.
-        clock: that the host is made with.
+        session: a session with sqlext in it.
+        host: the host of its flows; None: none was needed yet.
+        clock: the clock of the next host.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -71,7 +71,7 @@ class Installation:
         self.commands = Commands(self.get_host, rules_in_force)
 
     def get_host(self) -> Host:
-        """The host of this application's flows; the lock makes sure that there is one."""
+        """Return the host of this application's flows, created at the first call; the lock ensures that there is only one."""
         with self.lock:
             if self.host is None:
                 close_home(HadoopPath(self.session, home_of(self.session)))
@@ -79,13 +79,14 @@ class Installation:
             return self.host
 
     def add_function(self, function: PythonFunction) -> None:
-        """Make a function known in this application's session, and in all that are made from now on."""
+        """Register a function in this application's session, and in all created from now on."""
         FUNCTIONS.add(function)
         for name, made in sql_functions(function).items():
             self.session.udf.register(name, made)
             parser.inject_function(self.session.sparkContext, self.session._jsparkSession.extensions(), name, made)
 
     def close(self) -> None:
+        """Close the host, if there is one."""
         with self.lock:
             host, self.host = self.host, None
         if host is not None:
@@ -99,15 +100,14 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
     """Prepare a session builder: Delta on the class path, its catalog, room for generated code, and sqlext in its session.
 
     Args:
-        builder: `SparkSession.builder`, with whatever else is set on it; `spark.sqlext.connectors` = `kafka` brings Spark's
-            Kafka source.
-        progress: told, line by line, when Delta's JARs are fetched; that happens once for each version of Delta.
+        builder: `SparkSession.builder`, with any other settings; `spark.sqlext.connectors` = `kafka` adds Spark's Kafka source.
+        progress: called with one line for each of Delta's JARs that is fetched; that happens once for each version of Delta.
 
     Returns:
-        The same builder; its `getOrCreate` gives a session with sqlext.
+        The same builder; its `getOrCreate` returns a session with sqlext.
 
     Raises:
-        SetupError: Java is missing or too old, or Delta's JARs cannot be had.
+        SetupError: Java is missing or too old, Delta's JARs cannot be fetched, or a connector is unknown.
     """
     options: dict[str, Any] = builder._options
     if SparkContext._active_spark_context is None:
@@ -136,28 +136,28 @@ def _connectors(options: Mapping[str, Any]) -> list[str]:
     named = [each.strip().lower() for each in str(options.get(CONNECTORS_KEY, "")).split(",") if each.strip()]
     for name in named:
         if name not in _CONNECTORS:
-            raise SetupError(f"`{CONNECTORS_KEY}` names `{name}`. There is {', '.join(f'`{each}`' for each in _CONNECTORS)}.")
+            raise SetupError(f"`{CONNECTORS_KEY}` names `{name}`. sqlext knows {', '.join(f'`{each}`' for each in _CONNECTORS)}.")
     return named
 
 
 def enable(spark: SparkSession) -> SparkSession:
-    """Put sqlext into a running application.
+    """Enable sqlext in a running application.
 
     Args:
-        spark: any session of it.
+        spark: any session of the application.
 
     Returns:
-        A session with sqlext that continues `spark`: same catalog, settings, temporary views and functions. Sessions made from
-        it, or by servers in this process, have sqlext too. Flows that ran when their process ended are taken up again.
+        A session with sqlext and with the catalog, settings, temporary views and functions of `spark`. Sessions created from it,
+        or by servers in this process, have sqlext too. Flows that were running when their process ended resume.
 
     Raises:
-        SetupError: Delta is not on the class path, or its catalog is not the session's.
+        SetupError: Delta is not on the class path, or SparkConf has a setting of ours that does not exist.
         UnsupportedError: `spark` is a Spark Connect client.
-        OptionError: SparkConf has an option of ours that is unknown.
+        OptionError: SparkConf has an unknown option of ours.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
-        raise UnsupportedError("sqlext runs in Spark's driver. A Spark Connect client uses a server that has sqlext enabled.")
+        raise UnsupportedError("sqlext runs in Spark's driver, not in a Spark Connect client. Use a server with sqlext enabled.")
     there = _installations.get(context.applicationId)
     if there is not None:
         return there.session
@@ -186,7 +186,7 @@ def enable(spark: SparkSession) -> SparkSession:
     if home.child("registry").exists():
         resumed = installed.get_host().flows.resume()
         if resumed:
-            logger.info("taken up again: %s", ", ".join(resumed))
+            logger.info("flows resumed: %s", ", ".join(resumed))
     options = resolve_levels(session, session_levels(session))
     if options[JOB_RECOVERY] and home.child("jobs", "registry").exists():
         installed.get_host().jobs.resume_all(job_statements.fingerprints, options)
@@ -194,7 +194,7 @@ def enable(spark: SparkSession) -> SparkSession:
 
 
 def disable(spark: SparkSession) -> None:
-    """Stop this application's flows, flushed. They are taken up again when a session on the same home is enabled."""
+    """Flush and stop this application's flows. They resume when a session on the same home is enabled."""
     if spark.sparkContext._jsc is None:  # Spark has stopped: there is no application to ask for its id
         return
     if (installed := _installations.pop(spark.sparkContext.applicationId, None)) is not None:
@@ -202,7 +202,7 @@ def disable(spark: SparkSession) -> None:
 
 
 def installation_of(spark: SparkSession) -> Installation:
-    """Return what sqlext put into an application.
+    """Return the objects that sqlext keeps for an application.
 
     Raises:
         SetupError: sqlext is not enabled in it.
@@ -223,12 +223,13 @@ def host_of(spark: SparkSession) -> Host:
 
 
 def home_of(spark: SparkSession) -> str:
-    """Where checkpoints, buffers and the registry lie: `spark.sqlext.home`, or `_sqlext` in the warehouse."""
+    """Return the location of checkpoints, buffers and the registry: `spark.sqlext.home`, or `_sqlext` in the warehouse."""
     home = spark.conf.get(HOME_KEY, None)
     return home or spark.conf.get("spark.sql.warehouse.dir").rstrip("/") + "/_sqlext"  # type: ignore[union-attr]
 
 
 def registry_exists(spark: SparkSession) -> bool:
+    """Return whether the home has a registry of flows."""
     return HadoopPath(spark, home_of(spark)).child("registry").exists()
 
 
@@ -240,15 +241,15 @@ def register_function(
     is_aggregate: bool = False,
     is_output_idempotent: bool = True,
 ) -> None:
-    """Make a Python function a SQL function, in every session from now on.
+    """Register a Python function as a SQL function, in every session from now on.
 
     Args:
-        name: as SQL calls it.
-        function: takes the arguments of one row; an aggregate takes the list of a group's values, without nulls.
-        returns: its type as DDL, such as `DOUBLE` or `STRUCT<a: INT>`.
+        name: the function's name in SQL.
+        function: called with the arguments of one row; an aggregate, with the list of a group's values, without nulls.
+        returns: the type of its result as DDL, such as `DOUBLE` or `STRUCT<a: INT>`.
         is_aggregate: whether it makes one value of many rows.
-        is_output_idempotent: whether the last value of a group may stand for all before it (FLIP-365); a flow over an
-            aggregate that says False is never buffered.
+        is_output_idempotent: whether the last value of a group may replace all earlier ones (FLIP-365). If False, a flow over the
+            aggregate is never buffered.
 
     Raises:
         NameTakenError: the name is Spark's, or another function's.
@@ -262,14 +263,14 @@ def register_function(
 def register_reduce_function(
     name: str, combine: Callable[[Any, Any], Any], returns: str, *, is_output_idempotent: bool = True
 ) -> None:
-    """Make an associative Python function of two values a SQL aggregate, in every session from now on (FLIP-365's reduce).
+    """Register an associative Python function of two values as a SQL aggregate, in every session from now on (FLIP-365's reduce).
 
     sqlext.register_reduce_function("longest", lambda a, b: a if len(a) >= len(b) else b, "STRING")
 
     Args:
-        name: as SQL calls it.
-        combine: makes one value of two; it never sees a null, and a group without values is null. The order of the values says
-            nothing, so it must be commutative too where that matters.
+        name: the aggregate's name in SQL.
+        combine: combines two values into one. It never gets a null; a group without values gives null. Values come in any order,
+            so it must be commutative too where that matters.
         returns: the type of the values and of the result, as DDL.
         is_output_idempotent: as for `register_function`.
 
@@ -282,20 +283,20 @@ def register_reduce_function(
 
 
 def register_partition_function(name: str, function: Callable[..., Any] | AggregateFunction, *, returns: str = "") -> None:
-    """Make a Python function over whole partitions known to SQL, in every session (FLIP-380).
+    """Register a Python function over whole partitions for SQL, in every session (FLIP-380).
 
     sqlext.register_partition_function("normalised", normalised, returns="id BIGINT, share DOUBLE")
 
     then `SELECT * FROM map_partition(TABLE(t), 'normalised')`.
 
     Args:
-        name: as SQL gives it, in a string.
-        function: of map_partition and reduce_partition, as `PartitionWindowedDataFrame`'s methods take it; or an
+        name: the function's name, which SQL passes as a string.
+        function: a function for map_partition or reduce_partition, as `PartitionWindowedDataFrame`'s methods take it; or an
             `AggregateFunction`.
-        returns: the columns that come out, as DDL; left out for reduce_partition, whose rows are like those it reads.
+        returns: the columns of its result, as DDL; omitted for reduce_partition, whose result has the columns of its input.
 
     Raises:
-        SchemaError: the function cannot be called as the operator calls it.
+        SchemaError: the function cannot be called in the way that the operator calls it.
         NameTakenError: another function is registered under this name.
     """
     PARTITION_FUNCTIONS.add(PartitionFunction(name, function, returns))
@@ -312,7 +313,7 @@ def _check_conf(spark: SparkSession) -> None:
 
 
 def _check_delta(spark: SparkSession, extensions: Any) -> None:
-    """Delta's extension goes in before our parser, so that ours ends up outermost."""
+    """Check that Delta is on the class path, and add its extension before our parser, so that ours ends up outermost."""
     context = spark.sparkContext
     extension = context._jvm.io.delta.sql.DeltaSparkSessionExtension  # type: ignore[union-attr]
     if not callable(extension):

@@ -1,7 +1,9 @@
-"""The partition operators, and queries with END OF STREAM, as table functions of Spark's: a call becomes a part of the plan.
+"""The partition operators, and queries with END OF STREAM, as table functions of Spark: a call becomes a part of the plan.
 
-Spark resolves the table argument first, and then asks for the plan of the call; so calls stand wherever a relation can, and
-nothing runs before the query does. This is a seam: it reads Catalyst's expressions and makes plans of Catalyst's.
+Spark resolves the table argument first, and then asks for the plan of the call. So a call may be anywhere a relation may be, and
+nothing runs before the query does.
+
+Relies on Spark's private side: reads Catalyst expressions and builds Catalyst plans.
 """
 
 from __future__ import annotations
@@ -29,14 +31,15 @@ from sqlext.sql.partition_calls import OWN_PARTITIONS
 
 
 def plan_of_call(spark: SparkSession, operator: str, arguments: Any) -> Any:
-    """The logical plan of one call.
+    """Return the logical plan of one call.
 
     Args:
         spark: the session that analyses the query.
-        arguments: Catalyst's expressions of the arguments, as a Scala Seq; the table argument is resolved.
+        operator: the name of the table function.
+        arguments: the arguments as Catalyst expressions, in a Scala Seq; the table argument is resolved.
 
     Raises:
-        SchemaError: the call is not well formed, or its function is for another operator.
+        SchemaError: the call is malformed, or its function is for another operator.
         NotFoundError: no function of that name is registered.
         UnsupportedError: the table is a stream.
     """
@@ -61,14 +64,14 @@ _USAGE = {
     "sort_partition": ([_TABLE], "TABLE(t) [PARTITION BY k] ORDER BY v"),
     COGROUP: ([_TABLE, _TABLE, "Literal"], "TABLE(a) PARTITION BY k, TABLE(b) PARTITION BY k, 'function'"),
 }
-"""What an operator takes: the classes of Catalyst's expressions, and what a user writes."""
+"""The arguments of an operator: the classes of their Catalyst expressions, and how a user writes them."""
 _TABLE_AND_FUNCTION = ([_TABLE, "Literal"], "TABLE(t) [PARTITION BY k] [ORDER BY v], 'function'")
 
 
 def _plan(spark: SparkSession, operator: str, arguments: list[Any]) -> Any:
     expected, usage = _USAGE.get(operator, _TABLE_AND_FUNCTION)
     if [argument.getClass().getSimpleName() for argument in arguments] != expected:
-        raise SchemaError(f"{operator} is called with other arguments than it takes. Write {operator}({usage}).")
+        raise SchemaError(f"{operator} is called with the wrong arguments. Write {operator}({usage}).")
     tables = [_Table(spark, operator, argument) for argument in arguments[: expected.count(_TABLE)]]
     name = str(arguments[-1].value()) if expected[-1] == "Literal" else ""
     if operator == PROCESS_KEYED:
@@ -86,8 +89,8 @@ def _plan(spark: SparkSession, operator: str, arguments: list[Any]) -> Any:
 class _Table:
     """A table argument: its rows, keys and orders.
 
-    Its plan may refer to a WITH clause of the query around it, which no DataFrame can be made of. So the DataFrame is made over a
-    leaf with the same columns, and the plan is put in its place at the end.
+    Its plan may refer to a WITH clause of the surrounding query, and no DataFrame can be made of such a plan. So the DataFrame is
+    made over a leaf with the same columns, which is replaced by the plan at the end.
     """
 
     def __init__(self, spark: SparkSession, operator: str, argument: Any) -> None:
@@ -114,7 +117,7 @@ class _Table:
         self.frame = frame_of(self._spark, self.leaf)
 
     def side(self) -> DataFrame:
-        """A side of a cogroup. Its columns are its own: both tables may be made of one, and then have the same columns."""
+        """Return one side of a cogroup, with column ids of its own: both tables may derive from one, and then share columns."""
         side = as_side(self.frame, self.keys)._jdf.queryExecution().analyzed()
         self._stand_for(_with_plan(self._spark, side, self.leaf, self.plan))
         return self.frame
@@ -143,10 +146,10 @@ def _cogrouped(first: _Table, second: _Table, name: str) -> DataFrame:
     for table in (first, second):
         if not table.keys or table.orders or table.is_single:
             raise SchemaError(
-                f"cogroup takes PARTITION BY, and no ORDER BY, behind each of its tables. Write cogroup({_USAGE[COGROUP][1]})."
+                f"cogroup takes PARTITION BY, and no ORDER BY, after each of its tables. Write cogroup({_USAGE[COGROUP][1]})."
             )
     registered = PARTITION_FUNCTIONS.get(name, COGROUP)
-    function: Any = registered.function  # its operator says that it takes two iterators
+    function: Any = registered.function  # registered for cogroup, so it takes two iterators
     names = [key for key, _ in first.keys]
     return cogrouped(first.side(), second.side(), names, function, registered.returns, registered.name)
 
@@ -163,7 +166,7 @@ def _called(operator: str, windows: PartitionWindowedDataFrame, name: str) -> Da
 
 
 def _with_plan(spark: SparkSession, node: Any, leaf: Any, plan: Any) -> Any:
-    """A plan in which another one stands in the place of a leaf."""
+    """Return a plan in which a leaf is replaced by another plan."""
     if node.equals(leaf):
         return plan
     children = items_of(node.children())
@@ -171,7 +174,7 @@ def _with_plan(spark: SparkSession, node: Any, leaf: Any, plan: Any) -> Any:
 
 
 def _position(spark: SparkSession) -> Position | None:
-    """Where the call stands in its statement."""
+    """Return the position of the call in its statement."""
     origin = java_of(spark).org.apache.spark.sql.catalyst.trees.CurrentOrigin.get()
     if origin.line().isEmpty() or origin.startPosition().isEmpty() or origin.startIndex().isEmpty():
         return None

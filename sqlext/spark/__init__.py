@@ -1,1 +1,1 @@
-"""The private doors into Spark's Java side: sessions, settings, storage, errors, physical plans. Few seams lie elsewhere."""
+"""Access to Spark's private side: sessions, settings, storage, errors, physical plans. pyproject.toml lists other such files."""

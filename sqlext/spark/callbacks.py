@@ -1,7 +1,9 @@
-"""Java's connections to this process, taken back when the thread that made them has ended. This is a seam.
+"""Cleanup of Java's connections to this process after the threads that opened them have ended.
 
-Each thread of Java's that calls Python gets a connection of its own, with a thread of Python's behind it, and Py4J keeps both for
-ever. Servers use up threads as long as they run: Spark Connect one a statement.
+Each Java thread that calls Python gets a connection of its own, with a Python thread behind it, and Py4J keeps both for ever.
+Servers use up threads as long as they run: Spark Connect one for each statement.
+
+Relies on the private side of Py4J.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _DEADLINE = 10.0
 
 
 class _Connection(ClientServerConnection):  # type: ignore[misc]  # py4j has no types
-    """A connection that knows which thread of Java's it is of."""
+    """A connection that knows which Java thread it belongs to."""
 
     threads: Any = None
     owner: Any = None
@@ -31,17 +33,17 @@ class _Connection(ClientServerConnection):  # type: ignore[misc]  # py4j has no 
 
     def _get_params(self, received: Any) -> list[Any]:
         params: list[Any] = super()._get_params(received)
-        if self.owner is None and self.threads is not None:  # after the parameters: what Java answers to this stands behind them
+        if self.owner is None and self.threads is not None:  # after the parameters: Java's answer follows them in the stream
             self.owner = self.threads.currentThread()
         return params
 
 
 class DeadConnections:
-    """Closes the connections of Java's threads that have ended, on one thread, until it is closed itself.
+    """A background thread that closes the connections of ended Java threads, until it is closed itself.
 
     Args:
         spark: any session of the application.
-        every: seconds between two looks.
+        every: the time between two sweeps, in seconds.
     """
 
     def __init__(self, spark: SparkSession, every: float = _EVERY_SECONDS) -> None:
@@ -56,12 +58,13 @@ class DeadConnections:
         self._thread.start()
 
     def close(self) -> None:
+        """Stop the background thread."""
         self._closed.set()
         self._thread.join(_DEADLINE)
-        del self._server._create_connection  # the class has Py4J's own
+        del self._server._create_connection  # uncovers the method of the class, Py4J's own
 
     def _made(self, socket: Any, stream: Any) -> _Connection:
-        """As Py4J makes one for a thread of Java's."""
+        """Create a connection for a Java thread, as Py4J does."""
         server = self._server
         connection = _Connection(
             server.java_parameters, server.python_parameters, server.gateway_property, server.gateway_client, server
@@ -76,23 +79,23 @@ class DeadConnections:
             try:
                 self.sweep()
             except (Py4JError, OSError):  # Java has ended, or is about to
-                logger.debug("dead connections were not looked for", exc_info=True)
-            except Exception:  # the next look may be all right; without it the server would run out of files
-                logger.exception("dead connections were not looked for")
+                logger.debug("connections of ended threads were not closed", exc_info=True)
+            except Exception:  # the next sweep may succeed; without sweeps the server would run out of files
+                logger.exception("connections of ended threads were not closed")
 
     def sweep(self) -> None:
-        """Close them on Java's side; Python's side ends with that."""
+        """Close the connections of ended threads on Java's side, which ends Python's side too."""
         known = [each for each in list(self._server.connections) if isinstance(each, _Connection)]
         ports = {each.port for each in known if each.owner is not None and not each.owner.isAlive()}
         if not ports:
             return
         lock, connections = field_of(self._client, "lock"), field_of(self._client, "connections")
-        lock.lock()  # by the thread of Java's that is this one's
+        lock.lock()  # held by the Java thread that corresponds to this one
         try:
             for each in list(connections.toArray()):
                 if not each.isInitiatedFromClient():
                     continue
-                socket = each.getSocket()  # None once it is closed: a call over it has failed
+                socket = each.getSocket()  # None once it is closed, after a failed call
                 if socket is None or socket.getLocalPort() in ports:
                     connections.remove(each)
                     each.shutdown()

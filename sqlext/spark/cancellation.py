@@ -1,9 +1,9 @@
-"""A statement that its client takes back (Ctrl-C, Hive's CancelOperation, Spark Connect's interrupt, a statement timeout).
+"""Cancellation of a statement by its client (Ctrl-C, Hive's CancelOperation, Spark Connect's interrupt, a statement timeout).
 
-The Spark jobs it has started are canceled by whoever takes it back. What it waits for in Python has to ask. Both servers
-interrupt the Java thread that runs the statement, on which the calls run that Python makes while it answers Java. `sqlext run`
-and the shell set an event, which reaches the wait as a context variable: Spark calls a command's Python on the thread that gave
-the statement.
+Whatever cancels a statement also cancels the Spark jobs that it has started. Waits in Python have to check for themselves. Both
+servers interrupt the Java thread that runs the statement, which also runs the calls that Python makes while it answers Java.
+`sqlext run` and the shell set an event, which reaches the wait as a context variable: Spark calls a command's Python function on
+the thread that issued the statement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _asked: ContextVar[threading.Event | None] = ContextVar("sqlext_cancellation", d
 
 @contextmanager
 def canceled_by(asked: threading.Event) -> Iterator[None]:
-    """What this thread does in the `with` block ends, where it waits, once `asked` is set."""
+    """Let the waits of this thread in the `with` block end once `asked` is set."""
     token = _asked.set(asked)
     try:
         yield
@@ -38,8 +38,9 @@ def canceled_by(asked: threading.Event) -> Iterator[None]:
 
 
 def is_canceled(spark: SparkSession) -> bool:
-    """Whether the client has taken back the statement that this thread answers. After an interrupt the next call says no: what
-    has to be cleaned up can then be done on this thread.
+    """Return whether the client has canceled the statement that this thread answers.
+
+    An interrupt is reported only once, so that the thread can then clean up.
     """
     asked = _asked.get()
     return (asked is not None and asked.is_set()) or _is_interrupted(spark)
@@ -50,9 +51,11 @@ def _is_interrupted(spark: SparkSession) -> bool:
 
 
 def raise_if_canceled(spark: SparkSession, advice: str = "") -> None:
-    """
+    """Raise StatementCanceledError if the client has canceled the statement that this thread answers.
+
     Args:
-        advice: what the user can do about what the statement had begun.
+        spark: any session of the application.
+        advice: what the user can do about the work that the statement had begun; begins with a space.
 
     Raises:
         StatementCanceledError: see `is_canceled`.
@@ -62,17 +65,18 @@ def raise_if_canceled(spark: SparkSession, advice: str = "") -> None:
 
 
 def wait_for(spark: SparkSession, wait: Callable[[float], bool], timeout: float) -> bool:
-    """Wait, unless the client takes the statement back.
+    """Wait until a condition holds, the time is up, or the client cancels the statement.
 
     Args:
-        wait: waits as many seconds, and tells whether what was waited for is there.
-        timeout: seconds in all.
+        spark: any session of the application.
+        wait: waits up to a number of seconds for the condition, and returns whether it holds.
+        timeout: the longest wait, in seconds.
 
     Returns:
-        Whether it came in time.
+        Whether the condition held in time.
 
     Raises:
-        StatementCanceledError: the client did.
+        StatementCanceledError: the client canceled the statement.
     """
     deadline = Deadline(timeout)
     while not wait(min(_STEP_SECONDS, deadline.left)):
@@ -83,16 +87,18 @@ def wait_for(spark: SparkSession, wait: Callable[[float], bool], timeout: float)
 
 
 def to_its_end(spark: SparkSession, name: str, action: Callable[[threading.Event], T]) -> T:
-    """Run what must not be left half done. A client that takes the statement back is told so; the action goes on to its end, on a
-    thread that the interrupt does not reach. It has deadlines of its own.
+    """Run an action that must not be left half done, even if the client cancels the statement.
+
+    The client gets the cancellation at once; the action continues to its end, on a thread that the interrupt does not reach. It
+    has deadlines of its own.
 
     Args:
         spark: the session of the statement.
-        name: of the statement, for Spark's UI.
-        action: its argument is set when the client takes the statement back.
+        name: the name of the statement, for Spark's UI.
+        action: its argument is set when the client cancels the statement.
 
     Raises:
-        StatementCanceledError: the client did.
+        StatementCanceledError: the client canceled the statement.
     """
     canceled = threading.Event()
     results: list[T] = []
@@ -103,7 +109,7 @@ def to_its_end(spark: SparkSession, name: str, action: Callable[[threading.Event
             spark.sparkContext.setJobDescription(f"sqlext: {name}")
             with active(spark):
                 results.append(action(canceled))
-        except Exception as error:  # noqa: BLE001  # raised again by whoever waits
+        except Exception as error:  # noqa: BLE001  # raised again on the waiting thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name="sqlext-statement", daemon=True)

@@ -1,9 +1,9 @@
-"""Whether an aggregate's keys are many, as the files that it reads tell.
+"""Whether an aggregate has many distinct keys, judged by the files that it reads.
 
-A Parquet writer keeps a dictionary of a column's values until that is about a megabyte, and then gives it up: some ten thousands
-of strings. The footer of one file says which it was.
+A Parquet writer keeps a dictionary of a column's values until it reaches about a megabyte, some tens of thousands of strings, and
+then gives it up. The footer of a single file shows which was the case.
 
-This is a seam: it reads Catalyst's plans and Parquet's footers. Seen with Spark 4.2, Delta 4.4 and Parquet 1.17.
+Relies on Spark's private side: reads Catalyst plans and Parquet footers. Checked with Spark 4.2, Delta 4.4 and Parquet 1.17.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlext.spark.java import items_of, java_of
 logger = logging.getLogger(__name__)
 
 _DICTIONARY_BYTES = 2**20
-"""Parquet's `parquet.dictionary.page.size`: a column that is shorter may do without for other reasons."""
+"""Parquet's `parquet.dictionary.page.size`: a smaller column may lack a dictionary for other reasons."""
 _LOOKED_AT = 8
 _PASSED = ("ProjectExec", "FilterExec")
 _DELTA_INDEX = "PreparedDeltaFileIndex"
@@ -30,10 +30,11 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 def has_many_strings(spark: SparkSession, aggregate: Any) -> bool:
-    """Whether a key is a string, straight from a file, for which the file has no dictionary. False where that cannot be told.
+    """Return whether a key is a string straight from a file that has no dictionary for it; False if that is unknown.
 
     Args:
-        aggregate: physical, before its exchange. One footer is read, of one of its files.
+        spark: the session.
+        aggregate: the physical aggregate before its exchange. The footer of one of its files is read.
     """
     keys = [key for key in items_of(aggregate.groupingExpressions()) if key.dataType().catalogString() == "string"]
     scan = _scan_below(aggregate) if keys else None
@@ -43,8 +44,8 @@ def has_many_strings(spark: SparkSession, aggregate: Any) -> bool:
     try:
         path = _some_file(spark, scan.relation().location()) if names else None
         return path is not None and _without_dictionary(spark, path, names)
-    except (Py4JJavaError, PySparkException) as error:  # the query itself will tell what is wrong with the file
-        logger.debug("the dictionary of %s cannot be looked at: %s", ", ".join(names), error)
+    except (Py4JJavaError, PySparkException) as error:  # the query itself will report what is wrong with the file
+        logger.debug("the dictionary of %s cannot be examined: %s", ", ".join(names), error)
         return False
 
 
@@ -56,18 +57,18 @@ def _scan_below(node: Any) -> Any:
 
 
 def _columns(scan: Any, keys: list[Any]) -> set[str]:
-    """The names in the files of those keys that are columns."""
+    """Return the names, in the files, of those keys that are columns."""
     read = [attribute.exprId() for attribute in items_of(scan.output())]
     wanted = {str(key.name()) for key in keys if any(each.equals(key.exprId()) for each in read)}
     index = scan.relation().location()
-    is_delta = index.getClass().getSimpleName() == _DELTA_INDEX  # which alone knows what its files call a column
+    is_delta = index.getClass().getSimpleName() == _DELTA_INDEX  # only it knows the names of columns in its files
     schema = index.preparedScan().scannedSnapshot().metadata().schema() if is_delta else scan.relation().dataSchema()
     fields = json.loads(schema.json())["fields"]
     return {field["metadata"].get(_PHYSICAL_NAME, field["name"]) for field in fields if field["name"] in wanted}
 
 
 def _some_file(spark: SparkSession, index: Any) -> Any:
-    """The path of the largest of the first files; None where to find one would take a query."""
+    """Return the path of the largest of the first files; None if it would take a query to find one."""
     path = java_of(spark).org.apache.hadoop.fs.Path
     kind = str(index.getClass().getSimpleName())
     if kind == _DELTA_INDEX:
@@ -81,7 +82,7 @@ def _some_file(spark: SparkSession, index: Any) -> Any:
 
 
 def _without_dictionary(spark: SparkSession, path: Any, names: set[str]) -> bool:
-    """Whether the first row group has no dictionary for one of some columns, or only for its beginning."""
+    """Return whether the first row group has no dictionary for one of these columns, or only for its beginning."""
     with Footers(spark).of(path) as footer:
         blocks = footer.getBlocks()
         columns = () if blocks.isEmpty() else blocks.get(0).getColumns()

@@ -1,6 +1,6 @@
 """The footers of Parquet files.
 
-This is a seam: it calls Parquet by Py4J. Seen with Parquet 1.17.
+Calls Parquet through Py4J. Checked with Parquet 1.17.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from sqlext.spark.java import java_of
 
 
 class Footers:
-    """Reads footers. Any thread may.
+    """A reader of footers. Thread-safe.
 
     Args:
-        spark: whose Hadoop configuration opens the files.
+        spark: the session whose Hadoop configuration opens the files.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._parquet = java_of(spark).org.apache.parquet
         self._conf = spark._jsparkSession.sessionState().newHadoopConf()
-        # Without options Parquet reads all of Hadoop's XML files anew, for each file.
+        # Without options, Parquet reads all of Hadoop's XML files again for each file.
         self._options = self._parquet.HadoopReadOptions.builder(self._conf).build()
 
     def rows_in(self, status: Any) -> int:
-        """How many rows a file has, by its Hadoop FileStatus.
+        """Return the number of rows of a file, given its Hadoop FileStatus.
 
         Raises:
-            Py4JJavaError: it is gone, or has no footer.
+            Py4JJavaError: the file is gone, or has no footer.
         """
         with self._opened(self._parquet.hadoop.util.HadoopInputFile.fromStatus(status, self._conf)) as reader:
             return int(reader.getRecordCount())
 
     @contextmanager
     def of(self, path: Any) -> Iterator[Any]:
-        """Parquet's ParquetMetadata of a file, by its Hadoop Path.
+        """Yield Parquet's ParquetMetadata of a file, given its Hadoop Path.
 
         Raises:
-            Py4JJavaError: it is gone, or has no footer.
+            Py4JJavaError: the file is gone, or has no footer.
         """
         with self._opened(self._parquet.hadoop.util.HadoopInputFile.fromPath(path, self._conf)) as reader:
             yield reader.getFooter()

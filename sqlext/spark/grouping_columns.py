@@ -1,10 +1,10 @@
-"""Which columns of an aggregate's output carry its grouping expressions, by Spark's own analysis.
+"""The columns of an aggregate's output that hold its grouping expressions, by Spark's own analysis.
 
-The planner finds the key of a query in its text. Whether that is the key, Spark says: an output column carries a grouping
-expression if both are semantically equal in the analysed plan (Catalyst's `semanticEquals`), or if it is the start or the end of
-the window that is grouped by.
+The planner finds the key of a query in its text; Spark's analysis confirms it. An output column holds a grouping expression if
+both are semantically equal in the analysed plan (Catalyst's `semanticEquals`), or if it is the start or the end of the window
+that the query groups by.
 
-This is a seam: it reads Catalyst's plans. Seen with Spark 4.2.
+Relies on Spark's private side: reads Catalyst plans. Checked with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _WINDOWS = ("spark.timeWindow", "spark.sessionWindow")
 
 
 def grouping_columns(frame: DataFrame) -> tuple[str, ...]:
-    """The output columns by whose values the rows of an aggregate are told apart, in the output's order.
+    """Return the output columns whose values identify the groups of an aggregate, in the output's order.
 
     Args:
-        frame: an aggregate, analysed, and columns made of its results.
+        frame: an analysed aggregate, and columns computed from its results.
 
     Raises:
-        UnsupportedError: a grouping expression is carried by no column, or Spark makes several rows of a group.
+        UnsupportedError: no column holds a grouping expression, or Spark makes several rows of one group.
     """
     plan = analysed_plan(frame)
     plan = plan.plan() if _kind(plan) == "WithCTE" else plan
@@ -37,8 +37,8 @@ def grouping_columns(frame: DataFrame) -> tuple[str, ...]:
     while _kind(plan) != "Aggregate":
         if _kind(plan) not in ("Project", "SubqueryAlias"):
             raise UnsupportedError(
-                f"Spark evaluates {plan.nodeName()} over this aggregate, so a group is not one row. Keep the aggregate in a "
-                "streaming table of its own, and read that in a view."
+                f"Spark evaluates {plan.nodeName()} over this aggregate, so a group is not a single row. Keep the aggregate "
+                "in its own streaming table, and read that table in a view."
             )
         if _kind(plan) == "Project":
             shown = [(name, _in_list(each, items_of(plan.projectList()))) for name, each in shown]
@@ -49,15 +49,15 @@ def grouping_columns(frame: DataFrame) -> tuple[str, ...]:
         place = next((at for at, (_, each) in enumerate(shown) if _carries(each, grouping)), None)
         if place is None and not grouping.foldable():
             raise UnsupportedError(
-                f"This query groups by `{_text(grouping)}`, and by Spark's analysis no column of its result carries that. Add it "
-                "to the select list."
+                f"This query groups by `{_text(grouping)}`, but by Spark's analysis no column of its result holds that value. "
+                "Add it to the select list."
             )
         found |= set() if place is None else {place}
     return tuple(shown[at][0] for at in sorted(found))
 
 
 def _in_list(shown: Any, named: list[Any]) -> Any:
-    """What an output column is made of, in the list of named expressions that it comes from."""
+    """Return the expression behind an output column, from the list of named expressions that defines the column."""
     if _kind(shown) != "AttributeReference":
         return shown
     source = next((each for each in named if each.exprId().equals(shown.exprId())), None)
@@ -67,7 +67,7 @@ def _in_list(shown: Any, named: list[Any]) -> Any:
 
 
 def _carries(shown: Any, grouping: Any) -> bool:
-    """Whether the values of an output column tell those of a grouping expression apart."""
+    """Return whether the values of an output column distinguish those of a grouping expression."""
     if shown.semanticEquals(grouping):
         return True
     is_field = _kind(shown) == "GetStructField" and shown.child().semanticEquals(grouping)
@@ -75,7 +75,7 @@ def _carries(shown: Any, grouping: Any) -> bool:
 
 
 def _windows_of(grouping: Any) -> Iterator[str]:
-    """Under which of its metadata Spark notes that an attribute is a window."""
+    """Yield the metadata keys under which Spark may mark an expression as a window."""
     if _kind(grouping) == "AttributeReference":
         yield from _WINDOWS
 

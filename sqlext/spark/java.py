@@ -1,8 +1,8 @@
-"""Java's classes and collections from Python, in few round trips.
+"""Java classes and collections from Python, in few round trips.
 
-Py4J asks Java for each part of `jvm.org.apache.spark..` whether it is a class, seven round trips a name; and it learns from
-an exception of Java's that a collection has no more items, which pyspark then compares with twelve classes. A statement that
-costs thousands of such trips takes seconds.
+For each part of `jvm.org.apache.spark..`, Py4J asks Java whether it is a class: seven round trips for one name. And Py4J learns
+from a Java exception that a collection has no more items, which PySpark then compares with twelve classes. A statement that costs
+thousands of such trips takes seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 
 class _Class(JavaClass):  # type: ignore[misc]  # py4j has no types
-    """A class that asks once for each of its methods and nested classes; a field's value may change."""
+    """A Java class that asks once for each of its methods and nested classes; fields are not cached, since values may change."""
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
@@ -31,7 +31,7 @@ class _Class(JavaClass):  # type: ignore[misc]  # py4j has no types
 
 
 class _Package:
-    """A package: what begins with a capital letter in it is a class, all else a package."""
+    """A Java package: a name in it that begins with a capital letter is a class, any other name a package."""
 
     def __init__(self, prefix: str, client: Any) -> None:
         self._prefix = prefix
@@ -47,7 +47,7 @@ class _Package:
 
 
 def java_of(spark: SparkSession | SparkContext) -> Any:
-    """The root of all packages. A class is not looked for before it is used."""
+    """Return the root of all packages. A class is not looked up before it is used."""
     return _root(_client_of(spark))
 
 
@@ -65,22 +65,22 @@ _answers = threading.local()
 
 
 def kept(answer: Any) -> Any:
-    """An object of Java's that goes back to Java as the answer to one of its calls, or as what that call throws.
+    """Keep alive and return a Java object that goes back to Java, as the result of a call or as the exception it throws.
 
-    When Python lets go of an object, Py4J tells Java so over another connection, and Java forgets it. That may be before Java has
-    read the answer, which then is null. So it is kept until the thread gives its next answer.
+    When Python releases an object, Py4J notifies Java over another connection, and Java forgets the object. That may happen
+    before Java has read the result, which is null then. So the object is kept until the thread returns its next result.
     """
     _answers.last = answer
     return answer
 
 
 def items_of(seq: Any) -> list[Any]:
-    """The items of a Scala Seq."""
+    """Return the items of a Scala Seq."""
     return [seq.apply(at) for at in range(seq.length())]
 
 
 def scala_seq(spark: SparkSession | SparkContext, items: Sequence[Any]) -> Any:
-    """A Scala Seq of Java objects, strings or numbers."""
+    """Return a Scala Seq of Java objects, strings or numbers."""
     seq = _empty(_client_of(spark))
     for item in reversed(items):
         seq = seq.prepended(item)
@@ -93,7 +93,7 @@ def _empty(client: Any) -> Any:
 
 
 def texts_of(spark: SparkSession | SparkContext, scala_map: Any) -> dict[str, str]:
-    """A Scala map from texts to texts, or an array of such pairs, in one round trip."""
+    """Return a Scala map of strings, or an array of pairs of strings, as a dictionary, in one round trip."""
     return dict(json.loads(_mapper(_client_of(spark)).writeValueAsString(scala_map)))
 
 
@@ -104,17 +104,17 @@ def _mapper(client: Any) -> Any:
 
 
 def scala_object(spark: SparkSession | SparkContext, name: str) -> Any:
-    """A Scala object, by its full name."""
+    """Return a Scala object, by its full name."""
     return _object(_client_of(spark), name)
 
 
 def _object(client: Any, name: str) -> Any:
-    """A Scala object."""
+    """Return a Scala object, by its full name."""
     return getattr(_Class(f"{name}$", client), "MODULE$")
 
 
 class _PartialFunction:
-    """A function over Catalyst's nodes, as Scala's PartialFunction; the first error ends it, and is kept."""
+    """A function over Catalyst nodes, as a Scala PartialFunction; the first error ends it, and is kept."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
@@ -127,7 +127,7 @@ class _PartialFunction:
         if self.error is None:
             try:
                 return kept(self._function(node))
-            except Exception as error:  # noqa: BLE001  # nothing may go through Java: it would come out as another error
+            except Exception as error:  # noqa: BLE001  # an error must not pass through Java: it would come out as another one
                 self.error = error
         return kept(node)
 
@@ -139,11 +139,11 @@ class _PartialFunction:
 
 
 def transformed(transform: Callable[[Any], Any], function: Callable[[Any], Any]) -> Any:
-    """What a `transform..` method of Catalyst's makes with a function of Python's.
+    """Return the result of a `transform..` method of Catalyst with a Python function.
 
     Args:
-        transform: the method, of a plan or an expression.
-        function: gives what comes in the place of a node, or the node itself.
+        transform: the method of a plan or an expression.
+        function: takes a node and returns its replacement, or the node itself.
     """
     proxy = _PartialFunction(function)
     changed = transform(proxy)
@@ -153,12 +153,12 @@ def transformed(transform: Callable[[Any], Any], function: Callable[[Any], Any])
 
 
 def field_of(java_object: Any, name: str) -> Any:
-    """The value of a field of Java's, private ones too."""
+    """Return the value of a field of a Java object, also of a private one."""
     return _field(java_object, name).get(java_object)
 
 
 def set_field(java_object: Any, name: str, value: Any) -> None:
-    """Set a field of Java's that is not final, private ones too."""
+    """Set a non-final field of a Java object, also a private one."""
     _field(java_object, name).set(java_object, value)
 
 

@@ -1,5 +1,7 @@
-"""Spark's and Delta's private side, reached through Py4J: sessions, catalogs, analysed plans, errors. What may change with a
-Spark version stands in this folder, and in the few seams that ruff's exceptions name (pyproject.toml).
+"""Spark's and Delta's private side, reached through Py4J: sessions, catalogs, analysed plans, errors.
+
+Code that may have to change with a Spark version is in this folder, and in the few modules that ruff's exceptions in
+pyproject.toml name.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ from sqlext.quoting import case_sensitive_names
 from sqlext.redaction import ADDRESS_NAMES, Redaction, of_application
 from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
 
-_EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;|;\n[~'!]*[A-Z]")  # what follows is no sentence
+_EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;|;\n[~'!]*[A-Z]")  # what follows is not prose
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
-_ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition around what went wrong in a task that writes files
+_ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition that wraps the error of a task that writes files
 _TRACEBACK = "Traceback (most recent call last):\n"
 _MOST_CAUSES = 20
 _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
 
 def root_reason(error: BaseException) -> str:
-    """What is at the bottom of an error of Java's: Spark wraps what is wrong with a setting into errors about its own classes."""
+    """Return the message of an error's innermost Java cause: Spark wraps errors in settings into errors about its own classes."""
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     while java is not None and java.getCause() is not None:
         java = java.getCause()
@@ -41,7 +43,7 @@ def root_reason(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error from the JVM says, without its condition's name, SQLSTATE, plan, SQL excerpt, stack and secrets."""
+    """Return the message of an error from the JVM without condition name, SQLSTATE, plan, SQL excerpt, stack and secrets."""
     text = str(error)
     if isinstance(error, Py4JJavaError):
         java = error.java_exception
@@ -53,14 +55,14 @@ def reason_of(error: BaseException) -> str:
 
 
 def _without_traceback(text: str) -> str:
-    """A message with a traceback of Python's replaced by what was raised."""
+    """Replace a Python traceback in a message by the exception that was raised."""
     head, found, traceback = text.partition(_TRACEBACK)
     raised = [line for line in traceback.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     return f"{head.rstrip()} {raised[0]}" if found and raised else text
 
 
 def causes_of(error: BaseException) -> list[Any]:
-    """The Java errors behind one of Python's, outermost first; none of an error of Python's own."""
+    """Return the Java errors behind a Python error, outermost first; none for an error raised in Python."""
     java = getattr(error, "java_exception", None)
     java = java if java is not None else getattr(error, "_origin", None)
     java = java if java is not None else getattr(getattr(error, "_cause", None), "_origin", None)
@@ -72,7 +74,10 @@ def causes_of(error: BaseException) -> list[Any]:
 
 
 def failure_of(query: StreamingQuery) -> BaseException | None:
-    """What ended a streaming query; PySpark's own form of it knows nothing of a Java error whose class it does not know."""
+    """Return the error that ended a streaming query, with its Java cause.
+
+    PySpark drops the cause if it does not know the cause's class.
+    """
     error = query.exception()
     if error is not None:
         vars(error)["java_exception"] = query._jsq.exception().get().getCause()
@@ -80,7 +85,7 @@ def failure_of(query: StreamingQuery) -> BaseException | None:
 
 
 def conditions_of(error: BaseException) -> list[str]:
-    """The names of Spark's conditions in an error and its causes, such as TABLE_OR_VIEW_NOT_FOUND."""
+    """Return the names of Spark's conditions in an error and its causes, such as TABLE_OR_VIEW_NOT_FOUND."""
     chain = [error, getattr(error, "_cause", None)]
     names = [each.getCondition() for each in chain if isinstance(each, PySparkException)]
     names += [java.getCondition() for java in causes_of(error) if "getCondition" in dir(java)]
@@ -88,7 +93,7 @@ def conditions_of(error: BaseException) -> list[str]:
 
 
 def parameters_of(error: BaseException, conditions: Collection[str]) -> dict[str, str] | None:
-    """What an error says to its message, if it or a cause of it has one of some conditions; None if not."""
+    """Return an error's message parameters, if the error or one of its causes has one of the conditions; None if not."""
     for java in causes_of(error):
         if "getCondition" in dir(java) and java.getCondition() in conditions:
             return {str(key): str(value) for key, value in dict(java.getMessageParameters()).items()}
@@ -96,7 +101,7 @@ def parameters_of(error: BaseException, conditions: Collection[str]) -> dict[str
 
 
 def kinds_of(java: Any) -> list[str]:
-    """The names of a Java object's class and of those that it extends."""
+    """Return the names of a Java object's class and its superclasses."""
     names, kind = [], java.getClass()
     while kind is not None:
         names.append(str(kind.getName()))
@@ -105,10 +110,10 @@ def kinds_of(java: Any) -> list[str]:
 
 
 def parse_duration(spark: SparkSession, text: str) -> timedelta:
-    """A duration, by Spark's own parsers: an interval, a time as its settings write it, ISO 8601, or a plain 0.
+    """Parse a duration with Spark's own parsers: an interval, a time in the format of Spark's settings, ISO 8601, or a plain 0.
 
     Raises:
-        ValueError: none of them takes it, or it has months, which have no fixed length.
+        ValueError: no parser accepts it, or it has months, which have no fixed length.
     """
     word = text.strip()
     jvm = java_of(spark)
@@ -147,10 +152,10 @@ def _call(method: Any, *args: Any) -> Any:
 
 
 def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
-    """Ask Spark whether it can run a streaming query, before anything is created for it.
+    """Check that Spark can run a streaming query, before anything is created for it.
 
     Raises:
-        UnsupportedError: with Spark's reason.
+        UnsupportedError: it cannot; the message has Spark's reason.
     """
     jvm = java_of(frame.sparkSession)
     plan = frame._jdf.queryExecution().analyzed()
@@ -163,10 +168,10 @@ def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
 
 
 def check_subqueries(frame: DataFrame) -> None:
-    """Raise UnsupportedError when Spark evaluates a subquery by a join of streams that the query does not have.
+    """Raise UnsupportedError if Spark evaluates a subquery by a join of streams that the query itself does not have.
 
-    It does so where a subquery compares its rows with those around it by other than equality: it first joins it with the values
-    around it, taken from the stream once more. Only the start of the stream would find that this is not possible.
+    Spark does so where a subquery compares its rows with the outer ones by anything but equality: it first joins the subquery
+    with the outer values, read from the stream a second time. Otherwise the error would only appear when the stream starts.
     """
     analysed = frame._jdf.queryExecution().analyzed()
     pattern = java_of(frame.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()
@@ -176,7 +181,7 @@ def check_subqueries(frame: DataFrame) -> None:
     if _stream_joins(optimized) > _stream_joins(analysed):
         raise UnsupportedError(
             "Spark evaluates a subquery of this query by joining the stream with itself, and cannot do that for a stream. "
-            "Compare the subquery's columns with the stream's by = only, or join the table."
+            "Compare the subquery's columns with the stream's only by =, or join the table."
         )
 
 
@@ -187,30 +192,30 @@ def _stream_joins(plan: Any) -> int:
 
 
 def analysed_plan(frame: DataFrame) -> Any:
-    """The analysed plan of a query, with its CTEs where they are read; one that may only be evaluated once stays a CTE."""
+    """Return the analysed plan of a query with its CTEs inlined, except those that may only be evaluated once."""
     inline = java_of(frame.sparkSession).org.apache.spark.sql.catalyst.optimizer.InlineCTE
     return inline(False, False).apply(frame._jdf.queryExecution().analyzed())
 
 
 def has_watermark(frame: DataFrame) -> bool:
-    """Whether a watermark stands anywhere in a query, also inside views."""
+    """Return whether a query has a watermark anywhere, also inside views."""
     return plan_has_watermark(frame._jdf.queryExecution().analyzed())
 
 
 def plan_has_watermark(plan: Any) -> bool:
-    """The same of a plan of Catalyst's; of the queries in its expressions too."""
+    """Return whether a Catalyst plan has a watermark anywhere, also in the subqueries of its expressions."""
     if plan.getClass().getSimpleName() == "EventTimeWatermark":
         return True
     return any(plan_has_watermark(each) for below in (plan.children(), plan.subqueries()) for each in items_of(below))
 
 
 def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
-    """A DataFrame of a logical plan, such as a parser gives."""
+    """Return a DataFrame of a logical plan, such as one that a parser returns."""
     return DataFrame(java_of(spark).org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def alias(spark: SparkSession, child: Any, name: str, like: Any = None) -> Any:
-    """A named expression of Catalyst's, with an id of its own or that of another one."""
+    """Return a named Catalyst expression, with a new id or that of the attribute `like`."""
     java = java_of(spark)
     expressions = java.org.apache.spark.sql.catalyst.expressions
     nothing, none = scala_seq(spark, []), java.scala.Option.apply(None)
@@ -219,7 +224,7 @@ def alias(spark: SparkSession, child: Any, name: str, like: Any = None) -> Any:
 
 
 def can_be_analysed(spark: SparkSession, plan: Any) -> bool:
-    """Whether Spark can make sense of a parsed statement; a command is not run."""
+    """Return whether Spark can analyse a parsed statement; a command is not run."""
     skip = java_of(spark).org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
     try:
         spark._jsparkSession.sessionState().executePlan(plan, skip).assertAnalyzed()
@@ -229,29 +234,29 @@ def can_be_analysed(spark: SparkSession, plan: Any) -> bool:
 
 
 def are_names_case_sensitive(spark: SparkSession) -> bool:
-    """Whether the case of names matters in a session, as Spark reads its setting."""
+    """Return whether names are case-sensitive in a session, by Spark's setting."""
     return bool(spark._jsparkSession.sessionState().conf().caseSensitiveAnalysis())
 
 
 @contextmanager
 def names_as_in(spark: SparkSession) -> Iterator[None]:
-    """Let `names.fold` follow a session on this thread."""
+    """Let `quoting.fold` follow a session's case sensitivity on this thread."""
     with case_sensitive_names(are_names_case_sensitive(spark)):
         yield
 
 
 def clone_session(spark: SparkSession) -> SparkSession:
-    """A session with the same catalog, database, settings, temporary views and functions, and a life of its own."""
+    """Return an independent copy of a session, with its catalog, database, settings, temporary views and functions."""
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
 
 
 @contextmanager
 def outside_of_any_query(spark: SparkSession) -> Iterator[None]:
-    """Start threads of Java's that belong to no statement.
+    """Let Java threads that start within the block belong to no statement.
 
-    A thread takes over the local properties of the one that starts it, the id of the SQL execution among them. Jobs of a stream
-    that a statement started would be that statement's for ever: canceled with it, and kept by Spark's scheduler (its
-    `activeQueryToJobs`) after it has ended.
+    A thread inherits the local properties of the thread that starts it, among them the id of the SQL execution. The jobs of a
+    stream that a statement started would belong to that statement for ever: canceled with it, and kept by Spark's scheduler (in
+    its `activeQueryToJobs`) after it has ended.
     """
     context, properties = spark.sparkContext._jsc.sc(), java_of(spark).java.util.Properties
     before = context.getLocalProperties()
@@ -264,10 +269,12 @@ def outside_of_any_query(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def described(spark: SparkSession, description: str, group: str = "") -> Iterator[None]:
-    """Let Spark's UI say what the jobs are for that this thread starts meanwhile.
+    """Describe, for Spark's UI, the jobs that this thread starts within the block.
 
     Args:
-        group: the id of the flow or job they belong to; left out, they stay in the group of the thread.
+        spark: the session.
+        description: the text that Spark's UI shows.
+        group: the id of the flow or job they belong to; empty: they stay in the thread's group.
     """
     context = spark.sparkContext
     new = {"spark.job.description": description, **({"spark.jobGroup.id": group} if group else {})}
@@ -283,7 +290,7 @@ def described(spark: SparkSession, description: str, group: str = "") -> Iterato
 
 @contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
-    """Make a session that of the calling thread: nodes and rules of physical plans take their settings from the active one."""
+    """Make a session the active one of this thread: nodes and rules of physical plans take their settings from it."""
     sessions = java_of(spark).org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)
@@ -297,18 +304,19 @@ def active(spark: SparkSession) -> Iterator[None]:
 
 
 def is_temporary_view(spark: SparkSession, name: str) -> bool:
+    """Return whether the session has a temporary view of that name."""
     catalog = spark._jsparkSession.sessionState().catalog()
     return bool(catalog.getTempView(name).isDefined())
 
 
 def is_temporary_function(spark: SparkSession, name: str) -> bool:
-    """Whether the session has a function of that name that no catalog holds."""
+    """Return whether the session has a function of that name that is in no catalog."""
     identifier = java_of(spark).org.apache.spark.sql.catalyst.FunctionIdentifier(name)
     return bool(spark._jsparkSession.sessionState().catalog().isTemporaryFunction(identifier))
 
 
 def variable(spark: SparkSession, name: str) -> str | None:
-    """Type and value of a session variable, as DECLARE VARIABLE takes them; None when there is none of that name."""
+    """Return type and value of a session variable, as DECLARE VARIABLE takes them; None if there is no such variable."""
     parts = scala_seq(spark, [name if are_names_case_sensitive(spark) else name.lower()])
     found = spark._jsparkSession.sessionState().catalogManager().tempVariableManager().get(parts)
     if not found.isDefined():
@@ -318,7 +326,7 @@ def variable(spark: SparkSession, name: str) -> str | None:
 
 
 def default_location(spark: SparkSession, name: tuple[str, ...]) -> str | None:
-    """Where Spark's own catalog would put a new managed table; None for a table of another catalog."""
+    """Return where Spark's own catalog would put a new managed table; None for a table of another catalog."""
     if name[0] != "spark_catalog":
         return None
     identifier = java_of(spark).org.apache.spark.sql.catalyst.TableIdentifier
@@ -328,12 +336,12 @@ def default_location(spark: SparkSession, name: tuple[str, ...]) -> str | None:
 
 
 def can_store(frame: DataFrame, column: str, ddl: str) -> bool:
-    """Whether Spark's ANSI store assignment takes a column into a target column of type `ddl`."""
+    """Return whether Spark's ANSI store assignment accepts a column for a target column of type `ddl`."""
     return bool(_cast(frame).canANSIStoreAssign(*_types(frame, column, ddl)))
 
 
 def can_hold(frame: DataFrame, column: str, ddl: str) -> bool:
-    """Whether every value of a column has a value of its own in the type `ddl`."""
+    """Return whether the type `ddl` can hold all values of a column, different ones by different values."""
     return bool(_cast(frame).canUpCast(*_types(frame, column, ddl)))
 
 
@@ -353,24 +361,25 @@ def release(frame: DataFrame) -> None:
 
 
 def last_txn_version(spark: SparkSession, location: str, app_id: str) -> int | None:
-    """The `version` of the newest transaction that `app_id` committed to the Delta table at `location`."""
+    """Return the `version` of `app_id`'s newest transaction on the Delta table at `location`; None if there is none."""
     version = delta_snapshot(spark, location).transactions().get(app_id)
     return int(version.get()) if version.isDefined() else None
 
 
 def table_version(spark: SparkSession, location: str) -> int:
-    """The newest version of the Delta table at `location`."""
+    """Return the newest version of the Delta table at `location`."""
     return int(delta_snapshot(spark, location).version())
 
 
 def delta_table(spark: SparkSession, name: str) -> tuple[str, str, dict[str, str]]:
-    """Where a Delta table lies, its id, and its properties; DESCRIBE DETAIL tells them too, but runs a Spark job.
+    """Return a Delta table's location, id and properties, without the Spark job that DESCRIBE DETAIL runs.
 
     Args:
-        name: as SQL writes it.
+        spark: the session.
+        name: the table's name, as written in SQL.
 
     Raises:
-        AnalysisException: it is no Delta table.
+        AnalysisException: it is not a Delta table.
     """
     log = DeltaTable.forName(spark, name)._jdt.deltaLog()
     metadata = log.update(False, _none(spark), _none(spark)).metadata()
@@ -378,21 +387,22 @@ def delta_table(spark: SparkSession, name: str) -> tuple[str, str, dict[str, str
 
 
 def delta_table_properties(spark: SparkSession, location: str) -> dict[str, str]:
-    """The properties of the Delta table at `location`."""
+    """Return the properties of the Delta table at `location`."""
     return texts_of(spark, delta_snapshot(spark, location).metadata().configuration())
 
 
 def delta_partition_columns(spark: SparkSession, location: str) -> list[str]:
-    """The columns that the Delta table at `location` is partitioned by."""
+    """Return the columns that the Delta table at `location` is partitioned by."""
     return [str(name) for name in items_of(delta_snapshot(spark, location).metadata().partitionColumns())]
 
 
 def delta_table_id(spark: SparkSession, location: str) -> str:
+    """Return Delta's id of the table at `location`."""
     return str(delta_snapshot(spark, location).metadata().id())
 
 
 def delta_snapshot(spark: SparkSession, location: str) -> Any:
-    """Delta's Snapshot of the newest version of the table at `location`."""
+    """Return Delta's Snapshot of the newest version of the table at `location`."""
     log = java_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
     return log.update(False, _none(spark), _none(spark))
 
@@ -402,7 +412,7 @@ def _none(spark: SparkSession) -> Any:
 
 
 def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column]], str]:
-    """What `df.groupBy(..)` was made of.
+    """Return the parts of `df.groupBy(..)`.
 
     Returns:
         `df`; each grouping expression, with its text; and `GroupBy`, or `Rollup`, `Cube`, `Pivot` and the like.
@@ -416,15 +426,15 @@ def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column
 
 
 def redaction(spark: SparkSession) -> Redaction:
-    """What Spark redacts in a session."""
+    """Return Spark's redaction rules in a session."""
     return Redaction(of_application().names, spark.conf.get("spark.sql.redaction.options.regex", ADDRESS_NAMES) or ADDRESS_NAMES)
 
 
 def all_settings(spark: SparkSession) -> dict[str, str]:
-    """All that is set in a session, also by its application."""
+    """Return all settings of a session, including those of its application."""
     return texts_of(spark, spark._jsparkSession.sessionState().conf().getAllConfs())
 
 
 def application_settings(spark: SparkSession) -> dict[str, str]:
-    """All that is set in the application."""
+    """Return all settings of the application."""
     return texts_of(spark, spark.sparkContext._jsc.sc().conf().getAll())

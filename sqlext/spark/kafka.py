@@ -3,7 +3,8 @@
 `SELECT .. FROM read_kafka(..)` reads what the topics hold now; `FROM STREAM read_kafka(..)`, in a flow, has no end. Columns are
 those of Spark's Kafka source: key, value, topic, partition, offset, timestamp, timestampType. Keys and values are bytes: decode
 them with `from_json(CAST(value AS STRING), ..)` or `from_avro(value, ..)`.
-This is a seam: it reads Catalyst's expressions.
+
+Relies on Spark's private side: reads Catalyst expressions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sqlext.sql.tokens import tokens
 
 FUNCTION = "read_kafka"
 FUNCTIONS = (FUNCTION, STREAMED + FUNCTION)
-"""The function for bounded reads, and the one that a flow's `STREAM read_kafka(..)` becomes."""
+"""The function for bounded reads, and the one that `STREAM read_kafka(..)` in a flow becomes."""
 
 _BOOTSTRAP = "bootstrapServers"
 _WHICH = ("subscribe", "subscribePattern", "assign")
@@ -36,20 +37,21 @@ _USAGE = f"{FUNCTION}(bootstrapServers => 'host:9092', subscribe => 'topic')"
 
 
 def is_called_in(text: str) -> bool:
-    """Whether statements call the function, so that they need the connector."""
+    """Return whether statements call the function, and so need the connector."""
     found = tokens(text)
     return any(name.upper == FUNCTION.upper() and bracket.text == "(" for name, bracket in itertools.pairwise(found))
 
 
 def plan_of_call(spark: SparkSession, operator: str, arguments: Sequence[Any]) -> Any:
-    """The relation of one call.
+    """Return the relation of one call.
 
     Args:
+        spark: the session that analyses the query.
         operator: one of `FUNCTIONS`.
-        arguments: Catalyst's expressions.
+        arguments: the arguments, as Catalyst expressions.
 
     Raises:
-        SchemaError: an argument is unknown, has no name or no constant value, or one is missing.
+        SchemaError: an argument is unknown, unnamed, not constant, given twice or missing.
         SetupError: Spark's Kafka source is not on the class path.
     """
     options = _options(arguments)
@@ -63,15 +65,15 @@ def _options(arguments: Sequence[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for argument in arguments:
         if argument.getClass().getSimpleName() != "NamedArgumentExpression":
-            raise SchemaError(f"{FUNCTION} takes arguments with names. Write {_USAGE}.")
+            raise SchemaError(f"{FUNCTION} takes named arguments only. Write {_USAGE}.")
         name, value = str(argument.key()), argument.value()
         if not value.foldable():
-            raise SchemaError(f"{FUNCTION}: `{name}` is `{value.sql()}`, which is no constant.")
+            raise SchemaError(f"{FUNCTION}: `{name}` is `{value.sql()}`, which is not a constant. Give a constant value.")
         key = known.get(name.lower(), name if name.lower().startswith("kafka.") else None)
         if key is None:
             raise SchemaError(
                 f"{FUNCTION} has no argument `{name}`.{did_you_mean(name, known.values())} It takes {', '.join(known.values())}, "
-                "and settings of Kafka's consumer such as `kafka.security.protocol`, in backticks."
+                "and settings of Kafka's consumer, in backticks, such as `kafka.security.protocol`."
             )
         if key in found:
             raise SchemaError(f"{FUNCTION}: `{name}` is given twice. Give it once.")
@@ -86,5 +88,5 @@ def _check_class_path(spark: SparkSession) -> None:
     if not callable(context._jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider):
         raise SetupError(
             f"Spark's Kafka source is not on the class path. Set `{CONNECTORS_KEY}` to `kafka` on the builder given to "
-            "sqlext.configure, or by --conf; `sqlext run` does it by itself when the file calls read_kafka."
+            "sqlext.configure, or with --conf; `sqlext run` sets it by itself if the file calls read_kafka."
         )

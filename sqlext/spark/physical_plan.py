@@ -1,9 +1,9 @@
-"""DataFrames over physical plans that are made, or changed, here.
+"""DataFrames over physical plans that are built or changed here.
 
-The plan goes into the query around it as a `LogicalQueryStage`, the leaf with which Spark's adaptive execution carries a plan
-that is made already. So nothing runs here, EXPLAIN shows the whole, and adaptive execution chooses the partitions.
+The plan becomes part of the surrounding query as a `LogicalQueryStage`, the leaf with which Spark's adaptive execution carries a
+plan that exists already. So nothing runs here, EXPLAIN shows the whole plan, and adaptive execution chooses the partitions.
 
-This is a seam: it makes Catalyst's plans. Seen with Spark 4.2.
+Relies on Spark's private side: builds Catalyst plans. Checked with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sqlext.spark.java import items_of, java_of, scala_seq
 from sqlext.spark.jvm import alias, frame_of
 
 _NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\[id=#\d+\]|(?<=_common_expr_)\d+")
-"""What Catalyst counts on from one query to the next."""
+"""The numbers in Catalyst's texts that increase from one query to the next."""
 
 
 def fingerprint(text: str) -> str:
-    """The same for plans and expressions that are the same, as Catalyst writes them."""
+    """Return a hash of Catalyst's text of a plan or expression; equal plans and expressions have equal hashes."""
     return hashlib.sha256(_NUMBERED.sub("#", text).encode()).hexdigest()
 
 
 def frame_over(spark: SparkSession, plan: Any, columns: Sequence[Any]) -> DataFrame:
-    """A DataFrame of named expressions over a physical plan."""
+    """Return a DataFrame of named expressions over a physical plan."""
     java = java_of(spark)
     forget_logical_plans(spark, plan)
     stage = java.org.apache.spark.sql.execution.adaptive.LogicalQueryStage(unknown_rows(spark, plan.output()), plan)
@@ -36,9 +36,9 @@ def frame_over(spark: SparkSession, plan: Any, columns: Sequence[Any]) -> DataFr
 
 
 def unknown_rows(spark: SparkSession, output: Any) -> Any:
-    """A logical leaf with these columns, of whose rows the optimizer knows nothing.
+    """Return a logical leaf with these columns whose rows are unknown to the optimizer.
 
-    An empty relation would do, but for the optimizer: it would leave out what it thinks has no rows.
+    An empty relation would not do: the optimizer would remove it from the plan.
     """
     java = java_of(spark)
     none, session = java.scala.Option.apply(None), spark._jsparkSession
@@ -49,14 +49,17 @@ def unknown_rows(spark: SparkSession, output: Any) -> Any:
 
 
 def as_columns(spark: SparkSession, plan: Any, attributes: Sequence[Any]) -> Any:
-    """A physical plan whose columns stand for these attributes, one for one."""
+    """Return a physical plan whose columns have the names and ids of these attributes, one for one."""
     pairs = zip(items_of(plan.output()), attributes, strict=True)
     named = [alias(spark, column, str(wanted.name()), wanted) for column, wanted in pairs]
     return java_of(spark).org.apache.spark.sql.execution.ProjectExec(scala_seq(spark, named), plan)
 
 
 def forget_logical_plans(spark: SparkSession, node: Any) -> None:
-    """Spark links physical nodes with logical ones. These are not in the query around, which links them with the stage."""
+    """Remove the links from physical nodes to logical ones.
+
+    Spark sets them, but these logical nodes are not part of the surrounding query, which links the physical nodes to the stage.
+    """
     tags = java_of(spark).org.apache.spark.sql.execution.SparkPlan
     for tag in (tags.LOGICAL_PLAN_TAG(), tags.LOGICAL_PLAN_INHERITED_TAG()):
         node.unsetTagValue(tag)

@@ -1,7 +1,7 @@
-"""PySpark's log of errors in queries: what passes through our proxies is logged by the client alone, as it is without us.
+"""A filter for PySpark's logs of query errors: each error is logged for the client only, as it is without sqlext.
 
-PySpark writes a line of JSON whenever it makes an error of Python's out of one of Java's. On its way from Spark's parser through
-a proxy and back into Java an error is made into one of Python's as well, and then a second time for the client.
+PySpark writes a line of JSON whenever it converts a Java error into a Python one. An error on its way from Spark's parser through
+a proxy of ours and back into Java is converted as well, and then a second time for the client.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _thread = threading.local()
 
 
 def install() -> None:
-    """Filter PySpark's loggers of such errors; a second time changes nothing."""
+    """Add the filter to PySpark's loggers of query errors; a second call changes nothing."""
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).addFilter(_is_of_a_client)
 
 
 @contextmanager
 def inside_a_proxy() -> Iterator[None]:
-    """Errors that this thread meets within the block go back to Java, or nowhere: whoever gets them logs them."""
+    """Keep errors that this thread meets within the block out of the logs: Java gets them, and the client logs them."""
     depth = getattr(_thread, "depth", 0)
     _thread.depth = depth + 1
     try:
@@ -35,4 +35,5 @@ def inside_a_proxy() -> Iterator[None]:
 
 
 def _is_of_a_client(_: logging.LogRecord) -> bool:
+    """Return whether a record is logged outside of all proxies."""
     return not getattr(_thread, "depth", 0)

@@ -1,4 +1,4 @@
-"""The session a flow or job runs in: its own, like the one that made it, also after a restart."""
+"""A flow's or job's own session: like the session that created it, also after a restart."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _FLOW_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",  # costs a read for each write
-    "spark.sql.streaming.pollingDelay": "100ms",  # how often an idle source is asked; Spark's own 10 ms keep a core busy
+    "spark.sql.streaming.pollingDelay": "100ms",  # how often an idle source is polled; Spark's own 10 ms keep a core busy
     "spark.databricks.delta.optimize.minFileSize": str(16 * 1024**2),  # compaction leaves larger files alone, unless ..
-    "spark.databricks.delta.optimize.maxDeletedRowsRatio": "0.3",  # .. so much of one is deleted
-    "spark.databricks.delta.merge.materializeSource": "none",  # a flush's source is files that nobody changes
-    # Delta computes these over all of a table's files at each commit with a transaction, and nothing of ours reads them.
+    "spark.databricks.delta.optimize.maxDeletedRowsRatio": "0.3",  # .. this share of a file's rows is deleted
+    "spark.databricks.delta.merge.materializeSource": "none",  # a flush reads files that nobody changes
+    # Delta computes these over all files of a table at each commit with a transaction, and we never read them.
     "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
     "spark.databricks.delta.checksumDeletedRecordCountsHistogramMetrics.enabled": "false",
 }
 
 _LOCAL_RENAMES = (
-    # Spark's default for checkpoints asks, by processes of its own, at each rename whether a local path is a symbolic link. That
-    # takes a fifth of a micro-batch's time. This one renames only; that no other driver writes there, the fence sees to.
+    # At each rename, Spark's default for checkpoints starts processes to check whether a local path is a symbolic link, which
+    # takes a fifth of a micro-batch's time. This one only renames; the fence ensures that no other driver writes there.
     "spark.sql.streaming.checkpointFileManagerClass",
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
 )
 
 
 class SessionRecord(Protocol):
-    """What a flow's or a job's record tells of the session that made it; see `FlowSpec`."""
+    """The part of a flow's or job's record that describes the session which created it; see `FlowSpec`."""
 
     @property
     def catalog(self) -> str: ...
@@ -50,7 +50,7 @@ class SessionRecord(Protocol):
 
 
 def session_for(session: SparkSession, references: References) -> SparkSession:
-    """A flow's or job's own session, as `session` is now; session variables that the query names come along."""
+    """Return a new session for a flow or job: a copy of `session` with those session variables that the query uses."""
     own = jvm.clone_session(session)
     settings.pin_time_zone(own)
     _declare(own, variables_of(session, references))
@@ -58,7 +58,7 @@ def session_for(session: SparkSession, references: References) -> SparkSession:
 
 
 def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:
-    """A session like the one that made the flow or job."""
+    """Return a session like the one that created the flow or job."""
     session = jvm.clone_session(spark)
     settings.restore(session, spec.settings)
     session.catalog.setCurrentCatalog(spec.catalog)
@@ -68,10 +68,11 @@ def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:
 
 
 def prepare(session: SparkSession, home: str) -> None:
-    """Put the settings on it that every flow runs with.
+    """Apply the settings that every flow runs with.
 
     Args:
-        home: where its checkpoint lies.
+        session: the flow's own session.
+        home: the location of the flow's checkpoint.
     """
     for key, value in _FLOW_SETTINGS.items():
         session.conf.set(key, value)
@@ -80,13 +81,13 @@ def prepare(session: SparkSession, home: str) -> None:
 
 
 def variables_of(session: SparkSession, references: References) -> dict[str, str]:
-    """The session variables among the names a query uses: type and value, as DECLARE VARIABLE takes them."""
+    """Return the session variables that a query uses: type and value by name, as DECLARE VARIABLE takes them."""
     found = {name: jvm.variable(session, name) for name in references.columns}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def bound_to(session: SparkSession, references: References) -> tuple[str, ...]:
-    """The temporary views and functions a query uses, which end with their session."""
+    """Return the temporary views and functions that a query uses, which end with their session."""
     ours = {name for function in FUNCTIONS for name in (function.name.lower(), function.over_list_name.lower())}
     views = [name for name in references.relations if jvm.is_temporary_view(session, name)]
     functions = [name for name in references.functions if name not in ours and jvm.is_temporary_function(session, name)]

@@ -10,22 +10,22 @@ from sqlext.spark.java import items_of, java_of, scala_seq
 
 
 def aggregate_set(context: SparkContext, name: str, members: Any) -> Any:
-    """The expression that runs one of Spark's own aggregate functions over the members of an array.
+    """Return the expression that runs one of Spark's own aggregate functions over the members of an array.
 
-    A function such as sum says, as expressions, what its buffer starts with, how a value changes it, and what comes out of it.
-    Those become the parts of `aggregate(array, start, merge, finish)`, so types, nulls and overflows are Spark's own.
+    A function such as sum defines, as expressions, the initial value of its buffer, the update by one value, and the result.
+    These become the parts of `aggregate(array, start, merge, finish)`, so types, nulls and overflows are Spark's own.
 
     Args:
-        name: of `functions.AGGREGATES_OF_SETS`.
-        members: an analyzed expression, an array without nulls.
+        name: the function's name, one of `functions.AGGREGATES_OF_SETS`.
+        members: an analysed expression: an array without nulls.
 
     Returns:
-        A Catalyst expression. When the function does not take the members, it is one that Spark's analysis refuses.
+        A Catalyst expression; if the function does not take the members' type, one that Spark's analysis refuses.
     """
     make = _Expressions(context)
     value = make.variable(members.dataType().elementType())
     function = make.call(name, value)
-    if not function.checkInputDataTypes().isSuccess():  # sum(STRING), stddev(DECIMAL): Spark casts, and then finds duplicates
+    if not function.checkInputDataTypes().isSuccess():  # sum(STRING), stddev(DECIMAL): Spark casts first, then removes duplicates
         number = make.variable(make.types.DoubleType)
         function = make.call(name, number)
         cast = make.catalyst.analysis.AnsiTypeCoercion.implicitCast(value, make.types.DoubleType)
@@ -44,7 +44,7 @@ def aggregate_set(context: SparkContext, name: str, members: Any) -> Any:
 
 
 class _Expressions:
-    """Makes expressions."""
+    """A factory of Catalyst expressions."""
 
     def __init__(self, context: SparkContext) -> None:
         java = java_of(context)
@@ -57,15 +57,15 @@ class _Expressions:
         self._text = self.types.StringType
 
     def variable(self, kind: Any) -> Any:
-        """A lambda function's variable."""
+        """Return a variable for a lambda function."""
         return self._expressions.NamedLambdaVariable("x", kind, True, self._new_id(), self._unset())
 
     def function(self, body: Any, *variables: Any) -> Any:
-        """A lambda function."""
+        """Return a lambda function."""
         return self._expressions.LambdaFunction(body, self._seq(variables), False)
 
     def call(self, name: str, argument: Any) -> Any:
-        """A function of Spark's own, by its name."""
+        """Return a call of one of Spark's own functions, by name."""
         registry = self.catalyst.analysis.FunctionRegistry.builtin()
         return registry.lookupFunction(self.catalyst.FunctionIdentifier(name), self._seq([argument]))
 
@@ -79,16 +79,16 @@ class _Expressions:
         return self._expressions.GetArrayItem(array, self._expressions.Literal.create(0, self.types.IntegerType), True)
 
     def distinct_of(self, array: Any, function: Any) -> Any:
-        """What a function makes of the items, each once."""
+        """Return the distinct results of a function over the items."""
         return self._expressions.ArrayDistinct(self._expressions.ArrayTransform(array, function))
 
     def fields_of(self, struct: Any, attributes: list[Any]) -> Any:
-        """The fields of a struct, each under the id of an attribute."""
+        """Return the fields of a struct, each under the id of an attribute."""
         field = self._expressions.GetStructField
         return self._seq([self._alias(field(struct, at, self._none), each.exprId()) for at, each in enumerate(attributes)])
 
     def over(self, fields: Any, expressions: list[Any]) -> list[Any]:
-        """Expressions with `fields_of` in place of the attributes."""
+        """Return the expressions with `fields_of` in place of the attributes."""
         named = self._seq([self._alias(each, self._new_id()) for each in expressions])
         replaced = self.catalyst.optimizer.CollapseProject.buildCleanedProjectList(named, fields)
         return [each.child() for each in items_of(replaced)]

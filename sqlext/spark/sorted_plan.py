@@ -1,13 +1,13 @@
 """Sort-based plans of bounded queries (FLIP-140): exchange by key, sort within partitions, aggregate one key at a time.
 
-Spark plans a hash aggregate wherever it can. Its physical plan is changed here before it is prepared: each aggregate behind an
-exchange becomes a SortAggregate, which asks for its input in key order, and Spark itself then puts the sort in. The hash
-aggregate before the exchange stays: it only makes the input smaller, and what does not fit into its memory passes on.
+Spark plans a hash aggregate wherever it can. This module changes Spark's physical plan before it is prepared: each aggregate
+after an exchange becomes a SortAggregate, which requires its input in key order, and Spark itself then inserts the sort. The hash
+aggregate before the exchange stays: it only shrinks its input, and passes on what does not fit into its memory.
 
-The plan goes back into the query around it as a `LogicalQueryStage`, the leaf with which Spark's adaptive execution carries a
-plan that is made already. So nothing runs here, EXPLAIN shows the whole, and adaptive execution chooses the partitions.
+The plan is put back into the surrounding query as a `LogicalQueryStage`, the leaf with which Spark's adaptive execution carries a
+plan that exists already. So nothing runs here, EXPLAIN shows the whole plan, and adaptive execution chooses the partitions.
 
-This is a seam: it reads and makes Catalyst's plans. Seen with Spark 4.2.
+Relies on Spark's private side: reads and builds Catalyst plans. Checked with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _HASH_AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec")
 
 
 def end_of_stream(spark: SparkSession, analysed: Any, is_sorted: bool) -> Any:
-    """The logical plan of a bounded query.
+    """Return the logical plan of a bounded query.
 
     Args:
-        analysed: the query's own, without streams.
-        is_sorted: whether its aggregates sort; otherwise they are as Spark chooses.
+        spark: the session that plans it.
+        analysed: the query's analysed plan, without streams.
+        is_sorted: whether its aggregates sort; otherwise Spark chooses.
     """
     java_session = spark._jsparkSession
     jvm = java_of(spark)
@@ -44,11 +45,13 @@ def end_of_stream(spark: SparkSession, analysed: Any, is_sorted: bool) -> Any:
 
 
 def sorted_aggregates(spark: SparkSession, node: Any, looks_at_files: bool) -> Any:
-    """The physical plan with sort-based aggregates behind its exchanges.
+    """Return a physical plan with sort-based aggregates after its exchanges.
 
     Args:
-        looks_at_files: whether what is before the exchanges may depend on the input's files (`cardinality`). Which files are
-            looked at is not sure to be the same the next time, so a plan that must be made again has to do without.
+        spark: the session.
+        node: the plan.
+        looks_at_files: whether the part before the exchanges may depend on the input's files (`cardinality`). Other files may be
+            examined the next time, so this must be False for a plan that has to be reproduced.
     """
     children = items_of(node.children())
     changed = [sorted_aggregates(spark, child, looks_at_files) for child in children]
@@ -58,11 +61,11 @@ def sorted_aggregates(spark: SparkSession, node: Any, looks_at_files: bool) -> A
 
 
 def _sorted(spark: SparkSession, aggregate: Any, looks_at_files: bool) -> Any:
-    """A hash aggregate as one that asks for its input sorted by key.
+    """Return a hash aggregate as one that requires its input sorted by key.
 
-    Spark sorts by the first eight bytes of the first sort expression, and looks at the rows themselves only where those are
-    equal. A single number is all there is of such a key. Other keys are sorted by their hash first: strings often begin alike,
-    and to compare them is what a sort then spends its time on.
+    Spark sorts by the first eight bytes of the first sort expression, and compares the rows themselves only where those are
+    equal. A single number fits into these bytes. Other keys are sorted by their hash first: strings often begin alike, and
+    comparing them would then dominate the time of the sort.
     """
     node, keys = aggregate.toSortAggregate(), items_of(aggregate.groupingExpressions())
     below, offset = node.child(), int(node.initialInputBufferOffset())
@@ -75,7 +78,7 @@ def _sorted(spark: SparkSession, aggregate: Any, looks_at_files: bool) -> Any:
 
 
 def _changed(aggregate: Any, keys: Any, offset: int, results: Any, child: Any) -> Any:
-    """An aggregate of the same kind and functions, with other keys, place of its buffers in the input, results and input."""
+    """Return an aggregate with other keys, buffer offset, results and input, but the same kind and functions."""
     return aggregate.copy(
         aggregate.requiredChildDistributionExpressions(),
         aggregate.isStreaming(),
@@ -90,22 +93,23 @@ def _changed(aggregate: Any, keys: Any, offset: int, results: Any, child: Any) -
 
 
 def _gives_its_results(node: Any) -> bool:
-    """Whether what an aggregate gives are its results. Of partial ones it is keys and buffers, so the keys cannot be changed."""
+    """Return whether an aggregate outputs its results; a partial one outputs keys and buffers, so its keys cannot be changed."""
     modes = {str(each.mode().toString()) for each in items_of(node.aggregateExpressions())}
     return modes <= {"Final", "Complete"}
 
 
 def _is_partial(node: Any) -> bool:
-    """Whether a node is a hash aggregate before an exchange."""
+    """Return whether a node is a hash aggregate before an exchange."""
     is_hash = node.getClass().getSimpleName() == "HashAggregateExec"
     return is_hash and bool(node.requiredChildDistributionExpressions().isEmpty())
 
 
 def _in_one_map(spark: SparkSession, partial: Any) -> Any:
-    """A hash aggregate that looks for each key in one map only.
+    """Return a hash aggregate that looks up each key in one map only.
 
-    Spark looks into a map of 65,536 keys first, and then into one that can spill. With more keys than that the first look is in
-    vain, and takes a third of the whole time. Keys of a binary type have no first map: so there is one, which is null.
+    Spark first looks into a map of 65,536 keys, and then into one that can spill. With more keys than that, the first lookup is
+    in vain, and takes a third of the total time. Spark has no first map for keys of a binary type, so a binary key is added that
+    is always null.
     """
     jvm = java_of(spark)
     expressions, binary = jvm.org.apache.spark.sql.catalyst.expressions, jvm.org.apache.spark.sql.types.DataTypes.BinaryType
@@ -117,7 +121,7 @@ def _in_one_map(spark: SparkSession, partial: Any) -> Any:
 
 
 def _is_hashed(keys: list[Any]) -> bool:
-    """Whether keys are sorted by their hash first: equal keys must have one hash, and a number alone is sorted by itself."""
+    """Return whether keys are sorted by their hash first: equal keys need equal hashes, and a single number needs none."""
     kinds = [str(key.dataType().catalogString()) for key in keys]
     if any("collate" in kind or "map<" in kind for kind in kinds):
         return False
@@ -125,16 +129,17 @@ def _is_hashed(keys: list[Any]) -> bool:
 
 
 def _is_behind_exchange(spark: SparkSession, node: Any) -> bool:
-    """Whether a node is a hash aggregate by keys that takes in partial results, or whole groups."""
+    """Return whether a node is a hash aggregate by key whose input is partial results or whole groups."""
     if node.getClass().getSimpleName() not in _HASH_AGGREGATES or node.groupingExpressions().isEmpty():
         return False
     return bool(node.requiredChildDistributionExpressions().isDefined())
 
 
 def _with_columns_of_its_own(spark: SparkSession, stage: Any, names: list[str]) -> Any:
-    """Columns with new ids, since a CTE that is read twice brings the same plan twice, and with the names the query gives them.
+    """Return a projection of the stage with new column ids, and with the column names of the query.
 
-    Spark's optimizer may call `V` what the table calls `v`.
+    A CTE that is read twice brings the same plan twice, hence the new ids. Spark's optimizer may call `V` what the table calls
+    `v`, hence the names.
     """
     named = [alias(spark, column, name) for column, name in zip(items_of(stage.output()), names, strict=True)]
     return java_of(spark).org.apache.spark.sql.catalyst.plans.logical.Project(scala_seq(spark, named), stage)

@@ -1,6 +1,6 @@
-"""Storage: small files and folders on any file system that Hadoop knows.
+"""Storage: small files and folders on any file system that Hadoop supports.
 
-This is a seam: it calls Hadoop, Spark's checkpoint files and Delta's log store by Py4J.
+Calls Hadoop, Spark's checkpoint file manager and Delta's log store through Py4J.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LOCAL = "file:"
 
 
 class _FileSystem:
-    """Hadoop's file system of a path, with what takes long to make; paths below that one share it.
+    """The Hadoop file system of a path, with objects that are slow to create; paths below that path share it.
 
     Attributes:
-        conf: Hadoop's configuration, a copy of a thousand entries.
-        fs: Hadoop's own.
+        conf: the Hadoop configuration, a copy with about a thousand entries.
+        fs: the Hadoop FileSystem.
     """
 
     def __init__(self, spark: SparkSession, path: Any) -> None:
@@ -41,16 +41,16 @@ class _FileSystem:
 
     @cached_property
     def log_store(self) -> Any:
-        """What Delta writes its commits with."""
+        """The log store that Delta writes its commits with."""
         return java_of(self._spark).org.apache.spark.sql.delta.storage.LogStore.apply(self._spark._jsparkSession)
 
 
 class HadoopPath:
-    """A folder on any file system that Hadoop knows.
+    """A file or folder on any file system that Hadoop supports.
 
     Args:
-        spark: whose Hadoop configuration opens it.
-        location: a path or URI; taken as it is, never as a glob or SQL.
+        spark: the session whose Hadoop configuration opens it.
+        location: a path or URI, taken literally and never as a glob or SQL.
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
@@ -62,28 +62,29 @@ class HadoopPath:
 
     @cached_property
     def _path(self) -> Any:
-        """Hadoop's own; a local file is often written without it."""
+        """Hadoop's Path; a local file is often written without it."""
         return java_of(self._spark).org.apache.hadoop.fs.Path(self.location)
 
     def child(self, *names: str) -> HadoopPath:
-        """What lies below it, by the same file system and configuration."""
+        """Return a path below this one, with the same file system and configuration."""
         return self.on_same_system("/".join((self.location, *names)))
 
     def on_same_system(self, location: str) -> HadoopPath:
-        """Another path, known to be on the same file system."""
+        """Return another path, known to be on the same file system."""
         made = copy.copy(self)
         made.location = location
         made.__dict__.pop("_path", None)
         return made
 
     def exists(self) -> bool:
+        """Return whether there is a file or folder at this path."""
         return bool(self._fs.exists(self._path))
 
     def make(self) -> None:
-        """Create the folder and those above it.
+        """Create the folder and its parents.
 
         Raises:
-            SetupError: it cannot be created or is no folder.
+            SetupError: it cannot be created, or is not a folder.
         """
         try:
             made = self._fs.mkdirs(self._path)
@@ -93,8 +94,9 @@ class HadoopPath:
             raise SetupError(f"The folder {self.location} cannot be created.")
 
     def make_private(self) -> None:
-        """Create a folder on this machine, into which only its owner looks, and so into all that Spark puts there; of other file
-        systems their own rights decide.
+        """Create the folder on this machine, accessible to its owner only; restrict an existing one.
+
+        Whatever Spark puts into it is private too. On other file systems, this does nothing: their own permissions decide.
 
         Raises:
             SetupError: it cannot be created.
@@ -107,7 +109,7 @@ class HadoopPath:
             raise SetupError(f"The folder {self.location} cannot be created: {error.strerror}.") from None
 
     def close_to_others(self) -> None:
-        """The same of a folder that is there; one that is not stays away.
+        """Restrict an existing folder on this machine to its owner; do nothing if it does not exist.
 
         Raises:
             SetupError: its mode cannot be changed.
@@ -117,21 +119,21 @@ class HadoopPath:
 
     @property
     def _local(self) -> Path | None:
-        """Its path on this machine; None when it lies elsewhere."""
+        """The path on this machine; None if it is on another file system."""
         return Path(self.location.removeprefix(_LOCAL)) if self.location.startswith(_LOCAL) else None
 
     def names(self) -> list[str]:
-        """Names of what lies in the folder; nothing when it does not exist."""
+        """Return the names of the folder's entries; none if it does not exist."""
         if not self.exists():
             return []
         return [str(status.getPath().getName()) for status in self._fs.listStatus(self._path)]
 
     def statuses(self) -> list[Any]:
-        """Hadoop's FileStatus of what lies in the folder, or of the file; nothing when it does not exist."""
+        """Return Hadoop's FileStatus of each entry of the folder, or of the file; none if it does not exist."""
         return list(self._fs.listStatus(self._path)) if self.exists() else []
 
     def status(self) -> Any | None:
-        """Hadoop's FileStatus; None when it does not exist."""
+        """Return Hadoop's FileStatus; None if it does not exist."""
         try:
             return self._fs.getFileStatus(self._path)
         except Py4JJavaError as error:
@@ -140,16 +142,16 @@ class HadoopPath:
             raise
 
     def delete(self) -> None:
-        """Delete the folder and all in it; one that is not there is fine."""
+        """Delete the folder and its contents; do nothing if it does not exist."""
         self._fs.delete(self._path, True)
 
     def delete_empty(self) -> None:
-        """Delete the folder if nothing is in it."""
-        with suppress(Py4JJavaError):  # Hadoop's file systems raise when something is, each in its own way
+        """Delete the folder if it is empty."""
+        with suppress(Py4JJavaError):  # Hadoop's file systems raise if it is not, each in its own way
             self._fs.delete(self._path, False)
 
     def write_text(self, text: str) -> None:
-        """Write a small file over what was there, whole or not at all, as Spark does with its checkpoints' files."""
+        """Write a small file atomically, replacing an existing one, as Spark does with the files of its checkpoints."""
         checkpointing = java_of(self._spark).org.apache.spark.sql.execution.streaming.checkpointing
         self._fs.mkdirs(self._path.getParent())
         stream = checkpointing.CheckpointFileManager.create(self._path, self._system.conf).createAtomic(self._path, True)
@@ -162,17 +164,17 @@ class HadoopPath:
         self._close_file()
 
     def _close_file(self) -> None:
-        """Close a file on this machine to others, which Hadoop has made for all to read."""
+        """Restrict a file on this machine to its owner; Hadoop has created it readable by all."""
         if (place := self._local) is not None:
             for file in (place, place.with_name(f".{place.name}.crc")):
                 with suppress(FileNotFoundError):  # not every file has a checksum beside it
                     file.chmod(FILE_MODE)
 
     def create_text(self, text: str) -> bool:
-        """Write a small file if none is there, whole or not at all; as Delta does with its commits, but for local files.
+        """Create a small file atomically unless it exists: a local file by a hard link, any other as Delta does with its commits.
 
         Returns:
-            Whether it was written.
+            Whether this call wrote the file.
 
         Raises:
             SetupError: it cannot be written.
@@ -194,7 +196,10 @@ class HadoopPath:
         return True
 
     def _link_text(self, place: Path, text: str) -> bool | None:
-        """The same by a hard link, where Hadoop would start two processes to look at files; None when there are no such links.
+        """Create a local file by a hard link; Hadoop would start two processes to look at files.
+
+        Returns:
+            Whether this call wrote the file; None if the file system has no hard links.
 
         Raises:
             SetupError: it cannot be written.
@@ -225,8 +230,8 @@ class HadoopPath:
         """Read a small file.
 
         Raises:
-            NotFoundError: it is not there.
-            SetupError: it is torn, by the checksum that Hadoop keeps beside it, or cannot be read.
+            NotFoundError: it does not exist.
+            SetupError: it does not match the checksum that Hadoop keeps beside it, or cannot be read.
         """
         jvm = java_of(self._spark)
         try:

@@ -1,8 +1,9 @@
-"""Streams read as bounded (FLIP-331): what a source holds now, read as a batch.
+"""Streams read as bounded (FLIP-331): the current content of a source, read as a batch.
 
-A table is simply read without STREAM. Of a view over `readStream` the plan's leaves are taken: each tells its source and
-options, of which the batch relation is made.
-This is a seam: it reads and makes Catalyst's plans. Seen with Spark 4.2.
+A table is simply read without STREAM. For a view over `readStream`, each leaf of its plan has a source and options, from which
+the batch relation is made.
+
+Relies on Spark's private side: reads and builds Catalyst plans. Checked with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SUBQUERIES = ("ScalarSubquery", "ListQuery", "Exists", "LateralSubquery", "Func
 
 
 def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
-    """The plan with batch relations in place of its streams.
+    """Replace the streams of a plan by batch relations.
 
     Raises:
         UnsupportedError: a source has no end, or Spark cannot read it as a batch.
@@ -43,7 +44,7 @@ def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
 
 
 def _with_bounded_subqueries(spark: SparkSession, plan: Any) -> Any:
-    """A plan's node whose own subqueries read no streams: scalar ones, IN, EXISTS."""
+    """Replace the streams in the subqueries of a single node: scalar subqueries, IN, EXISTS."""
     has_subquery = java_of(spark).org.apache.spark.sql.catalyst.expressions.SubqueryExpression.hasSubquery
     if not any(has_subquery(each) for each in items_of(plan.expressions())):
         return plan
@@ -56,13 +57,13 @@ def _with_bounded_subqueries(spark: SparkSession, plan: Any) -> Any:
 
 
 def _of_data_source(spark: SparkSession, source: Any) -> Any:
-    """The batch relation of the same format, options and schema."""
+    """Return the batch relation with the stream's format, options and schema."""
     if source.catalogTable().isDefined():
         return spark._jsparkSession.table(source.catalogTable().get().identifier().quotedString()).queryExecution().analyzed()
     reader = spark._jsparkSession.read().format(source.className()).options(source.options())
     if (
         source.userSpecifiedSchema().isDefined() and source.className().lower() != "delta"
-    ):  # Delta knows its schema, and takes none
+    ):  # Delta knows its schema, and accepts none
         reader = reader.schema(source.userSpecifiedSchema().get())
     return reader.load().queryExecution().analyzed()
 
@@ -77,13 +78,13 @@ def _of_table(spark: SparkSession, stream: Any) -> Any:
     if stream.v1Relation().isDefined():
         return read_to_its_end(spark, stream.v1Relation().get())
     raise UnsupportedError(
-        f"The source `{stream.sourceName()}` has no end, so a query with GLOBAL WINDOW END OF STREAM over it would not have one "
-        "either. Read a table, files or Kafka, or leave the clause out."
+        f"The source `{stream.sourceName()}` has no end, so a query with GLOBAL WINDOW END OF STREAM over it would never end. "
+        "Read a table, files or Kafka, or leave the clause out."
     )
 
 
 def _with_columns_of(spark: SparkSession, stream: Any, relation: Any) -> Any:
-    """The relation under the stream's column ids, which the plan above refers to."""
+    """Return the relation with the stream's column ids, which the plan above refers to."""
     jvm = java_of(spark)
     catalyst = jvm.org.apache.spark.sql.catalyst
     there = {str(column.name()): column for column in items_of(relation.output())}

@@ -1,11 +1,11 @@
 """Expressions whose value changes from one run of a plan to the next: the current time, and random seeds.
 
-Spark's streams give each micro-batch a time of its own, the same for all of its plan and for a repetition after a crash, and new
-seeds. An aggregate that is planned once must not keep the time and the seeds of its planning. So what its keys, arguments and
-FILTERs read of the time becomes a column of the streaming query below, which has the micro-batch's. What its results read of it
-becomes a placeholder that the optimizer leaves alone, and that each flush replaces.
+Spark's streams give each micro-batch a time of its own, the same for its whole plan and for a repetition after a crash, and new
+seeds. An aggregate that is planned once must not keep the time and the seeds of its planning. So the current time in its keys,
+arguments and FILTERs becomes a column of the streaming query below, which has the micro-batch's time. The current time in its
+results becomes a placeholder that the optimizer leaves alone, and that each flush replaces.
 
-This is a seam: it reads and makes Catalyst's expressions. Seen with Spark 4.2.
+Relies on Spark's private side: reads and builds Catalyst expressions. Checked with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sqlext.errors import UnsupportedError
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, transformed
 from sqlext.spark.jvm import alias, frame_of
 
-_TIME_OF_DAY = "CurrentTime"  # of a type that columns do not have, and not the micro-batch's in Spark's streams
+_TIME_OF_DAY = "CurrentTime"  # columns cannot have its type, and Spark's streams do not take it from the micro-batch
 _MOMENTS = frozenset("CurrentTimestamp Now CurrentDate LocalTimestamp".split())
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
-_PLACEHOLDER = "CurrentBatchTimestamp"  # what Spark's streams themselves put in the place of the time until a plan is optimized
+_PLACEHOLDER = "CurrentBatchTimestamp"  # what Spark's streams replace the current time by until a plan is optimized
 
 
 def with_moments_below(spark: SparkSession, aggregate: Any) -> tuple[Any, list[Any]]:
-    """An aggregate that reads the time from columns, where it needs it before its results.
+    """Move the current time in an aggregate's keys, arguments and FILTERs into columns of its input.
 
     Returns:
         The aggregate, over columns that its input does not have yet; and these columns, as named expressions.
@@ -38,7 +38,7 @@ def with_moments_below(spark: SparkSession, aggregate: Any) -> tuple[Any, list[A
     """
     if any(reads_time_of_day(each) for each in items_of(aggregate.groupingExpressions())):
         raise UnsupportedError(
-            "GROUP BY current_time() has no meaning in a stream: Spark takes it for a constant. Group by a text of "
+            "GROUP BY current_time() has no meaning in a stream: Spark treats it as a constant. Group by a text made from "
             "current_timestamp(), such as date_format(current_timestamp(), 'HH:mm')."
         )
     moments: list[tuple[Any, Any]] = []
@@ -46,7 +46,7 @@ def with_moments_below(spark: SparkSession, aggregate: Any) -> tuple[Any, list[A
     def column(moment: Any) -> Any:
         found = next((named for known, named in moments if known.semanticEquals(moment)), None)
         if found is None:
-            # Spark's streams know now() by this name only
+            # Spark's streams know now() only under this name
             of_batch = java_of(spark).org.apache.spark.sql.catalyst.expressions.CurrentTimestamp()
             found = alias(spark, of_batch if _kind(moment) == "Now" else moment, "moment")
             moments.append((moment, found))
@@ -74,12 +74,12 @@ def with_moments_below(spark: SparkSession, aggregate: Any) -> tuple[Any, list[A
 
 
 def with_moments_in_input(frame: DataFrame) -> DataFrame:
-    """A streaming query whose aggregates read the time from their input, for Spark's own plan of it.
+    """Return a streaming query whose aggregates read the current time from their input, for Spark's own plan of it.
 
-    Spark's streams refuse the time in an argument, and leave now() out of a key.
+    Spark's streams refuse the current time in an argument, and drop now() from a key.
 
     Raises:
-        UnsupportedError: as `with_moments_below`.
+        UnsupportedError: as for `with_moments_below`.
     """
     spark, plan = frame.sparkSession, frame._jdf.queryExecution().analyzed()
     if not has_moment(spark, plan):
@@ -97,20 +97,22 @@ def with_moments_in_input(frame: DataFrame) -> DataFrame:
 
 
 def reads_time_of_day(expression: Any) -> bool:
-    """Whether current_time() stands in an expression."""
+    """Return whether an expression contains current_time()."""
     return _kind(expression) == _TIME_OF_DAY or any(reads_time_of_day(each) for each in items_of(expression.children()))
 
 
 def has_moment(spark: SparkSession, node: Any) -> bool:
-    """Whether an expression, or a plan, may read the current time."""
+    """Return whether an expression or a plan may read the current time."""
     return bool(node.containsPattern(java_of(spark).org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()))
 
 
 def with_moments_of(spark: SparkSession, plan: Any, at: int) -> Any:
-    """An analysed plan in which the current time is a constant.
+    """Replace the current time in an analysed plan by a constant.
 
     Args:
-        at: milliseconds since 1970.
+        spark: the session.
+        plan: the plan.
+        at: the time, in milliseconds since 1970.
     """
     java = java_of(spark)
 
@@ -124,13 +126,13 @@ def with_moments_of(spark: SparkSession, plan: Any, at: int) -> Any:
 
 
 class Results:
-    """What varies in the results of a plan that is made once. Immutable after `hold`; any thread may use it."""
+    """The varying parts in the results of a plan that is built once. Immutable after `hold`; thread-safe from then on."""
 
     def __init__(self) -> None:
         self._moments: list[Any] = []
 
     def hold(self, spark: SparkSession, plan: Any) -> Any:
-        """A logical plan with placeholders for the time, to be planned."""
+        """Replace the current time in a logical plan by placeholders, before it is planned."""
         if not has_moment(spark, plan):
             return plan
         java = java_of(spark)
@@ -145,11 +147,11 @@ class Results:
         return transformed(plan.transformAllExpressions, placeholder)
 
     def vary(self, expressions: Sequence[Any]) -> bool:
-        """Whether expressions of what became of the plan must be renewed; placeholders are not deterministic either."""
+        """Return whether the expressions of the finished plan must be renewed; placeholders count as not deterministic."""
         return not all(each.deterministic() for each in expressions)
 
     def renewed(self, spark: SparkSession, nodes: Sequence[Any]) -> list[Any]:
-        """Nodes of the physical plan with the time that it is now, the same for all of them, and with new seeds."""
+        """Return nodes of the physical plan with the current time, the same for all of them, and with new seeds."""
         renew = self._renewal(spark)
         return [transformed(node.transformExpressions, renew) for node in nodes]
 

@@ -80,8 +80,8 @@ def test_from_sql(spark: SparkSession, sides: tuple[DataFrame, DataFrame]) -> No
     assert "PARTITION BY key, 'counted') [is_output_only_after_end_of_stream]" in plan
     for call, message in (
         ("TABLE(a) PARTITION BY k, 'counted'", "Write cogroup(TABLE(a) PARTITION BY k, TABLE(b) PARTITION BY k, 'function')."),
-        ("TABLE(a) PARTITION BY k, TABLE(b), 'counted'", "cogroup takes PARTITION BY, and no ORDER BY, behind each"),
-        ("TABLE(a) PARTITION BY k ORDER BY v, TABLE(b) PARTITION BY key, 'counted'", "and no ORDER BY, behind each"),
+        ("TABLE(a) PARTITION BY k, TABLE(b), 'counted'", "cogroup takes PARTITION BY, and no ORDER BY, after each"),
+        ("TABLE(a) PARTITION BY k ORDER BY v, TABLE(b) PARTITION BY key, 'counted'", "and no ORDER BY, after each"),
         ("TABLE(a) PARTITION BY k, TABLE(b) PARTITION BY key, 'counter'", "`counter`. Did you mean `counted`?"),
         (
             "TABLE(a) PARTITION BY k, TABLE(b) PARTITION BY key, 'others'",

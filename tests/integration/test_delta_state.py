@@ -268,7 +268,7 @@ def test_a_change_by_somebody_else_is_told(sql: Workshop, change: str) -> None:
     sql("WAIT FLOW t")
     sql(change)
     sql("INSERT INTO ev VALUES ('a', 10)")
-    with pytest.raises(PySparkException, match=f"Version 2 of the table in .*, {change.split()[0]}, changed rows"):
+    with pytest.raises(PySparkException, match=rf"Version 2 of the table in .* \({change.split()[0]}\) changed rows"):
         sql("WAIT FLOW t")
     assert "REFRESH STREAMING TABLE .. FULL" in sql.shown("t").error
     sql(f"CREATE OR REPLACE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
@@ -296,7 +296,7 @@ def test_a_write_in_the_middle_of_a_flush(sql: Workshop, monkeypatch: pytest.Mon
         sql("WAIT FLOW t")
         assert sql.equals_batch()
     else:
-        with pytest.raises(PySparkException, match="DELETE, changed rows"):
+        with pytest.raises(PySparkException, match=r"\(DELETE\) changed rows"):
             sql("WAIT FLOW t")
     assert to_do == []
 
@@ -339,16 +339,16 @@ def test_what_cannot_be_split_stays_in_rocksdb(sql: Workshop) -> None:
         "GROUP BY window(at, '5 minutes')"
     )
     (explained,) = sql(f"EXPLAIN CREATE STREAMING TABLE t AS {late}")
-    assert "aggregate: rocksdb: a watermark says when Spark forgets a group." in explained.plan
-    because = "a Delta table cannot hold the state of this query's aggregate: a watermark says when Spark forgets a group"
+    assert "aggregate: rocksdb: a watermark decides when Spark evicts a group." in explained.plan
+    because = "a Delta table cannot hold the state of this query's aggregate: a watermark decides when Spark evicts a group"
     for statement in ("EXPLAIN CREATE", "CREATE"):
         with pytest.raises(PySparkException, match=f"`state.backend.type` is delta, and {because}"):
             sql(f"{statement} STREAMING TABLE t {DELTA} AS {late}")
     assert not sql.spark.catalog.tableExists("t")
     (answer,) = sql(f"CREATE STREAMING TABLE t AS {late}")
-    assert answer[0].endswith("; its state lives in RocksDB: a watermark says when Spark forgets a group")
-    assert sql.shown("t").note == "state in RocksDB: a watermark says when Spark forgets a group"
-    assert state(sql) == "rocksdb: a watermark says when Spark forgets a group."
+    assert answer[0].endswith("; its state lives in RocksDB: a watermark decides when Spark evicts a group")
+    assert sql.shown("t").note == "state in RocksDB: a watermark decides when Spark evicts a group"
+    assert state(sql) == "rocksdb: a watermark decides when Spark evicts a group."
     with pytest.raises(PySparkException, match=r"`state\.backend\.type` differs"):  # and what is there stays
         sql(f"CREATE OR REFRESH STREAMING TABLE t {DELTA} AS {late}")
     assert sql.shown("t").status == "RUNNING"

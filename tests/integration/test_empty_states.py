@@ -49,8 +49,8 @@ def test_what_is_refused_by_name(sql: Workshop) -> None:
     for query, because in (
         ("SELECT k, k, count(*) FROM STREAM ev GROUP BY k", "Several columns of the query are called `k`"),
         ("SELECT k, k AS b, count(DISTINCT *) FROM STREAM ev GROUP BY k", r"count\(DISTINCT \*\) over a stream needs"),
-        ("SELECT k, k AS b, count(*) FROM STREAM ev GROUP BY k HAVING 1", "HAVING takes a condition, and 1 is INT"),
-        ("SELECT k, k AS b, count(*) FROM STREAM ev GROUP BY k HAVING count(*)", r"a condition, and count\(\*\) is BIGINT"),
+        ("SELECT k, k AS b, count(*) FROM STREAM ev GROUP BY k HAVING 1", "HAVING takes a condition, but 1 is INT"),
+        ("SELECT k, k AS b, count(*) FROM STREAM ev GROUP BY k HAVING count(*)", r"a condition, but count\(\*\) is BIGINT"),
         ("SELECT k, k AS b, count(*) FROM STREAM ev GROUP BY k HAVING count(DISTINCT v)", r"and count\(DISTINCT v\) is BIGINT"),
     ):
         with pytest.raises(PySparkException, match=because):

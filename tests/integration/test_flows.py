@@ -322,7 +322,7 @@ def test_an_older_driver_is_fenced(sql: Workshop) -> None:
         with pytest.raises(FlowError, match=r"Flow `t` runs in another process\. Send the statement there\."):
             older.flows.stop(NAME)
         with pytest.raises(
-            FlowError, match=r"Another driver has taken over flow `t` \(epoch 2, this one has 1\)\. It stops here\."
+            FlowError, match=r"Another driver has taken over flow `t` with epoch 2\. This one has epoch 1, and stops here\."
         ):
             old_flow.flush()
         assert old_flow.status()[0] is FlowPhase.FENCED

@@ -70,7 +70,7 @@ def test_one_row_does_not_overwrite_those_of_others(sql: Workshop, backend: str,
     sql("INSERT INTO t VALUES (-1, -1)")
     sql("INSERT INTO ev VALUES ('a', 10)")
     is_state = backend == "delta" and function == "sum"
-    because = "changed rows that hold the state" if is_state else r"holds rows of others.* Version 2, WRITE, added some"
+    because = "changed rows that hold the state" if is_state else r"holds rows of others.* Version 2 \(WRITE\) added some"
     with pytest.raises(PySparkException, match=because):
         sql("WAIT FLOW t")
     sql.crash()

@@ -171,17 +171,17 @@ def test_a_crash_in_the_history_loses_nothing(sql: Workshop) -> None:
     [
         ("hybrid(STREAM live, TABLE past)", "A hybrid source is one table or more, and then one stream."),
         ("hybrid(STREAM live)", "A hybrid source is one table or more, and then one stream."),
-        ("hybrid(TABLE other, STREAM live)", "The relations of a hybrid source have the same columns."),
+        ("hybrid(TABLE other, STREAM live)", "The relations of a hybrid source must have the same columns."),
         ("hybrid(TABLE past, STREAM live, on => w)", "`h` has no column `w`, which `on` names."),
         (
             "hybrid(TABLE past WITH ('startingVersion' = '1'), STREAM live, on => v)",
-            "`startingVersion` of `past` leaves rows out, and `on` of `h` takes all rows of the table for read.",
+            "`startingVersion` of `past` changes which rows are read, but `on` of `h` needs all rows of the table to be read.",
         ),
         (
             "hybrid(TABLE past WITH ('skipChangeCommits' = 'true'), STREAM live, on => v)",
-            "`skipChangeCommits` of `past` leaves rows",
+            "`skipChangeCommits` of `past` changes which rows",
         ),
-        ("hybrid(TABLE reals, STREAM reals, on => v)", "`on` of `h` names `v`, which is double: not all its values have a place"),
+        ("hybrid(TABLE reals, STREAM reals, on => v)", "`on` of `h` names `v` of type double, whose values cannot all be put"),
         ("hybrid(TABLE seen, STREAM live, on => v)", "`on` of `h` needs Delta tables before the last relation"),
     ],
 )

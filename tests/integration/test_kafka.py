@@ -55,10 +55,10 @@ def test_avro_is_decoded(sql: Workshop, broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("'h:9092'", "read_kafka takes arguments with names. Write read_kafka(bootstrapServers => 'host:9092', subscribe => 't"),
+        ("'h:9092'", "read_kafka takes named arguments only. Write read_kafka(bootstrapServers => 'host:9092', subscribe => 't"),
         ("bootstrapServers => 'h:1', subscrib => 't'", "read_kafka has no argument `subscrib`. Did you mean `subscribe`?"),
         ("bootstrapServers => 'h:1'", "read_kafka needs bootstrapServers and one of subscribe, subscribePattern, assign."),
-        ("bootstrapServers => 'h:1', subscribe => uuid()", "read_kafka: `subscribe` is `uuid()`, which is no constant."),
+        ("bootstrapServers => 'h:1', subscribe => uuid()", "read_kafka: `subscribe` is `uuid()`, which is not a constant."),
     ],
 )
 def test_a_mistake_in_the_arguments_is_told(sql: Workshop, arguments: str, said: str) -> None:

@@ -77,7 +77,7 @@ def test_names_follow_the_sessions_setting(source: Workshop) -> None:
 
 
 def test_a_key_that_no_column_carries_is_refused(source: Workshop) -> None:
-    with pytest.raises(PySparkException, match="a group is not one row"):
+    with pytest.raises(PySparkException, match="a group is not a single row"):
         source("CREATE STREAMING TABLE t AS SELECT k, explode(collect_list(v)) AS v FROM STREAM src GROUP BY k")
     assert source("SHOW FLOWS") == []
 

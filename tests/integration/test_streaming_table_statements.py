@@ -74,9 +74,9 @@ def test_keys_are_kept_as_information(sql: Workshop) -> None:
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        ("k, n", r"The column list has 2 columns \(k, n\), the query gives 3 \(k, n, total\)\."),
-        ("k, n STRUCT<a: INT>, total", r"The column `n` of the query is BIGINT, and `n` of the column list is STRUCT<a: INT>\."),
-        ("k INT, n, total", "The column `k` of the query is STRING, and `k` of the column list is INT"),
+        ("k, n", r"The column list has 2 columns \(k, n\), but the query has 3 \(k, n, total\)\."),
+        ("k, n STRUCT<a: INT>, total", r"The column `n` of the query is BIGINT, but `n` of the column list is STRUCT<a: INT>\."),
+        ("k INT, n, total", "The column `k` of the query is STRING, but `k` of the column list is INT"),
         ("k CHAR(3), n, total", "several groups would become one row"),
         ("k, n, total, CONSTRAINT some EXPECT (n > 0)", "The constraint `some` is EXPECT"),
         ("k, n DEFAULT 3, total", "Expected NOT NULL or COMMENT"),
@@ -164,7 +164,7 @@ def test_a_table_in_the_place_of_the_flow_s_is_nobody_s_to_drop_or_alter(sql: Wo
     sql("DROP TABLE t")
     sql(f"CREATE TABLE t USING {using} AS SELECT 1 AS mine")
     for statement in (create, "ALTER STREAMING TABLE t SET TBLPROPERTIES ('a' = 'b')"):
-        with pytest.raises(PySparkException, match=r"is now another table|was dropped and made again|of the format parquet"):
+        with pytest.raises(PySparkException, match=r"is now another table|was dropped and recreated|of the format parquet"):
             sql(statement)
     (said,) = sql("DROP STREAMING TABLE t")
     assert said[0].startswith("flow t dropped; spark_catalog.default.t stays: it is not the table that the flow made.")

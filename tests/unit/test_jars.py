@@ -111,7 +111,7 @@ def test_java_17_and_newer_is_taken(cache: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_an_older_java_is_refused_with_its_version(cache: Path, monkeypatch: pytest.MonkeyPatch, said: str, major: str) -> None:
     monkeypatch.setenv("FAKE_VERSION", said)
-    with pytest.raises(SetupError, match=rf"is Java {major}, and Spark needs 17 or newer\. Install Java 17"):
+    with pytest.raises(SetupError, match=rf"is Java {major}, but Spark needs 17 or newer\. Install Java 17"):
         jars.check_java()
 
 
@@ -119,7 +119,7 @@ def test_an_older_java_is_refused_with_its_version(cache: Path, monkeypatch: pyt
 def test_a_java_that_does_not_run_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_VERSION", "Unable to locate\na Java Runtime.")
     monkeypatch.setenv("FAKE_EXIT", "1")
-    with pytest.raises(SetupError, match="does not name a version of Java: Unable to locate a Java Runtime"):
+    with pytest.raises(SetupError, match="printed no version of Java: Unable to locate a Java Runtime"):
         jars.check_java()
 
 
@@ -276,7 +276,7 @@ def test_a_failed_fetch_says_what_and_why_and_what_to_do(
     monkeypatch.setenv("FAKE_IVY", way)
     with pytest.raises(SetupError, match=message) as refusal:
         jars.delta_class_path()
-    assert "needs Maven Central once" in refusal.value.message
+    assert "needs access to Maven Central once" in refusal.value.message
     assert "spark.driver.extraClassPath" in refusal.value.message
     assert "\n" not in refusal.value.message
     assert [file for file in cache.rglob("*") if file.is_file()] == []
@@ -284,7 +284,7 @@ def test_a_failed_fetch_says_what_and_why_and_what_to_do(
 
 def test_a_jar_that_is_none_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_IVY", "damaged")
-    with pytest.raises(SetupError, match=rf"`delta-spark_4\.2_2\.13-{DELTA}\.jar` came damaged"):
+    with pytest.raises(SetupError, match=rf"`delta-spark_4\.2_2\.13-{DELTA}\.jar` arrived damaged"):
         jars.delta_class_path()
     assert jars_there(cache) == []
 
@@ -294,7 +294,7 @@ def test_ivy_is_stopped_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("FAKE_IVY", "hang")
     monkeypatch.setattr(jars, "_FETCH_DEADLINE", 0.3)
     start = time.monotonic()
-    with pytest.raises(SetupError, match="could not be fetched: not done after 0 seconds"):
+    with pytest.raises(SetupError, match="could not be fetched: not finished after 0 seconds"):
         jars.delta_class_path()
     assert time.monotonic() - start < 20
 
@@ -316,13 +316,13 @@ def test_an_ivy_settings_file_is_handed_on(cache: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("cache")
 def test_a_missing_ivy_settings_file_is_named() -> None:
-    with pytest.raises(SetupError, match=r"`spark\.jars\.ivySettings` names `/no/mirror\.xml`, which is no file"):
+    with pytest.raises(SetupError, match=r"`spark\.jars\.ivySettings` names `/no/mirror\.xml`, which is not a file"):
         jars.delta_class_path(ivy_settings="/no/mirror.xml")
 
 
 def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
     cache.write_text("a file where the folder belongs")
-    with pytest.raises(SetupError, match=r"cannot be written, .*Not a directory\. Set SQLEXT_CACHE"):
+    with pytest.raises(SetupError, match=r"cannot be written: .*Not a directory\. Set SQLEXT_CACHE"):
         jars.delta_class_path()
 
 
@@ -332,7 +332,7 @@ def test_a_spark_without_its_jars_is_named(cache: Path) -> None:
         jars.delta_class_path()
     (cache.parent / "spark/jars/ivy-2.5.3.jar").unlink()
     (cache.parent / "spark/jars").rmdir()
-    with pytest.raises(SetupError, match=r"spark/jars` has none of Spark's JARs\. Run `pip install pyspark`"):
+    with pytest.raises(SetupError, match=r"There is no folder of Spark's JARs at `.*spark/jars`\. Run `pip install pyspark`"):
         jars.delta_on_class_path()
 
 

@@ -1,1 +1,1 @@
-"""Backlog (FLIP-309): few, large micro-batches while a source catches up, and back again, by itself."""
+"""Backlog (FLIP-309): a few large micro-batches while a source catches up, and back to normal by itself."""

@@ -1,7 +1,8 @@
-"""When a flow works off a backlog, and how much a micro-batch takes meanwhile (FLIP-309). Knows no Spark.
+"""When a flow works off a backlog, and how much a micro-batch reads meanwhile (FLIP-309). Independent of Spark.
 
-What is seen of each source goes in; the phase of the flow and the pace of its micro-batches come out. A checkpoint is a
-micro-batch here: in backlog there are few, each of about the interval's work; live, they come as they would without backlog.
+Its input is observations of each source; its output is the phase of the flow and the pace of its micro-batches. A micro-batch
+takes the place of FLIP-309's checkpoint: in backlog there are few, each of about the interval's work; live, they run as they
+would without backlog.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.options import BACKLOG_LAG_THRESHOLD, CHECKPOINT_INTERVAL_DURING_BACKLOG, Options
 
 LOOKS_BEFORE_BACKLOG = 2
-"""So often in a row lag must be seen before the flow changes its pace: one late file is no backlog."""
+"""The number of consecutive looks that must find lag before the flow changes its pace: one late file is no backlog."""
 END_OF_LAG = 0.5
-"""A source that lags is in backlog until its lag is below this part of its threshold, or the flow would change to and fro."""
+"""A source that lags is in backlog until its lag falls below this part of its threshold; otherwise the flow would switch back and
+forth."""
 MOST_GROWTH = 8.0
-"""A micro-batch is at most so many times larger than the one before: what takes long in a small one is not only its rows."""
+"""The largest ratio between a micro-batch and the one before: the time of a small one is not only spent on its rows."""
 IS_FULL = 0.5
-"""A micro-batch that took less than this part of its limit was not bounded by it, and says nothing of how large one may be."""
+"""A micro-batch that read less than this part of its limit was not bounded by it, and does not show how large one may be."""
 
 
 @dataclass(frozen=True)
 class BacklogSettings:
-    """What is asked of one source.
+    """The backlog options of one source.
 
     Attributes:
         interval: `execution.checkpointing.interval-during-backlog`; zero: no checkpoint meanwhile; None: the source is never in
@@ -44,14 +46,15 @@ class BacklogSettings:
 
 @dataclass(frozen=True)
 class SourceLook:
-    """What is seen of a source at one moment.
+    """The observations of a source at one moment.
 
     Attributes:
-        is_history: it reads what was there at its start: a table's first snapshot, or a hybrid source's that others follow.
-        lag: the age of the oldest record that it has not handed over; None: there is none, or the source cannot tell.
-        unread: how much it has not handed over, in `unit`; None: it cannot tell.
+        is_history: whether it reads what existed at its start: a table's first snapshot, or a hybrid source's relation before the
+            last.
+        lag: the age of its oldest unread record; None: there is none, or it is unknown.
+        unread: the unread amount, in `unit`; None: unknown.
         unit: bytes, offsets or files.
-        reported: isProcessingBacklog as a function of the user's says it, which decides alone; None: there is no such function.
+        reported: isProcessingBacklog from a function of the user's, which decides alone; None: there is no such function.
     """
 
     is_history: bool = False
@@ -62,7 +65,7 @@ class SourceLook:
 
 
 class SourceBacklog:
-    """isProcessingBacklog of one source: the last report counts. Not for several threads."""
+    """isProcessingBacklog of one source: the last report counts. Not thread-safe."""
 
     def __init__(self, settings: BacklogSettings) -> None:
         self.settings = settings
@@ -71,7 +74,7 @@ class SourceBacklog:
         self._late_looks = 0
 
     def see(self, look: SourceLook, is_first: bool = False) -> None:
-        """Take in what is seen now; the first look counts at once."""
+        """Take in a new observation; the first one takes effect at once."""
         self.look = look
         if self.settings.interval is None:
             return
@@ -90,12 +93,12 @@ class SourceBacklog:
 
 @dataclass(frozen=True)
 class BacklogBatch:
-    """A micro-batch that was taken in backlog.
+    """A micro-batch that ran in backlog.
 
     Attributes:
-        size: the pace's, when it was planned.
-        fill: how much of its limit it took, of the source that took most of its own; None: unknown.
-        seconds: from its start to its end.
+        size: the size in the pace when it was planned.
+        fill: the share of its limit that it read, for the source with the largest share; None: unknown.
+        seconds: its duration, in seconds.
     """
 
     size: float
@@ -104,11 +107,11 @@ class BacklogBatch:
 
 
 class Pacer:
-    """Decides the pace of one flow. Not for several threads.
+    """The pace of one flow. Not thread-safe.
 
     Args:
         interval: `execution.checkpointing.interval`.
-        sources: by name.
+        sources: the options of each source, by name.
     """
 
     def __init__(self, interval: timedelta | None, sources: Mapping[str, BacklogSettings]) -> None:
@@ -117,12 +120,12 @@ class Pacer:
         self._size = 1.0
 
     def see(self, looks: Mapping[str, SourceLook], is_first: bool = False) -> None:
-        """Take in what is seen of the sources that run; one that has ended or failed no longer counts."""
+        """Take in observations of the running sources; a source that has ended or failed no longer counts."""
         for name, source in self.sources.items():
             source.see(looks.get(name, SourceLook()), is_first)
 
     def note_batch(self, taken: BacklogBatch) -> None:
-        """Size the next micro-batch by the throughput of one, so that it takes about the interval."""
+        """Size the next micro-batch by the throughput of the last one, so that it takes about the interval."""
         wanted = self._backlog_interval().total_seconds()
         if not wanted or (taken.fill is not None and taken.fill < IS_FULL):
             return
@@ -131,17 +134,17 @@ class Pacer:
 
     @property
     def phase(self) -> Phase:
-        """A job is in backlog if and only if any of its running sources is."""
+        """The phase of the flow: in backlog if and only if one of its running sources is."""
         return Phase.BACKLOG if any(source.is_processing_backlog for source in self.sources.values()) else Phase.LIVE
 
     @property
     def pace(self) -> Pace:
-        """How the next micro-batches are to come."""
+        """The pace of the next micro-batches."""
         if self.phase is Phase.LIVE:
             return Pace(Phase.LIVE, self._interval)
         return Pace(Phase.BACKLOG, None, self._size if self._backlog_interval() else None)
 
     def _backlog_interval(self) -> timedelta:
-        """The shortest of those of the sources in backlog; zero, which stands for no checkpoint, is the longest."""
+        """Return the shortest interval of the sources in backlog; zero, which stands for no checkpoint, counts as the longest."""
         asked = [source.settings.interval for source in self.sources.values() if source.is_processing_backlog]
         return min((each for each in asked if each), default=timedelta())

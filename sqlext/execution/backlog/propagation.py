@@ -1,4 +1,4 @@
-"""isBacklog of what each operator of a flow puts out, from that of its sources (FLIP-309, FLIP-327's RecordAttributes)."""
+"""isBacklog of each operator's output in a flow, derived from that of its sources (FLIP-309, FLIP-327's RecordAttributes)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from sqlext.plan.flow_spec import OperatorSpec
 
 
 def is_backlog(operators: Sequence[OperatorSpec], streams: Collection[str]) -> tuple[bool, ...]:
-    """Of each operator: a union's output is backlog when all its inputs are, any other's when one of them is.
+    """Return isBacklog of each operator's output: a union's if all its inputs are backlog, any other's if one of them is.
 
     Args:
-        operators: inputs before those that read them; the last one feeds the sink.
+        operators: the operators, inputs before those that read them; the last one feeds the sink.
         streams: the aliases of the streams that process backlog.
     """
     found: list[bool] = []

@@ -1,7 +1,8 @@
-"""What a stream has not handed over yet: told from its own log and from the offsets of the last micro-batch.
+"""The unread input of a stream, found in the source's own log by the offsets of the last micro-batch.
 
-Each reader takes an offset as Spark's checkpoint has it, the end of what was handed over, and looks what lies behind it. This is
-a seam: it reads the offsets of Delta's, Spark's file and Spark's Kafka source, and files that these write.
+Each reader takes an offset in the form of Spark's checkpoint, the end of what was read, and looks at what follows it.
+
+Relies on private formats: the offsets of Delta's source and of Spark's file and Kafka sources, and files that these write.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ Now = Callable[[], datetime]
 
 
 class SourceReader(Protocol):
-    """Looks at one stream. Not for several threads."""
+    """A reader of one stream's unread input. Not thread-safe."""
 
     def look(self, offset: str | None) -> SourceLook:
-        """What is there behind an offset; None: nothing was handed over yet."""
+        """Return what the source has after an offset; None: nothing was read yet."""
 
     def handed_over(self, offset: str | None) -> float | None:
-        """How much lies before an offset, in the look's unit; only differences mean anything. None: it cannot tell."""
+        """Return the amount before an offset, in the unit of `look`; only differences are meaningful. None: unknown."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release the resources that the reader holds."""
 
 
 def reader_of(spark: SparkSession, leaf: StreamLeaf, checkpoint: Checkpoint, now: Now) -> SourceReader:
-    """The reader for a stream."""
+    """Return the reader for a stream."""
     match leaf.kind:
         case SourceKind.DELTA:
             return DeltaReader(spark, leaf, now)
@@ -57,7 +58,7 @@ def reader_of(spark: SparkSession, leaf: StreamLeaf, checkpoint: Checkpoint, now
 
 
 class UnknownReader:
-    """A source that tells nothing: only its watermark, or a function of the user's, can."""
+    """The reader of a source that reveals nothing: only its watermark, or a function of the user's, shows its backlog."""
 
     def look(self, offset: str | None) -> SourceLook:
         return SourceLook()
@@ -74,7 +75,7 @@ class UnknownReader:
 
 @dataclass(frozen=True)
 class _DeltaOffset:
-    """Delta's DeltaSourceOffset: files of a version up to an index; below zero: none of them."""
+    """Delta's DeltaSourceOffset: files of a version up to an index; a negative index: none of them."""
 
     version: int
     index: int
@@ -88,9 +89,9 @@ class _DeltaOffset:
 
 
 class DeltaReader:
-    """A Delta table: its first snapshot is history; behind it, versions count.
+    """The reader of a Delta table: its first snapshot is history; after that, versions count.
 
-    Bytes are those of the table's version checksum files, so commits that take files away make them smaller than they are.
+    Sizes in bytes are those of the table's version checksum files, so commits that remove files make them smaller than they are.
     """
 
     def __init__(self, spark: SparkSession, leaf: StreamLeaf, now: Now) -> None:
@@ -106,7 +107,7 @@ class DeltaReader:
         end = self._start() if offset is None else _DeltaOffset.parse(offset)
         if end is None:
             if self._starts_at:
-                return SourceLook()  # at a version that only Delta knows: a time, or the newest
+                return SourceLook()  # it starts at a version that only Delta knows: that of a time, or the newest
             if self._has_history is None:
                 self._has_history = size is None or size.files > 0
             return SourceLook(self._has_history, None, size.bytes if size else None, "bytes")
@@ -129,7 +130,7 @@ class DeltaReader:
         return _DeltaOffset(int(self._starts_at), -1, False) if is_version and self._starts_at else None
 
     def _bytes_before(self, end: _DeltaOffset) -> float | None:
-        """Bytes of the files before an offset, as if all files of a version were of one size."""
+        """Return the size of the files before an offset, in bytes, as if all files of a version had the same size."""
         none = delta_log.TableSize(0, 0)
         is_first = end.is_starting or end.version == 0
         before = none if is_first else delta_log.table_size(self._spark, self._location, end.version - 1)
@@ -142,7 +143,7 @@ class DeltaReader:
         return before.bytes + part * (own.bytes - before.bytes)
 
     def _age(self, version: int, latest: int) -> timedelta:
-        """Of a commit; where its file was cleaned up already, of the newest one, which is younger."""
+        """Return the age of a commit; if its file has been cleaned up, the age of the newest commit, which is lower."""
         written = delta_log.written_at(self._spark, self._location, version)
         if written is None:
             written = delta_log.written_at(self._spark, self._location, latest)
@@ -155,7 +156,7 @@ _STATUS = re.compile(r"path=(.*?); isDirectory=(?:true|false); length=(\d+);.*?m
 
 
 class FilesReader:
-    """A folder of files, or a pattern of such: those that the source's log does not name are unread."""
+    """The reader of a folder of files, or a glob of them: files that the source's log does not name are unread."""
 
     def __init__(self, spark: SparkSession, leaf: StreamLeaf, log: HadoopPath, now: Now) -> None:
         self._spark = spark
@@ -174,13 +175,13 @@ class FilesReader:
         return SourceLook(False, max(lag, timedelta()), float(len(unread)), "files")
 
     def handed_over(self, offset: str | None) -> float | None:
-        return None  # limits are in bytes, and the source's log has none
+        return None  # limits are in bytes, and the source's log has no sizes
 
     def close(self) -> None:
         pass
 
     def _read_log(self, through: int) -> None:
-        """Files by micro-batch; Spark puts those of ten micro-batches or so together in one file."""
+        """Read the log up to a micro-batch; Spark compacts the entries of about ten micro-batches into one file."""
         if through <= self._read_through:
             return
         names = {name for name in self._log.names() if not name.startswith(".")}
@@ -196,7 +197,7 @@ class FilesReader:
         self._read_through = through
 
     def _listed(self) -> list[tuple[str, int]]:
-        """Path and time of change (milliseconds since 1970) of all files, in a few round trips, however many there are."""
+        """Return path and modification time (milliseconds since 1970) of all files, in a few round trips for any number."""
         java = java_of(self._spark)
         path = java.org.apache.hadoop.fs.Path(self._leaf.location)
         roots = java.org.apache.spark.deploy.SparkHadoopUtil.get().globPathIfNecessary(self._file_system(path), path)
@@ -219,18 +220,18 @@ class FilesReader:
 
 
 def _plain(path: str) -> str:
-    """A local path as Hadoop writes it; Spark's log has it as a URI."""
+    """Return a local path in Hadoop's form; Spark's log has it as a URI."""
     return re.sub("^file:/+", "file:/", path)
 
 
 # Kafka.
 
 _POLL_SECONDS = 2.0
-"""A look gives up after this time on partitions that no broker answers for."""
+"""The time, in seconds, after which a look gives up on partitions for which no broker answers."""
 
 
 class KafkaReader:
-    """Topics: how many offsets are behind, and the time of the oldest unread record. Keeps one consumer, of no group."""
+    """The reader of topics: the unread offsets, and the time of the oldest unread record. Keeps one consumer, of no group."""
 
     def __init__(self, spark: SparkSession, leaf: StreamLeaf, now: Now) -> None:
         self._spark = spark
@@ -275,7 +276,7 @@ class KafkaReader:
             for side in ("key", "value"):
                 settings.put(f"{side}.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer")
             settings.put("enable.auto.commit", "false")
-            settings.put("max.partition.fetch.bytes", "1")  # a fetch brings at least one record of each partition
+            settings.put("max.partition.fetch.bytes", "1")  # a fetch returns at least one record of each partition
             self._consumer = java.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
         return self._consumer
 
@@ -302,7 +303,7 @@ class KafkaReader:
         return [str(topic) for topic in consumer.listTopics() if pattern.fullmatch(str(topic))]
 
     def _starts(self, consumer: Any, ends: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        """Where a query begins that has no checkpoint."""
+        """Return the offsets at which a query without a checkpoint begins."""
         said = self._options.get("startingoffsets", "latest")
         if said == "latest":
             return dict(ends)
@@ -314,7 +315,7 @@ class KafkaReader:
         return dict(consumer.beginningOffsets(self._partitions(consumer)))
 
     def _oldest(self, consumer: Any, partitions: int) -> int | None:
-        """The time of the oldest unread record, in milliseconds since 1970; a poll may bring those of some partitions only."""
+        """Return the time of the oldest unread record, in milliseconds since 1970; a poll may not return all partitions."""
         times: dict[str, int] = {}
         wait = java_of(self._spark).java.time.Duration.ofMillis(200)
         deadline = Deadline(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""What a flow tells of its backlog."""
+"""The backlog of a flow, as its status shows it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sqlext.execution.streaming.pace import Phase
 
 @dataclass(frozen=True)
 class SourceBacklogStatus:
-    """What is known of one source; see `pacer.SourceLook`.
+    """The backlog of one source; see `pacer.SourceLook`.
 
     Attributes:
-        alias: what the query calls it; two streams may have one.
+        alias: the source's alias in the query; two streams may share one.
     """
 
     alias: str
@@ -28,7 +28,7 @@ class Switch:
     """A change of phase.
 
     Attributes:
-        because: what is seen of the sources, for people.
+        because: the observations of the sources, as text for people.
     """
 
     at: datetime
@@ -38,13 +38,13 @@ class Switch:
 
 @dataclass(frozen=True)
 class BacklogStatus:
-    """How a flow stands.
+    """The phase and backlog of a flow.
 
     Attributes:
-        sources: by name.
-        lag: the age of the oldest record that no micro-batch has taken.
-        catch_up: what the rest takes at the throughput of the last large micro-batch; None: unknown, or nothing is left.
-        switches: the newest ones since it started here, of `switch_count` in all.
+        sources: the status of each source, by name.
+        lag: the age of the oldest record that no micro-batch has read.
+        catch_up: the time that the rest takes at the throughput of the last large micro-batch; None: unknown, or nothing is left.
+        switches: the newest changes of phase since the flow started here, of `switch_count` in all.
     """
 
     phase: Phase = Phase.LIVE
@@ -56,7 +56,7 @@ class BacklogStatus:
 
     @property
     def unread(self) -> float | None:
-        """How much the sources have that no micro-batch has taken, in units of theirs; None: one of them cannot tell."""
+        """The amount that no micro-batch has read yet, in the sources' units; None: it is unknown for one of them."""
         found = [source.look.unread for source in self.sources.values()]
         return None if None in found else sum(each for each in found if each is not None)
 
@@ -67,12 +67,12 @@ class BacklogStatus:
 
 
 def because(sources: Mapping[str, SourceBacklogStatus]) -> str:
-    """What is seen of each source, for people."""
+    """Describe the observations of each source, for people."""
     return "; ".join(f"{name}: {describe(source.look)}" for name, source in sources.items())
 
 
 def describe(look: SourceLook) -> str:
-    """What is seen of a source, for people."""
+    """Describe the observations of one source, for people."""
     parts = ["reads its history"] if look.is_history else []
     parts += [f"a function says {str(look.reported).lower()}"] if look.reported is not None else []
     parts += [f"lag {look.lag.total_seconds():.0f} s"] if look.lag is not None else []

@@ -1,4 +1,4 @@
-"""Bounded jobs: a statement that fills a table, runs to its end, and says what it did."""
+"""Bounded jobs: statements that fill a table, run to their end, and report what they did."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ logger = logging.getLogger(__name__)
 
 
 def run_job(spark: SparkSession, text: str, table: tuple[str, ...]) -> str:
-    """Run a statement of Spark's in a session like the caller's.
+    """Run one of Spark's own statements in a session like the caller's.
 
     Args:
-        text: of the statement.
-        table: that it fills; its commit names the job, if it is a Delta table.
+        spark: the caller's session.
+        text: the statement.
+        table: the table that it fills; if that is a Delta table, its commit names the job.
 
     Returns:
-        A sentence with the job's id, its rows, and how long it took.
+        A sentence with the job's id, the number of its rows, and its duration.
 
     Raises:
-        PySparkException: Spark's, when the statement fails.
+        PySparkException: the statement failed.
     """
     job = uuid.uuid4().hex
     own = jvm.clone_session(spark)
     started = time.monotonic()
     with (
-        jvm.described(own, f"sqlext job {job} into {'.'.join(table)}"),  # its group is the statement's, which a client may cancel
+        jvm.described(own, f"sqlext job {job} into {'.'.join(table)}"),  # stays in the statement's group, for cancellation
         session_settings(own, {USER_METADATA: json.dumps({"sqlext": {"job": job}})}),
     ):
         own.sql(text)
@@ -46,7 +47,7 @@ def run_job(spark: SparkSession, text: str, table: tuple[str, ...]) -> str:
 
 
 def _rows_written(spark: SparkSession, table: tuple[str, ...], job: str) -> int | None:
-    """What the job's commit counts; None for a table that is not Delta's, or when somebody has committed since."""
+    """Return the number of rows in the job's commit; None if the table is not a Delta table, or somebody has committed since."""
     try:
         location = target.describe(spark, target.qualified(spark, table)).location
     except UnsupportedError:

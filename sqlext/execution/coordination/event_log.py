@@ -1,7 +1,7 @@
-"""A log of events as numbered files, and registries whose records are the fold of such a log.
+"""Logs of events as numbered files, and registries whose records are the fold of such a log.
 
-Each file is written the way Delta writes its commits: only if no file of that name is there. So of two drivers that write at once
-the later one finds out. No Spark job runs.
+Each file is written the way Delta writes its commits: only if there is no file of that name. So of two drivers that write at
+once, the later one notices. No Spark job runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ATTEMPTS = 100
 
 @dataclass(frozen=True)
 class RegistryEvent:
-    """What each event of a registry tells; a subclass names whose it is.
+    """The common fields of a registry's events; a subclass adds the id of their subject.
 
     Attributes:
         at: when it was written, ISO 8601.
@@ -38,28 +38,28 @@ Record = TypeVar("Record")
 
 
 class Folder(Protocol):
-    """What a log asks of its folder and files; `HadoopPath` is one."""
+    """The folder and file operations that a log needs; `HadoopPath` has them."""
 
     location: str
 
     def child(self, *names: str) -> Folder:
-        """What lies below it."""
+        """Return a path below this one."""
 
     def exists(self) -> bool:
-        """Whether it is there."""
+        """Return whether there is a file or folder."""
 
     def read_text(self) -> str:
-        """The text of a small file; NotFoundError when it is not there, SetupError when it cannot be read."""
+        """Return the text of a small file; NotFoundError if it does not exist, SetupError if it cannot be read."""
 
     def create_text(self, text: str) -> bool:
-        """Write a small file if none is there, whole or not at all; whether it was written."""
+        """Create a small file atomically unless it exists; return whether it was written."""
 
 
 class EventLog:
-    """One reader's and writer's view of a log. Not for several threads: whoever owns it takes turns.
+    """One reader's and writer's view of a log. Not thread-safe: its owner must serialize the calls.
 
     Args:
-        folder: the files lie in it; it is made by the first one.
+        folder: the folder of the files; the first file creates it.
         first: the number of the first file.
     """
 
@@ -70,28 +70,29 @@ class EventLog:
 
     @property
     def location(self) -> str:
+        """The location of the log's folder."""
         return self._folder.location
 
     def read_new(self) -> list[str]:
-        """The texts that were written since the last look, in order; `count` counts all that were read or written.
+        """Return the texts written since the last call, in order; `count` counts all that were read or written.
 
-        One that is torn is an empty text, and logged.
+        A torn file gives an empty text, and is logged.
         """
         texts: list[str] = []
         while (file := self._file(self.count)).exists():
             try:
                 texts.append(file.read_text())
             except SetupError as error:
-                logger.error("left out: %s", error)
+                logger.error("event skipped: %s", error)
                 texts.append("")
             self.count += 1
         return texts
 
     def append(self, text: str) -> bool:
-        """Write a text behind those that were read or written.
+        """Write a text after those that were read or written.
 
         Returns:
-            Whether it was written; False when another one has come first, which `read_new` then gives.
+            Whether it was written; False if another writer came first, whose text `read_new` then returns.
 
         Raises:
             SetupError: it cannot be written.
@@ -105,15 +106,15 @@ class EventLog:
 
 
 class Registry(Generic[Event, Record]):
-    """What a log of events tells, by id. Any thread may call any method; the lock guards what has been read.
+    """The records in a log of events, by id. Thread-safe; the lock guards what has been read.
 
-    Of two drivers that write at once the later one reads what came before it, checks again and tries once more.
+    Of two drivers that write at once, the later one reads the other's event, checks again and retries.
 
     Args:
-        log: nobody else uses this view of it.
-        kinds: what `kind` of an event may be.
-        nothing: an event of nothing; it stands for one that cannot be read, and tells the events' class.
-        fold: the records after some events, in order.
+        log: the log; nobody else uses this view of it.
+        kinds: the possible values of an event's `kind`.
+        nothing: an event without effect; it replaces one that cannot be read, and defines the events' class.
+        fold: returns the records after some events, in order.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Registry(Generic[Event, Record]):
         self._events: list[Event] = []
 
     def read(self) -> dict[str, Record]:
-        """All records, by id."""
+        """Return all records, by id."""
         with self._lock:
             return self._records()
 
@@ -139,10 +140,11 @@ class Registry(Generic[Event, Record]):
         """Write an event.
 
         Args:
-            event: what happened; a function sees the records as they are just before, and raises when nothing must be written.
+            event: the event, or a function that takes the current records and returns the event; it raises if nothing must be
+                written.
 
         Returns:
-            The records after it.
+            The records after the event.
 
         Raises:
             FlowError: other drivers kept writing at the same moment, or the file cannot be written.
@@ -161,7 +163,7 @@ class Registry(Generic[Event, Record]):
         raise FlowError(f"The registry {self._log.location} is busy: other drivers keep writing to it. Try again.")
 
     def _records(self) -> dict[str, Record]:
-        """The records as all events tell them; those that have come since the last look are read. The lock is held."""
+        """Return the records after all events, including new ones in the log. The lock must be held."""
         for text in self._log.read_new():
             self._take(text)
         return self._fold(self._events)
@@ -172,10 +174,10 @@ class Registry(Generic[Event, Record]):
             self._events.append(type(self._nothing)(**{**data, "kind": self._kinds(data["kind"])}))
         except (ValueError, KeyError, TypeError) as error:
             number = len(self._events) + 1
-            logger.error("event %d of the registry %s is left out: it cannot be read (%s)", number, self._log.location, error)
+            logger.error("event %d of the registry %s is skipped: it cannot be read (%s)", number, self._log.location, error)
             self._events.append(self._nothing)
 
 
 def _encoded(event: RegistryEvent) -> str:
-    """An event as text, with the time of now."""
+    """Return an event as text, with the current time."""
     return json.dumps(asdict(replace(event, at=datetime.now(UTC).isoformat(timespec="milliseconds"))))

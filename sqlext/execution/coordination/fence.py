@@ -1,4 +1,4 @@
-"""One driver for each flow and job: whoever takes it puts its epoch into the home, and takes lower ones away."""
+"""One driver for each flow and job: the driver that takes it puts its epoch into the home, and removes lower ones."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _PREFIX = "epoch-"
 
 
 class FencedError(FlowError):
-    """Another driver runs the flow or job now."""
+    """The error of a driver after another one has taken over its flow or job."""
 
 
 class Fence:
-    """The epoch of one flow or job, as one driver sees it: a file named by it. Any thread may call `check`.
+    """The epoch of one flow or job, as one driver sees it: a file named after the epoch. Any thread may call `check`.
 
     Args:
-        home: its folder; made when it is not there.
-        what: what it is, for messages: "flow `t`".
-        epoch: this driver's, from the registry.
+        home: the folder of the flow or job; created if it does not exist.
+        what: the flow or job, for messages: "flow `t`".
+        epoch: this driver's epoch, from the registry.
     """
 
     def __init__(self, home: HadoopPath, what: str, epoch: int) -> None:
@@ -28,12 +28,12 @@ class Fence:
         self._epoch = epoch
 
     def take(self) -> None:
-        """From here on drivers with lower epochs stop at their next micro-batch or commit.
+        """Take the flow or job: drivers with lower epochs stop at their next micro-batch or commit.
 
-        Of two that take at once, the one that looks later sees both marks: the higher one stays.
+        Of two drivers that take it at once, the one that looks later sees both marks: the higher one stays.
 
         Raises:
-            FencedError: a driver with a higher epoch has come first.
+            FencedError: a driver with a higher epoch came first.
         """
         self._home.make()
         self._mark.write_text("")
@@ -45,16 +45,16 @@ class Fence:
                 self._home.child(f"{_PREFIX}{epoch}").delete()
 
     def check(self) -> None:
-        """Raise FencedError when another driver has taken it; one question to the file system."""
+        """Raise FencedError if another driver has taken the flow or job; costs one call to the file system."""
         if not self._mark.exists():
             raise self._taken(max(self._epochs(), default=None))
 
     def _epochs(self) -> list[int]:
-        """Those in force: more than one for a moment only, and none when the folder is gone."""
+        """Return the epochs in force: several for a moment only, and none if the folder is gone."""
         found = (name.removeprefix(_PREFIX) for name in self._home.names() if name.startswith(_PREFIX))
         return [int(number) for number in found if number.isdigit()]
 
     def _taken(self, current: int | None) -> FencedError:
         return FencedError(
-            f"Another driver has taken over {self._what} (epoch {current}, this one has {self._epoch}). It stops here."
+            f"Another driver has taken over {self._what} with epoch {current}. This one has epoch {self._epoch}, and stops here."
         )

@@ -1,4 +1,4 @@
-"""The home of flows and jobs on this machine: its folders, which their owner alone may look into."""
+"""The home of flows and jobs on this machine: its folders, accessible to their owner only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from sqlext.spark.storage import HadoopPath
 
 _MADE = ("flows", "hosts")
 _FOLDERS = (*_MADE, "jobs", "live", "registry")
-"""Private each, for a home may be a folder that others use as well, which stays as it is."""
+"""Each of these is private, since the home itself may be a folder with other uses, which stays as it is."""
 
 
 def make_home(home: HadoopPath) -> None:
-    """Create the home, and close it to others.
+    """Create the home, and restrict it to its owner.
 
     Raises:
         SetupError: it cannot be created.
@@ -21,7 +21,7 @@ def make_home(home: HadoopPath) -> None:
 
 
 def close_home(home: HadoopPath) -> None:
-    """Close a home to others that is there already: an older version, or somebody, may have made it for all to read.
+    """Restrict an existing home to its owner: an older version, or somebody, may have created it readable by all.
 
     Raises:
         SetupError: its modes cannot be changed.

@@ -1,4 +1,4 @@
-"""Whether the process that runs a flow is alive: each host beats in a small file under the home."""
+"""Leases, which show whether the process that runs a flow is alive: each host regularly writes a small file under the home."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sqlext.execution.coordination.home import make_home
 from sqlext.spark.storage import HadoopPath
 
 BEAT_SECONDS = 5.0
-"""How often a host writes its file."""
+"""The time between two writes of a host's file, in seconds."""
 _DEAD_AFTER = 30.0
 
 
 class Lease:
-    """This process's sign of life, and a look at those of others.
+    """This process's sign of life, and access to those of others.
 
     Used by the host's ticker and by statements; each call is one small file operation.
     """
@@ -32,11 +32,11 @@ class Lease:
 
     @property
     def has_begun(self) -> bool:
-        """Whether this process has ever given a sign."""
+        """Whether this process has given a sign of life yet."""
         return self._beaten > float("-inf")
 
     def beat(self) -> None:
-        """Write the file, if it is time. It is the first thing that a process writes, and so makes the home."""
+        """Write the file, if it is time. It is the first file that a process writes, so this creates the home."""
         if time.monotonic() - self._beaten < BEAT_SECONDS:
             return
         if not self.has_begun:
@@ -46,23 +46,24 @@ class Lease:
         self._folder.child(self.host_id).write_text(json.dumps(beat))
 
     def is_elsewhere(self, host_id: str) -> bool:
-        """Whether a host is another one, and alive."""
+        """Return whether a host is another one, and alive."""
         return host_id != self.host_id and self.is_alive(host_id)
 
     def is_alive(self, host_id: str) -> bool:
-        """Whether a host has beaten of late; on this machine, also whether its process is there."""
+        """Return whether a host has given a sign of life recently; on this machine, also whether its process exists."""
         return host_id == self.host_id or is_alive(self._folder, host_id)
 
     def end(self) -> None:
-        """Take the sign away: whoever comes next need not wait for it to grow old."""
+        """Delete the sign of life, so that the next process need not wait until it is too old."""
         self._folder.child(self.host_id).delete()
 
 
 def is_alive(hosts: Folder, host_id: str) -> bool:
-    """The same, for whoever is no host.
+    """Return whether a host is alive, for processes that are not hosts themselves.
 
     Args:
-        hosts: the folder of the signs, `hosts` in the home.
+        hosts: the folder of the signs of life, `hosts` in the home.
+        host_id: the id of the host.
     """
     try:
         beat = json.loads(hosts.child(host_id).read_text())

@@ -1,4 +1,4 @@
-"""Comments of a table's columns, and of the fields inside them, by their paths."""
+"""Comments of a table's columns and of the fields inside them, by path."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 Path = tuple[str, ...]
-"""Names in lower case, as ALTER TABLE .. ALTER COLUMN writes them: `element`, `key` and `value` lead into arrays and maps."""
+"""Names in lower case, as in ALTER TABLE .. ALTER COLUMN: `element`, `key` and `value` lead into arrays and maps."""
 Comments = Mapping[Path, str]
 
 _COMMENT = "comment"
 
 
 def comments_of(kind: DataType, path: Path = ()) -> dict[Path, str]:
-    """The comments inside a type.
+    """Return the comments inside a type.
 
     Args:
-        path: of the type itself.
+        kind: the type.
+        path: the path of the type itself.
     """
     found: dict[Path, str] = {}
     if isinstance(kind, StructType):
@@ -32,7 +33,7 @@ def comments_of(kind: DataType, path: Path = ()) -> dict[Path, str]:
 
 
 def with_comments(kind: DataType, path: Path, comments: Comments) -> DataType:
-    """A type with comments inside it, each in the place of the one that was there."""
+    """Return a type with these comments inside it, each in place of an earlier one."""
     if isinstance(kind, StructType):
         return StructType([_field(each, (*path, each.name.lower()), comments) for each in kind])
     inside = {name: with_comments(inner, (*path, name), comments) for name, inner in _inside(kind).items()}
@@ -49,7 +50,7 @@ def _field(field: StructField, path: Path, comments: Comments) -> StructField:
 
 
 def _inside(kind: DataType) -> dict[str, DataType]:
-    """What an array or a map holds."""
+    """Return the types inside an array or a map, by name."""
     if isinstance(kind, ArrayType):
         return {"element": kind.elementType}
     return {"key": kind.keyType, "value": kind.valueType} if isinstance(kind, MapType) else {}

@@ -1,4 +1,4 @@
-"""The commits of a flow: rows merged, replaced or added in one Delta commit each, once however often they are tried."""
+"""The commits of a flow: rows merged, replaced or appended in one Delta commit each, once however often they are tried."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
-_BROADCAST_ROWS = 600_000  # so many rows of numbers and a short key are sent to every executor in about a second
-_BROADCAST_WIDE_ROWS = 5_000  # of rows with lists, texts and the like
+_BROADCAST_ROWS = 600_000  # this many rows of numbers and a short key reach every executor in about a second
+_BROADCAST_WIDE_ROWS = 5_000  # for rows with arrays, strings and the like
 FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-"""Settings for few rows: adaptive execution would find them out, with a job of its own for each stage."""
+"""Settings for few rows: adaptive execution would discover that they are few, at the cost of a Spark job for each stage."""
 SMALL_TABLE_BYTES = 16 * 1024**2
 _SMALL_TABLE = {  # rewriting its files is less work than marking rows in them
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
@@ -62,16 +62,16 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True)
 class CommitInfo:
-    """What a flow's commit says of itself, in Delta's userMetadata under `sqlext`.
+    """The description of a flow's commit, in Delta's userMetadata under `sqlext`.
 
     Attributes:
-        flow, flow_id, epoch: who committed.
+        flow, flow_id, epoch: the flow that committed, and the epoch of its driver.
         first_batch, last_batch: the micro-batches in it; the last one is the transaction's version.
-        rows: changed groups or new rows.
-        reason: why now.
+        rows: the number of changed groups or new rows.
+        reason: why it was committed now.
         watermark: the event time up to which input is complete, if the query has one.
         oldest_arrival: when the oldest of the rows was buffered.
-        read_version: the version of the table of which the rows were made, where nobody may change it in between.
+        read_version: the version of the table from which the rows were computed, if nobody may change the table in between.
     """
 
     flow: str
@@ -86,6 +86,7 @@ class CommitInfo:
     read_version: int | None = None
 
     def to_json(self) -> str:
+        """Return the userMetadata of the commit."""
         return json.dumps({"sqlext": vars(self)}, default=lambda time: time.isoformat("T", "milliseconds"))
 
 
@@ -101,25 +102,29 @@ def merge(
     attempts: int = ATTEMPTS,
     additions: Mapping[str, str] | None = None,
 ) -> None:
-    """One commit: rows replace those of the same key, or add to them; groups that no longer satisfy HAVING, and sessions that
-    have become others, leave.
+    """Merge rows into a table in one commit: they replace those of the same key, or add to them.
+
+    Groups that no longer satisfy HAVING are deleted, and so are sessions that have become part of others.
 
     Args:
-        spark: a session that only this flow's flushes use; the transaction's settings are put on it.
-        table: where the rows go, opened in that session.
-        rows: as `target.in_target_columns` gives them, one row a key; with a column `QUALIFIES`, those where it is false leave.
-        reach: how far their keys reach, as far as that is known: only files within it are read.
-        check: called before each try; raises when this driver must not commit any more.
-        size: of the table, if known.
-        attempts: how often to try, if other writes come in between.
-        additions: SQL of what becomes of columns whose rows are added to, of `t`, the table, and `s`, the rows.
+        spark: a session that only this flow's flushes use; the transaction's settings are set on it.
+        table: the table, opened in that session.
+        stream: the streaming query that the rows come from.
+        rows: as `target.in_target_columns` returns them, one row for each key; if there is a column `QUALIFIES`, rows where it is
+            false are deleted.
+        reach: the ranges of their keys, where known: only files within these are read.
+        info: the description of the commit.
+        check: called before each attempt; raises if this driver must not commit any more.
+        size: the size of the table, if known.
+        attempts: the number of attempts, in case of conflicts with other writes.
+        additions: for rows that are added to, the SQL of each changed column's new value, from `t`, the table, and `s`, the rows.
     """
     is_small_table = size is not None and size.bytes <= SMALL_TABLE_BYTES
-    # values in a condition are compiled into code of their own; of a small table there is nothing to leave out
+    # values in a condition are compiled into code of their own, and a small table has no files worth skipping
     within = None if is_small_table else key_ranges.condition(reach, rows.schema, "t")
     is_small = are_few(info.rows, rows.schema, stream.key)
     if is_small:
-        rows = rows.localCheckpoint(eager=True)  # a MERGE looks at its source twice
+        rows = rows.localCheckpoint(eager=True)  # a MERGE reads its source twice
     source = F.broadcast(rows) if is_small else rows
     values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in stream.columns}
     qualifies = f"s.{QUALIFIES}" if QUALIFIES in rows.columns else None
@@ -139,28 +144,32 @@ def merge(
 
 
 def same_key(key: Sequence[str], reach: Bounds) -> Column:
-    """Whether rows of `t` and `s` have the same key; without a key, all have.
+    """Return the condition that a row of `t` and a row of `s` have the same key; without a key, all have.
 
     Args:
-        reach: how far the keys of `s` reach. Where they hold no nulls, Spark joins by `=`, a number by itself, in a third of the
-            time.
+        key: the key columns.
+        reach: the ranges of the keys of `s`. Where they hold no nulls, Spark joins by `=`, and directly by a number, in a third
+            of the time.
     """
     equals = {name: "=" for name in key if name in reach and not reach[name].has_nulls}
     return F.expr(" AND ".join(f"t.{quote(name)} {equals.get(name, '<=>')} s.{quote(name)}" for name in key) or "true")
 
 
 def are_few(rows: int, schema: StructType, key: Sequence[str]) -> bool:
-    """Whether rows are few enough to be sent to every executor; -1 rows, whose number is not known, are not."""
+    """Return whether rows are few enough to be sent to every executor; an unknown number of rows, -1, is not."""
     wide = [c for c in schema if isinstance(c.dataType, _WIDE)]
     is_short = all(isinstance(c.dataType, StringType) and c.name in key for c in wide)
     return 0 <= rows <= (_BROADCAST_ROWS if is_short else _BROADCAST_WIDE_ROWS)
 
 
 def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: CommitInfo, check: Callable[[], None]) -> None:
-    """One commit: the table holds these rows and no others.
+    """Replace all rows of a table in one commit.
 
     Args:
         spark, check: as for `merge`; `rows` must belong to that session.
+        name: the table.
+        rows: the new rows.
+        info: the description of the commit.
     """
     writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "static")
     with session_settings(spark, _transaction(info)):
@@ -168,10 +177,10 @@ def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: C
 
 
 def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
-    """One commit: rows are added, once, however often Spark repeats the micro-batch.
+    """Append the rows of a micro-batch in one commit, once however often Spark repeats the micro-batch.
 
     Returns:
-        How many rows the micro-batch had.
+        The number of rows in the micro-batch.
     """
     observation = Observation()
     (
@@ -187,13 +196,13 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
 
 
 def _transaction(info: CommitInfo) -> dict[str, str]:
-    """Delta takes a transaction's identity and metadata from its session's settings; a repeated one is skipped."""
+    """Return the session settings from which Delta takes a transaction's identity and metadata; Delta skips a repeated one."""
     return {TXN_APP_ID: info.flow_id, TXN_VERSION: str(info.last_batch), USER_METADATA: info.to_json()}
 
 
 @contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Put settings on a session, and afterwards what was there before."""
+    """Set settings on a session within the block, and afterwards restore the previous ones."""
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():
@@ -208,13 +217,16 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
 
 
 def again_after_conflicts(commit: Callable[[], object], check: Callable[[], None], attempts: int = ATTEMPTS) -> None:
-    """Somebody's UPDATE, DELETE or OPTIMIZE may come in between; a repeated commit cannot count twice, as its version tells."""
+    """Repeat a commit after conflicts with others, such as UPDATE, DELETE or OPTIMIZE.
+
+    Its transaction's version keeps a repeated commit from counting twice.
+    """
     for left in reversed(range(attempts)):
-        check()  # what came in between may be another driver of this flow
+        check()  # the other write may come from another driver of this flow
         try:
             commit()
             return
         except _CONFLICTS as error:
             if left == 0:
                 raise
-            logger.info("a flush met another write and is tried again: %s", jvm.reason_of(error))
+            logger.info("a flush conflicted with another write and is repeated: %s", jvm.reason_of(error))

@@ -1,7 +1,7 @@
-"""Keeps the number of a table's files bounded: each flush adds some, a compaction makes few of many.
+"""The compaction of a table, which bounds the number of its files: each flush adds some, a compaction makes few of many.
 
-Only small files are rewritten, and those with many deleted rows (`spark/sessions.py` says how small and how many), so the work
-follows what was flushed since the last compaction, not the table's size.
+Only small files and those with many deleted rows are rewritten (`spark/sessions.py` has the thresholds), so the work depends on
+what was flushed since the last compaction, not on the table's size.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from sqlext.spark import jvm
 logger = logging.getLogger(__name__)
 
 _FLUSHES_BETWEEN_LOOKS = 8
-_FLUSHES_BETWEEN_VACUUMS = 128  # of hidden tables; a small one is written anew at each flush
+_FLUSHES_BETWEEN_VACUUMS = 128  # of hidden tables; a small one is rewritten at each flush
 _SMALL_FILES = 32
 
 
 class Compaction:
-    """Watches one table. Used by one thread.
+    """The compaction of one table. Used by one thread.
 
     Args:
-        flow, flow_id: who compacts, for the commit's metadata.
-        location: where the table lies.
-        is_hidden: nobody else knows the table, so its old files are deleted here (`target.create_at` says how old).
+        flow, flow_id: the flow, for the commit's metadata.
+        location: the location of the table.
+        is_hidden: whether nobody else knows the table, so that its old files are deleted here (`target.create_at` defines how
+            old).
     """
 
     def __init__(self, flow: str, flow_id: str, location: str, is_hidden: bool) -> None:
@@ -43,19 +44,16 @@ class Compaction:
         self._at = _SMALL_FILES
 
     def after_flush(self, spark: SparkSession, open_table: Callable[[], DeltaTable]) -> None:
-        """Compact the table when it has many more files than after the last compaction, and delete those of a hidden table that
-        nobody reads any more.
+        """Compact the table if it has many more files than after the last compaction; clean a hidden table of unused files.
 
-        What fails changes nothing, and is tried again later: a flow does not fail for it.
+        A failure changes nothing, and is retried later: the flow does not fail for it.
         """
         self._flushes += 1
         try:
             if self._flushes % _FLUSHES_BETWEEN_LOOKS == 0:
                 self._compact(spark, open_table)
             if self._is_hidden and self._flushes % _FLUSHES_BETWEEN_VACUUMS == 0:
-                spark.sql(
-                    f"VACUUM delta.{quote(self._location)} LITE"
-                )  # by the log: looking at all files takes ten times as long
+                spark.sql(f"VACUUM delta.{quote(self._location)} LITE")  # by the log: listing all files takes ten times as long
         except SPARK_ERRORS as error:
             logger.warning("%s could not be compacted: %s", self._location, jvm.reason_of(error))
 
@@ -63,13 +61,13 @@ class Compaction:
         before = self._files(spark)
         table = open_table()
         if before < self._at or table.detail().select("clusteringColumns").first()[0]:  # type: ignore[index]  # one row
-            return  # OPTIMIZE of a clustered table sorts it anew: its owner says when
+            return  # OPTIMIZE of a clustered table sorts it again: its owner decides when
         with session_settings(spark, {USER_METADATA: self._metadata}):
             table.optimize().executeCompaction()
         after = self._files(spark)
         self._at = 2 * after + _SMALL_FILES
-        logger.info("compacted %s: %d files are %d", self._location, before, after)
+        logger.info("compacted %s: from %d files to %d", self._location, before, after)
 
     def _files(self, spark: SparkSession) -> int:
         size = table_size(spark, self._location)
-        return size.files if size is not None else 0  # a writer that leaves no checksums compacts the table itself
+        return size.files if size is not None else 0  # a writer that writes no checksums compacts the table itself

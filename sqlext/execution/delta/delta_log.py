@@ -1,7 +1,7 @@
-"""A Delta table's log, read as the small files it consists of.
+"""A Delta table's log, read as the small files that it consists of.
 
-Delta's own ways to the same facts run Spark jobs: `Snapshot.sizeInBytes` 0.5 to 1.5 seconds after each commit of a small table,
-`history()` seconds.
+Delta's own ways to the same facts run Spark jobs: `Snapshot.sizeInBytes` takes 0.5 to 1.5 seconds after each commit of a small
+table, `history()` takes seconds.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from sqlext.spark.storage import HadoopPath
 
 @dataclass(frozen=True)
 class TableSize:
-    """The data files of a version of a table: how many, and how many bytes in all."""
+    """The data files of one version of a table: their number, and their total size in bytes."""
 
     files: int
     bytes: int
 
 
 def table_size(spark: SparkSession, location: str, version: int | None = None) -> TableSize | None:
-    """What the version checksum file says (Delta's protocol, "Version Checksum File"); None when its writer wrote none.
+    """Return the size in the version checksum file (Delta's protocol, "Version Checksum File"); None if its writer wrote none.
 
     Args:
-        version: of the table; None: its newest one.
+        spark: the session.
+        location: the location of the table.
+        version: the version of the table; None: the newest one.
     """
     version = jvm.table_version(spark, location) if version is None else version
     try:
@@ -42,26 +44,29 @@ def table_size(spark: SparkSession, location: str, version: int | None = None) -
 
 
 def last_transaction(spark: SparkSession, location: str, app_id: str, version: int | None = None) -> int | None:
-    """The `version` of the newest transaction that `app_id` committed to a table.
+    """Return the `version` of the newest transaction that `app_id` committed to a table; None: there is none.
 
     Args:
-        version: of the table, as for `table_size`.
+        spark: the session.
+        location: the location of the table.
+        app_id: the transaction's application.
+        version: the version of the table, as for `table_size`.
     """
     version = jvm.table_version(spark, location) if version is None else version
     try:
         known = json.loads(_file(spark, location, version, "crc").read_text())["setTransactions"]
         return next((int(each["version"]) for each in known if each["appId"] == app_id), None)
-    except (NotFoundError, ValueError, KeyError, TypeError):  # as above; and there may be too many transactions to list
+    except (NotFoundError, ValueError, KeyError, TypeError):  # as above, or too many transactions to list
         return jvm.last_txn_version(spark, location, app_id)
 
 
 def exists(spark: SparkSession, location: str) -> bool:
-    """Whether a table was ever committed there; for tables that nobody cleans up."""
+    """Return whether a table was ever committed there; for tables whose log nobody cleans up."""
     return _file(spark, location, 0, "json").exists()
 
 
 def commit_info(spark: SparkSession, location: str, version: int) -> dict[str, Any]:
-    """What one version's commit says of itself; nothing when its file has been cleaned up."""
+    """Return the commitInfo of one version; empty if the commit's file has been cleaned up."""
     try:
         found = actions(spark, location, version) or []
     except ValueError:
@@ -70,12 +75,12 @@ def commit_info(spark: SparkSession, location: str, version: int) -> dict[str, A
 
 
 def info_of(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a commit says of itself, of its actions."""
+    """Return the commitInfo among a commit's actions; empty if there is none."""
     return next((dict(action["commitInfo"]) for action in found if "commitInfo" in action), {})
 
 
 def actions(spark: SparkSession, location: str, version: int) -> list[dict[str, Any]] | None:
-    """The actions of one version's commit; None when its file has been cleaned up."""
+    """Return the actions of one version's commit; None if its file has been cleaned up."""
     try:
         return [json.loads(line) for line in _file(spark, location, version, "json").read_text().splitlines()]
     except NotFoundError:
@@ -83,7 +88,7 @@ def actions(spark: SparkSession, location: str, version: int) -> list[dict[str, 
 
 
 def written_at(spark: SparkSession, location: str, version: int) -> datetime | None:
-    """When a version was committed; None when its file has been cleaned up."""
+    """Return when a version was committed; None if its file has been cleaned up."""
     statuses = _file(spark, location, version, "json").statuses()
     return datetime.fromtimestamp(statuses[0].getModificationTime() / 1000, UTC) if statuses else None
 

@@ -1,7 +1,8 @@
 """Which files of a Delta table may hold some keys, by the statistics in its log.
 
-Delta can tell by a filter, but the filter's values become part of the code that Spark compiles: each flush, with keys of its own,
-would run through a large table in code that Java has not optimised yet. Read here instead, they cost a few comparisons.
+Delta can find out with a filter, but the filter's values become part of the code that Spark compiles: each flush, with keys of
+its own, would process a large table with code that Java has not optimised yet. Evaluating the statistics here costs a few
+comparisons.
 
 Source: Delta's protocol, "Per-file Statistics".
 """
@@ -19,23 +20,23 @@ from pyspark.sql.types import DataType, DateType, StructType, TimestampType
 from sqlext.execution.delta.key_ranges import Bounds, Range
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_CUT_OFF = 999  # microseconds: statistics of timestamps are cut to milliseconds
+_CUT_OFF = 999  # microseconds: statistics truncate timestamps to milliseconds
 
 
 def may_hold(statistics: str | None, reach: Bounds, schema: StructType) -> bool:
-    """Whether a file may have a row with one of the keys.
+    """Return whether a file may have a row with one of the keys.
 
     Args:
-        statistics: JSON, of an AddFile action; None: it has none.
-        reach: how far the keys reach, by the names that columns have in files.
-        schema: of the table.
+        statistics: the statistics of an AddFile action, as JSON; None: it has none.
+        reach: the ranges of the keys, by the columns' names in files.
+        schema: the schema of the table.
     """
     if not statistics:
         return True
     try:
         found = json.loads(statistics, parse_float=Decimal)
         return all(_may_hold(found, name, range_, schema[name].dataType) for name, range_ in reach.items())
-    except (ValueError, TypeError, KeyError):  # years that Python does not know; what a later Delta writes
+    except (ValueError, TypeError, KeyError):  # years outside Python's dates; formats of a later Delta
         return True
 
 
@@ -54,7 +55,7 @@ def _may_hold(found: Mapping[str, Mapping[str, Any]], name: str, reach: Range, k
 
 
 def _comparable(value: Any, kind: DataType) -> Any:
-    """As `bounds.metrics` observes it."""
+    """Return a value in the form in which `key_ranges.metrics` observes it."""
     if isinstance(kind, TimestampType):
         return (datetime.fromisoformat(value) - _EPOCH) // timedelta(microseconds=1)
     return (date.fromisoformat(value) - _EPOCH.date()).days if isinstance(kind, DateType) else value

@@ -1,7 +1,7 @@
-"""Commits of others on a table in which a flow must be alone, found in the table's log.
+"""Commits by others on a table that only a flow may write, found in the table's log.
 
-A flow's commit names the version of the table that it was made of. So a change that came between the two is found whenever the
-flow looks again, also after a restart, and not only by the driver that was there.
+A flow's commit records the version of the table from which it was computed. So a change between the two is found whenever the
+flow looks again, also after a restart, and not only by the driver that was running then.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ _Actions = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ForeignCommit:
-    """A commit of somebody else that changed rows."""
+    """A commit by somebody else that changed rows."""
 
     version: int
     operation: str
 
     @property
     def adds_rows(self) -> bool:
+        """Whether the commit may have added rows."""
         return self.operation not in _ADD_NO_ROWS
 
 
 @dataclass(frozen=True)
 class ForeignHistory:
-    """What the log tells of others.
+    """The commits by others in a table's log.
 
     Attributes:
         commits: newest first.
-        is_all: whether the log reaches back far enough to tell of all of them.
+        is_all: whether the log reaches back far enough to contain all of them.
     """
 
     commits: tuple[ForeignCommit, ...]
@@ -48,11 +49,12 @@ class ForeignHistory:
 
 
 class ForeignCommits:
-    """Those on one table.
+    """The commits by others on one table.
 
     Args:
-        location: of the table.
-        flow_id: whose commits are not foreign.
+        spark: the session.
+        location: the location of the table.
+        flow_id: the id of the flow whose commits are not foreign.
     """
 
     def __init__(self, spark: SparkSession, location: str, flow_id: str) -> None:
@@ -61,7 +63,7 @@ class ForeignCommits:
         self._flow_id = flow_id
 
     def since_own(self, version: int) -> ForeignHistory:
-        """Commits up to `version` that the flow's last one was not made of, or since the table was made."""
+        """Return the commits up to `version` that the flow's last one did not know of, or all since the table was created."""
         found: list[ForeignCommit] = []
         while version >= 0:
             commit = actions(self._spark, self._location, version)
@@ -82,7 +84,7 @@ class ForeignCommits:
         return ForeignHistory(tuple(found))
 
     def after(self, version: int, epoch: int) -> tuple[ForeignCommit, ...]:
-        """Commits after `version`, but for those of the flow's driver with this epoch."""
+        """Return the commits after `version`, except those of the flow's driver with this epoch."""
         return self._between(version, jvm.table_version(self._spark, self._location) + 1, epoch)
 
     def _between(self, after: int, before: int, epoch: object) -> tuple[ForeignCommit, ...]:
@@ -96,10 +98,12 @@ class ForeignCommits:
 
 
 def refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, version: int) -> None:
-    """Before an aggregate without GROUP BY writes its one row, which has no key to tell it from others.
+    """Check the target before an aggregate without GROUP BY writes its one row, which has no key to distinguish it from others.
 
     Args:
-        version: of the target.
+        spark: the session.
+        spec: the flow.
+        version: the version of the target.
 
     Raises:
         FlowError: the target holds rows that the flow has not written.
@@ -117,7 +121,7 @@ def refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, version: int) -> 
 
 
 def refuse_rows_added_since(spark: SparkSession, spec: FlowSpec, version: int, epoch: int) -> None:
-    """The same after the flow's commit, of what came between `version` and that.
+    """Check, after the flow's commit, that nobody added rows between `version` and the commit.
 
     Raises:
         FlowError: others have added rows.
@@ -129,11 +133,11 @@ def refuse_rows_added_since(spark: SparkSession, spec: FlowSpec, version: int, e
 
 def _rows_of_others(spec: FlowSpec, commits: Sequence[ForeignCommit]) -> FlowError:
     table = ".".join(spec.target)
-    by = next((f" Version {each.version}, {each.operation}, added some." for each in commits if each.adds_rows), "")
+    by = next((f" Version {each.version} ({each.operation}) added some." for each in commits if each.adds_rows), "")
     return FlowError(
-        f"The aggregate of flow `{spec.name}` has no GROUP BY, so it keeps one row, and {table} holds rows of others, which it "
-        f"would overwrite.{by} Move them to another table and empty this one (TRUNCATE TABLE {table}); START FLOW then writes "
-        "the flow's row again with the next input."
+        f"The aggregate of flow `{spec.name}` has no GROUP BY, so it keeps one row, but {table} holds rows of others, which it "
+        f"would overwrite.{by} Move them to another table and empty this one (TRUNCATE TABLE {table}). After START FLOW, the "
+        "flow writes its row again with the next input."
     )
 
 
@@ -145,13 +149,13 @@ def _changes(version: int, commit: _Actions) -> list[ForeignCommit]:
 
 
 def _is_making(commit: _Actions) -> bool:
-    """Whether a commit made a table, or made it anew."""
+    """Return whether a commit created or recreated a table."""
     operation = str(info_of(commit).get("operation"))
     return "TABLE" in operation and "CREATE" in operation
 
 
 def _said(commit: _Actions) -> dict[str, Any]:
-    """What a flow says in its commit."""
+    """Return the metadata that a flow put into its commit."""
     try:
         metadata = json.loads(str(info_of(commit).get("userMetadata")))
     except ValueError:

@@ -1,6 +1,6 @@
-"""How far the keys of buffered rows reach, so that a flush reads only those files of a table that may hold them.
+"""The ranges of the keys of buffered rows, so that a flush reads only those files of a table that may hold them.
 
-The figures are observed while a micro-batch is written, so they cost no job of their own.
+They are observed while a micro-batch is written, so they cost no Spark job of their own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ ROWS = "rows"
 
 @dataclass(frozen=True)
 class Range:
-    """The values of one key column: least and greatest, None when all are null; dates as days, timestamps as microseconds
-    since 1970."""
+    """The range of the values of one key column.
+
+    Attributes:
+        least, greatest: the least and greatest value; dates as days, timestamps as microseconds since 1970; None: all are null.
+        has_nulls: whether any value is null.
+    """
 
     least: Any
     greatest: Any
@@ -31,11 +35,11 @@ class Range:
 
 
 Bounds = Mapping[str, Range]
-"""The ranges of those key columns that files keep statistics of, by name."""
+"""The ranges of those key columns for which files have statistics, by name."""
 
 
 def metrics(schema: StructType, key: Sequence[str]) -> list[Column]:
-    """What to observe of a micro-batch: the number of its rows, and its bounds."""
+    """Return the metrics to observe of a micro-batch: the number of its rows, and the ranges of its keys."""
     found = [F.count(F.lit(1)).alias(ROWS)]
     for index, name in enumerate(_with_statistics(schema, key)):
         value = _comparable(F.col(quote(name)), schema[name].dataType)
@@ -45,7 +49,7 @@ def metrics(schema: StructType, key: Sequence[str]) -> list[Column]:
 
 
 def observed(values: Mapping[str, Any], schema: StructType, key: Sequence[str]) -> Bounds:
-    """The bounds that `metrics` brought."""
+    """Return the ranges from the observed values of `metrics`."""
     return {
         name: Range(values[f"least{index}"], values[f"greatest{index}"], bool(values[f"nulls{index}"]))
         for index, name in enumerate(_with_statistics(schema, key))
@@ -53,7 +57,7 @@ def observed(values: Mapping[str, Any], schema: StructType, key: Sequence[str]) 
 
 
 def union(all_bounds: Iterable[Bounds | None]) -> Bounds:
-    """Bounds of all rows; nothing when those of some are not known."""
+    """Return the ranges of all rows together; empty if those of some rows are unknown."""
     found = list(all_bounds)
     known = [bounds for bounds in found if bounds is not None]
     if not known or len(known) != len(found):
@@ -62,7 +66,7 @@ def union(all_bounds: Iterable[Bounds | None]) -> Bounds:
 
 
 def condition(bounds: Bounds, schema: StructType, table: str) -> Column | None:
-    """What every row of `table` that has one of the keys satisfies; None when nothing is known."""
+    """Return a condition that every row of `table` with one of the keys satisfies; None if nothing is known of the keys."""
     terms: list[Column] = []
     for name, reach in bounds.items():
         column = F.col(f"{table}.{quote(name)}")
@@ -78,7 +82,7 @@ def condition(bounds: Bounds, schema: StructType, table: str) -> Column | None:
 
 
 def _with_statistics(schema: StructType, key: Sequence[str]) -> list[str]:
-    """Strings with a collation other than Spark's own compare in another order than statistics do."""
+    """Return the key columns ordered as in statistics, so no strings with another collation than Spark's own."""
     kinds = (IntegralType, DecimalType, DateType, TimestampType)
     plain_string = StringType()
     return [name for name in key if isinstance(schema[name].dataType, kinds) or schema[name].dataType == plain_string]

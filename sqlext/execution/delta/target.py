@@ -1,4 +1,4 @@
-"""The Delta table that a flow keeps up to date: made, checked, merged into, appended to."""
+"""The Delta table that a flow keeps up to date: created, checked and altered."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _SESSION_CATALOG = "spark_catalog"
 _BAD_CHARACTERS = " ,;{}()\n\t="
 _HIDDEN = {
     "delta.enableDeletionVectors": "true",
-    "delta.deletedFileRetentionDuration": "interval 1 hour",  # longer than anybody reads one version of it
+    "delta.deletedFileRetentionDuration": "interval 1 hour",  # longer than anybody reads one version
 }
-"""Properties of tables that are nobody's but a flow's: each flush may write a small one anew."""
+"""Properties of tables that belong to a flow alone: each flush may rewrite a small one."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A Delta table as it was when a flow was made for it.
+    """A Delta table as it was when a flow was created for it.
 
     Attributes:
         name: catalog, database and table.
-        location: where its files lie.
-        table_id: Delta's id; a table dropped and made again has another.
-        columns: name and DDL type, in order.
+        location: the location of its files.
+        table_id: Delta's id; a table that is dropped and recreated has another.
+        columns: the columns' DDL types by name, in order.
         properties: its table properties.
     """
 
@@ -51,15 +51,15 @@ class Target:
 
 
 def ddl_of(kind: DataType) -> str:
-    """Write a type as DDL, with nulls allowed everywhere in it; unlike `simpleString` it quotes the names inside structs."""
+    """Return a type as DDL with nulls allowed everywhere in it; unlike `simpleString`, it quotes the names inside structs."""
     return StructType([StructField("c", with_nulls(kind))]).toDDL().removeprefix("c ")
 
 
 def with_nulls(kind: DataType) -> DataType:
-    """Allow nulls everywhere in a type.
+    """Return a type with nulls allowed everywhere in it.
 
-    Spark's analysis says of an expression that it gives none, and of the same values read from files that there may be some. No
-    MERGE takes these into a column that refuses nulls inside.
+    Spark's analysis may find that an expression returns no nulls, and that the same values read from files may. MERGE cannot
+    write the latter into a column that refuses nulls inside.
     """
     if isinstance(kind, ArrayType):
         return ArrayType(with_nulls(kind.elementType))
@@ -71,58 +71,59 @@ def with_nulls(kind: DataType) -> DataType:
 
 
 def qualified(spark: SparkSession, name: Sequence[str]) -> tuple[str, ...]:
-    """Catalog, database and table of a name of one to three parts; Spark's own catalog has schemas in lower case.
+    """Return catalog, database and table of a name of one to three parts; schemas of Spark's own catalog are in lower case.
 
     Raises:
-        NotFoundError: it has more parts.
+        NotFoundError: the name has more parts.
     """
     if len(name) > 3:
-        raise NotFoundError(f"`{'.'.join(name)}` is no table's name: catalog.database.table is the most.")
+        raise NotFoundError(f"`{'.'.join(name)}` is not a table name. Use at most catalog.database.table.")
     context = (spark.catalog.currentCatalog(), spark.catalog.currentDatabase())
     catalog, database, table = (*context[: 3 - len(name)], *name)
     return catalog, database.lower() if catalog == _SESSION_CATALOG else database, table
 
 
 def path_of(name: Sequence[str]) -> str | None:
-    """The folder of a Delta table that is named by it, as in delta.`/folder`; None for a table of a catalog."""
+    """Return the folder of a Delta table that is named by its path, as in delta.`/folder`; None for a table of a catalog."""
     is_path = len(name) > 1 and name[-2].lower() == "delta" and urlsplit(name[-1]).path.startswith("/")
     return name[-1] if is_path else None
 
 
 def exists(spark: SparkSession, name: Sequence[str]) -> bool:
+    """Return whether there is a table or view of that name, or a Delta table in that folder."""
     if path := path_of(name):
         return bool(DeltaTable.isDeltaTable(spark, path))
     return bool(spark.catalog.tableExists(quote_parts(name)))
 
 
 def describe(spark: SparkSession, name: Sequence[str]) -> Target:
-    """Look a target up.
+    """Return the target of that name.
 
     Raises:
         NotFoundError: there is no such table.
-        UnsupportedError: it is a view, or no Delta table.
+        UnsupportedError: it is a view, or not a Delta table.
     """
     text = ".".join(name)
     if not exists(spark, name):
         if path := path_of(name):
             raise NotFoundError(f"There is no Delta table in {path}.")
         tables = [table.name for table in spark.catalog.listTables(quote_parts(name[:2]))]
-        raise NotFoundError(f"There is no table {text}.{did_you_mean(name[-1], tables)} A flow writes to a table that exists.")
+        raise NotFoundError(f"There is no table {text}.{did_you_mean(name[-1], tables)} A flow writes to an existing table.")
     try:
         location, table_id, properties = jvm.delta_table(spark, quote_parts(name))
     except AnalysisException:
-        raise UnsupportedError(f"{text} is {_kind(spark, name)}; a flow keeps a Delta table up to date.") from None
+        raise UnsupportedError(f"{text} is {_kind(spark, name)}. A flow can only write to a Delta table.") from None
     schema = spark.table(quote_parts(name)).schema
     columns = {column.name: ddl_of(column.dataType) for column in schema.fields}
     return Target(tuple(name), location, table_id, columns, properties)
 
 
 def _kind(spark: SparkSession, name: Sequence[str]) -> str:
-    """What it is that is no Delta table."""
+    """Return a phrase for a relation that is not a Delta table."""
     try:
         return f"a table of the format {spark.sql(f'DESCRIBE DETAIL {quote_parts(name)}').collect()[0]['format']}"
     except AnalysisException:
-        return "a view, or no Delta table"
+        return "a view, or not a Delta table"
 
 
 def create(
@@ -136,10 +137,12 @@ def create(
     """Create the table of a streaming table.
 
     Args:
-        schema: of the query's output.
+        spark: the session.
+        name: the table's name, qualified.
+        schema: the schema of the query's output.
         definition: the user's clauses, as written.
-        properties: all of its table properties, on top of ours.
-        replace: take the place of a table of that name.
+        properties: all of its table properties, in addition to ours.
+        replace: whether to replace an existing table of that name.
 
     Raises:
         SchemaError: Delta cannot store a column under its name.
@@ -169,10 +172,11 @@ def _create(
 def try_out(
     spark: SparkSession, location: HadoopPath, schema: StructType, definition: TableDefinition, properties: Mapping[str, str]
 ) -> None:
-    """See whether Delta takes a table's definition: make one elsewhere, and take it away.
+    """Check whether Delta accepts a table's definition, by creating such a table elsewhere and deleting it.
 
     Args:
-        location: where nothing lies.
+        spark: the session.
+        location: an unused location.
         schema, definition, properties: as for `create`.
     """
     clauses = tuple(clause for clause in definition.clauses if clause[:8].upper() != "LOCATION")
@@ -195,62 +199,64 @@ def _column_clause(field: StructField, column: ColumnDefinition, comments: Comme
 
 
 def check_column_list(output: DataFrame, columns: Sequence[ColumnDefinition], key: Sequence[str]) -> None:
-    """See whether a query's columns can be those of a streaming table's column list, in their order.
+    """Check that a query's columns fit a streaming table's column list, in order.
 
     Args:
-        output: the query's, without columns of ours.
-        key: those of its columns that tell rows apart.
+        output: the query's output, without columns of ours.
+        columns: the column list.
+        key: the query's columns that identify its rows.
 
     Raises:
-        SchemaError: the numbers differ, or a type does not take the query's values.
+        SchemaError: the numbers of columns differ, or a type cannot store the query's values.
     """
     if not columns:
         return
     names = ", ".join(column.name for column in columns)
     if len(columns) != len(output.columns):
         raise SchemaError(
-            f"The column list has {len(columns)} columns ({names}), the query gives {len(output.columns)} "
-            f"({', '.join(output.columns)})."
+            f"The column list has {len(columns)} columns ({names}), but the query has {len(output.columns)} "
+            f"({', '.join(output.columns)}). List one name for each column of the query."
         )
     for name, column in zip(output.columns, columns, strict=True):
         if not column.type:
             continue
         is_key, stores = name in key, jvm.can_store(output, name, column.type)
-        pads = column.type.lower().startswith("char") or "collate" in column.type.lower()  # which calls texts equal that differ
+        pads = column.type.lower().startswith("char") or "collate" in column.type.lower()  # treats different texts as equal
         if not stores or (is_key and (pads or not jvm.can_hold(output, name, column.type))):
             given = ddl_of(output.schema[name].dataType)
             apart = ": several groups would become one row" if is_key and stores else ""
             raise SchemaError(
-                f"The column `{name}` of the query is {given}, and `{column.name}` of the column list is {column.type}{apart}. "
+                f"The column `{name}` of the query is {given}, but `{column.name}` of the column list is {column.type}{apart}. "
                 "Cast it in the query."
             )
 
 
 def check_names(columns: Sequence[str], properties: Mapping[str, str] | None = None) -> None:
-    """Raise SchemaError when Delta cannot store a column under its name.
+    """Raise SchemaError if Delta cannot store a column under its name.
 
     Args:
-        properties: of the table; with column mapping, files have other names and a column may have any.
+        columns: the names.
+        properties: the table's properties; with column mapping, files have other names and a column may have any.
     """
     if (properties or {}).get("delta.columnMapping.mode", "none").lower() != "none":
         return
     for column in columns:
         if any(character in column for character in _BAD_CHARACTERS):
-            raise SchemaError(f"The column `{column}` cannot be stored under that name. Give it one: {column} AS name.")
+            raise SchemaError(f"The column `{column}` cannot be stored under that name. Give it another: {column} AS name.")
 
 
 def home_of(flow_home: HadoopPath, relation: str) -> HadoopPath:
-    """Where a streaming query of a flow keeps its checkpoint and buffer; the one that writes the target: in the flow's folder."""
+    """Return the folder of a streaming query's checkpoint and buffer: the flow's own, for the query that writes the target."""
     return flow_home.child(relation) if relation else flow_home
 
 
 def table_in(home: HadoopPath) -> HadoopPath:
-    """Where a maintained aggregate's table lies."""
+    """Return the location of a maintained aggregate's table."""
     return home.child("table")
 
 
 def create_at(spark: SparkSession, location: HadoopPath, schema: StructType) -> None:
-    """Create the table of a maintained aggregate or of its state; it stands in no catalog, and nobody travels back in it."""
+    """Create the table of a maintained aggregate or of its state: in no catalog, and nobody reads its old versions."""
     columns = StructType([StructField(each.name, with_nulls(each.dataType)) for each in schema])
     table = DeltaTable.create(spark).location(location.location).addColumns(columns)
     for key, value in _HIDDEN.items():
@@ -261,11 +267,14 @@ def create_at(spark: SparkSession, location: HadoopPath, schema: StructType) -> 
 def alter(
     spark: SparkSession, name: Sequence[str], properties: Mapping[str, str], removed: Sequence[str], comment: str | None
 ) -> None:
-    """Set and remove properties of a table, and its comment.
+    """Set and remove properties of a table, and set its comment.
 
     Args:
-        name: of the table, qualified.
-        comment: a literal or NULL; None: it stays.
+        spark: the session.
+        name: the table's name, qualified.
+        properties: the properties to set.
+        removed: the properties to remove.
+        comment: a literal or NULL; None: the comment stays.
     """
     table = quote_parts(name)
     if properties:
@@ -278,10 +287,10 @@ def alter(
 
 
 def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequence[str]) -> tuple[ColumnMapping, ...]:
-    """Which output column goes to which target column, as INSERT INTO would have it.
+    """Return the target column of each output column, as INSERT INTO would assign them.
 
     Raises:
-        SchemaError: the numbers differ, a name is not there, or a type does not fit; names both sides.
+        SchemaError: the numbers of columns differ, a column does not exist, or a type does not fit; the message names both sides.
     """
     output = [column for column in frame.columns if not column.startswith(INTERNAL_PREFIX)]
     names = {column.lower(): column for column in target.columns}
@@ -295,8 +304,8 @@ def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequenc
         )
     if len(wanted) != len(output):
         raise SchemaError(
-            f"The query gives {len(output)} columns ({', '.join(output)}), the table {text} takes {len(wanted)} "
-            f"({', '.join(wanted)})."
+            f"The query has {len(output)} columns ({', '.join(output)}), but the table {text} takes {len(wanted)} "
+            f"({', '.join(wanted)}). Select as many columns as it takes, or list the target's columns."
         )
     columns = tuple(
         ColumnMapping(o, names[w.lower()], target.columns[names[w.lower()]]) for o, w in zip(output, wanted, strict=True)
@@ -305,39 +314,40 @@ def map_columns(frame: DataFrame, target: Target, by_name: bool, listed: Sequenc
         if not jvm.can_store(frame, column.output, column.type):
             given = ddl_of(frame.schema[column.output].dataType)
             raise SchemaError(
-                f"The column `{column.output}` of the query is {given}, the column `{column.target}` of {text} is "
+                f"The column `{column.output}` of the query is {given}, but the column `{column.target}` of {text} is "
                 f"{column.type}. Cast it in the query."
             )
     return columns
 
 
 def spark_columns(spark: SparkSession, name: Sequence[str]) -> list[CatalogColumn]:
-    """A table's columns as declared: CHAR and VARCHAR are not STRING here."""
+    """Return a table's columns as declared: CHAR and VARCHAR are not STRING here."""
     return spark.catalog.listColumns(quote_parts(name))
 
 
 def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) -> None:
-    """Raise SchemaError when a key column of the target cannot tell apart what the query's tells apart."""
+    """Raise SchemaError if a key column of the target cannot distinguish values that the query distinguishes."""
     kinds = {column.name: column.dataType for column in spark_columns(frame.sparkSession, target.name)}
     for column in key:
         kind = kinds[column.target]
         if kind.startswith("char(") or "collate" in kind.lower():
             raise SchemaError(
-                f"The key column `{column.target}` of {'.'.join(target.name)} is {kind}, which calls texts equal that differ, "
-                "so several groups would become one row. Use STRING."
+                f"The key column `{column.target}` of {'.'.join(target.name)} is {kind}, which treats different texts as "
+                "equal, so several groups would become one row. Use STRING."
             )
         if not jvm.can_hold(frame, column.output, column.type):
             given = ddl_of(frame.schema[column.output].dataType)
             raise SchemaError(
-                f"The key `{column.output}` of the query is {given}, the column `{column.target}` of {'.'.join(target.name)} is "
-                f"{column.type}: several groups would become one row. Cast it in the query, before GROUP BY."
+                f"The key `{column.output}` of the query is {given}, but the column `{column.target}` of "
+                f"{'.'.join(target.name)} is {column.type}: several groups would become one row. Cast it in the query, "
+                "before GROUP BY."
             )
 
 
 def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qualifies: bool = False) -> DataFrame:
-    """The query's output under the target's names and types, with the HAVING column last if there is one.
+    """Return the query's output under the target's names and types, with the HAVING column last if there is one.
 
-    A value that has no place in its column's type is an error, as Spark's own INSERT makes it one, whatever the mode of CAST.
+    A value that does not fit its column's type is an error, as in Spark's own INSERT, whatever the mode of CAST.
     """
     fields = frame.schema.fields
     found = {field.name.lower(): field for field in fields} | {field.name: field for field in fields}
@@ -347,17 +357,17 @@ def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qu
 
 
 def _stored(frame: DataFrame, column: ColumnMapping, field: StructField | None) -> str:
-    """The expression of a column's values in the type of the target's."""
+    """Return the expression of a column's values in the type of the target's column."""
     name, cast = quote(column.output), f"CAST({quote(column.output)} AS {column.type})"
     given = "" if field is None else ddl_of(field.dataType)
     if field is None or given == column.type or jvm.can_hold(frame, field.name, column.type):
-        return cast  # no column of that name: Spark says so
+        return cast  # if there is no column of that name, Spark reports it
     if frame.sparkSession.conf.get("spark.sql.ansi.enabled") == "true":
-        return cast  # an error by itself
+        return cast  # raises the error by itself
     if "<" in column.type:
         raise SchemaError(
-            f"The column `{column.output}` of the query is {given}, the column `{column.target}` of the table is {column.type}, "
-            "which has not each value of it. Cast it in the query."
+            f"The column `{column.output}` of the query is {given}, but the column `{column.target}` of the table is "
+            f"{column.type}, which does not have all of its values. Cast it in the query."
         )
     tried = f"try_cast({name} AS {column.type})"
     said = quote_string(f"A value of the column `{column.output}`, which is {given}, is out of range for {column.type} of")
@@ -367,22 +377,22 @@ def _stored(frame: DataFrame, column: ColumnMapping, field: StructField | None) 
 
 
 def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
-    """Raise NotFoundError when the target is gone, or another table stands in its place."""
+    """Raise NotFoundError if the target is gone, or another table has taken its place."""
     text = ".".join(spec.target)
     if not exists(spark, spec.target):
         raise NotFoundError(
-            f"The target {text} of flow `{spec.name}` was dropped. DROP FLOW it, or make the table again with it."
+            f"The target {text} of flow `{spec.name}` was dropped. Drop the flow too (DROP FLOW), or recreate both."
         )
     if describe(spark, spec.target).location != spec.target_location:
         raise NotFoundError(
-            f"The target {text} of flow `{spec.name}` is now another table, or lies elsewhere: not in {spec.target_location}. "
-            "DROP FLOW it and make it again."
+            f"The target {text} of flow `{spec.name}` is now another table, or has moved: it is not in {spec.target_location}. "
+            "Drop the flow (DROP FLOW) and create it again."
         )
     check_identity(spark, spec)
 
 
 def is_made_by(spark: SparkSession, spec: FlowSpec, name: Sequence[str]) -> bool:
-    """Whether the table or view of a name is the one that a flow has made, and no other that came in its place."""
+    """Return whether the table or view of that name is the one that a flow created, and not another that has taken its place."""
     try:
         table = describe(spark, name)
     except UnsupportedError:
@@ -391,14 +401,14 @@ def is_made_by(spark: SparkSession, spec: FlowSpec, name: Sequence[str]) -> bool
 
 
 def check_identity(spark: SparkSession, spec: FlowSpec) -> None:
-    """Raise NotFoundError when other files lie where the target's lay; asks the storage, not the catalog."""
+    """Raise NotFoundError if other files have taken the place of the target's; asks the storage, not the catalog."""
     if jvm.delta_table_id(spark, spec.target_location) != spec.target_id:
         text = ".".join(spec.target)
         raise NotFoundError(
-            f"The target {text} of flow `{spec.name}` was dropped and made again, or replaced; what the flow had written is "
-            "gone. DROP FLOW it and make it again."
+            f"The target {text} of flow `{spec.name}` was dropped and recreated, or replaced, so the rows that the flow had "
+            "written are gone. Drop the flow (DROP FLOW) and create it again."
         )
 
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
-"""What Spark and Delta raise."""
+"""The errors that Spark and Delta raise."""

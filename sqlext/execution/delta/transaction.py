@@ -1,11 +1,12 @@
-"""A Delta table read and changed in one transaction of Delta's own: a small one written anew as a whole, a large one row by row.
+"""A Delta table read and changed in one transaction of Delta's own: a small one rewritten as a whole, a large one row by row.
 
-Delta's MERGE and its writer look for the files of the table first, by Spark jobs over its log, which take longer than the rows
-of a small table; and MERGE reads a large one twice, to find rows and to write them. Whoever wrote the table last knows its files,
-and rows that were read with their places need not be looked for again: deletion vectors mark them. What is read and what is
-written is one transaction, so a change that somebody else makes in between is a conflict.
+Delta's MERGE and its writer first find the table's files with Spark jobs over its log, which take longer than processing the rows
+of a small table; and MERGE reads a large table twice, to find rows and to write them. But the last writer of a table knows its
+files, and rows that were read with their positions need not be found again: deletion vectors mark them. Reading and writing are
+one transaction, so a change by somebody else in between is a conflict.
 
-This is a seam: it uses Delta's OptimisticTransaction, and what its DELETE makes deletion vectors with. Seen with Delta 4.4.
+Relies on Delta's private side: OptimisticTransaction, and the helpers with which DELETE makes deletion vectors. Checked with
+Delta 4.4.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from sqlext.spark.jvm import active, delta_snapshot
 
 FILE_COLUMN = f"{INTERNAL_PREFIX}file"
 ROW_COLUMN = f"{INTERNAL_PREFIX}row"
-_METRICS = "spark.databricks.delta.history.metricsEnabled"  # those of MERGE's own plan, which there is none of here
+_METRICS = "spark.databricks.delta.history.metricsEnabled"  # metrics of MERGE's own plan, which does not exist here
 _COMMANDS = "org.apache.spark.sql.delta.commands"
 
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """The files of one version of a table, as Delta's AddFile actions, by their paths."""
+    """The files of one version of a table, as Delta's AddFile actions by path."""
 
     version: int
     files: Mapping[str, Any]
@@ -41,11 +42,11 @@ class KnownFiles:
 
 @dataclass(frozen=True)
 class CommitIdentity:
-    """What a commit says of itself.
+    """The identity of a commit.
 
     Attributes:
         app_id, app_version: its transaction.
-        metadata: of the user's.
+        metadata: its userMetadata.
     """
 
     app_id: str
@@ -57,12 +58,12 @@ class TableTransaction:
     """One transaction; see the module's docstring.
 
     Args:
-        spark: whose session it runs in.
-        location: of the table.
-        known: what the last commit returned; of no use when others have committed since.
+        spark: the session in which it runs.
+        location: the location of the table.
+        known: the result of the last commit; ignored if others have committed since.
 
     Attributes:
-        version: of the table that is read.
+        version: the version of the table that is read.
     """
 
     def __init__(self, spark: SparkSession, location: str, known: KnownFiles | None) -> None:
@@ -92,12 +93,12 @@ class TableTransaction:
         return self._rows_of([*self._files.values()])
 
     def placed_rows(self, reach: Bounds) -> DataFrame:
-        """All rows with keys in `reach`, and others, with `FILE_COLUMN` and `ROW_COLUMN` that say where each is.
+        """Return at least all rows with keys in `reach`, with the position of each in `FILE_COLUMN` and `ROW_COLUMN`.
 
         Args:
-            reach: by columns of the table.
+            reach: the ranges of the keys, by columns of the table.
         """
-        has_other_names = str(self._snapshot.metadata().columnMappingMode().name()) != "none"  # in files and their statistics
+        has_other_names = str(self._snapshot.metadata().columnMappingMode().name()) != "none"  # of columns, in files
         schema = self._rows_of([]).schema
         files = [file for file in self._files.values() if has_other_names or may_hold(_statistics(file), reach, schema)]
         path, row = F.col("_metadata.file_path").alias(FILE_COLUMN), F.col("_metadata.row_index").alias(ROW_COLUMN)
@@ -108,7 +109,7 @@ class TableTransaction:
         return DataFrame(self._log.createDataFrame(self._snapshot, seq, False, self._none), self._spark)
 
     def write_whole(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
-        """Let the table hold these rows and no others.
+        """Replace all rows of the table.
 
         Raises:
             DeltaConcurrentModificationException: somebody else has changed the table since it was read.
@@ -124,11 +125,12 @@ class TableTransaction:
         return KnownFiles(version, {str(file.path()): file for file in added})
 
     def replace(self, places: DataFrame, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
-        """Take rows out of the table, and put others in.
+        """Delete rows of the table, and add others.
 
         Args:
-            places: of the rows that go, from `placed_rows`.
-            rows: that come.
+            places: the positions of the rows to delete, from `placed_rows`.
+            rows: the rows to add.
+            identity: the identity of the commit.
 
         Raises:
             DeltaConcurrentModificationException: somebody else has changed the table since it was read.
@@ -144,8 +146,12 @@ class TableTransaction:
         return KnownFiles(version, left | {str(file.path()): file for file in (*marked, *added)})
 
     def _without(self, places: DataFrame) -> tuple[list[Any], list[Any], set[str]]:
-        """The actions that take rows out: files removed, and those of them with rows left anew, with deletion vectors; and the
-        paths of both as they were."""
+        """Return the actions that delete rows.
+
+        Returns:
+            The files to remove; those of them that have rows left, to be added again with deletion vectors; and the paths of all
+            of them.
+        """
         files, now = scala_seq(self._spark, [*self._files.values()]), int(time.time() * 1000)
         helper = scala_object(self._spark, f"{_COMMANDS}.DMLWithDeletionVectorsHelper")
         every = self._java.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral()
@@ -183,6 +189,6 @@ class TableTransaction:
 
 
 def _statistics(file: Any) -> str | None:
-    """JSON, of an AddFile action."""
+    """Return the statistics of an AddFile action, as JSON."""
     found = file.stats()
     return None if found is None else str(found)

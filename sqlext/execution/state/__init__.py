@@ -1,1 +1,1 @@
-"""What is kept between micro-batches: buffers, and the state of aggregates in Delta tables."""
+"""State between micro-batches: buffers, and the state of aggregates in Delta tables."""

@@ -1,9 +1,9 @@
-"""Buffers: each micro-batch's changed rows, until a flush has taken them (FLIP-365).
+"""Buffers of each micro-batch's changed rows, until a flush has taken them (FLIP-365).
 
-Durable: a folder of files for each micro-batch, under the flow's home, written whole or not at all: Spark's committer puts
-`_SUCCESS` in last. A micro-batch that is repeated gets another folder, named after its driver's epoch: so a driver that wakes
-behind its successor's back cannot empty what that one reads. Memory-only: blocks on the executors, which die with them;
-`flows/intake.py` gets their rows back from the state store.
+Durable: a folder of files for each micro-batch, under the flow's home, written atomically: Spark's committer adds `_SUCCESS`
+last. A repeated micro-batch gets another folder, named after its driver's epoch, so that a driver which wakes up after its
+successor has started cannot empty what the successor reads. Memory-only: blocks on the executors, which are lost with them;
+`flows/intake.py` restores their rows from the state store.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
 BATCH_COLUMN = "__sqlext_batch"
-_FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; as a literal it would be compiled into each micro-batch
+_FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; a literal would be compiled into each micro-batch
 _WHOLE = "_SUCCESS"
 _LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's condition for a local checkpoint whose executor has gone
 _COMMITTER = {
-    # without the mark that a cluster may have turned off, a whole micro-batch could not be told from a torn one
+    # without this mark, which a cluster may have turned off, a complete micro-batch could not be distinguished from a torn one
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
-    "mapreduce.fileoutputcommitter.algorithm.version": "2",  # one move a file less; nobody reads a folder without the mark
-    # Hadoop writes a checksum file beside each local file, and starts a process for each of the two. Not for checkpoints:
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",  # saves one move of each file; nobody reads a folder without the mark
+    # Hadoop writes a checksum file beside each local file, and starts a process for each of the two. Checkpoints cannot avoid it:
     # Spark's state store asks for the local file system by its class, and deletes files in another way than it writes them.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
@@ -46,12 +46,12 @@ class BufferedBatch:
     """Micro-batches in the buffer: one, or several whose rows were combined.
 
     Attributes:
-        first, last: their ids.
-        rows: how many groups they changed; -1 when a driver before this one wrote it.
-        arrived: the clock's monotonic time of the oldest, in seconds.
+        first, last: the ids of the first and the last micro-batch.
+        rows: the number of groups that they changed; -1 if an earlier driver wrote it.
+        arrived: the arrival of the oldest, in seconds of the clock's monotonic time.
         held: the rows, if executors hold them.
-        place: the folder of the rows, below the buffer's, if files hold them.
-        bounds: how far their keys reach; None: not known.
+        bounds: the ranges of their keys; None: unknown.
+        place: the folder of the rows, relative to the buffer's, if files hold them.
     """
 
     first: int
@@ -64,24 +64,24 @@ class BufferedBatch:
 
 
 class Buffer(Protocol):
-    """What an intake asks of a buffer."""
+    """The operations of a buffer that an intake needs."""
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
-        """Take a micro-batch; it replaces what came under its id before."""
+        """Take in a micro-batch, in place of an earlier one with the same id."""
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
-        """All rows of `batches`, and in `BATCH_COLUMN` numbers that grow from one batch to the next."""
+        """Return all rows of `batches`, with numbers in `BATCH_COLUMN` that increase from one batch to the next."""
 
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
-        """Forget batches that are in the table, or that changed nothing."""
+        """Drop batches that are in the table, or that changed nothing."""
 
 
 class DurableBuffer:
-    """Files of one flow. Not thread-safe: Spark's stream thread writes, the flush thread reads and drops other batches.
+    """The buffer files of one flow. Not thread-safe: Spark's stream thread writes, the flush thread reads and drops others.
 
     Args:
-        home: the folder below which they lie.
-        epoch: of the driver that writes.
+        home: the folder below which the files lie.
+        epoch: the epoch of the driver that writes.
     """
 
     def __init__(self, home: HadoopPath, epoch: int) -> None:
@@ -96,45 +96,45 @@ class DurableBuffer:
         folder = self._home.child(place)
         seen.write.options(**_COMMITTER).parquet(folder.location)
         if not folder.child(_WHOLE).exists():
-            raise FlowError(f"The commit protocol in use leaves no {_WHOLE} in {folder.location}; a flow needs it.")
+            raise FlowError(f"Spark's commit protocol wrote no {_WHOLE} in {folder.location}. Use one that does: flows need it.")
         found = key_ranges.observed(observation.get, frame.schema, key)
         return BufferedBatch(batch, batch, int(observation.get[key_ranges.ROWS]), arrived, None, found, place)
 
     def find(self, arrived: float) -> list[BufferedBatch]:
-        """The micro-batches that are whole, of any driver, in order; of one that several have written, what came last."""
+        """Return the complete micro-batches of any driver, in order; if several have written one, the last version of it."""
         names = [name for name in self._home.names() if name.startswith(_FOLDER)]
         batches = sorted((int(name.removeprefix(_FOLDER)), name) for name in names)
         found = ((batch, self._newest_whole(name)) for batch, name in batches)
         return [BufferedBatch(batch, batch, -1, arrived, place=place) for batch, place in found if place]
 
     def _newest_whole(self, folder: str) -> str:
-        """The place of what was written last of a micro-batch; empty if nothing of it is whole."""
+        """Return the place of a micro-batch's last complete version; empty if none is complete."""
         names = self._home.child(folder).names()
-        places = [folder] if _WHOLE in names else []  # before there were epochs, the files lay right here
+        places = [folder] if _WHOLE in names else []  # versions without epochs put the files right here
         places += sorted(f"{folder}/{name}" for name in names if name[0].isdigit())
         return next((place for place in reversed(places) if self._home.child(place, _WHOLE).exists()), "")
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
-        """Numbered by their ids."""
+        """Return all rows of `batches`, numbered by the ids of their micro-batches."""
         written = StructType(list(schema.fields)).add(BATCH_COLUMN, IntegerType())
         reader = spark.read.schema(written).option("basePath", self._home.location)
         return reader.parquet(*(self._home.child(batch.place).location for batch in batches))
 
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
-        """Delete the files; those that another driver wrote of the same micro-batch stay, until `drop_through`."""
+        """Delete the files; those that another driver wrote for the same micro-batch stay until `drop_through`."""
         for batch in batches:
             self._home.child(batch.place).delete()
             self._home.child(batch.place.partition("/")[0]).delete_empty()
 
     def drop_through(self, batch: int) -> None:
-        """Delete the micro-batches up to and with `batch`."""
+        """Delete the micro-batches up to and including `batch`."""
         for name in self._home.names():
             if name.startswith(_FOLDER) and int(name.removeprefix(_FOLDER)) <= batch:
                 self._home.child(name).delete()
 
 
 class MemoryBuffer:
-    """Blocks on executors. Any thread may call any method; no state is kept here."""
+    """Blocks on executors. Thread-safe: no state is kept here."""
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         held, rows, found = _hold(frame, key)
@@ -150,7 +150,7 @@ class MemoryBuffer:
         return frame
 
     def combine(self, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]) -> BufferedBatch:
-        """One batch of the latest rows of several; theirs stay until they are dropped."""
+        """Combine the latest rows of several batches into one; the old batches stay until they are dropped."""
         spark = next(batch.held.sparkSession for batch in batches if batch.held)
         held, rows, found = _hold(latest_rows(self.rows(spark, batches, schema), len(batches), key), key)
         return BufferedBatch(batches[0].first, batches[-1].last, rows, batches[0].arrived, held, found)
@@ -162,25 +162,26 @@ class MemoryBuffer:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether a flush failed because an executor took buffered rows with it."""
+    """Return whether a flush failed because buffered rows were lost with an executor."""
     return isinstance(error, (PySparkException, Py4JJavaError)) and _LOST_BLOCK in str(error)
 
 
 def _hold(frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, Bounds]:
-    """The rows as blocks on the executors, with no way back to the query they came from: it must not run twice."""
+    """Store rows as blocks on the executors, detached from the query they came from: that must not run twice."""
     observation = Observation()
     held = frame.observe(observation, *key_ranges.metrics(frame.schema, key)).localCheckpoint(eager=True)
     return held, int(observation.get[key_ranges.ROWS]), key_ranges.observed(observation.get, frame.schema, key)
 
 
 def latest_rows(rows: DataFrame, batches: int, key: Sequence[str]) -> DataFrame:
-    """Of every key its row in the newest batch; with no key, the one newest row.
+    """Return the row of each key in the newest batch that has it; without a key, the one newest row.
 
     Args:
-        rows: with `BATCH_COLUMN`.
-        batches: how many there are.
+        rows: the rows, with `BATCH_COLUMN`.
+        batches: the number of batches.
+        key: the key columns.
     """
-    if batches == 1:  # it has each key once
+    if batches == 1:  # which has each key once
         return rows.drop(BATCH_COLUMN)
     names = [name for name in rows.columns if name != BATCH_COLUMN]
     newest = F.max(BATCH_COLUMN)

@@ -1,4 +1,4 @@
-"""A buffer between an operator and its output: of all that comes in between two flushes, only the newest goes out (FLIP-365)."""
+"""A buffer between an operator and its output: between two flushes, only the newest record of each key is kept (FLIP-365)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _BEFORE_ALL = float("-inf")
 
 @dataclass(frozen=True)
 class Record:
-    """A row, or whatever else a newer one of its key replaces.
+    """A row, or anything else that a newer one of its key replaces.
 
     Attributes:
-        key: what it replaces the older ones of; None in an unkeyed stream, which has one key.
-        value: never looked at.
-        timestamp: its event time, in the unit of the watermarks; None when it has none.
+        key: the key by which it replaces older ones; None in an unkeyed stream, which has one key.
+        value: any value; it is never looked at.
+        timestamp: its event time, in the unit of the watermarks; None if it has none.
     """
 
     key: Hashable
@@ -40,11 +40,11 @@ class WatermarkStatus:
 
 @dataclass(frozen=True)
 class LatencyMarker:
-    """When something entered the stream.
+    """The time when something entered the stream.
 
     Attributes:
-        subtask: where it did.
-        marked_at: by any clock that does not go back.
+        subtask: where it entered.
+        marked_at: the time, by any monotonic clock.
     """
 
     subtask: Hashable
@@ -55,16 +55,16 @@ Element = Record | Watermark | WatermarkStatus | LatencyMarker
 
 
 class BufferOutput:
-    """Holds back the latest record of each key until a flush; FLIP-365's class of that name.
+    """The latest record of each key, held back until a flush; FLIP-365's class of that name.
 
-    While no record is held, a watermark, a status or a marker passes through at once. Else it is held too: the latest
-    watermark, the latest status, the earliest marker of each subtask. A watermark that is lower than one before it says nothing
-    new and goes nowhere. Not thread-safe; `output` must not call back.
+    While no record is held, a watermark, a status or a marker passes through at once. Otherwise it is held too: the latest
+    watermark, the latest status, the earliest marker of each subtask. A watermark lower than an earlier one has no new
+    information and is dropped. Not thread-safe; `output` must not call back.
 
     Args:
-        output: takes the elements. When it raises, a flush ends there and all of it stays; the next one emits it anew, which
-            idempotent records bear.
-        max_entries: so many keys are a full buffer, which flushes itself; None: it is never full.
+        output: called with the elements. If it raises, the flush ends there and all elements stay; the next flush emits them
+            again, which idempotent records allow.
+        max_entries: the number of keys at which the buffer is full and flushes itself; None: it is never full.
     """
 
     def __init__(self, output: Callable[[Element], object], max_entries: int | None = None) -> None:
@@ -72,42 +72,42 @@ class BufferOutput:
         self._output = output
         self._max_entries = max_entries
         self._records: dict[Hashable, Record] = {}
-        self._times: dict[type, Watermark | WatermarkStatus] = {}  # in the order in which they came
+        self._times: dict[type, Watermark | WatermarkStatus] = {}  # in the order of their arrival
         self._markers: dict[Hashable, LatencyMarker] = {}
         self._watermark = _BEFORE_ALL
 
     def __len__(self) -> int:
-        """How many keys are held."""
+        """Return the number of keys that are held."""
         return len(self._records)
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """What is held, the key that came first first."""
+        """The records that are held, in the order in which their keys arrived."""
         return tuple(self._records.values())
 
     @property
     def oldest_mark(self) -> float | None:
-        """When the oldest marker that is held was made; None without markers."""
+        """The time of the oldest marker that is held; None without markers."""
         return min((marker.marked_at for marker in self._markers.values()), default=None)
 
     def collect(self, record: Record) -> None:
-        """Hold a record in place of the one of its key, which keeps its place in line."""
+        """Hold a record in place of the earlier one of its key, at that one's place in the order."""
         self._records[record.key] = record
         if self._max_entries is not None and len(self._records) >= self._max_entries:
             self.flush()
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Pass it on, or hold it in place of the one before."""
+        """Pass a watermark on, or hold it in place of the earlier one."""
         if watermark.timestamp >= self._watermark:
             self._watermark = watermark.timestamp
             self._pass_or_hold(watermark)
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Pass it on, or hold it in place of the one before."""
+        """Pass a status on, or hold it in place of the earlier one."""
         self._pass_or_hold(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Pass it on, or hold it unless an earlier one of its subtask is held."""
+        """Pass a marker on, or hold it unless an earlier one of its subtask is held."""
         if not self._records:
             self._output(marker)
             return
@@ -116,14 +116,14 @@ class BufferOutput:
             self._markers[marker.subtask] = marker
 
     def notify_nothing_available(self) -> None:
-        """No input for now: nothing better will come, so flush."""
+        """Flush, because there is no input for now and nothing newer is about to arrive."""
         self.flush()
 
     def flush(self) -> None:
-        """Emit all that is held, then hold nothing.
+        """Emit all elements that are held, then hold nothing.
 
-        In this order: records up to the watermark, status and watermark as they came, later records, markers. A record without
-        a timestamp counts as earlier than all. Among equals the key that came first is first.
+        The order is: records up to the watermark; status and watermark, in the order of their arrival; later records; markers. A
+        record without a timestamp counts as earlier than all others. Equal records keep the order in which their keys arrived.
         """
         for element in self._in_order():
             self._output(element)
@@ -146,5 +146,5 @@ class BufferOutput:
         if not self._records:
             self._output(element)
             return
-        self._times.pop(type(element), None)  # put in anew, at the end
+        self._times.pop(type(element), None)  # so that it moves to the end
         self._times[type(element)] = element

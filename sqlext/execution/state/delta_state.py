@@ -1,11 +1,11 @@
 """The state of a mergeable aggregate in a Delta table: partial results by key, without a state store.
 
-Where each partial result is a result too, as of count and sum, the target itself holds them. Else a table of the flow's own
-does, and the target gets results. Both are commits of one flush, each with the flow's transaction: what a crash leaves undone of
-the two is done by the next flush, and nothing is added twice.
+Where each partial result is also a result, as for count and sum, the target itself holds the partial results. Otherwise a table
+of the flow's own does, and the target gets results. Both are commits of one flush, each with the flow's transaction: if a crash
+leaves one of them undone, the next flush does it, and nothing is added twice.
 
-What is stored is read before it is merged into, so nobody else may change it in between. A MERGE sees what comes while it runs.
-What came before it, and after the reading, is looked for afterwards, in the log.
+Stored rows are read before they are merged into, so nobody else may change them in between. A MERGE detects changes while it
+runs; changes between the read and the MERGE are found afterwards, in the log.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
 Partials = Callable[[Sequence[BufferedBatch]], DataFrame]
-"""Gives the partial results of micro-batches, and in `BATCH_COLUMN` numbers that grow from one to the next."""
+"""The function that returns the partial results of micro-batches, with numbers in `BATCH_COLUMN` that increase from one to the
+next."""
 _MOST_FILES = 500
-"""Of a table whose files are held in hand; of each that changes, Java is asked a few things."""
-_STORED_FIRST = -1  # in the order of arrival, what is stored came before all micro-batches
+"""The largest number of files of a table that are kept in memory; each file that changes takes a few calls to Java."""
+_STORED_FIRST = -1  # in the order of arrival, stored rows precede all micro-batches
 
 
 def state_in(home: HadoopPath) -> HadoopPath:
-    """Where a streaming query's state lies, if it has a table of its own."""
+    """Return the location of a streaming query's state, if the state has a table of its own."""
     return home.child("state")
 
 
 @dataclass(frozen=True)
 class Advance:
-    """What is to be merged into a query's table.
+    """The rows that are to be merged into a query's table.
 
     Attributes:
-        rows: of the table.
+        rows: rows of the table.
         additions: as `commit.merge` takes them; None: the rows replace those of the same key.
-        read_version: of that table, if it is the state.
+        read_version: the version of that table from which they were computed, if it is the state.
     """
 
     rows: DataFrame
@@ -64,10 +65,10 @@ class DeltaState:
     """The state of one streaming query. Used by the flush thread only.
 
     Args:
-        spark: of the flow's commits.
-        stream: the query.
-        location: of the table that holds the state: the query's, or one of the state's own.
-        spec, epoch: whose commits are ours.
+        spark: the session of the flow's commits.
+        stream: the streaming query.
+        location: the location of the table that holds the state: the query's table, or one of the state's own.
+        spec, epoch: the flow and the epoch of its driver, whose commits are not foreign.
     """
 
     def __init__(self, spark: SparkSession, stream: StreamSpec, location: str, spec: FlowSpec, epoch: int) -> None:
@@ -77,7 +78,7 @@ class DeltaState:
         self._spec = spec
         self._epoch = epoch
         self._others = ForeignCommits(spark, location, spec.id)
-        self._known: KnownFiles | None = None  # if the flush before this one wrote the whole table
+        self._known: KnownFiles | None = None  # if the previous flush wrote the table by a transaction
 
     @property
     def is_table_of_stream(self) -> bool:
@@ -85,6 +86,7 @@ class DeltaState:
         return bool(self._stream.state_columns)
 
     def table(self) -> DeltaTable:
+        """Return the table that holds the state."""
         return DeltaTable.forPath(self._spark, self.location)
 
     def transact(
@@ -96,21 +98,22 @@ class DeltaState:
         info: commit.CommitInfo,
         check: Callable[[], None],
     ) -> bool:
-        """Bring partial results into the query's table, if that is the state: one commit.
+        """Merge partial results into the query's table in one commit, if that table is the state.
 
         Args:
-            partials: of micro-batches, with `BATCH_COLUMN`.
-            batches: those of the flush.
-            reach: how far their keys reach.
-            info: of the flush.
-            check: called before the commit; raises when this driver must not commit any more.
+            aggregate: the aggregate.
+            partials: returns the partial results of micro-batches, with `BATCH_COLUMN`.
+            batches: the batches of the flush.
+            reach: the ranges of their keys.
+            info: the description of the flush.
+            check: called before the commit; raises if this driver must not commit any more.
 
         Returns:
-            False when the table is not the state, too many rows change, its change feed is read, or results of groups that have
-            not changed must stay as they are; nothing was done then.
+            False, and nothing was done, if the table is not the state, too many rows change, its change feed is read, or results
+            of unchanged groups must stay as they are.
 
         Raises:
-            FlowError: somebody else has changed what is stored.
+            FlowError: somebody else has changed stored rows.
         """
         is_meant = self.is_table_of_stream and not aggregate.results_vary
         opened = self._open(aggregate, info) if is_meant else None
@@ -140,14 +143,18 @@ class DeltaState:
         return CommitIdentity(self._spec.id, info.last_batch, replace(info, read_version=table.version).to_json())
 
     def _note(self, table: TableTransaction, known: KnownFiles) -> None:
-        """After a commit: an INSERT that came in between is no conflict to Delta, but it is to us."""
+        """Remember the files after a commit; an INSERT in between is no conflict to Delta, but it is one to us."""
         if known.version != table.version + 1:
             self._refuse_changes_since(table.version)
         self._known = known
 
     def _open(self, aggregate: MergeableAggregate, info: commit.CommitInfo) -> tuple[TableTransaction, bool] | None:
-        """A transaction on what is stored, and whether that is so small that it is written anew as a whole; None when too many
-        rows change, or its change feed is read."""
+        """Open a transaction on the stored rows.
+
+        Returns:
+            The transaction, and whether the table is so small that it is rewritten as a whole; None if too many rows change, the
+            table has too many files or no deletion vectors, or its change feed is read.
+        """
         if not commit.are_few(info.rows, aggregate.schema, aggregate.key):
             return None
         size = table_size(self._spark, self.location)
@@ -166,7 +173,7 @@ class DeltaState:
     def _found(
         self, aggregate: MergeableAggregate, table: TableTransaction, new: DataFrame, reach: Bounds
     ) -> Iterator[DataFrame]:
-        """What is stored of the groups in `new`, and where each row is: the table is read once."""
+        """Yield the stored rows of the groups in `new`, with their positions: the table is read once."""
         reach_there = reach_in_table(self._stream, aggregate, reach) if self.is_table_of_stream else reach
         placed = self._as_partials(table.placed_rows(reach_there), aggregate, FILE_COLUMN, ROW_COLUMN)
         with _held(_of_keys(placed, aggregate, _keys_of(aggregate, new), reach)) as found:
@@ -181,8 +188,7 @@ class DeltaState:
         reach: Bounds,
         info: commit.CommitInfo,
     ) -> Iterator[Advance]:
-        """Bring partial results into the state, and give the groups that they change, as rows of the query's table, into which
-        they are to be merged at once.
+        """Merge partial results into the state, and yield the changed groups as rows of the query's table, to be merged at once.
 
         1. What is stored is read, unless somebody else has changed it.
         2. The state gets what becomes of the groups, if it has a table of its own. After a crash here the table is behind it:
@@ -191,13 +197,14 @@ class DeltaState:
         4. If that is the state, nobody else may have changed it meanwhile.
 
         Args:
-            partials: of micro-batches, with `BATCH_COLUMN`.
-            batches: those of the flush.
-            reach: how far their keys reach.
-            info: of the flush.
+            aggregate: the aggregate.
+            partials: returns the partial results of micro-batches, with `BATCH_COLUMN`.
+            batches: the batches of the flush.
+            reach: the ranges of their keys.
+            info: the description of the flush.
 
         Raises:
-            FlowError: somebody else has changed what is stored.
+            FlowError: somebody else has changed stored rows.
         """
         version = jvm.table_version(self._spark, self.location)
         self._refuse_changes_of_others(version)
@@ -235,7 +242,7 @@ class DeltaState:
         reach: Bounds,
         info: commit.CommitInfo,
     ) -> Iterator[DataFrame]:
-        """Bring partial results into the state's own table, and give what becomes of the groups that they change."""
+        """Merge partial results into the state's own table, and yield the new state of the groups that they change."""
         identity = self._identity(info, table)
         few_rows = commit.session_settings(self._spark, commit.FEW_ROWS)
         with few_rows, _held(aggregate.merged(partials, BATCH_COLUMN)) as new:
@@ -259,9 +266,10 @@ class DeltaState:
     def _changed(
         self, aggregate: MergeableAggregate, partials: DataFrame, new: DataFrame, reach: Bounds, is_small: bool
     ) -> Iterator[DataFrame]:
-        """What becomes of the groups in `partials`, of what is stored of them and what is `new`.
+        """Yield the new state of the groups in `partials`, from their stored rows and the `new` partial results.
 
-        After a crash between the two commits of a flush some are stored already, and their results are still to be shown.
+        After a crash between the two commits of a flush, some partial results are stored already, but the table lacks their
+        results.
         """
         keys = partials.select(*(quote(name) for name in aggregate.key)).distinct()
         stored = self._as_partials(self._spark.read.format("delta").load(self.location), aggregate)
@@ -275,7 +283,7 @@ class DeltaState:
         return target.in_target_columns(aggregate.results(merged), self._stream.columns, self._stream.has_qualifies)
 
     def _as_partials(self, table: DataFrame, aggregate: MergeableAggregate, *others: str) -> DataFrame:
-        """What is stored, as partial results, and other columns."""
+        """Return stored rows as partial results, with additional columns."""
         if not self.is_table_of_stream:
             return table
         pairs = zip(self._stream.state_columns, aggregate.schema.names, strict=True)
@@ -288,37 +296,37 @@ class DeltaState:
         commit.merge(self._spark, self.table(), stream, rows, reach, info, lambda: None, size, attempts=1)
 
     def _not_committed(self, batches: Sequence[BufferedBatch], version: int) -> list[BufferedBatch]:
-        """Those that are not in the state yet."""
+        """Return the batches that are not in the state yet."""
         committed = last_transaction(self._spark, self.location, self._spec.id, version)
         return [batch for batch in batches if committed is None or batch.last > committed]
 
-    # Who else writes there.
+    # Other writers.
 
     def _refuse_changes_of_others(self, version: int) -> None:
-        """Look at what was committed since the flow's last commit, or since it made the table."""
+        """Raise FlowError if others committed changes since the flow's last commit, or since it created the table."""
         self._refuse(self._others.since_own(version).commits)
 
     def _refuse_changes_since(self, version: int) -> None:
-        """After a commit of this driver: nothing else came since `version` was read."""
+        """Raise FlowError, after a commit of this driver, if others committed changes since `version` was read."""
         self._refuse(self._others.after(version, self._epoch))
 
     def _refuse(self, found: Sequence[ForeignCommit]) -> None:
         for change in found:
             raise FlowError(
-                f"Version {change.version} of the table in {self.location}, {change.operation}, changed rows that hold the state "
-                f"of flow `{self._spec.name}`: what it adds to them would be wrong. REFRESH STREAMING TABLE .. FULL computes it "
-                "anew."
+                f"Version {change.version} of the table in {self.location} ({change.operation}) changed rows that hold the state "
+                f"of flow `{self._spec.name}`, so what the flow adds to them would be wrong. Recompute the table with REFRESH "
+                "STREAMING TABLE .. FULL."
             )
 
 
 def reach_in_table(stream: StreamSpec, aggregate: MergeableAggregate, reach: Bounds) -> Bounds:
-    """How far the keys of partial results reach, by the names of the query's table, if that is its state."""
+    """Return the ranges of the keys of partial results, by column of the query's table, if that is the state."""
     return {column: reach[name] for column, name in zip(stream.state_columns, aggregate.key, strict=False) if name in reach}
 
 
 @contextmanager
 def _held(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, computed once, on the executors."""
+    """Yield the rows as blocks on the executors, computed once."""
     held = rows.localCheckpoint(eager=True)
     try:
         yield held
@@ -327,23 +335,23 @@ def _held(rows: DataFrame) -> Iterator[DataFrame]:
 
 
 def _added(aggregate: MergeableAggregate, stored: DataFrame, new: DataFrame) -> DataFrame:
-    """Partial results that are stored and others, of which `BATCH_COLUMN` tells the order, as one."""
+    """Merge stored and other partial results into one for each group, in the order of `BATCH_COLUMN`."""
     before = stored.select(*(quote(name) for name in aggregate.schema.names), F.lit(_STORED_FIRST).alias(BATCH_COLUMN))
     return aggregate.merged(before.unionByName(new), BATCH_COLUMN)
 
 
 def _numbered(new: DataFrame) -> DataFrame:
-    """Partial results of one batch that came after what is stored."""
+    """Add `BATCH_COLUMN` to the partial results of one batch, so that they follow the stored ones."""
     return new.withColumn(BATCH_COLUMN, F.lit(_STORED_FIRST + 1))
 
 
 def _keys_of(aggregate: MergeableAggregate, rows: DataFrame) -> DataFrame:
-    """The groups' keys, each once, on every executor."""
+    """Return the keys of the groups in `rows`, broadcast to every executor."""
     return F.broadcast(rows.select(*(quote(name) for name in aggregate.key)))
 
 
 def _of_keys(stored: DataFrame, aggregate: MergeableAggregate, keys: DataFrame, reach: Bounds) -> DataFrame:
-    """What is stored of some groups."""
+    """Return the stored rows of the groups with these keys."""
     if not aggregate.key:
         return stored
     return stored.alias("t").join(keys.alias("s"), commit.same_key(aggregate.key, reach), "left_semi")

@@ -1,9 +1,8 @@
-"""What an intake has taken and its table has not: micro-batches in files or in memory, from Spark's stream to the flush.
+"""The micro-batches that an intake has taken and its table does not have yet, in files or in memory.
 
-Spark's stream thread calls `write`; the flush thread calls `take`, `rows`, `latest_rows` and `flushed`; any thread may ask for
-the rest.
-`_lock` guards what they share and is held for moments only; `_moving` is held by whoever takes batches out of the buffer, and so
-makes a flush wait for a combination.
+Spark's stream thread calls `write`; the flush thread calls `take`, `rows`, `latest_rows` and `flushed`; any thread may call the
+rest. `_lock` guards what they share and is held for moments only; `_moving` is held while batches are taken out of the buffer,
+and so makes a flush wait for a combination.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from sqlext.spark.storage import HadoopPath
 
 @dataclass(frozen=True)
 class FlushInput:
-    """What a flush takes out of a buffer.
+    """The input of a flush, taken out of a buffer.
 
     Attributes:
-        batches: oldest first.
-        watermark: the latest that came with them, in seconds since 1970.
-        arrived: the clock's monotonic time of the oldest, in seconds.
+        batches: the batches, oldest first.
+        watermark: the latest watermark that came with them, in seconds since 1970.
+        arrived: the arrival of the oldest, in seconds of the clock's monotonic time.
     """
 
     batches: tuple[BufferedBatch, ...]
@@ -38,15 +37,15 @@ class FlushInput:
 
 
 class IntakeBuffer:
-    """See the module's docstring.
+    """The buffer of one intake; see the module's docstring.
 
     Args:
-        name: of the query, for latency markers.
-        folder: where batches lie in files.
-        max_entries: how many groups memory may buffer; None: the buffer is durable; infinite: it holds one micro-batch, until
-            that is in the table.
+        name: the name of the query, for latency markers.
+        folder: the folder for batches in files.
+        max_entries: the number of groups that memory may buffer; None: the buffer is durable; infinite: it holds one micro-batch,
+            until that is in the table.
         clock: measures arrivals.
-        epoch: of the driver.
+        epoch: the epoch of the driver.
     """
 
     def __init__(self, name: str, folder: HadoopPath, max_entries: float | None, clock: Clock, epoch: int) -> None:
@@ -59,18 +58,18 @@ class IntakeBuffer:
         self._lock = threading.Lock()
         self._moving = threading.Lock()
         self._emitted: list[Element] = []
-        self._output = BufferOutput(self._emitted.append)  # of micro-batches: row by row it happens in Spark
+        self._output = BufferOutput(self._emitted.append)  # of micro-batches; Spark does the same row by row
         self._in_flight: tuple[BufferedBatch, ...] = ()
         self._in_hand: tuple[BufferedBatch, ...] = ()
         self.schema = StructType()
         self.watermark: float | None = None
 
     def open(self, schema: StructType, key: tuple[str, ...], committed: int | None) -> None:
-        """Find what an earlier driver left in files.
+        """Find the files that an earlier driver left.
 
         Args:
-            schema, key: of the rows.
-            committed: the last micro-batch that is in the table.
+            schema, key: the schema and key of the rows.
+            committed: the last micro-batch that is in the table; None: there is none.
         """
         self.schema, self._key = schema, key
         if committed is not None:
@@ -81,10 +80,10 @@ class IntakeBuffer:
     # Spark's stream thread.
 
     def write(self, rows: DataFrame, batch: int) -> bool:
-        """Take a micro-batch in.
+        """Take in a micro-batch.
 
         Returns:
-            Whether it has rows; one without only moves the watermark, and an empty buffer commits nothing.
+            Whether it has rows. One without rows only advances the watermark, and an empty buffer commits nothing.
         """
         buffer = self._durable if self.max_entries is None else self._memory
         taken = buffer.write(rows, batch, self._clock.monotonic(), self._key)
@@ -104,7 +103,7 @@ class IntakeBuffer:
             self._output.emit_watermark(Watermark(self.watermark))
 
     def _combine(self) -> None:
-        """Several batches may change the same groups; entries that count are distinct ones."""
+        """Combine the batches in memory: several may change the same groups, and only distinct groups count as entries."""
         with self._moving:
             with self._lock:
                 old = self._in_hand = self._emit().batches
@@ -119,7 +118,7 @@ class IntakeBuffer:
 
     @property
     def can_lose_rows(self) -> bool:
-        """Whether rows of micro-batches that Spark has committed are nowhere but in memory."""
+        """Whether rows of micro-batches that Spark has committed may be in memory only."""
         return self.max_entries is not None and self.max_entries < inf
 
     @property
@@ -132,7 +131,7 @@ class IntakeBuffer:
     # The flush thread.
 
     def take(self) -> FlushInput:
-        """What is in the buffer now, oldest first; it counts as buffered until `flushed`."""
+        """Take what is in the buffer now, oldest first; it counts as buffered until `flushed`."""
         with self._moving, self._lock:
             taken = self._emit()
             self._in_flight = taken.batches
@@ -147,26 +146,26 @@ class IntakeBuffer:
         return FlushInput(batches, max(watermarks, default=None), min(arrivals, default=0.0))
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch]) -> DataFrame:
-        """All rows of `batches`; see `Buffer.rows`."""
+        """Return all rows of `batches`; see `Buffer.rows`."""
         buffer = self._memory if batches[-1].held is not None else self._durable
         return buffer.rows(spark, batches, self.schema)
 
     def latest_rows(self, spark: SparkSession, batches: Sequence[BufferedBatch]) -> DataFrame:
-        """Of every group in `batches` its newest row."""
+        """Return the newest row of each group in `batches`."""
         return latest_rows(self.rows(spark, batches), len(batches), self._key)
 
     def flushed(self, batches: Sequence[BufferedBatch]) -> None:
-        """They are in the table."""
+        """Drop batches that are in the table now."""
         with self._lock:
             self._in_flight = ()
         self._memory.drop([batch for batch in batches if batch.held is not None])
         self._durable.drop([batch for batch in batches if batch.held is None])
 
-    # Anybody.
+    # Any thread.
 
     @property
     def batches(self) -> list[BufferedBatch]:
-        """All that is buffered, what a flush has taken too."""
+        """All that is buffered, including what a flush has taken."""
         with self._lock:
             return [*self._in_flight, *self._in_hand, *(record.value for record in self._output.records)]
 
@@ -176,7 +175,7 @@ class IntakeBuffer:
         return bool(self.batches)
 
     def oldest_arrival(self, is_waiting: bool = False) -> float | None:
-        """When the oldest batch arrived; with `is_waiting`, of those that no flush has taken yet."""
+        """Return when the oldest batch arrived, in monotonic seconds; with `is_waiting`, the oldest not taken by a flush."""
         if is_waiting:
             with self._lock:
                 return self._output.oldest_mark

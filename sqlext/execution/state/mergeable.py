@@ -1,16 +1,16 @@
 """A streaming aggregate taken apart, so that a table can hold its state.
 
 Spark plans an aggregate in two steps. The first makes a buffer for each function from rows (`update`), the second makes results
-of buffers (`merge`, `evaluate`): Catalyst's DeclarativeAggregate and TypedImperativeAggregate. Between the steps a buffer is
-columns, the partial result of a group. Here these columns are what is kept: a micro-batch gives partial results, a flush merges
-them with those that are stored, and makes results of both. All three are pieces of Spark's own physical plan, so types, nulls,
-overflows and FILTER are Spark's own, for every function that it can run in two steps. What changes from run to run, such as the
-current time, is not planned once with them (`spark/varying.py`).
+from buffers (`merge`, `evaluate`): Catalyst's DeclarativeAggregate and TypedImperativeAggregate. Between the steps, a buffer is a
+set of columns, the partial result of a group. These columns are stored: a micro-batch gives partial results, and a flush merges
+them with the stored ones and makes results from both. All three are pieces of Spark's own physical plan, so types, nulls,
+overflows and FILTER are Spark's own, for every function that it can run in two steps. Values that change from run to run, such as
+the current time, are not fixed by this planning (`spark/varying.py`).
 
-Of an aggregate by session windows, a partial result's window is that of its rows until `joined` has put those together that
-touch, as Spark does between the steps.
+In an aggregate by session windows, a partial result has the window of its own rows until `joined` has joined those that touch, as
+Spark does between the steps.
 
-This is a seam: it reads and makes Catalyst's plans. Seen with Spark 4.2.
+Relies on Spark's private side: reads and builds Catalyst plans. Checked with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from sqlext.spark.varying import Results, reads_time_of_day, with_moments_below
 
 _AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
 _MERGING_SESSIONS = "MergingSessionsExec"
-"""Spark's node between the two steps that puts sessions together."""
+"""Spark's node between the two steps that joins sessions."""
 _SESSION = "spark.sessionWindow"
-"""In the metadata of a column: it is a session window."""
+"""The key in a column's metadata that marks a session window."""
 _BY_ARRIVAL = ("First", "Last", "CollectList", "ListAgg")
 """Functions whose result depends on the order of their input."""
 _ADDED = {
@@ -49,7 +49,7 @@ _ADDED = {
     "BitOrAgg": "coalesce({0} | {1}, {0}, {1})",
     "BitXorAgg": "coalesce({0} ^ {1}, {0}, {1})",
 }
-"""How two results of a function make one, where the result is all there is of its state; of others, Spark's merge step."""
+"""SQL that merges two results of a function, where the result is the function's whole state; others need Spark's merge step."""
 _ROWS = f"{INTERNAL_PREFIX}rows"
 _STORED = re.compile(
     r"(string|binary|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|date|timestamp|timestamp_ntz)"
@@ -57,25 +57,25 @@ _STORED = re.compile(
 
 
 class MergeableAggregate:
-    """See the module's docstring. Immutable; any thread may use it.
+    """An aggregate taken apart; see the module's docstring. Immutable and thread-safe.
 
     Args:
-        frame: the streaming query, analysed: an aggregate, and columns made of its results.
+        frame: the analysed streaming query: an aggregate, and columns computed from its results.
 
     Attributes:
-        key: the names of the columns by which partial results belong together.
-        schema: of partial results.
+        input: the streaming query of the rows that are aggregated.
+        key: the names of the columns that identify the group of a partial result.
+        schema: the schema of partial results.
         is_ordered: whether a function depends on the order of its input, such as first().
-        session: the column of the key that is a session window; empty when there is none.
-        results_stored: of each column of `schema` the output column that is the same, as of count and sum; empty unless all
+        session: the key column that is a session window; empty if there is none.
+        results_stored: for each column of `schema`, the output column with the same value, as for count and sum; empty unless all
             have one.
-        results_vary: whether results differ from one evaluation to the next: only groups that have changed get new ones.
-        additions: SQL of how two partial results of each function make one, with {0} and {1} for them; empty unless all have
-            such.
+        results_vary: whether results differ from one evaluation to the next, so that only changed groups get new ones.
+        additions: for each function, SQL that merges two partial results, {0} and {1}; empty unless all functions have such SQL.
         fingerprint: the same as long as stored partial results can be read.
 
     Raises:
-        UnsupportedError: it cannot be taken apart; says why.
+        UnsupportedError: it cannot be taken apart; the message has the reason.
     """
 
     def __init__(self, frame: DataFrame) -> None:
@@ -97,16 +97,16 @@ class MergeableAggregate:
         self.schema, self.key = self._partial_schema()
         self.session = self._find_session()
         if has_session and not self.session:
-            raise UnsupportedError("Spark does not run its sessions between the two steps.")
+            raise UnsupportedError("Spark does not join its sessions between the two steps.")
         if not self.schema.fields:
-            raise UnsupportedError("nothing of it depends on rows, so there is nothing to store.")
+            raise UnsupportedError("none of its results depends on the rows, so there is nothing to store.")
         self.results_stored = self._find_results_stored(spark)
         known = tuple(_ADDED.get(_kind(function), "") for function in self._functions)
         self.additions = known if self.results_stored and all(known) else ()
         self.fingerprint = self._make_fingerprint(str(spark.version))
 
     def _make_input(self, spark: SparkSession, below: Any, columns: Sequence[Any]) -> DataFrame:
-        """The streaming query of the rows that are aggregated."""
+        """Return the streaming query of the rows that are aggregated."""
         named = [alias(spark, column, f"c{at}") for at, column in enumerate(columns)]
         project = self._java.org.apache.spark.sql.catalyst.plans.logical.Project
         rows = frame_of(spark, project(scala_seq(spark, named), below))
@@ -114,7 +114,7 @@ class MergeableAggregate:
         return rows
 
     def _with_count(self, spark: SparkSession, aggregate: Any) -> Any:
-        """An aggregate with one more result, so that there is anything to store: of a FILTER that is never true nothing is."""
+        """Return an aggregate with one more result, so that something is stored even if a FILTER is never true."""
         catalyst = self._java.org.apache.spark.sql.catalyst.expressions
         one = catalyst.Literal.create(1, self._java.org.apache.spark.sql.types.DataTypes.IntegerType)
         count = catalyst.aggregate.Count(scala_seq(spark, [one])).toAggregateExpression()
@@ -152,7 +152,7 @@ class MergeableAggregate:
             self._final = self._changed(final, none, expressions, final.resultExpressions())
 
     def _make_merge(self, spark: SparkSession) -> Any:
-        """The step between the two, which Spark itself has for DISTINCT and for streams."""
+        """Return the step between the two, which Spark itself uses for DISTINCT and for streams."""
         mode = scala_object(spark, "org.apache.spark.sql.catalyst.expressions.aggregate.PartialMerge")
         none = self._java.scala.Option.apply(None)
         final = self._final
@@ -166,7 +166,7 @@ class MergeableAggregate:
         return self._changed(node, final.requiredChildDistributionExpressions(), scala_seq(spark, merged), results)
 
     def _changed(self, node: Any, distribution: Any, expressions: Any, results: Any) -> Any:
-        """A step that asks for its input's distribution, or for none, with other modes of its functions and other results."""
+        """Return a step with another required distribution, or none, other modes of its functions, and other results."""
         return node.copy(
             distribution,
             False,
@@ -185,9 +185,7 @@ class MergeableAggregate:
         for at, attribute in enumerate(items_of(self._partial.output())):
             kind = json.loads(str(attribute.dataType().json()))
             if not _can_be_stored(kind):
-                raise UnsupportedError(
-                    f"a partial result has the type {attribute.dataType().sql()}, which is not stored in a table."
-                )
+                raise UnsupportedError(f"a partial result has the type {attribute.dataType().sql()}, which a table cannot store.")
             name = f"{INTERNAL_PREFIX}k{at + 1}" if at < keys else f"{INTERNAL_PREFIX}b{at - keys + 1}"
             fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
         schema = StructType.fromJson({"type": "struct", "fields": fields})
@@ -200,7 +198,7 @@ class MergeableAggregate:
         return next(name for name, each in zip(self.key, grouping, strict=True) if _is_session(each))
 
     def _find_results_stored(self, spark: SparkSession) -> tuple[str, ...]:
-        if self.session:  # a row of the table may be gone when a row comes that belongs to its session
+        if self.session:  # a session's row may be gone from the table when another row of the session arrives
             return ()
         final = self._final
         stored = [each.exprId() for each in items_of(final.groupingExpressions())]
@@ -214,16 +212,16 @@ class MergeableAggregate:
         return tuple(names) if all(names) and _ROWS not in names else ()
 
     def _make_fingerprint(self, version: str) -> str:
-        """Of partial results that are no results, only the version of Spark that made them knows what they mean."""
+        """Return the fingerprint; partial results that are not results can only be read by the Spark version that made them."""
         made_by = [] if self.results_stored else [f"Spark {version}"]
         texts = [self.schema.json(), *(str(each.toString()) for each in (*self._functions, self._final.groupingExpressions()))]
         texts += made_by
         return fingerprint("\n".join(texts))
 
-    # What runs.
+    # At run time.
 
     def partials(self, rows: DataFrame) -> DataFrame:
-        """Partial results of rows that `input` gave. A group may come several times: there is no exchange."""
+        """Return the partial results of rows from `input`. A group may occur several times: there is no exchange."""
         spark = rows.sparkSession
         with active(spark):
             plan = as_columns(spark, _physical(rows), self._columns)
@@ -232,11 +230,11 @@ class MergeableAggregate:
             return frame_over(spark, plan, self._named(spark, plan))
 
     def merged(self, partials: DataFrame, order: str) -> DataFrame:
-        """One partial result of each group.
+        """Merge partial results into one for each group.
 
         Args:
-            partials: of `schema`, and a column by whose values they come one after the other.
-            order: that column's name.
+            partials: rows of `schema`, and a column that defines their order.
+            order: the name of that column.
         """
         spark = partials.sparkSession
         if self.is_ordered and self.key:
@@ -250,10 +248,10 @@ class MergeableAggregate:
             return frame_over(spark, plan, self._named(spark, plan))
 
     def joined(self, partials: DataFrame) -> DataFrame:
-        """Partial results, each with the window of the session that it belongs to: Spark's own step for that.
+        """Return partial results, each with the window of its session, by Spark's own step for that.
 
         Args:
-            partials: of `schema`, and other columns, which stay as they are.
+            partials: rows of `schema`, and other columns, which stay as they are.
         """
         spark = partials.sparkSession
         with active(spark):
@@ -265,7 +263,7 @@ class MergeableAggregate:
             return frame_over(spark, updated, [alias(spark, each, name) for name, each in output.items()])
 
     def results(self, merged: DataFrame) -> DataFrame:
-        """The query's rows, of partial results of which each group has one."""
+        """Return the query's rows from partial results, one for each group."""
         spark = merged.sparkSession
         with active(spark):
             plan = self._over_partials(spark, merged)
@@ -275,11 +273,11 @@ class MergeableAggregate:
             return frame_over(spark, plan, [alias(spark, *pair) for pair in zip(output, self._names_of(output), strict=True)])
 
     def _names_of(self, results: list[Any]) -> list[str]:
-        """Give the names of the query's columns to results: the optimizer calls `K` k, where that is the column's name below."""
+        """Return the query's names for result columns: the optimizer calls `K` k, if that is the column's name below."""
         return [*self._names, *(str(each.name()) for each in results[len(self._names) :])]
 
     def _results_steps(self, spark: SparkSession) -> list[Any]:
-        """The nodes that make results, outermost first, as of now."""
+        """Return the nodes that make results, outermost first, with the current time."""
         steps = [*self._above_final, self._final]
         return self._varying.renewed(spark, steps) if self.results_vary else steps
 
@@ -292,7 +290,7 @@ class MergeableAggregate:
 
 
 def mergeable(frame: DataFrame) -> tuple[MergeableAggregate | None, str | None]:
-    """A streaming query as a mergeable aggregate; or None, and why it is none."""
+    """Return a streaming query as a mergeable aggregate; or None, and the reason why it is not one."""
     try:
         return MergeableAggregate(frame), None
     except UnsupportedError as error:
@@ -300,7 +298,7 @@ def mergeable(frame: DataFrame) -> tuple[MergeableAggregate | None, str | None]:
 
 
 def _is_its_buffer(spark: SparkSession, function: Any) -> bool:
-    """Whether a function's result is its buffer."""
+    """Return whether a function's result is its buffer."""
     declarative = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate"
     buffers = items_of(function.aggBufferAttributes())
     is_declarative = is_instance_of(spark.sparkContext._gateway, function, declarative)
@@ -308,17 +306,17 @@ def _is_its_buffer(spark: SparkSession, function: Any) -> bool:
 
 
 def _source(result: Any) -> Any:
-    """The id of the attribute that a result only shows, if it does."""
+    """Return the id of the attribute that a result only passes on; None if it computes something."""
     shown = result.child() if _kind(result) == "Alias" else result
     return shown.exprId() if _kind(shown) == "AttributeReference" else None
 
 
 def _cut(plan: Any) -> tuple[list[Any], Any]:
-    """An analysed query's aggregate, and the nodes above it, outermost first."""
+    """Return the nodes above the aggregate of an analysed query, outermost first, and the aggregate."""
     above = []
     while _kind(plan) != "Aggregate":
         if _kind(plan) not in ("Project", "SubqueryAlias"):
-            raise UnsupportedError(f"the query has no aggregate on top, but {plan.nodeName()}.")
+            raise UnsupportedError(f"the top of the query is {plan.nodeName()} and not an aggregate.")
         above.append(plan)
         (plan,) = items_of(plan.children())
     return above, plan
@@ -326,18 +324,18 @@ def _cut(plan: Any) -> tuple[list[Any], Any]:
 
 def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> None:
     if plan_has_watermark(aggregate.child()) and not _has_session(aggregate):
-        raise UnsupportedError("a watermark says when Spark forgets a group.")
+        raise UnsupportedError("a watermark decides when Spark evicts a group.")
     subqueries = java_of(spark).org.apache.spark.sql.catalyst.expressions.SubqueryExpression
     if any(subqueries.hasSubquery(each) for each in items_of(aggregate.expressions())):
-        raise UnsupportedError("a subquery stands in it, which would be evaluated anew for each step.")
+        raise UnsupportedError("it contains a subquery, which would be evaluated again for each step.")
     if _has_rows_of_no_session(aggregate):
-        raise UnsupportedError("subtotals over all sessions stand beside them. Leave session_window out of ROLLUP and its like.")
+        raise UnsupportedError("it has subtotals over all sessions. Leave session_window out of ROLLUP, CUBE and GROUPING SETS.")
     if any(_reads_time_of_day(each) for each in items_of(aggregate.aggregateExpressions())):
         raise UnsupportedError("an argument reads current_time(), which no column can hold.")
 
 
 def is_by_session(frame: DataFrame) -> bool:
-    """Whether an analysed query is an aggregate by session windows."""
+    """Return whether an analysed query is an aggregate by session windows."""
     try:
         return _has_session(_cut(analysed_plan(frame))[1])
     except UnsupportedError:
@@ -349,7 +347,7 @@ def _has_session(aggregate: Any) -> bool:
 
 
 def _has_rows_of_no_session(aggregate: Any) -> bool:
-    """Whether ROLLUP, CUBE or GROUPING SETS leave sessions out: Spark's own step between the two fails then, in a batch too."""
+    """Return whether ROLLUP, CUBE or GROUPING SETS leave sessions out; Spark's own joining step then fails, even in a batch."""
     below = aggregate.child()
     if _kind(below) != "Expand":
         return False
@@ -359,30 +357,30 @@ def _has_rows_of_no_session(aggregate: Any) -> bool:
 
 
 def _is_session(expression: Any) -> bool:
-    """Whether a grouping expression is what Spark's analysis has made of a call of session_window."""
+    """Return whether a grouping expression is what Spark's analysis makes of a call of session_window."""
     return _kind(expression) == "AttributeReference" and bool(expression.metadata().contains(_SESSION))
 
 
 def _reads_time_of_day(result: Any) -> bool:
-    """Whether current_time() stands in an aggregate call of a result."""
+    """Return whether an aggregate call in a result contains current_time()."""
     if _kind(result) == "AggregateExpression":
         return reads_time_of_day(result)
     return any(_reads_time_of_day(each) for each in items_of(result.children()))
 
 
 def _columns_read(spark: SparkSession, aggregate: Any) -> list[Any]:
-    """The columns below an aggregate that it reads; of one that reads none, any."""
+    """Return the columns of its input that an aggregate reads; if it reads none, any one."""
     read = aggregate.references()
     output = items_of(aggregate.child().output())
     return [each for each in output if read.contains(each)] or output[:1]
 
 
 def _chain(node: Any) -> list[Any]:
-    """A plan of nodes with one child each, from the top."""
+    """Return the nodes of a plan with one child each, from the top."""
     chain = [node]
     while children := items_of(chain[-1].children()):
         if len(children) > 1:
-            raise UnsupportedError(f"its results go through {chain[-1].nodeName()}.")
+            raise UnsupportedError(f"its results pass through {chain[-1].nodeName()}, which has several inputs.")
         chain += children
     return chain
 
@@ -396,7 +394,7 @@ def _physical(frame: DataFrame) -> Any:
 
 
 def _can_be_stored(kind: Any) -> bool:
-    """Whether Delta has columns of a type, as Spark's JSON tells it."""
+    """Return whether Delta has columns of a type, given as Spark's JSON."""
     if isinstance(kind, str):
         return _STORED.fullmatch(kind) is not None
     inner: Sequence[Any] = {

@@ -1,22 +1,22 @@
 """The state of an aggregate by session windows: partial results by key and session, in a Delta table of the flow's own.
 
-A row may make one session of two, also long after both were written: what is stored of the sessions that it touches is put
-together with it, and the rows of sessions that are no more leave the query's table. Nothing is ever too late, so sessions are
-kept for ever, as a batch query would find them.
+A row may join two sessions into one, even long after both were written: it is merged with the stored rows of the sessions that it
+touches, and the rows of sessions that no longer exist are deleted from the query's table. No row is ever too late, so sessions
+are kept for ever, as a batch query would find them.
 
-Sessions of one key neither overlap nor touch. So those that a row joins, directly or through others, are those that touch the
-session which it makes with the other new rows.
+Sessions of one key neither overlap nor touch. So the sessions that a row joins, directly or through others, are those that touch
+the session which it forms with the other new rows.
 
-Two commits make a flush, each with the flow's transaction:
+A flush consists of two commits, each with the flow's transaction:
 
-1. the query's table gets what becomes of the sessions;
-2. the state gets the same. Until then it knows which sessions the table showed before.
+1. the query's table gets the new state of the sessions;
+2. the state's table gets the same. Until then it has the sessions that the query's table showed before.
 
-A crash between the two leaves a state that is behind its table. The micro-batches are still there, in the buffer or in the
-source, and are brought into the state alone before others are (`TableWriter`).
+A crash between the two leaves a state that is behind its table. The micro-batches still exist, in the buffer or in the source,
+and are merged into the state alone before any others are (`TableWriter`).
 
-Where functions depend on the order of rows (`first`, lists), Spark takes the rows of a session by their own windows, from one row
-to the end of its gap. Then the state has a row for each of these, so that late ones find their place.
+Where functions depend on the order of rows (`first`, lists), Spark processes the rows of a session by their own windows, each
+from a row to the end of its gap. Then the state has a row for each of these windows, so that late ones find their place.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from sqlext.quoting import quote
 from sqlext.spark import jvm
 
 _OWN = f"{INTERNAL_PREFIX}own"
-"""The column of the window that rows have by themselves, beside that of their session."""
+"""The column with the window of a row by itself, beside that of its session."""
 _STORED, _NEW = 0, 1  # in the order of arrival
 
 
 def schema_of(aggregate: MergeableAggregate) -> StructType:
-    """The columns of the state's table."""
+    """Return the schema of the state's table."""
     schema = StructType(list(aggregate.schema.fields))
     return schema.add(_OWN, schema[aggregate.session].dataType) if aggregate.is_ordered else schema
 
 
 @dataclass(frozen=True)
 class _Flush:
-    """What a flush changes of the state; all rows are of its columns.
+    """The changes of a flush to the state; all rows have the state's columns.
 
     Attributes:
-        stored: all that is stored, with its places when `table` is to replace rows.
-        before: of the sessions that the new ones touch, as they are stored.
-        after: what becomes of both.
+        stored: all stored rows, with their positions if `table` is to replace rows.
+        before: the stored rows of the sessions that the new ones touch.
+        after: the rows that replace those, new ones included.
         table: the transaction that is to write them; None: a MERGE does.
-        is_whole: whether it writes all that is stored anew.
+        is_whole: whether it rewrites all stored rows.
     """
 
     stored: DataFrame
@@ -73,10 +73,10 @@ class _Flush:
 
 
 class SessionState(DeltaState):
-    """See the module's docstring, and `DeltaState`."""
+    """The state of an aggregate by session windows; see the module's docstring, and `DeltaState`."""
 
     def committed(self) -> int | None:
-        """The last micro-batch that is in the state."""
+        """Return the last micro-batch that is in the state; None: there is none."""
         return last_transaction(self._spark, self.location, self._spec.id)
 
     @contextmanager
@@ -88,12 +88,12 @@ class SessionState(DeltaState):
         reach: Bounds,
         info: commit.CommitInfo,
     ) -> Iterator[Advance]:
-        """Give what becomes of the sessions that partial results touch, as rows of the query's table, then store it.
+        """Yield the sessions that partial results touch, in their new state, as rows of the query's table; then store them.
 
-        Rows of sessions that are no more have a false `QUALIFIES`.
+        Rows of sessions that no longer exist have a false `QUALIFIES`.
 
         Raises:
-            FlowError: somebody else has changed what is stored.
+            FlowError: somebody else has changed stored rows.
         """
         version = jvm.table_version(self._spark, self.location)
         self._refuse_changes_of_others(version)
@@ -129,10 +129,10 @@ class SessionState(DeltaState):
                     yield _Flush(stored, before, after, table, is_whole)
 
     def _write(self, aggregate: MergeableAggregate, flush: _Flush, reach: Bounds, info: commit.CommitInfo, version: int) -> None:
-        """Store what becomes of the sessions: one commit.
+        """Store the new state of the sessions in one commit.
 
         Args:
-            version: of the state's table, as it was read.
+            version: the version of the state's table that was read.
         """
         identity = CommitIdentity(self._spec.id, info.last_batch, info.to_json())
         key = _key_of(aggregate)
@@ -150,7 +150,7 @@ class SessionState(DeltaState):
 
 
 def _together(aggregate: MergeableAggregate, pieces: DataFrame) -> DataFrame:
-    """Rows of the state, of others of which `BATCH_COLUMN` says in which order they came."""
+    """Merge rows of the state, in the order of `BATCH_COLUMN`, into sessions."""
     if not aggregate.is_ordered:
         return aggregate.merged(aggregate.joined(pieces), BATCH_COLUMN)
     by_own = aggregate.merged(pieces.withColumn(aggregate.session, F.col(_OWN)), BATCH_COLUMN)
@@ -158,20 +158,20 @@ def _together(aggregate: MergeableAggregate, pieces: DataFrame) -> DataFrame:
 
 
 def _sessions(aggregate: MergeableAggregate, rows: DataFrame) -> DataFrame:
-    """Partial results of sessions, one each, of rows of the state."""
+    """Return the partial results of sessions, one for each, from rows of the state."""
     return aggregate.merged(rows, _OWN) if aggregate.is_ordered else rows
 
 
 def _key_of(aggregate: MergeableAggregate) -> tuple[str, ...]:
-    """The columns that tell the state's rows apart."""
+    """Return the columns that identify the state's rows."""
     return tuple(_OWN if name == aggregate.session and aggregate.is_ordered else name for name in aggregate.key)
 
 
 def _touched(aggregate: MergeableAggregate, stored: DataFrame, new: DataFrame, reach: Bounds, is_small: bool) -> DataFrame:
-    """What is stored of sessions that overlap or touch new ones.
+    """Return the stored rows of sessions that overlap or touch new ones.
 
     Args:
-        is_small: whether all that is stored is read anyway.
+        is_small: whether all stored rows are read anyway.
     """
     start, end = (f"{{0}}.{quote(aggregate.session)}.{field}" for field in ("start", "end"))
     others = tuple(name for name in aggregate.key if name != aggregate.session)
@@ -186,7 +186,7 @@ def _touched(aggregate: MergeableAggregate, stored: DataFrame, new: DataFrame, r
 
 
 def _near(stored: DataFrame, new: DataFrame, start: str, end: str) -> DataFrame:
-    """Only sessions from about the time of new ones: values in a condition keep files of others from being read."""
+    """Restrict stored sessions to about the time of new ones: constants in a condition keep other files from being read."""
     reach = f"unix_micros(min({start.format('s')})) AS least", f"unix_micros(max({end.format('s')})) AS most"
     times = new.alias("s").selectExpr(*reach).collect()[0]
     if times.least is None:
@@ -197,7 +197,7 @@ def _near(stored: DataFrame, new: DataFrame, start: str, end: str) -> DataFrame:
 
 
 def _time_of(aggregate: MergeableAggregate) -> object:
-    """The type of a session's start and end."""
+    """Return the type of a session's start and end."""
     window = aggregate.schema[aggregate.session].dataType
     return window["start"].dataType if isinstance(window, StructType) else None
 
@@ -207,13 +207,13 @@ def _numbered(rows: DataFrame, number: int) -> DataFrame:
 
 
 def _with_gone(rows: DataFrame, before: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Rows for `commit.merge`: those that are, and those of other keys that were, which do not qualify."""
+    """Return rows for `commit.merge`: the current ones, and those of keys that no longer exist, which do not qualify."""
     are = rows if QUALIFIES in rows.columns else rows.withColumn(QUALIFIES, F.lit(True))
     gone = _without(before.drop(QUALIFIES, FILE_COLUMN, ROW_COLUMN), rows, key)
     return are.unionByName(gone.withColumn(QUALIFIES, F.lit(False)))
 
 
 def _without(rows: DataFrame, others: DataFrame, key: Sequence[str]) -> DataFrame:
-    """The rows whose key none of the others has."""
-    keys = others.select(*(F.col(quote(name)).alias(name) for name in key))  # columns of its own, also where both show the same
+    """Return the rows whose key none of the others has."""
+    keys = others.select(*(F.col(quote(name)).alias(name) for name in key))  # separate columns, even if both derive from the same
     return rows.alias("t").join(keys.alias("s"), commit.same_key(key, {}), "left_anti")

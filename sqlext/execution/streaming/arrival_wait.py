@@ -1,4 +1,4 @@
-"""A wait until a stream has taken all that has arrived, which whoever waits may give up."""
+"""A wait until a stream has read all that has arrived; it can be given up."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _POLL_SECONDS = 0.05
 
 
 def has_taken_all(spark: SparkSession, arrivals: ArrivalWait, deadline: Deadline) -> bool:
-    """Wait until a stream has taken all that has arrived; False at the deadline.
+    """Wait until a stream has read all that has arrived; return False at the deadline.
 
     Args:
         spark: the session of the statement that waits.
-        arrivals: what it waits for; given up in the end.
+        arrivals: the wait, which is given up in the end.
+        deadline: the end of the wait.
 
     Raises:
-        StatementCanceledError: the client does not wait any more.
+        StatementCanceledError: the client canceled the statement.
     """
     try:
         return cancellation.wait_for(spark, arrivals.wait, deadline.left)
@@ -38,12 +39,13 @@ def has_taken_all(spark: SparkSession, arrivals: ArrivalWait, deadline: Deadline
 
 
 class ArrivalWait:
-    """See the module's docstring. Spark's own wait has no deadline, so it has a thread of its own.
+    """A wait on a thread of its own, as Spark's own wait has no deadline. See the module's docstring.
 
     Args:
-        name: of the thread.
-        query: gives the query to wait for; None: there is none. Asked when nothing has to come first.
-        is_before_query: whether something that ends comes before that query, such as the first parts of a hybrid source.
+        spark: any session of the application.
+        name: the name of the thread.
+        query: returns the query to wait for; None: there is none. Called once `is_before_query` is False.
+        is_before_query: whether something that ends precedes that query, such as the first relations of a hybrid source.
     """
 
     def __init__(
@@ -58,12 +60,12 @@ class ArrivalWait:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Whether all is taken in, or the query has ended, within these seconds."""
+        """Wait a number of seconds; return whether everything is read or the query has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def give_up(self) -> None:
-        """End the wait, if it has not ended; the query goes on."""
+        """End the wait, if it has not ended; the query continues."""
         self._given_up.set()
         if self._thread.is_alive() and self._java_thread is not None:
             with suppress(Py4JError):
@@ -78,5 +80,5 @@ class ArrivalWait:
             query = self._query()
             if query is not None and not self._given_up.is_set():
                 query.processAllAvailable()
-        except Exception:  # Spark and Py4J raise many kinds here, all of them told by `query.exception()`
-            logger.info("%s: ended while it was waited for", self._thread.name, exc_info=not self._given_up.is_set())
+        except Exception:  # Spark and Py4J raise many kinds here, all reported by `query.exception()`
+            logger.info("%s: the query ended during the wait", self._thread.name, exc_info=not self._given_up.is_set())

@@ -13,22 +13,22 @@ from datetime import UTC, datetime
 from sqlext.errors import NotFoundError
 from sqlext.spark.storage import HadoopPath
 
-_MEMORY_ONLY = "memory-only"  # a file that is there while runs buffer in memory only
+_MEMORY_ONLY = "memory-only"  # a file that exists while runs buffer in memory only
 _NAMED = "v2"  # the offset log's format in which sources have names
 _NO_OFFSET = "-"  # OffsetSeqLog.SERIALIZED_VOID_OFFSET
 PARTITIONS = "spark.sql.shuffle.partitions"
-"""How many partitions the state has, among the settings that stand beside offsets."""
+"""The setting with the number of the state's partitions, which Spark records beside offsets."""
 _FLUSHED = "flushed"  # a file that holds the newest micro-batch of the last clean stop
 
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """What a micro-batch takes.
+    """The input of a micro-batch.
 
     Attributes:
-        offsets: of each source, by its name, up to where it is read, as JSON; None: nothing of it yet. Sources without names of
-            their own are called by their places in the query, from 0 on.
-        watermark: as it was when the micro-batch was planned; None: there is none yet.
+        offsets: for each source, by its name, the end of what is read, as JSON; None: nothing is read yet. Sources without a name
+            have their index in the query, from 0, as their name.
+        watermark: the watermark when the micro-batch was planned; None: there was none yet.
     """
 
     offsets: Mapping[str, str | None] = field(default_factory=dict)
@@ -36,10 +36,10 @@ class PlannedBatch:
 
 
 class Checkpoint:
-    """One query's folder. Changed only while the query does not run.
+    """The checkpoint folder of one query. Changed only while the query does not run.
 
     Args:
-        home: the folder that it lies in; our own marks are put beside it.
+        home: its parent folder; our own marks are put beside the checkpoint.
     """
 
     def __init__(self, home: HadoopPath) -> None:
@@ -48,23 +48,25 @@ class Checkpoint:
 
     @property
     def location(self) -> str:
+        """The location of the checkpoint."""
         return self._folder.location
 
     def is_committed(self, batch: int) -> bool:
+        """Return whether Spark has committed a micro-batch."""
         return self._folder.child("commits", str(batch)).exists()
 
     @property
     def newest_planned(self) -> int | None:
-        """The newest micro-batch that was begun; None: there is none."""
+        """The newest micro-batch that was planned; None: there is none."""
         return self._newest("offsets")
 
     @property
     def newest_committed(self) -> int | None:
-        """The newest micro-batch that has ended; None: there is none."""
+        """The newest micro-batch that was committed; None: there is none."""
         return self._newest("commits")
 
     def planned(self, batch: int | None) -> PlannedBatch:
-        """What a micro-batch takes; nothing for one that was never planned."""
+        """Return the input of a micro-batch; empty if it was never planned."""
         try:
             lines = self._folder.child("offsets", str(batch)).read_text().splitlines()
         except NotFoundError:
@@ -75,14 +77,14 @@ class Checkpoint:
         return PlannedBatch({str(name): None if offset == _NO_OFFSET else offset for name, offset in offsets}, watermark)
 
     def source_log(self, name: str) -> HadoopPath:
-        """Where Spark's file source notes the files of each micro-batch."""
+        """Return the folder where Spark's file source records the files of each micro-batch."""
         return self._folder.child("sources", name)
 
     def pin_partitions(self, partitions: str) -> None:
-        """Note beside the newest offsets by name how many partitions the state has.
+        """Record the number of the state's partitions beside the newest offsets with names.
 
-        Spark 4.2 notes it beside other offsets only, and without it cannot tell that a micro-batch which it is to repeat is no
-        change of that number (OfflineStateRepartitionUtils.isRepartitionBatch).
+        Spark 4.2 records it only beside offsets without names. Without it, Spark cannot know that a micro-batch which it is to
+        repeat does not change that number (OfflineStateRepartitionUtils.isRepartitionBatch).
         """
         newest = self.newest_planned
         for batch in () if newest is None else (newest - 1, newest):
@@ -96,7 +98,7 @@ class Checkpoint:
                 file.write_text("\n".join((version, json.dumps(found), *offsets)))
 
     def note_memory_only(self, is_memory_only: bool) -> None:
-        """Before a run: what it buffers can be lost, or cannot."""
+        """Record, before a run, whether its buffered rows can be lost."""
         mark = self._home.child(_MEMORY_ONLY)
         if is_memory_only:
             mark.write_text("")
@@ -104,15 +106,15 @@ class Checkpoint:
             mark.delete()
 
     def note_flushed(self) -> None:
-        """After a clean stop: all that was committed is in the table."""
+        """Record, after a clean stop, that all committed micro-batches are in the table."""
         if (newest := self._newest("commits")) is not None:
             self._home.child(_FLUSHED).write_text(str(newest))
 
     def rewind(self, flushed: int) -> int | None:
-        """Make Spark run the newest micro-batch again, if one after `flushed` may have been lost with a memory-only buffer.
+        """Make Spark run the newest micro-batch again if one after `flushed` may have been lost with a memory-only buffer.
 
         Returns:
-            Its id; None when nothing was lost.
+            The id of the micro-batch that runs again; None if nothing was lost.
         """
         committed, planned = self._newest("commits"), self._newest("offsets")
         if committed is None or planned is None or not self._home.child(_MEMORY_ONLY).exists():

@@ -1,10 +1,11 @@
 """A hybrid source as it runs: which of its relations a query reads, and where one ends and the next begins (FLIP-309).
 
-Each relation is read by a query of its own over one checkpoint: those before the last to their ends, the last without end. Spark
-keeps the offsets of each under its name (`spark.sql.streaming.queryEvolution.enableSourceEvolution`), so the checkpoint itself
-tells which relation is read. A relation that was read to its end is looked at once more after a crash; what came to it meanwhile
-counts.
-This is a seam: it names the sources in Catalyst's plans. Seen with Spark 4.2.
+Each relation is read by a query of its own, all over one checkpoint: those before the last to their ends, the last without end.
+Spark keeps the offsets of each under its name (`spark.sql.streaming.queryEvolution.enableSourceEvolution`), so the checkpoint
+itself identifies the relation that is being read. After a crash, a relation that was read to its end is looked at once more, and
+rows added to it meanwhile count.
+
+Relies on Spark's private side: names the sources in Catalyst plans. Checked with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ _SETTINGS = {
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
     "spark.sql.streaming.offsetLog.formatVersion": "2",
 }
-"""What a session needs while such a query starts; at any other time, Spark would refuse streams that have no name."""
+"""The settings that a session needs while such a query starts; at any other time, they would make Spark refuse streams without a
+name."""
 _BOUNDARY = "hybrid-boundary"
 _EXACT = {"timestamp": ("unix_micros(found)", "timestamp_micros"), "binary": ("hex(found)", "unhex")}
-"""Types whose values do not come back from a text as they were: by name, how to write one, and the function that reads it."""
+"""Types whose values a cast to text and back would change: for each, how to write a value, and the function that reads it."""
 
 
 class RunningHybrid:
-    """Used by one thread at a time.
+    """A hybrid source that is being read. Used by one thread at a time.
 
     Args:
-        session: the flow's own.
+        session: the flow's own session.
         source: the hybrid source.
-        checkpoint: of the query that reads it.
-        home: where the boundary is kept.
+        checkpoint: the checkpoint of the query that reads it.
+        home: the folder where the boundary is stored.
     """
 
     def __init__(self, session: SparkSession, source: HybridSource, checkpoint: Checkpoint, home: HadoopPath) -> None:
@@ -54,21 +56,22 @@ class RunningHybrid:
 
     @property
     def alias(self) -> str:
+        """The alias of the source in the query."""
         return self._source.alias
 
     @property
     def is_last(self) -> bool:
-        """Whether the live relation is read."""
+        """Whether the current relation is the last, live one."""
         return self.part == len(self._source.relations) - 1
 
     @property
     def name(self) -> str:
-        """The name that offsets of the relation which is read stand under."""
+        """The name of the current relation's offsets in the checkpoint."""
         return f"hybrid_{self.part}"
 
     @contextmanager
     def offsets_by_name(self) -> Iterator[None]:
-        """Let Spark keep offsets by name, in the query that starts here; it has settings of its own from then on."""
+        """Let Spark keep offsets by name in a query that starts within the block, which has settings of its own from then on."""
         self._checkpoint.pin_partitions(str(self._session.conf.get(PARTITIONS)))
         for key, value in _SETTINGS.items():
             self._session.conf.set(key, value)
@@ -79,7 +82,7 @@ class RunningHybrid:
                 self._session.conf.unset(key)
 
     def show(self) -> None:
-        """Let the view be the relation that is to be read."""
+        """Let the view show the current relation."""
         frame = self._session.sql(self._source.relations[self.part].sql)
         if self.part and self._source.on:
             column, boundary = F.col(quote(self._source.on)), self._boundary_before(self.part)
@@ -88,7 +91,7 @@ class RunningHybrid:
         frame.createOrReplaceTempView(self._source.name)
 
     def named(self, frame: DataFrame) -> DataFrame:
-        """The query with a name for each of its sources; those of other relations stay known to the checkpoint."""
+        """Return the query with a name for each of its sources; the checkpoint still knows those of other relations."""
         spark = self._session
         names = java_of(spark).org.apache.spark.sql.catalyst.streaming
         changed = []
@@ -98,22 +101,22 @@ class RunningHybrid:
         return with_relations(frame, changed)
 
     def advance(self) -> None:
-        """Go on with the next relation; that which is read has ended."""
+        """Move to the next relation, after the current one has ended."""
         if self._source.on:
             self._write_boundary()
         self.part += 1
 
     def find_part(self) -> None:
-        """Go on with the relation that the newest micro-batch read, whether it has ended or not."""
+        """Find the relation that the newest micro-batch read, whether it has ended or not."""
         found = self._checkpoint.planned(self._checkpoint.newest_planned).offsets
         parts = [int(name.removeprefix("hybrid_")) for name in found if name.startswith("hybrid_")]
         self.part = max(parts, default=0)
 
-    # The boundary: rows of later relations count only if they are greater. Each relation has its own, so that one which is looked
-    # at again after a crash is not held against itself.
+    # The boundary: rows of later relations count only if they are greater. Each relation has a boundary of its own, so that one
+    # which is looked at again after a crash is not compared with its own rows.
 
     def _write_boundary(self) -> None:
-        """The greatest value among all rows that were read, of this relation and those before."""
+        """Store the greatest value among all rows that were read, of this relation and of those before."""
         offset = self._checkpoint.planned(self._checkpoint.newest_committed).offsets.get(self.name)
         if offset is None:  # there was no row
             return
@@ -132,9 +135,9 @@ class RunningHybrid:
             self._boundary_of(self.part).write_text(json.dumps({"value": row[0], "type": kind, "decode": decode}))
 
     def _boundary_before(self, part: int) -> Column | None:
-        """What rows of a relation must be greater than; None: they all count."""
+        """Return the value that the rows of a relation must exceed; None: all rows count."""
         files = (self._boundary_of(earlier) for earlier in reversed(range(part)))
-        for file in (*files, self._home.child(_BOUNDARY)):  # the last one is from before relations had their own
+        for file in (*files, self._home.child(_BOUNDARY)):  # the last file is from versions with a single boundary
             with suppress(NotFoundError):
                 found: dict[str, str] = json.loads(file.read_text())
                 value = F.lit(found["value"])

@@ -1,4 +1,4 @@
-"""The pace of a streaming query: how often its micro-batches come, and how much each takes (FLIP-309)."""
+"""The pace of a streaming query: how often its micro-batches run, and how much each of them reads (FLIP-309)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What a flow is doing."""
+    """The phase of a flow."""
 
     LIVE = "live"
     BACKLOG = "backlog"
@@ -16,13 +16,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """How micro-batches come.
+    """The frequency and size of micro-batches.
 
     Attributes:
-        phase: of the flow.
-        interval: from one micro-batch to the next; None: as data arrives, and in backlog back to back.
-        size: in backlog, what a micro-batch takes, as a multiple of each source's first limit; None: all there is. Live, the
-            user's own limits hold.
+        phase: the phase of the flow.
+        interval: the time from one micro-batch to the next; None: as data arrives, and in backlog back to back.
+        size: in backlog, the amount that a micro-batch reads, as a multiple of each source's first limit; None: all that is
+            available. Live, the user's own limits hold.
     """
 
     phase: Phase

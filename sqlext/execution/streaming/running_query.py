@@ -1,4 +1,4 @@
-"""A streaming query of Spark's, started and stopped again, at a pace that may change while it runs."""
+"""A streaming query of Spark's that is started and stopped again, at a pace that may change while it runs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sqlext.spark import jvm
 logger = logging.getLogger(__name__)
 
 
-class StopAtBoundary(Exception):  # noqa: N818  # not an error: it ends the query before a micro-batch has begun
-    pass
+class StopAtBoundary(Exception):  # noqa: N818  # not an error
+    """The signal that ends a query before a micro-batch has begun."""
 
 
 class _BatchFunction:
-    """What Spark calls with each micro-batch, until it is released.
+    """The function that Spark calls with each micro-batch, until it is released.
 
-    Java keeps this object as long as the query, and an intake keeps the query: neither collector could ever free either. So an
-    intake that is done lets go of both.
+    Java keeps this object as long as the query, and an intake keeps the query, so neither garbage collector could ever free
+    either. An intake that has finished therefore releases both.
     """
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
@@ -44,15 +44,15 @@ class _BatchFunction:
 
 
 class RunningQuery:
-    """See the module's docstring. One thread starts and stops it; any may change its pace.
+    """A streaming query, started and stopped by one thread; any thread may change its pace. See the module's docstring.
 
     Args:
-        name: for Spark's UI and logs.
-        frame: the query, analysed.
-        location: of its checkpoint.
-        function: called on Spark's stream thread with each micro-batch.
-        is_bounded: it ends when all that was there at its start was taken.
-        takes_all: a micro-batch takes all there is, whatever limits the query's sources have.
+        name: the query's name, for Spark's UI and logs.
+        frame: the analysed query.
+        location: the location of its checkpoint.
+        function: called with each micro-batch, on Spark's stream thread.
+        is_bounded: whether it ends once all that was available at its start is read.
+        takes_all: whether a micro-batch reads all that is available, whatever limits the query's sources have.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class RunningQuery:
         self._held: streams.HeldTrigger | None = None
 
     def find_streams(self, aliases: Collection[str]) -> None:
-        """Find the query's streams, whose pace is to be changed."""
+        """Find the query's streams, whose pace is to be controlled."""
         self.leaves = streams.leaves_of(self._frame, aliases)
 
     def start(self, mode: OutputMode, pace: Pace) -> None:
-        """Start it, where its checkpoint says it was."""
+        """Start the query from its checkpoint."""
         self.pace = pace
         is_limited = pace.phase is Phase.BACKLOG or self._takes_all
         frame = streams.limited(self._frame, self.leaves, pace.size) if is_limited else self._frame
@@ -100,7 +100,7 @@ class RunningQuery:
             self.query = writer.start()
 
     def set_pace(self, pace: Pace) -> None:
-        """Let micro-batches come at another pace from the next one on that Spark plans."""
+        """Change the pace, from the next micro-batch that Spark plans."""
         query = self.query
         if query is None or pace == self.pace:
             return
@@ -113,71 +113,74 @@ class RunningQuery:
             streams.set_interval(spark, query, pace.interval)
         self.pace = pace
 
-    # At the pace of somebody else.
+    # Micro-batches on request.
 
     def hold(self) -> None:
-        """From the next micro-batch on, take one only when asked."""
+        """Run micro-batches only on request, from the next one on."""
         query = self.query
         if query is not None and query.isActive and self._held is None:
             self._held = streams.HeldTrigger(self._frame.sparkSession, query)
 
     def take_one(self) -> None:
-        """While it is held: look for input, and take a micro-batch if there is some."""
+        """Look for input once while the query is held, and run a micro-batch if there is some."""
         if self._held is not None:
             self._held.fire()
 
     def let_go(self) -> None:
-        """Take what arrives as it arrives again."""
+        """Run micro-batches as data arrives again."""
         held, self._held = self._held, None
         if held is not None:
             held.let_go()
 
     def forget_last_look(self) -> None:
-        """See `has_found_nothing`."""
+        """Forget the last look for input; see `has_found_nothing`."""
         if self.query is not None:
             streams.forget_last_look(self.query)
 
     @property
     def has_found_nothing(self) -> bool:
-        """Whether a look for input has ended since `forget_last_look`, and there was none."""
+        """Whether a look for input has ended since `forget_last_look` and found none."""
         return self.query is not None and streams.has_found_nothing(self.query)
 
-    # Its end.
+    # The end of the query.
 
     def stop(self) -> None:
-        """End it. A micro-batch in progress is repeated on the next start."""
+        """Stop the query. A micro-batch in progress is repeated at the next start."""
         query = self.query
         try:
             if query is not None and query.isActive:
                 query.stop()
         except SPARK_ERRORS as error:
-            logger.warning("flow %s: its query did not stop: %s", self.name, jvm.reason_of(error))
+            logger.warning("flow %s: its query could not be stopped: %s", self.name, jvm.reason_of(error))
 
     def release(self) -> None:
-        """Let go of the query, which has ended."""
+        """Release the query, which has ended."""
         if self._batch_function is not None:
             self._batch_function.release()
         self.query = self._batch_function = None
 
     @property
     def has_ended(self) -> bool:
-        """Whether it ran, and does no more."""
-        query = self.query  # another thread may let go of it
+        """Whether the query was started and no longer runs."""
+        query = self.query  # another thread may release it
         return query is not None and not query.isActive
 
     @property
     def has_reached_end(self) -> bool:
-        """Whether it took all that there was at its start, when it is bounded."""
+        """Whether the query is bounded and has read all that was available at its start."""
         return self._reached_end is True
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended, and not because it reached its end."""
+        """Whether the query has ended without reaching its end."""
         return self._reached_end is False
 
     @property
     def _reached_end(self) -> bool | None:
-        """None: it has not ended. One look at the query: another thread lets go of one that has reached its end."""
+        """Whether the query has reached its end; None: it still runs, or was not started.
+
+        The query is read once, since another thread may release one that has reached its end.
+        """
         query = self.query
         if query is None or query.isActive:
             return None
@@ -187,7 +190,7 @@ class RunningQuery:
     def is_quiet(self) -> bool:
         """Whether no input is available.
 
-        A trigger that only looks for some is no input: where looking is slow, one is active most of the time.
+        A trigger that only looks for input does not count: where looking is slow, one is active most of the time.
         """
         query = self.query
         status: Any = query.status if query is not None and not self.is_bounded else {}

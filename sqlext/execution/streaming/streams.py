@@ -1,8 +1,9 @@
-"""The streams of a query as Spark sees them, and how much of each a micro-batch takes.
+"""The streams of a query as Spark sees them, and how much of each a micro-batch reads.
 
-How much is said twice: by options of the relation, for the first micro-batch of a query, and by the read limits of the running
-query, which hold from the next micro-batch that is planned. A query need not be started anew to change its pace.
-This is a seam: it reads and copies Catalyst's plans and reaches into Spark's StreamExecution. Seen with Spark 4.2.
+The amount is set twice: by options of the relation, for a query's first micro-batch, and by the read limits of the running query,
+which hold from the next micro-batch that is planned. So a query need not be restarted to change its pace.
+
+Relies on Spark's private side: reads and copies Catalyst plans, and reaches into StreamExecution. Checked with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sqlext.spark.jvm import frame_of, names_as_in
 
 
 class SourceKind(StrEnum):
-    """Sources whose backlog can be told and whose micro-batches can be sized."""
+    """The kind of a source; the backlog of all kinds but OTHER can be measured, and their micro-batches can be sized."""
 
     DELTA = "delta"
     FILES = "files"
@@ -34,7 +35,7 @@ class SourceKind(StrEnum):
 
 
 _FIRST_LIMIT = {SourceKind.DELTA: 16 * 1024**2, SourceKind.FILES: 16 * 1024**2, SourceKind.KAFKA: 100_000}
-"""What a first micro-batch in backlog takes, in bytes or offsets: seconds of work, from which the next one is sized."""
+"""The size of a first micro-batch in backlog, in bytes or offsets: seconds of work, from which the next one is sized."""
 _LIMIT_OPTIONS = {
     SourceKind.DELTA: ("maxfilespertrigger", "maxbytespertrigger"),
     SourceKind.FILES: ("maxfilespertrigger", "maxbytespertrigger"),
@@ -51,13 +52,14 @@ class StreamLeaf:
     """One stream of an analysed query.
 
     Attributes:
-        alias: what the query calls the relation that it stands under, as `names.fold` gives it.
-        has_watermark: a watermark of the query's own stands above it.
-        options: of its reader; keys in lower case.
-        location: of its table or files; empty for others.
-        at: its place among the query's streams.
-        name: of its offset in the checkpoint.
-        relation: Catalyst's.
+        alias: the alias of the relation that contains it, in the form that `quoting.fold` returns.
+        kind: the kind of its source.
+        has_watermark: whether the query itself sets a watermark above it.
+        options: the options of its reader; keys in lower case.
+        location: the location of its table or files; empty for other sources.
+        at: its index among the query's streams.
+        name: the name of its offset in the checkpoint.
+        relation: its Catalyst relation.
     """
 
     alias: str
@@ -71,15 +73,16 @@ class StreamLeaf:
 
     @property
     def first_limit(self) -> float | None:
-        """What a first micro-batch in backlog takes, in the unit of the source; None: it cannot be limited."""
+        """The size of a first micro-batch in backlog, in the source's unit; None: it cannot be limited."""
         return _FIRST_LIMIT.get(self.kind)
 
 
 def leaves_of(frame: DataFrame, aliases: Collection[str]) -> tuple[StreamLeaf, ...]:
-    """The streams of a query, in the order of their offsets.
+    """Return the streams of a query, in the order of their offsets.
 
     Args:
-        aliases: of the streams, as the query calls them.
+        frame: the query.
+        aliases: the streams' aliases in the query.
     """
     found: list[StreamLeaf] = []
     with names_as_in(frame.sparkSession):
@@ -97,7 +100,7 @@ def _collect(spark: SparkSession, plan: Any, aliases: set[str], alias: str, has_
     children = items_of(plan.children())
     for child in children:
         _collect(spark, child, aliases, alias, has_watermark, found)
-    if not children and not any(each.relation.equals(plan) for each in found):  # Spark reads equal ones once
+    if not children and not any(each.relation.equals(plan) for each in found):  # Spark reads equal relations once
         kind, options, location = _described(spark, plan, name)
         given = plan.sourceIdentifyingName()
         own = str(given.name()) if given.getClass().getSimpleName() == "UserProvided" else str(len(found))
@@ -105,7 +108,7 @@ def _collect(spark: SparkSession, plan: Any, aliases: set[str], alias: str, has_
 
 
 def _described(spark: SparkSession, relation: Any, name: str) -> tuple[SourceKind, dict[str, str], str]:
-    """Kind, options and location of a stream."""
+    """Return the kind, options and location of a stream."""
     if name == "StreamingRelation":
         source = relation.dataSource()
         options = {key.lower(): value for key, value in texts_of(spark, source.options()).items()}
@@ -123,14 +126,14 @@ def _described(spark: SparkSession, relation: Any, name: str) -> tuple[SourceKin
 
 
 def limited(frame: DataFrame, leaves: Sequence[StreamLeaf], size: float | None) -> DataFrame:
-    """A query whose first micro-batch takes `size` times the first limit of each stream; None: all there is."""
+    """Return a query whose first micro-batch reads `size` times the first limit of each stream; None: all that is available."""
     spark = frame.sparkSession
     copies = [(leaf.relation, _limited_relation(spark, leaf, size)) for leaf in leaves if leaf.first_limit is not None]
     return with_relations(frame, copies)
 
 
 def with_relations(frame: DataFrame, copies: Sequence[tuple[Any, Any]]) -> DataFrame:
-    """A query in which other relations stand in the place of some."""
+    """Return a query with some of its relations replaced by others, given in pairs."""
     if not copies:
         return frame
     plan = frame._jdf.queryExecution().analyzed()
@@ -179,7 +182,7 @@ def _java_options(spark: SparkSession, leaf: StreamLeaf, ours: Mapping[str, str]
 
 
 def _copied(case_class: Any, changed: Mapping[int, Any]) -> Any:
-    """A copy of a Scala case class with other values at some of its places, which count from 1."""
+    """Return a copy of a Scala case class with other values in some of its fields, by position from 1."""
     places = range(1, case_class.productArity() + 1)
     return case_class.copy(*(changed[at] if at in changed else getattr(case_class, f"copy$default${at}")() for at in places))
 
@@ -188,7 +191,7 @@ def _copied(case_class: Any, changed: Mapping[int, Any]) -> Any:
 
 
 def set_backlog_limits(spark: SparkSession, query: StreamingQuery, leaves: Sequence[StreamLeaf], size: float | None) -> None:
-    """Let the next micro-batches take `size` times the first limit of each stream; None: all there is."""
+    """Let the next micro-batches read `size` times the first limit of each stream; None: all that is available."""
     limits = java_of(spark).org.apache.spark.sql.connector.read.streaming.ReadLimit
     by_place: dict[int, Any] = {}
     for leaf in leaves:
@@ -209,14 +212,14 @@ def set_backlog_limits(spark: SparkSession, query: StreamingQuery, leaves: Seque
 
 
 def set_own_limits(spark: SparkSession, query: StreamingQuery, leaves: Sequence[StreamLeaf]) -> None:
-    """Let the next micro-batches take what the user's own options say."""
+    """Let the next micro-batches read what the user's own options allow."""
     _set_limits(query, {leaf.at: _own_limit(spark, leaf) for leaf in leaves if leaf.first_limit is not None})
 
 
 def set_interval(spark: SparkSession, query: StreamingQuery, interval: timedelta | None) -> None:
-    """Let the next micro-batches begin this long after each other; None: as data arrives.
+    """Set the time between the starts of the next micro-batches; None: they start as data arrives.
 
-    Spark takes the interval at the query's start only, and looks at this field after each micro-batch.
+    Spark takes the interval at the query's start only, but reads this field after each micro-batch.
     """
     milliseconds = (interval or timedelta()) // timedelta(milliseconds=1)
     executor = _execution(query).triggerExecutor()
@@ -224,13 +227,13 @@ def set_interval(spark: SparkSession, query: StreamingQuery, interval: timedelta
 
 
 class HeldTrigger:
-    """Lets a query that runs as data arrives look for input only when asked.
+    """A hold on a query that runs as data arrives: it looks for input only on request. Not thread-safe.
 
-    Its trigger waits by a clock, which Spark takes at the query's start and asks anew after each micro-batch. Here that is a
-    clock of Spark's that moves when it is told. Not for several threads at once.
+    The query's trigger waits by a clock, which Spark reads at the query's start and after each micro-batch. The hold puts Spark's
+    manual clock in its place.
 
     Raises:
-        WaitTimeoutError: the query has not come to its first micro-batch in time.
+        WaitTimeoutError: the query has not reached its first micro-batch in time.
     """
 
     def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
@@ -240,34 +243,34 @@ class HeldTrigger:
         self._field = _field(self._executor.getClass(), "clock")
         self._own = self._field.get(self._executor)
         java = java_of(spark)
-        # a wait that the other clock has set an end to is over by this one
+        # by this clock, a wait that began by the other clock is over
         self._clock = java.org.apache.spark.util.ManualClock(java.java.lang.System.currentTimeMillis() + 2)
         set_interval(spark, query, timedelta(milliseconds=1))
         self._field.set(self._executor, self._clock)
 
     def fire(self) -> None:
-        """Look once."""
+        """Look for input once."""
         self._clock.advance(1)
 
     def let_go(self) -> None:
-        """Let it run as before."""
+        """Let the query look for input by itself again."""
         self._field.set(self._executor, self._own)
         set_interval(self._spark, self._query, None)
         self._clock.advance(1)
 
 
 def _trigger_executor(query: StreamingQuery) -> Any:
-    """The query's own thread makes it."""
+    """Return the query's trigger executor, which the query's own thread creates."""
     deadline = Deadline(_START_SECONDS)
     while (found := _execution(query).triggerExecutor()) is None:
         if deadline.has_passed:
-            raise WaitTimeoutError(f"The streaming query has not begun after {_START_SECONDS:.0f} s.")
+            raise WaitTimeoutError(f"The streaming query has not started within {_START_SECONDS:.0f} s.")
         time.sleep(_POLL_SECONDS)
     return found
 
 
 def forget_last_look(query: StreamingQuery) -> None:
-    """Forget that there was no input, so that `has_found_nothing` tells of a look that begins from now on."""
+    """Forget that no input was found, so that `has_found_nothing` is about a look that begins after this call."""
     execution = _execution(query)
     looking = execution.awaitProgressLock()
     looking.lock()
@@ -278,7 +281,7 @@ def forget_last_look(query: StreamingQuery) -> None:
 
 
 def has_found_nothing(query: StreamingQuery) -> bool:
-    """Whether the last look for input found none."""
+    """Return whether the last look for input found none."""
     return bool(_execution(query).noNewData())
 
 
@@ -289,6 +292,7 @@ def _field(of: Any, name: str) -> Any:
 
 
 def is_data_available(query: StreamingQuery) -> bool:
+    """Return whether Spark reports that the query has input to process."""
     status: Any = query.status
     return bool(status["isDataAvailable"])
 
@@ -326,7 +330,7 @@ def _own_limit(spark: SparkSession, leaf: StreamLeaf) -> Any:
 
 
 def _own_kafka_limit(spark: SparkSession, limits: Any, given: Mapping[str, str]) -> Any:
-    """KafkaMicroBatchStream.getDefaultReadLimit."""
+    """Return the limit of the user's own options, as Spark's KafkaMicroBatchStream.getDefaultReadLimit does."""
     most, least = given.get("maxoffsetspertrigger"), given.get("minoffsetspertrigger")
     if not least:
         return limits.maxRows(int(most)) if most else limits.allAvailable()
