@@ -163,9 +163,7 @@ class World:
     # What can be seen from outside.
 
     def buffered(self, table: str) -> list[Path]:
-        return [
-            path for id in self._flow_of(table) for path in self.warehouse.glob(f"_sqlext/flows/{id}/buffer/__sqlext_batch=*")
-        ]
+        return self._in_home(table, "buffer/__sqlext_batch=*")
 
     def newest(self, table: str, kind: str) -> int:
         """The newest micro-batch among Spark's `offsets`, which it has begun, or `commits`, which it has ended."""
