@@ -26,6 +26,7 @@ _DEADLINE = 120.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--complete", action="store_true", help="write what comes back into the .slt and .explain.txt files")
+    parser.addoption("--full", action="store_true", help="all cases and whole counts, where CI takes some; hours")
     parser.addoption("--kills", type=int, default=1, help="how often a fault test kills its process")
     parser.addoption("--state", default="rocksdb", choices=("rocksdb", "delta"), help="of test_flows; by hand, delta too")
     parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")
@@ -40,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # not one of xdist's processes, but the one that starts them
         share_archive()
+
+
+@pytest.fixture
+def full(pytestconfig: pytest.Config) -> bool:
+    """Whether all cases and whole counts are asked for."""
+    return bool(pytestconfig.getoption("--full"))
 
 
 @pytest.fixture
