@@ -64,7 +64,8 @@ class AnalysedFlow:
         session: the flow's own.
         options: in force for it.
         queries: its streaming queries, in the plan's order.
-        output: the query that makes the target's rows, under its own column names.
+        output: the query that makes the target's rows; where they go into a table that is there, each column has a name of its
+            own.
     """
 
     session: SparkSession
@@ -95,7 +96,8 @@ def analyse_flow(
     each = zip(plan.queries, streams, strict=True)
     analysed = tuple(_analysed(query.name, query.sql, frame, plan.output_mode, options) for query, frame in each)
     queries.check_types(found)
-    return AnalysedFlow(session, plan, options, analysed, found.output)
+    output = analysed[0].frame if found.above is None else found.above
+    return AnalysedFlow(session, plan, options, analysed, output)
 
 
 def _analysed(name: str, sql: str, frame: DataFrame, mode: OutputMode, options: FlowOptions) -> AnalysedQuery:
