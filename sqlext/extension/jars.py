@@ -208,7 +208,7 @@ def _cache_folder() -> Path:
     try:
         return (Path(own).expanduser() if own else (Path(xdg) if xdg else Path.home() / ".cache") / "sqlext").absolute()
     except RuntimeError as error:  # pathlib's, for an account without a home
-        raise SetupError("The user's home folder is unknown. Set SQLEXT_CACHE to a folder for Delta's JARs.") from error
+        raise SetupError("The user's home folder is unknown. Set SQLEXT_CACHE to a folder for JARs.") from error
 
 
 def _inventory(folder: Path, names: list[str]) -> str:

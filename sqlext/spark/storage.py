@@ -236,8 +236,10 @@ class HadoopPath:
         jvm = java_of(self._spark)
         try:
             stream = self._fs.open(self._path)
-        except (Py4JJavaError, CapturedException):
-            raise NotFoundError(f"There is no file {self.location}.") from None
+        except (Py4JJavaError, CapturedException) as error:
+            if not self.exists():  # Java calls a file that it may not read not found, too
+                raise NotFoundError(f"There is no file {self.location}.") from None
+            raise SetupError(f"The file {self.location} cannot be opened: {reason_of(error)}.") from None
         try:
             return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
         except (Py4JJavaError, CapturedException, UnicodeDecodeError) as error:

@@ -55,6 +55,8 @@ class Fence:
         return [int(number) for number in found if number.isdigit()]
 
     def _taken(self, current: int | None) -> FencedError:
+        if current is None:
+            return FencedError(f"The folder of {self._what} is gone. This driver (epoch {self._epoch}) stops here.")
         return FencedError(
             f"Another driver has taken over {self._what} with epoch {current}. This one has epoch {self._epoch}, and stops here."
         )

@@ -291,12 +291,6 @@ def _field(of: Any, name: str) -> Any:
     return field
 
 
-def is_data_available(query: StreamingQuery) -> bool:
-    """Return whether Spark reports that the query has input to process."""
-    status: Any = query.status
-    return bool(status["isDataAvailable"])
-
-
 def _execution(query: StreamingQuery) -> Any:
     java_query: Any = query._jsq
     return java_query.streamingQuery()
