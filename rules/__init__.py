@@ -1,4 +1,4 @@
-"""Rewrite rules, one a file; `BATCHES` is their order, as data."""
+"""Rewrite rules, one per file; `BATCHES` defines their order."""
 
 if __name__ != "sqlext.rules":  # a second import under another name would register every rule twice
     raise ImportError(f"import sqlext.rules, not {__name__}")

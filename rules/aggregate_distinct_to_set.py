@@ -1,4 +1,4 @@
-"""sum(DISTINCT ..), avg(DISTINCT ..) and the like over a stream: Spark keeps the set, its own function makes one of it."""
+"""sum(DISTINCT ..), avg(DISTINCT ..) and the like over a stream: Spark keeps the set and applies its own function to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlext.sql.trees import argument_of, function_name, streaming_aggregates, w
 
 
 def aggregate_distinct_to_set(query: exp.Query) -> exp.Query:
-    """Run the function over the members of the set; types, nulls and overflows are the function's own.
+    """Apply the function to the members of the set; types, nulls and overflows are the function's own.
 
     SELECT k, sum(DISTINCT v) AS s FROM STREAM t GROUP BY k
     -> SELECT k, __sqlext_aggregate_set('sum', COLLECT_SET(v)) AS s FROM STREAM t GROUP BY k

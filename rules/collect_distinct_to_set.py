@@ -1,4 +1,4 @@
-"""collect_list(DISTINCT ..) over a stream: Spark's streaming refuses DISTINCT aggregates, but keeps sets."""
+"""collect_list(DISTINCT ..) over a stream: Spark's streaming rejects DISTINCT aggregates, but keeps sets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlext.sql.trees import argument_of, function_name, streaming_aggregates
 
 
 def collect_distinct_to_set(query: exp.Query) -> exp.Query:
-    """Collect a set instead of a list without duplicates; of a set, DISTINCT says nothing.
+    """Rewrite collect_list(DISTINCT ..) and array_agg(DISTINCT ..) into collect_set; drop DISTINCT from collect_set.
 
     SELECT k, collect_list(DISTINCT v) AS vs FROM STREAM t GROUP BY k
     -> SELECT k, COLLECT_SET(v) AS vs FROM STREAM t GROUP BY k

@@ -1,4 +1,4 @@
-"""count(DISTINCT ..) over a stream: Spark's streaming refuses DISTINCT aggregates, but keeps sets."""
+"""count(DISTINCT ..) over a stream: Spark's streaming rejects DISTINCT aggregates, but keeps sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlext.sql.trees import streaming_aggregates, struct_of, with_filter
 
 
 def count_distinct_to_set(query: exp.Query) -> exp.Query:
-    """Count the members of a set; a row with a null in one of several columns does not count, as in Spark.
+    """Rewrite count(DISTINCT ..) into the size of a set; a row with a null in one of several columns does not count, as in Spark.
 
     SELECT k, count(DISTINCT v) AS n FROM STREAM t GROUP BY k
     -> SELECT k, CAST(SIZE(COLLECT_SET(v)) AS BIGINT) AS n FROM STREAM t GROUP BY k

@@ -1,4 +1,4 @@
-"""SELECT DISTINCT over a stream is an aggregate whose every column is a key: FLIP-365's `distinct`."""
+"""SELECT DISTINCT over a stream is an aggregate with all columns as its key: FLIP-365's `distinct`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlext.sql.trees import aggregate_calls, streaming_selects
 
 
 def distinct_to_group_by_all(query: exp.Query) -> exp.Query:
-    """Group by all columns instead of DISTINCT.
+    """Rewrite SELECT DISTINCT into GROUP BY ALL.
 
     SELECT DISTINCT a, b FROM STREAM t
     -> SELECT a, b FROM STREAM t GROUP BY ALL

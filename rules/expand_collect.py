@@ -1,4 +1,4 @@
-"""FLIP-365's `collect`, the multiset of a group's values: Spark's lists hold each value as often as it came."""
+"""FLIP-365's `collect`, the multiset of a group's values: Spark's lists hold each value as often as it occurs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlext.sql.trees import function_name
 
 
 def expand_collect(query: exp.Query) -> exp.Query:
-    """Write collect with Spark's function; nulls are left out, the order says nothing.
+    """Rewrite collect into Spark's collect_list; nulls are left out, and the order has no meaning.
 
     SELECT k, collect(v) AS vs FROM STREAM t GROUP BY k
     -> SELECT k, COLLECT_LIST(v) AS vs FROM STREAM t GROUP BY k

@@ -1,4 +1,4 @@
-"""FLIP-365's `sum0`: a sum that is 0, not null, when there is nothing to add."""
+"""FLIP-365's `sum0`: a sum that is 0, not null, when there are no values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlext.sql.trees import function_name
 
 
 def expand_sum0(query: exp.Query) -> exp.Query:
-    """Write sum0 with Spark's functions.
+    """Rewrite sum0 into Spark's functions.
 
     SELECT k, sum0(v) AS s FROM STREAM t GROUP BY k
     -> SELECT k, COALESCE(SUM(v), 0) AS s FROM STREAM t GROUP BY k

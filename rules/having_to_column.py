@@ -1,4 +1,4 @@
-"""HAVING over a stream: a group that stops qualifying must leave the target, so the condition travels as a column."""
+"""HAVING over a stream: a group that stops qualifying must be deleted from the target, so the condition becomes a column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlext.sql.trees import is_aggregation, streaming_selects, with_aliases_exp
 
 
 def having_to_column(query: exp.Query) -> exp.Query:
-    """Turn the condition into a column that the flush reads.
+    """Rewrite the condition of HAVING into a column that the flush reads.
 
     SELECT k, count(*) AS n FROM STREAM t GROUP BY k HAVING n > 1
     -> SELECT k, count(*) AS n, COALESCE((count(*)) > 1, FALSE) AS __sqlext_qualifies FROM STREAM t GROUP BY k

@@ -1,4 +1,4 @@
-"""listagg(DISTINCT ..) over a stream: Spark keeps the set, which is sorted and joined."""
+"""listagg(DISTINCT ..) over a stream: Spark keeps a set, whose members are sorted and joined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from sqlext.sql.trees import streaming_aggregates, with_filter
 
 
 def listagg_distinct_to_set(query: exp.Query) -> exp.Query:
-    """Join the sorted members of a set; null of nothing. Without WITHIN GROUP any order is right, so it is ascending.
+    """Rewrite listagg(DISTINCT ..) into the sorted and joined members of a set; null for an empty set.
+
+    Without WITHIN GROUP any order is valid; it is ascending.
 
     SELECT listagg(DISTINCT v, ',') AS l FROM STREAM t
     -> SELECT CASE WHEN SIZE(COLLECT_SET(v)) > 0 THEN ARRAY_JOIN(SORT_ARRAY(COLLECT_SET(v)), ',') END AS l FROM STREAM t
@@ -24,7 +26,7 @@ def listagg_distinct_to_set(query: exp.Query) -> exp.Query:
 
 
 def _members_and_direction(call: exp.GroupConcat) -> tuple[exp.Expr, bool] | None:
-    """The distinct expression, and whether it is sorted descending; None for what this rule leaves to Spark."""
+    """Return the distinct expression, and whether it is sorted descending; None for a call that this rule leaves to Spark."""
     order = call.this if isinstance(call.this, exp.Order) else None
     distinct = order.this if order else call.this
     if not isinstance(distinct, exp.Distinct) or len(distinct.expressions) != 1:
@@ -33,13 +35,13 @@ def _members_and_direction(call: exp.GroupConcat) -> tuple[exp.Expr, bool] | Non
     if order is None:
         return member, False
     by = order.expressions
-    if len(by) != 1 or by[0].this != member:  # Spark refuses to sort distinct values by another expression
+    if len(by) != 1 or by[0].this != member:  # Spark rejects another sort expression for distinct values
         return None
     return member, bool(by[0].args.get("desc"))
 
 
 def _delimiter(call: exp.GroupConcat) -> exp.Expr:
-    """As listagg has it: nothing when there is none, or a null."""
+    """Return listagg's delimiter: an empty string if it is absent or null."""
     given = call.args.get("separator")
     if given is None or isinstance(given, exp.Null):
         return exp.Literal.string("")

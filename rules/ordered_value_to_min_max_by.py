@@ -1,4 +1,4 @@
-"""first_value(v ORDER BY ts) and last_value(v ORDER BY ts): Spark's own go by arrival, and its parser knows no order there."""
+"""first_value(v ORDER BY ts) and last_value(v ORDER BY ts): Spark's own use arrival order and do not parse ORDER BY there."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LAST = ("last", "last_value")
 
 
 def ordered_value_to_min_max_by(query: exp.Query) -> exp.Query:
-    """Take the value of the row that comes first, or last, in the given order.
+    """Rewrite first_value and last_value with ORDER BY into min_by and max_by.
 
-    The order is put into a struct: min_by and max_by pass over a row whose order is null, and a struct never is. Its fields
-    compare as ORDER BY does, nulls lowest.
+    The sort columns are put into a struct: min_by and max_by skip a row whose sort value is null, and a struct never is. Its
+    fields compare as ORDER BY does, nulls lowest.
 
     SELECT k, last_value(v ORDER BY ts) AS v FROM STREAM t GROUP BY k
     -> SELECT k, MAX_BY(v, `STRUCT`(ts)) AS v FROM STREAM t GROUP BY k
@@ -33,7 +33,7 @@ def ordered_value_to_min_max_by(query: exp.Query) -> exp.Query:
 def _replace(call: exp.Expr, order: exp.Order, ignore_nulls: bool) -> None:
     descends = {bool(by.args.get("desc")) for by in order.expressions}
     if len(descends) > 1:
-        message = f"{function_name(call)} sorts by columns of both directions. Give all of them ASC, or all DESC."
+        message = f"{function_name(call)} sorts its columns in both directions. Sort all of them ASC, or all DESC."
         raise RefusalError(UnsupportedError(message), call)
     is_lowest = (function_name(call) in _FIRST) != descends.pop()
     key = struct_of([part for by in order.expressions for part in _key(by)])
@@ -53,7 +53,7 @@ def _replace(call: exp.Expr, order: exp.Order, ignore_nulls: bool) -> None:
 
 
 def _key(by: exp.Ordered) -> list[exp.Expr]:
-    """What sorts like one column of ORDER BY; where nulls do not go where Spark puts them by itself, they are told apart."""
+    """Return expressions that sort like one column of ORDER BY; an extra one where NULLS FIRST or LAST is not Spark's default."""
     column = by.this.copy()
     if bool(by.args.get("nulls_first")) != bool(by.args.get("desc")):
         return [column]

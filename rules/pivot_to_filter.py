@@ -16,27 +16,30 @@ from sqlext.sql.trees import function_name, reads_stream, streaming_ctes
 
 _DOUBLES = frozenset("stddev stddev_pop stddev_samp var_pop var_samp variance".split())
 _NULL_OF_NOTHING = frozenset("avg max mean min sum".split()) | _DOUBLES
-_COUNTS = frozenset(("count", "count_if"))  # 0 of nothing, where PIVOT may give null
+_COUNTS = frozenset(("count", "count_if"))  # 0 for no rows, where PIVOT may return null
 _TYPES_OF_NULL = "^(tinyint|smallint|int|bigint|float|double|boolean|decimal.*)$"
-"""Where all aggregates of a PIVOT have one of these types, Spark groups by its column too, so no row means no count. Else it
-aggregates in one step, and a count of no row is 0."""
+"""The types for which Spark's PIVOT aggregates in two steps.
+
+If all aggregates have one of these types, Spark groups by the pivot column too, so a value without rows has no count (null).
+Otherwise it aggregates in one step, and the count is 0.
+"""
 _DECIMAL = re.compile(r"(0|[1-9][0-9]*)\.[0-9]+")
 
 
 @dataclass(frozen=True)
 class _Value:
-    """One of the IN list: `name` is what its columns are called, or their names begin with."""
+    """A value of the IN list; `name` is its column's name, or with several aggregates the beginning of its columns' names."""
 
     literal: exp.Expr
     name: str
 
 
 def pivot_to_filter(query: exp.Query) -> exp.Query:
-    """Group by the columns that PIVOT does not read, and aggregate the rows of each value by themselves.
+    """Rewrite PIVOT into a GROUP BY of the columns that it does not read, with a filtered aggregate for each value.
 
-    Which columns are grouped by must be seen in the query, so PIVOT stands behind a subquery with named columns. What else PIVOT
-    can do is left alone, and refused later. Spark casts a value to the type of the column, which only Spark knows; a comparison
-    of a column with a text that is no number does the same.
+    The grouping columns must be visible in the query, so PIVOT must follow a subquery with named columns. Other forms of PIVOT
+    are left unchanged, and refused later. Spark casts a value to the type of the column, which only Spark knows; comparing a
+    column with a string that is not a number has the same effect.
 
     SELECT * FROM (SELECT c, v FROM STREAM t) PIVOT (sum(v) FOR c IN ('a'))
     -> SELECT * FROM (SELECT SUM(v) FILTER(WHERE c IS NOT DISTINCT FROM 'a') AS `a` FROM (SELECT c, v FROM STREAM t))
@@ -52,7 +55,7 @@ def pivot_to_filter(query: exp.Query) -> exp.Query:
 
 
 def _aggregated(relation: exp.Subquery, pivot: exp.Pivot) -> exp.Select | None:
-    """The aggregate that a pivoted subquery is; None when it is none of the simple kind."""
+    """Return the aggregate that a pivoted subquery becomes; None when this rule does not support its form."""
     has_more = any(value for name, value in relation.args.items() if name not in ("this", "alias", "pivots"))
     columns, calls, column = _columns(relation), _calls(pivot), _column(pivot)
     if has_more or not columns or not calls or column is None:
@@ -76,7 +79,7 @@ def _aggregated(relation: exp.Subquery, pivot: exp.Pivot) -> exp.Select | None:
 
 
 def _columns(relation: exp.Subquery) -> dict[str, exp.Identifier]:
-    """The columns of a subquery by their folded names, as far as all are named in it, and none twice."""
+    """Return the columns of a subquery by folded name; none if a column has no name or two have the same."""
     query = relation.this
     items = query.expressions if isinstance(query, exp.Select) else []
     alias = relation.args.get("alias")
@@ -94,9 +97,9 @@ def _is_named(item: exp.Expr) -> bool:
 
 
 def _top_level(column: exp.Column, relation: exp.Subquery, columns: dict[str, exp.Identifier]) -> str:
-    """The folded name of the subquery's column that an expression reads, itself or a field of it.
+    """Return the folded name of the subquery's column that an expression reads, itself or a field of it.
 
-    Spark takes the first part of a dotted name for the subquery's alias where it can, and else for a column.
+    Spark takes the first part of a dotted name for the subquery's alias if possible, otherwise for a column.
     """
     parts = [fold(part.name) for part in column.parts]
     if len(parts) > 1 and relation.alias and parts[0] == fold(relation.alias) and parts[1] in columns:
@@ -105,14 +108,14 @@ def _top_level(column: exp.Column, relation: exp.Subquery, columns: dict[str, ex
         return parts[0]
     name = ".".join(part.name for part in column.parts)
     raise _refused(
-        f"PIVOT reads `{name}`, which is no column of the subquery before it, so it is not clear what it groups by. Give the "
+        f"PIVOT reads `{name}`, which is not a column of the subquery before it, so its grouping columns are not known. Give the "
         "subquery a column of that name.",
         column,
     )
 
 
 def _calls(pivot: exp.Pivot) -> list[tuple[exp.Expr, str]]:
-    """Each aggregate call of PIVOT, and what its columns' names end in; nothing when one is of another kind."""
+    """Return each aggregate call of PIVOT with the suffix of its columns' names; none if a call is not supported."""
     found: list[tuple[exp.Expr, str]] = []
     for each in pivot.expressions:
         is_named = isinstance(each, exp.Alias)
@@ -128,7 +131,7 @@ def _calls(pivot: exp.Pivot) -> list[tuple[exp.Expr, str]]:
 
 
 def _column(pivot: exp.Pivot) -> exp.Column | None:
-    """The column that PIVOT is FOR; Spark takes one without a qualifier only."""
+    """Return the column after FOR; Spark allows only one without a qualifier."""
     fields = pivot.args.get("fields") or []
     if len(fields) != 1 or not isinstance(fields[0], exp.In):
         return None
@@ -137,20 +140,20 @@ def _column(pivot: exp.Pivot) -> exp.Column | None:
 
 
 def _values(pivot: exp.Pivot) -> list[_Value]:
-    """The IN list.
+    """Return the values of the IN list.
 
     Raises:
-        RefusalError: a value is no literal, has no name that we know, or stands there twice.
+        RefusalError: a value is not a literal, its column's name is not known, or it is given twice.
     """
     found: dict[str, _Value] = {}
     for each in pivot.args["fields"][0].expressions:
         literal = each.this if isinstance(each, exp.PivotAlias) else each
         name = each.alias if isinstance(each, exp.PivotAlias) else _name_of(literal)
         if not _is_literal(literal):
-            raise _refused("PIVOT over a stream takes literals behind IN, and this is none. Write the value itself.", each)
+            raise _refused("PIVOT over a stream takes literals after IN, and this is not one. Write the value itself.", each)
         text = _text_of(literal)
         if name is None or (not name and len(pivot.expressions) == 1):
-            raise _refused("It is not clear what Spark calls the column of this value. Give it a name: IN (value AS name).", each)
+            raise _refused("Spark's name for the column of this value is not known. Give it a name: IN (value AS name).", each)
         if text in found:
             raise _refused(f"PIVOT names the value {literal.sql('spark')} twice. Name it once.", each)
         found[text] = _Value(literal, name)
@@ -162,14 +165,14 @@ def _refused(message: str, node: exp.Expr) -> RefusalError:
 
 
 def _is_literal(node: exp.Expr) -> bool:
-    """A number, text, truth value, null, or a date and the like: DATE '2026-01-01'."""
+    """Return whether a node is a number, string, boolean, null, or a typed literal such as DATE '2026-01-01'."""
     node = node.this if isinstance(node, exp.Neg) else node
     of_text = isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal)
     return of_text or isinstance(node, (exp.Literal, exp.Boolean, exp.Null))
 
 
 def _name_of(literal: exp.Expr) -> str | None:
-    """The text that Spark casts a literal to; None where that is not sure."""
+    """Return the text that Spark casts a literal to; None where that is not certain."""
     if isinstance(literal, exp.Null):
         return "null"
     if isinstance(literal, exp.Boolean):
@@ -189,7 +192,7 @@ def _name_of(literal: exp.Expr) -> str | None:
 
 
 def _text_of(literal: exp.Expr) -> str:
-    """A form in which two literals are equal that may be one value in the column's type: 1, 1.0 and '01' are."""
+    """Return a form in which literals are equal that may be the same value in the column's type: 1, 1.0 and '01' are."""
     if isinstance(literal, exp.Null):
         return "NULL"
     text = _name_of(literal) or literal.sql("spark")
@@ -203,7 +206,7 @@ def _number(text: str) -> float | None:
 
 
 def _cast(literal: exp.Expr, column: exp.Column) -> exp.Expr:
-    """A value in the type of the column, as PIVOT casts it. `c <=> 1` would cast a text c instead, and not the value."""
+    """Return a value cast to the column's type, as PIVOT casts it; `c <=> 1` would cast a string column c instead."""
     is_text = isinstance(literal, exp.Literal) and literal.is_string and _number(literal.name) is None
     if is_text or isinstance(literal, exp.Null):
         return literal.copy()
@@ -216,7 +219,7 @@ def _type_of(node: exp.Expr) -> exp.Expr:
 
 
 def _of_value(call: exp.Expr, condition: exp.Expr, calls: list[exp.Expr]) -> exp.Expr:
-    """A call over the rows of one value; a count is null where there are none and Spark's two steps give null."""
+    """Return a call over the rows of one value; a count of no rows is null where Spark's two steps return null."""
     filtered = _filtered(call, condition)
     if function_name(call) not in _COUNTS:
         return filtered

@@ -1,4 +1,4 @@
-"""Aggregates written in Python over a stream: Spark keeps the list of a group's values, the function makes one of it."""
+"""Aggregates written in Python over a stream: Spark keeps the list of a group's values, the function aggregates the list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlext.sql.trees import function_name, streaming_aggregates, with_filter
 
 
 def python_aggregate_over_list(query: exp.Query) -> exp.Query:
-    """Call the function on the collected list.
+    """Rewrite an aggregate written in Python into a scalar function over the collected list.
 
     SELECT k, geometric_mean(v) AS g FROM STREAM t GROUP BY k
     -> SELECT k, __sqlext_geometric_mean_of_list(COLLECT_LIST(v)) AS g FROM STREAM t GROUP BY k

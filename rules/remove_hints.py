@@ -1,4 +1,4 @@
-"""Take our hints out: they have been read as options, and Spark would only log that it does not know them."""
+"""Remove our hints: they have been read as options, and Spark would only log that it does not know them."""
 
 from __future__ import annotations
 

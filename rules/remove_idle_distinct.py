@@ -1,4 +1,4 @@
-"""max(DISTINCT ..) and the like over a stream: Spark's streaming refuses DISTINCT also where it changes nothing."""
+"""max(DISTINCT ..) and the like over a stream: Spark's streaming rejects DISTINCT even where it has no effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAME_OF_DUPLICATES = frozenset(
 
 
 def remove_idle_distinct(query: exp.Query) -> exp.Query:
-    """Leave DISTINCT out where a value counts the same however often it comes.
+    """Remove DISTINCT from aggregates that duplicates do not affect.
 
     SELECT k, max(DISTINCT v) AS m FROM STREAM t GROUP BY k
     -> SELECT k, max(v) AS m FROM STREAM t GROUP BY k

@@ -1,4 +1,4 @@
-"""Take our options out of a stream's WITH clause: they steer the flow, a source would not know them."""
+"""Remove our options from a stream's WITH clause: they are for the flow, and a source would not know them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""STREAM read_kafka(..): Spark knows STREAM before tables only."""
+"""STREAM read_kafka(..): Spark allows STREAM only before tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlext.sql.nodes import Stream
 
 
 def stream_of_function(query: exp.Query) -> exp.Query:
-    """Call the function's twin that gives a stream.
+    """Mark each streamed function, so that its streaming twin is called.
 
     SELECT o.value FROM STREAM read_kafka(subscribe => 'orders') AS o
     -> SELECT o.value FROM __sqlext_stream_read_kafka(subscribe => 'orders') AS o

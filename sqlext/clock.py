@@ -1,4 +1,4 @@
-"""Time, from an object, so that tests can advance it."""
+"""Time as an object, so that tests can advance it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two kinds of time: one to measure with, one to tell people."""
+    """A source of two kinds of time: one to measure durations with, one to show to people."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean anything."""
+        """Return seconds that never go back; only differences between them have a meaning."""
 
     def now(self) -> datetime:
-        """The wall clock, with its zone."""
+        """Return the wall-clock time, with its time zone."""
 
 
 class SystemClock:
     """The machine's clock."""
 
     def monotonic(self) -> float:
+        """Return the machine's monotonic time, in seconds."""
         return time.monotonic()
 
     def now(self) -> datetime:
+        """Return the wall-clock time, in UTC."""
         return datetime.now(UTC)
 
 
 class Deadline:
-    """The end of a wait, so many seconds from now.
+    """The end of a wait.
 
-    Monotonic time cannot be set back: a wait of ten seconds ends after ten, whatever happens to the machine's clock.
+    Monotonic time cannot be set back: a wait of ten seconds ends after ten seconds, whatever happens to the machine's clock.
 
     Args:
-        seconds: from now; zero or less: it has passed.
+        seconds: the length of the wait from now, in seconds; zero or less: the deadline has passed.
     """
 
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:
@@ -42,9 +44,10 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds until then; zero when it has passed."""
+        """The seconds that are left; zero when the deadline has passed."""
         return max(self._end - self._clock.monotonic(), 0.0)
 
     @property
     def has_passed(self) -> bool:
+        """Whether no time is left."""
         return self.left == 0

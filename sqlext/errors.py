@@ -1,7 +1,7 @@
-"""Every error sqlext raises, as one tree; each is a builtin error too.
+"""Every error that sqlext raises, in one class hierarchy; each is a builtin error too.
 
 A message is one sentence on what is wrong, with the name and the value, and one on what to do.
-`Position` says where in the SQL text the thing stands; `extension/parser.py` hands it on to Spark's clients.
+`Position` is the place in the SQL text; `extension/parser.py` passes it on to Spark's clients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Position:
 
     @classmethod
     def of(cls, text: str, start: int, stop: int | None = None) -> Position:
-        """The position of `text[start:stop]`."""
+        """Return the position of `text[start:stop]`; without `stop`, of one character."""
         line = text.count("\n", 0, start) + 1
         column = start - (text.rfind("\n", 0, start) + 1) + 1
         return cls(line, column, start, start + 1 if stop is None else stop)
@@ -39,11 +39,11 @@ class Position:
 
 
 class SqlextError(Exception):
-    """Root of the tree.
+    """The base class of all errors of sqlext.
 
     Args:
         message: what is wrong and what to do, in full sentences.
-        position: where it stands in the SQL, when it stands in SQL.
+        position: the place in the SQL text; None: the error is not about a place.
     """
 
     def __init__(self, message: str, position: Position | None = None) -> None:
@@ -56,14 +56,14 @@ class SqlextError(Exception):
 
 
 class SyntaxProblem(SqlextError, ValueError):  # noqa: N818  # `SyntaxError` is a builtin that means Python's own syntax
-    """One of our statements is not written as the grammar says."""
+    """A statement of sqlext does not follow the grammar."""
 
 
 class UnreadableQuery(SyntaxProblem):
-    """The query of one of our statements cannot be read.
+    """The query in a statement of sqlext cannot be parsed.
 
     Attributes:
-        query: the query, with all but it blanked out of the statement: Spark's own parser may say better what is wrong.
+        query: the statement with everything but the query blanked out: Spark's own parser may have a better message for it.
     """
 
     def __init__(self, message: str, position: Position | None, query: str) -> None:
@@ -80,11 +80,11 @@ class UnsupportedError(SqlextError, NotImplementedError):
 
 
 class NameTakenError(SqlextError, ValueError):
-    """A flow, table or function of that name, or a flow into that target, exists."""
+    """A flow, table or function of that name, or a flow that writes that target, already exists."""
 
 
 class NotFoundError(SqlextError, LookupError):
-    """No flow, table or function of that name."""
+    """No flow, table or function has that name."""
 
 
 class SchemaError(SqlextError, TypeError):
@@ -92,7 +92,7 @@ class SchemaError(SqlextError, TypeError):
 
 
 class RuleError(SqlextError, RuntimeError):
-    """A rewrite rule is badly registered, failed, or does not converge."""
+    """A rewrite rule cannot be registered, failed, or does not converge."""
 
 
 class FlowError(SqlextError, RuntimeError):
@@ -104,11 +104,11 @@ class JobError(SqlextError, RuntimeError):
 
 
 class PartitionFunctionError(SqlextError, RuntimeError):
-    """A function over a partition failed, or gives what it does not declare; carries the function's own traceback."""
+    """A function over a partition failed, or its rows differ from its declaration; carries the function's own traceback."""
 
 
 class KeyedFunctionError(SqlextError, RuntimeError):
-    """A keyed function failed, gives what it does not declare, or uses state without a key; carries its own traceback."""
+    """A keyed function failed, its rows differ from its declaration, or it used state without a key; carries its traceback."""
 
 
 class WaitTimeoutError(SqlextError, TimeoutError):
@@ -116,7 +116,7 @@ class WaitTimeoutError(SqlextError, TimeoutError):
 
 
 class StatementCanceledError(SqlextError, InterruptedError):
-    """Its client has taken the statement back, while it waited or while its job ran."""
+    """The client canceled the statement while it waited or while its job ran."""
 
 
 class SetupError(SqlextError, EnvironmentError):
@@ -124,7 +124,7 @@ class SetupError(SqlextError, EnvironmentError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """ " Did you mean `x`?" for the nearest of `known`, or an empty string when none is near."""
+    """Return " Did you mean `x`?" with the nearest of `known`, or an empty string when none is near."""
     by_fold = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), by_fold, n=1, cutoff=0.6)
     return f" Did you mean `{by_fold[near[0]]}`?" if near else ""

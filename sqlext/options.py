@@ -1,7 +1,7 @@
-"""Every option once: its key, type, default, bounds and meaning. Keys are those of the FLIPs.
+"""The options: key, type, default, bounds and meaning of each, in one place. Keys are those of the FLIPs.
 
-An option can be given at several levels (`Level`). `resolve` lets the highest decide and checks them all, so that a
-mistake is an error even where a higher level hides it. To add an option, add its constant to the table below.
+An option can be given at several levels (`Level`). `resolve` takes the value of the highest level and checks all levels, so that
+a mistake is an error even where a higher level hides it. To add an option, add its constant to the table below.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ T = TypeVar("T")
 DurationParser = Callable[[str], timedelta]  # raises ValueError with a reason
 
 CONF_PREFIX = "spark.sqlext."
-HOME_KEY = "spark.sqlext.home"  # a plain Spark conf: where sqlext keeps its files is no matter of one statement
-CONNECTORS_KEY = "spark.sqlext.connectors"  # the same: what is on the class path is decided before Spark starts
+HOME_KEY = "spark.sqlext.home"  # a plain Spark conf: where sqlext keeps its files does not depend on a statement
+CONNECTORS_KEY = "spark.sqlext.connectors"  # also a plain Spark conf: the class path is fixed before Spark starts
 _SIZE = re.compile(r"(\d+)\s*(?:b|([kmgt])(?:i?b)?)?", re.ASCII | re.IGNORECASE)
 
 
@@ -29,16 +29,16 @@ class Option(Generic[T]):
     """One option.
 
     Attributes:
-        key: the name users write, matched whatever its case.
-        kind: how a text is read: durations become `timedelta`, sizes a number of bytes (1 kB is 1024).
-        default: the value when nobody gives one. Only an option whose default is None accepts `null`.
-        flip: the number of the Flink proposal it stems from; None: it is sqlext's own.
-        doc: its meaning, as a phrase.
+        key: the name that users write, in any case.
+        kind: the type of the value: durations become `timedelta`, sizes a number of bytes (1 kB is 1024).
+        default: the value when none is given. Only an option whose default is None accepts `null`.
+        flip: the number of the Flink proposal that the option comes from; None: it is sqlext's own.
+        doc: the meaning, as a phrase.
         shown: the default as a user would write it, where Python writes it differently.
-        null_means: what `null` does.
-        aliases: other keys for the same option.
-        choices: the words of a `choice`, matched whatever their case.
-        minimum: the least value allowed, itself included; durations have 0 when it is None.
+        null_means: the meaning of `null`.
+        aliases: other keys of the same option.
+        choices: the words of a `choice`, in any case.
+        minimum: the lowest value allowed; for durations, None means 0.
     """
 
     key: str
@@ -60,7 +60,7 @@ class Option(Generic[T]):
 
     @property
     def allowed(self) -> str:
-        """What a value may be, for error messages."""
+        """The values that are allowed, for error messages."""
         bound, zero = ("longer than 0", "") if self.minimum else ("of 0 or more", ", `0`")
         text = {
             "duration": f"a duration {bound}, for example `2 min`, `INTERVAL 2 MINUTES`, `PT2M`{zero}",
@@ -75,53 +75,55 @@ class Option(Generic[T]):
 
 # fmt: off
 FLUSH_MAX_INTERVAL: Option[timedelta | None] = Option(
-    "execution.flush.max-interval", "duration", None, 365, "wall-clock bound between two flushes",
+    "execution.flush.max-interval", "duration", None, 365, "the longest wall-clock time between two flushes",
     null_means="no buffering, one commit per micro-batch", minimum=timedelta.resolution)
 FLUSH_MEMORY_BUFFER_ONLY = Option(
     "execution.flush.memory-buffer-only", "boolean", False, 365, "buffer in executor memory only; also flush when full",
-    aliases=("execution.flush.cache-only",))  # FLIP-365's JavaDoc calls it that
+    aliases=("execution.flush.cache-only",))  # the key in FLIP-365's JavaDoc
 CACHE_MAX_ENTRIES = Option(
-    "state.backend.cache.max-entries-num", "integer", 1_000_000, 365, "entries (keys) that count as full", minimum=1)
+    "state.backend.cache.max-entries-num", "integer", 1_000_000, 365, minimum=1,
+    doc="the number of entries (keys) at which the buffer is full")
 STATE_BACKEND = Option(
     "state.backend.type", "choice", "auto", 365, choices=("rocksdb", "delta", "auto"),
-    doc="where an aggregate's state lives: Spark's state store, a Delta table, the maintained one itself if it can, or as sqlext "
-    "chooses")
+    doc="where an aggregate's state lives: in Spark's state store (rocksdb), in a Delta table, the maintained table itself where "
+    "possible (delta), or where sqlext chooses (auto)")
 SORTED_SHUFFLES = Option(
     "execution.sorted-shuffles.enabled", "boolean", True, 140,
-    doc="bounded stages sort their input by key; false: they use Spark's own choice, a hash aggregate")
+    doc="whether bounded stages sort their input by key; false: they use Spark's own choice, a hash aggregate")
 RUNTIME_MODE = Option(
     "execution.runtime-mode", "choice", "STREAMING", 140, choices=("STREAMING", "BATCH"),
-    doc="BATCH: the flow's sources are read as bounded and sorted, and it ends")
+    doc="BATCH: the flow reads its sources as bounded, sorted input, and ends")
 CHECKPOINT_INTERVAL: Option[timedelta | None] = Option(
     "execution.checkpointing.interval", "duration", None, 309, null_means="as data arrives",
     doc="time between micro-batches in the live phase")
 CHECKPOINT_INTERVAL_DURING_BACKLOG: Option[timedelta | None] = Option(
     "execution.checkpointing.interval-during-backlog", "duration", None, 309, null_means="the base interval",
-    doc="the interval while any source reports backlog; 0: no checkpoint meanwhile; else at least the base interval")
+    doc="the interval while any source reports backlog; 0: no checkpoint during backlog; otherwise at least the base interval")
 BACKLOG_LAG_THRESHOLD: Option[timedelta | None] = Option(
-    "backlog.lag-threshold", "duration", None, 309, null_means="lag alone makes no backlog",
+    "backlog.lag-threshold", "duration", None, 309, null_means="lag alone does not count as backlog",
     doc="a source is in backlog while its watermark, or its oldest unread record, is older than this")
 JOB_RECOVERY = Option(
-    "execution.batch.job-recovery.enabled", "boolean", False, 383, "resume a bounded job after a driver loss")
+    "execution.batch.job-recovery.enabled", "boolean", False, 383, "whether a bounded job resumes after the loss of its driver")
 JOB_EVENT_WRITE_BUFFER = Option(
-    "job-event.store.write-buffer.size", "size", 1024**2, 383, "job events held before they are written", shown="1 MB")
+    "job-event.store.write-buffer.size", "size", 1024**2, 383, shown="1 MB",
+    doc="the size of the buffer for job events; a full buffer is written")
 JOB_EVENT_FLUSH_INTERVAL = Option(
     "job-event.store.write-buffer.flush-interval", "duration", timedelta(seconds=1), 383, shown="1 s",
-    doc="job events are written after this time at the latest")
+    doc="the longest time before job events are written")
 SNAPSHOT_MIN_PAUSE = Option(
     "execution.batch.job-recovery.snapshot.min-pause", "duration", timedelta(minutes=3), 383, shown="3 min",
-    doc="pause between coordinator snapshots", aliases=("operator-coordinator-snapshot.min-pause",
-        "execution.batch.job-recovery.operator-coordinator-snapshot.min-pause"))  # the one in FLIP-383's text
+    doc="the shortest pause between coordinator snapshots", aliases=("operator-coordinator-snapshot.min-pause",
+        "execution.batch.job-recovery.operator-coordinator-snapshot.min-pause"))  # the key in FLIP-383's text
 PREVIOUS_WORKER_TIMEOUT = Option(
     "execution.batch.job-recovery.previous-worker.recovery.timeout", "duration", timedelta(seconds=30), 383,
-    shown="30 s", doc="how long a resuming driver waits for the previous one's lease")
+    shown="30 s", doc="how long a resuming driver waits for the previous driver's lease to expire")
 JOB_RETENTION = Option(
     "execution.batch.job-recovery.retention", "duration", timedelta(0), 383, shown="0 s",
     doc="how long the events and intermediate tables of a finished job are kept")
 SCHEMA_EVOLUTION = Option(
     "schema-evolution", "choice", "none", None, choices=("none", "add columns"),
-    doc="what a flow that appends `SELECT *` does with a column that its source has got: it fails and says so, or its table "
-    "gets the column too")
+    doc="what a flow that appends `SELECT *` does when its source gains a column: it fails with a message, or adds the column "
+    "to its table")
 # fmt: on
 
 OPTIONS: Mapping[str, Option[Any]] = {each.key: each for each in list(vars().values()) if isinstance(each, Option)}
@@ -131,7 +133,7 @@ _NAMESPACES = ("execution.", "state.backend.", "backlog.", "job-event.", "operat
 
 @dataclass(frozen=True)
 class HintSpec:
-    """A hint that sets an option for the whole flow, or for the source that its first argument names."""
+    """A hint that sets an option for the whole flow or, if `per_source`, for the source that its first argument names."""
 
     name: str
     option: Option[Any]
@@ -142,12 +144,12 @@ FLUSH_INTERVAL = HintSpec("FLUSH_INTERVAL", FLUSH_MAX_INTERVAL, per_source=False
 BACKLOG_INTERVAL = HintSpec("BACKLOG_INTERVAL", CHECKPOINT_INTERVAL_DURING_BACKLOG, per_source=True)
 BACKLOG_THRESHOLD = HintSpec("BACKLOG_THRESHOLD", BACKLOG_LAG_THRESHOLD, per_source=True)
 PER_SOURCE = frozenset((CHECKPOINT_INTERVAL_DURING_BACKLOG.key, BACKLOG_LAG_THRESHOLD.key))
-"""Options that a WITH clause or a hint gives to one stream, and not to the whole flow."""
+"""The keys of the options that a WITH clause or a hint sets for one stream, not for the whole flow."""
 HINTS: Mapping[str, HintSpec] = {each.name: each for each in (FLUSH_INTERVAL, BACKLOG_INTERVAL, BACKLOG_THRESHOLD)}
 
 
 class Level(Enum):
-    """Where a value was given, highest precedence first; `level.value` is the word for people."""
+    """The places where a value can be given, highest precedence first; `level.value` is the word for messages."""
 
     HINT = "hint"
     WITH = "WITH clause"
@@ -159,7 +161,7 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class ValueText:
-    """The text of a value, and its place when it stands in SQL."""
+    """The text of a value; `position` is its place in SQL, None when it was not given in SQL."""
 
     value: str
     position: Position | None = None
@@ -170,7 +172,7 @@ LevelTexts = dict[Level, Mapping[str, ValueText]]
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that somebody gave; `name` is what messages call it, for example "`FLUSH_INTERVAL` (hint)"."""
+    """A value that was given at some level; `name` is its name in messages, for example "`FLUSH_INTERVAL` (hint)"."""
 
     value: Any
     given: ValueText
@@ -180,12 +182,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Options:
-    """All options, resolved: `options[FLUSH_MAX_INTERVAL]` is the value in force. `settings` is all that was given."""
+    """All options, resolved: `options[FLUSH_MAX_INTERVAL]` is the value in force.
+
+    Attributes:
+        settings: all values given, by level and key.
+    """
 
     settings: Mapping[Level, Mapping[str, Setting]]
 
     def __post_init__(self) -> None:
-        """FLIP-309: the interval during backlog is 0 (no checkpoint), or not shorter than the base interval."""
+        """Check that the interval during backlog is 0 (no checkpoint) or not shorter than the base interval (FLIP-309)."""
         base, backlog = self.setting(CHECKPOINT_INTERVAL), self.setting(CHECKPOINT_INTERVAL_DURING_BACKLOG)
         if base and backlog and base.value and backlog.value and backlog.value < base.value:
             least, place, base_place = base.given.value, backlog.given.position, base.given.position
@@ -198,29 +204,29 @@ class Options:
         return cast(T, won.value) if (won := self.setting(option)) else option.default
 
     def setting(self, option: Option[Any]) -> Setting | None:
-        """The setting that decides the value, or None when the default does."""
+        """Return the setting that decides the value, or None when the default does."""
         found = (self.settings.get(level, {}).get(option.key) for level in Level)
         return next((setting for setting in found if setting), None)
 
     def level(self, option: Option[Any]) -> Level:
-        """The level that decides the value."""
+        """Return the level that decides the value."""
         return won.level if (won := self.setting(option)) else Level.DEFAULT
 
     def raw(self, option: Option[Any]) -> str | None:
-        """The deciding text as the user wrote it, or None when the default decides."""
+        """Return the deciding text as the user wrote it, or None when the default decides."""
         return won.given.value if (won := self.setting(option)) else None
 
     def given_at(self, level: Level) -> Mapping[str, ValueText]:
-        """What one level gives, by key (aliases resolved), also where a higher level overrides it."""
+        """Return the values given at one level, by key (aliases resolved), including those that a higher level overrides."""
         return {key: setting.given for key, setting in self.settings.get(level, {}).items()}
 
     def as_rows(self) -> list[tuple[str, str, str]]:
-        """(key, value as written, level) of every option that somebody gave, in the order of `OPTIONS`."""
+        """Return (key, value as written, level) of every option that was given, in the order of `OPTIONS`."""
         won = ((key, self.setting(each)) for key, each in OPTIONS.items())
         return [(key, setting.given.value, setting.level.value) for key, setting in won if setting]
 
     def warnings(self) -> tuple[str, ...]:
-        """Settings that are valid but without effect, or with one that nobody wants, a message each."""
+        """Return a message for each setting that is valid but has no effect, or an effect that nobody wants."""
         found: list[str] = []
         memory_only, threshold = self.setting(FLUSH_MEMORY_BUFFER_ONLY), self.setting(BACKLOG_LAG_THRESHOLD)
         if memory_only and memory_only.value and not self[FLUSH_MAX_INTERVAL]:
@@ -240,12 +246,16 @@ class Options:
 
 
 def is_option_key(key: str) -> bool:
-    """Whether the key lies in a namespace of ours, where an unknown key is an error."""
+    """Return whether a key is in one of our namespaces, where an unknown key is an error."""
     return key.lower().startswith(_NAMESPACES)
 
 
 def option(key: str, position: Position | None = None) -> Option[Any]:
-    """The option of that key or alias, whatever its case; OptionError, with the nearest key, when there is none."""
+    """Return the option of a key or alias, in any case.
+
+    Raises:
+        OptionError: there is none; the message names the nearest key.
+    """
     if found := _BY_NAME.get(key.lower()):
         return found
     advice = did_you_mean(key, _BY_NAME) or f" Use one of {', '.join(OPTIONS)}."
@@ -253,7 +263,14 @@ def option(key: str, position: Position | None = None) -> Option[Any]:
 
 
 def parse(option: Option[T], given: ValueText, parse_duration: DurationParser, name: str | None = None) -> T:
-    """The value of a text; OptionError when it is of another kind or out of range. Messages say `name`, or the key."""
+    """Return the value that a text gives.
+
+    Args:
+        name: the option's name in messages; None: its key.
+
+    Raises:
+        OptionError: the text is of another type, or the value is out of range.
+    """
     text = given.value.strip()
     if option.default is None and text.lower() in ("", "null"):
         return option.default
@@ -266,27 +283,30 @@ def parse(option: Option[T], given: ValueText, parse_duration: DurationParser, n
 
 
 def resolve(given: Mapping[Level, Mapping[str, ValueText]], parse_duration: DurationParser) -> Options:
-    """Reads and checks what every level gives, by key; `Level.CONF` keys come without `spark.sqlext.`.
+    """Read and check the values of all levels.
+
+    Args:
+        given: the values by level and key; the keys of `Level.CONF` lack the prefix `spark.sqlext.`.
 
     Raises:
-        OptionError: a key is unknown, a value is bad, or two values contradict each other.
+        OptionError: a key is unknown, a value is not valid, or two values contradict each other.
     """
-    assert Level.DEFAULT not in given, "defaults stand in OPTIONS"
+    assert Level.DEFAULT not in given, "defaults are in OPTIONS"
     return Options({level: _read_level(level, texts, parse_duration) for level, texts in given.items()})
 
 
 def with_own(given: Mapping[Level, Mapping[str, ValueText]], own: Mapping[Level, Mapping[str, ValueText]]) -> LevelTexts:
-    """What is given to a flow, with what one of its streams has of its own: that wins at its level."""
+    """Return a flow's options with those of one of its streams; at the same level, the stream's own win."""
     return {**given, **{level: {**given.get(level, {}), **texts} for level, texts in own.items()}}
 
 
 def texts_by_level(given: Mapping[Level, Mapping[str, ValueText]]) -> dict[str, dict[str, str]]:
-    """What every level gives, as texts, to be recorded; levels that give nothing are left out."""
+    """Return the values of all levels as texts, for a record; empty levels are left out."""
     return {level.name: {key: each.value for key, each in values.items()} for level, values in given.items() if values}
 
 
 def reference() -> str:
-    """All options as a Markdown table, for the documentation."""
+    """Return all options as a Markdown table, for the documentation."""
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for key, each in OPTIONS.items():
         kind = each.allowed if each.kind == "choice" else each.kind
@@ -298,11 +318,15 @@ def reference() -> str:
 
 
 def _read(option: Option[Any], text: str, parse_duration: DurationParser) -> Any:
-    """The value in its Python type. Raises ValueError, with a message only when `parse_duration` gave a reason."""
+    """Return the value in its Python type.
+
+    Raises:
+        ValueError: the text is not a valid value; has a message only when `parse_duration` gave a reason.
+    """
     value: Any = None
     match option.kind:
         case "duration":
-            value = timedelta(0) if text == "0" else parse_duration(text)  # Spark's own parser wants a unit
+            value = timedelta(0) if text == "0" else parse_duration(text)  # Spark's own parser requires a unit
         case "boolean":
             value = {"true": True, "false": False}.get(text.lower())
         case "integer":
@@ -320,7 +344,7 @@ def _read(option: Option[Any], text: str, parse_duration: DurationParser) -> Any
 
 
 def _read_level(level: Level, texts: Mapping[str, ValueText], parse_duration: DurationParser) -> Mapping[str, Setting]:
-    """What one level gives, by key; two keys of one option may stand there when they agree."""
+    """Return the settings of one level, by key; an option may be given under two keys if the values agree."""
     hints = {hint.option.key: hint.name for hint in HINTS.values()} if level is Level.HINT else {}
     prefix = CONF_PREFIX if level is Level.CONF else ""
     settings: dict[str, Setting] = {}

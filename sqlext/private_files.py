@@ -1,4 +1,4 @@
-"""Folders and files on this machine that only their owner reads: what flows and jobs are made of may hold secrets."""
+"""Folders and files on this machine that only their owner can read: the records of flows and jobs may hold secrets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FILE_MODE = 0o600
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder for its owner alone, those above it as usual; one that is there becomes so.
+    """Create a folder that only its owner can read, or make an existing one so; parent folders get the usual permissions.
 
-    A folder that everybody uses, such as /tmp, stays as it is, and so does one of somebody else.
+    A shared folder, such as /tmp, keeps its permissions, and so does a folder of another user.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the folder cannot be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -28,16 +28,16 @@ def make_private_folder(folder: Path) -> None:
     if mode & 0o077 == 0:
         return
     if mode & stat.S_ISVTX or found.st_uid != os.geteuid():
-        logger.warning("others may look into %s, which is not this process's own: give it a folder of its own", folder)
+        logger.warning("%s is shared or belongs to another user, so others may read it: give sqlext a folder of its own", folder)
         return
     folder.chmod(FOLDER_MODE)
 
 
 def make_private_file(file: Path) -> None:
-    """Create a file for its owner alone; one that is there becomes so.
+    """Create a file that only its owner can read, or make an existing one so.
 
     Raises:
-        OSError: it cannot be created, or is not its user's own.
+        OSError: the file cannot be created, or belongs to another user.
     """
     number = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, FILE_MODE)
     try:

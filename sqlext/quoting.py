@@ -1,4 +1,4 @@
-"""Identifiers, string literals and names, quoted for Spark SQL. Nothing is ever pasted into SQL unquoted."""
+"""Quoting of identifiers, string literals and names for Spark SQL. Nothing is ever pasted into SQL unquoted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _are_case_sensitive = ContextVar("_are_case_sensitive", default=False)
 _PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 STREAMED = "__sqlext_stream_"
-"""What the twin of a table function that gives a stream is called, before the function's name."""
+"""The prefix of a table function's streaming twin: the function of the same name that returns a stream."""
 
 
 def quote(identifier: str) -> str:
-    """One identifier in backticks.
+    """Return an identifier in backticks.
 
     >>> quote("a`b")
     '`a``b`'
@@ -25,7 +25,7 @@ def quote(identifier: str) -> str:
 
 
 def quote_parts(parts: Iterable[str]) -> str:
-    """A dotted name, each part in backticks.
+    """Return a dotted name with each part in backticks.
 
     >>> quote_parts(("db", "t"))
     '`db`.`t`'
@@ -34,7 +34,7 @@ def quote_parts(parts: Iterable[str]) -> str:
 
 
 def sql_name(parts: Iterable[str]) -> str:
-    """A dotted name as a person writes it: in backticks only what needs them.
+    """Return a dotted name as a person writes it: backticks only around parts that need them.
 
     >>> sql_name(("db", "a table"))
     'db.`a table`'
@@ -43,7 +43,7 @@ def sql_name(parts: Iterable[str]) -> str:
 
 
 def quote_string(value: str) -> str:
-    r"""A string literal.
+    r"""Return a text as a string literal.
 
     >>> quote_string("it's")
     "'it\\'s'"
@@ -52,10 +52,10 @@ def quote_string(value: str) -> str:
 
 
 def fold(name: str) -> str:
-    """Give the form of an identifier in which two spellings of one name are equal.
+    """Return the form of an identifier in which two spellings of one name are equal.
 
-    Case makes a difference within `case_sensitive_names(True)` only, as with `spark.sql.caseSensitive`. Keywords, functions and
-    option keys are no identifiers: their case never makes one.
+    Case matters only within `case_sensitive_names(True)`, as with `spark.sql.caseSensitive`. Keywords, functions and option keys
+    are not identifiers: their case never matters.
     """
     return name if _are_case_sensitive.get() else name.lower()
 

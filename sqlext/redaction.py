@@ -1,7 +1,8 @@
-r"""Secrets in what is shown: statements, settings, options and messages, with each secret's place taken by `REDACTED`.
+r"""Redaction of secrets in statements, settings, options and messages: `REDACTED` replaces each secret.
 
-A secret is known by the name in front of it, by the patterns of Spark's own redaction, or by its form: the password in a URL, or
-`password=..` inside an option's value. Text is looked at, not meaning, so what is no secret may be hidden now and then.
+A secret is recognized by the name in front of it, by the patterns of Spark's own redaction, or by its form: the password in a
+URL, or `password=..` inside an option's value. Only the text is examined, not its meaning, so a value that is not secret may
+occasionally be hidden.
 
 >>> show = Redaction()
 >>> show.sql("SELECT * FROM STREAM read_kafka(subscribe => 't', `kafka.ssl.key.password` => 'p4ss')")
@@ -17,25 +18,25 @@ import re
 from dataclasses import dataclass
 
 REDACTED = "*********(redacted)"
-"""What stands in a secret's place, as in Spark's own output."""
+"""The replacement for a secret, as in Spark's own output."""
 SECRET_NAMES = "(?i)secret|password|token|access[.]?key"  # noqa: S105  # a pattern
 """The default of spark.redaction.regex."""
 ADDRESS_NAMES = "(?i)url"
 """The default of spark.sql.redaction.options.regex."""
 
-_MORE_NAMES = re.compile(  # what those patterns miss, of Hadoop's file systems, Kafka, Elasticsearch, HTTP and JDBC
+_MORE_NAMES = re.compile(  # names that those patterns miss: of Hadoop's file systems, Kafka, Elasticsearch, HTTP and JDBC
     r"(?i)passw|passphrase|passcode|credential|jaas|authorization|signature|access[-_.]?key"
     r"|(account|api|private|shared|storage|sas|signing|encryption|keystore|master)[-_.]?key(?![a-z])"
     r"|(?<![a-z])(pass|pwd|sas|sig)(?![a-z])|(?-i:[a-z]Pass(?![a-z]))"
 )
-_TOKEN = re.compile(  # each takes what it can get, so that no text is looked at twice
+_TOKEN = re.compile(  # possessive quantifiers, so that no text is scanned twice
     r"""(?P<literal>[rR](?:'[^']*+(?:'|\Z)|"[^"]*+(?:"|\Z))|(?:[bBeEnNxX]|[uU]&)?(?:'(?:[^'\\]|\\.|'')*+(?:'|\Z)|"(?:[^"\\]|\\.|"")*+(?:"|\Z)))"""
     r"""|(?P<dollars>\$(?P<tag>\w*+)\$.*?(?:\$(?P=tag)\$|\Z))|(?P<name>`(?:[^`]|``)*+(?:`|\Z)|[\w.]++(?:-[\w.]++)*+)"""
     r"|(?P<comment>--[^\n]*+|/\*.*?(?:\*/|\Z))|(?P<space>\s++)|(?P<sign>=>|==?|,|:|\|\|)|(?P<other>.)",
     re.DOTALL,
 )
 _SET = re.compile(r"(?is)(?:\s|--[^\n]*+\n|/\*.*?\*/)*+set\s+([^=;]++)=\s*")
-"""SET key = value, whose value Spark takes as it stands, without quotes."""
+"""SET key = value: Spark takes the value literally, without quotes."""
 _EDGES = re.compile(r"""(?:[rRbBeEnNxX]|[uU]&)?["']|\$\w*\$""")
 _ENDS = frozenset("and or then else end when from where group order having limit union select on join as".split())
 """Words that end an expression, and so the value of an option."""
@@ -44,24 +45,24 @@ _USER = re.compile(  # //token@host; Azure's storages have a container there
     r"""(?i)((?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://)[^\s/?#@:'"]{1,1024}(:?@)"""
 )
 _ORACLE = re.compile(r"""(?i)(jdbc:oracle:\w+:[^\s/@'"]{0,999}/)[^\s@'"]{1,999}(@)""")  # user/password@host
-_HEADER = re.compile(  # of HTTP
+_HEADER = re.compile(  # an HTTP header
     r"""(?i)\b(authorization\\*["']?\s{0,9}[:=]\s{0,9}\\*["']?)[^"'\\\r\n]++|\b(bearer\s{1,9})(?!\*\*)[^\s"',;)\\]++"""
     r"""|\b(basic\s{1,9})(?=[\w+/-]{0,99}?[0-9A-Z=])[\w+/-]{6,}+={0,2}"""
 )
-_BEFORE = re.compile(  # a name inside a value, up to what it has
+_BEFORE = re.compile(  # a name inside a value, up to the name's own value
     r"""(?<![\w.-])([\w.-]++)(?:(?:\\*["']){0,4}\s*(?:=[=>]?\s*|:\s*(?=\\*["'])|:(?=[^\s:/=]))"""
     r"""|(?:\\*["']){1,4}\s*,\s*(?=\\*["']))"""
 )
-_VALUE = re.compile(  # between quotes that are escaped or doubled themselves, between quotes, or without
+_VALUE = re.compile(  # in quotes that are themselves escaped or doubled, in plain quotes, or without quotes
     r"""(?P<edge>\\+["']|'{2,}|"{2,})(?:(?!(?P=edge)).)*|(?P<quote>["'])(?:\\.|(?P=quote){2}|(?!(?P=quote)).)*|[^\s;&,'"\\]+""",
     re.DOTALL,
 )
 _AFTER_NOTHING = re.compile(r"[\s,;:)}\]&]")
-"""What may follow two quotes that have nothing between them."""
+"""A character that may follow an empty pair of quotes."""
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """A pattern of Java's; one that Python cannot read finds a secret everywhere."""
+    """Compile a Java pattern; one that Python cannot read becomes a pattern that matches everywhere."""
     try:
         return re.compile(text)
     except re.error:
@@ -76,38 +77,38 @@ class SqlText(str):
 
 @dataclass(frozen=True)
 class Redaction:
-    """What is taken for a secret.
+    """The patterns by which secrets are recognized.
 
     Attributes:
         names: spark.redaction.regex.
-        addresses: spark.sql.redaction.options.regex, of options of sources and tables only.
+        addresses: spark.sql.redaction.options.regex; it applies only to options of sources and tables.
     """
 
     names: str = SECRET_NAMES
     addresses: str = ADDRESS_NAMES
 
     def is_secret(self, key: str, value: str) -> bool:
-        """Whether a setting's value must not be written down."""
+        """Return whether a setting's value must not be written down."""
         return self.names_secret(key) or self.message(value) != value
 
     def setting(self, key: str, value: str) -> str:
-        """A setting's or an option's value, as it is shown."""
+        """Return the value of a setting or option as it may be shown."""
         return REDACTED if self.names_secret(key) else self.message(value)
 
     def text(self, text: str) -> str:
-        """A text as what it is."""
+        """Redact a text: as SQL if it is a `SqlText`, else as a message."""
         return self.sql(text) if isinstance(text, SqlText) else self.message(text)
 
     def message(self, text: str) -> str:
-        """A text that is no SQL, such as an error's message."""
+        """Redact a text that is not SQL, such as an error message."""
         shown = _HEADER.sub(lambda found: f"{found[1] or found[2] or found[3]}{REDACTED}", self._addresses(text))
         return self._pairs(shown, is_code=False)
 
     def sql(self, text: str) -> str:
-        """A statement or query. It still can be parsed: only what stands in literals and comments is replaced.
+        """Redact a statement or query. It can still be parsed: only the content of literals and comments is replaced.
 
-        Literals are told from what is between them as Spark's lexer does. Where settings of Spark's make it see others, secrets
-        that are known by their form are found all the same, since the text as a whole is looked at in the end.
+        Literals are recognized as Spark's lexer does. Some settings of Spark change what it takes for a literal; secrets with a
+        recognizable form are found even then, since the whole text is searched at the end.
         """
         if (found := _SET.match(text)) is not None and self.names_secret(found[1]):
             return f"{found[0]}'{REDACTED}'"
@@ -117,10 +118,10 @@ class Redaction:
         return self._pairs(self._addresses(statement.end()), is_code=True)
 
     def names_secret(self, name: str, is_option: bool = False) -> bool:
-        """Whether what has this name is a secret.
+        """Return whether the value of a name is a secret.
 
         Args:
-            is_option: of a source or table.
+            is_option: whether the name is an option of a source or table.
         """
         is_secret = _pattern(self.names).search(name) or _MORE_NAMES.search(name)
         return bool(is_secret or (is_option and _pattern(self.addresses).search(name)))
@@ -131,10 +132,10 @@ class Redaction:
         return text
 
     def _pairs(self, text: str, is_code: bool) -> str:
-        """Replace what secrets' names have, as in `user="ann" password="p4ss"`, `?user=ann&password=p4ss`.
+        """Replace the values of secret names, as in `user="ann" password="p4ss"`, `?user=ann&password=p4ss`.
 
         Args:
-            is_code: only what is in quotes; `a.password = b.hash` compares columns.
+            is_code: replace only values in quotes; `a.password = b.hash` compares columns.
         """
         shown, at = list[str](), 0
         while (found := _BEFORE.search(text, at)) is not None:
@@ -147,7 +148,7 @@ class Redaction:
             edge = value["edge"] or value["quote"] or ""
             begin, end = at + len(edge), value.end()
             if value["edge"] and edge[0] != "\\" and (begin == len(text) or _AFTER_NOTHING.match(text, begin)):
-                end = len(text)  # nothing between two quotes, or something between doubled ones: who knows where it ends
+                end = len(text)  # an empty pair of quotes, or doubled quotes around a value: the end is ambiguous
             if begin < len(text) and not text.startswith(REDACTED, begin):
                 shown += [edge, REDACTED]
                 at = end
@@ -155,9 +156,9 @@ class Redaction:
 
 
 class _Statement:
-    """A statement on its way to being shown, token by token.
+    """A statement that is redacted token by token.
 
-    What follows the name of a secret is hidden up to the end of that expression: the next comma, bracket or word such as AND.
+    The text behind the name of a secret is hidden up to the end of its expression: the next comma, bracket or word such as AND.
     """
 
     def __init__(self, show: Redaction) -> None:
@@ -165,12 +166,12 @@ class _Statement:
         self._shown: list[str] = []
         self._name = ""  # the last word, or the value of the last literal
         self._between = ""  # the signs and spaces after it
-        self._run: list[tuple[int, str, str, str]] = []  # literals that are one string: where shown, edge, value, edge
+        self._run: list[tuple[int, str, str, str]] = []  # literals that form one string: index in _shown, edge, value, edge
         self._hides = False
-        self._depth = 0  # of brackets, since it hides
+        self._depth = 0  # of brackets, since hiding began
 
     def take(self, token: re.Match[str]) -> None:
-        """Take the next token."""
+        """Read the next token."""
         kind, piece = token.lastgroup, token[0]
         if kind in ("literal", "dollars"):
             self._literal(piece)
@@ -185,7 +186,7 @@ class _Statement:
             self._word(piece, is_name=kind == "name")
 
     def end(self) -> str:
-        """The statement as it is shown."""
+        """Return the redacted statement."""
         self._end_run()
         return "".join(self._shown)
 
@@ -235,7 +236,7 @@ class _Statement:
             self._hides, self._depth = True, 0
 
     def _end_run(self) -> None:
-        """Look at literals that Spark joins as the one string that they are."""
+        """Redact adjacent literals, which Spark joins, as the one string that they form."""
         run, self._run = self._run, []
         if len(run) < 2:
             return
@@ -254,18 +255,19 @@ _of_application = Redaction()  # a process has one application
 
 
 def use_patterns(names: str) -> None:
-    """Redact errors and logs of this process by its application's own pattern, from now on."""
+    """Set the application's own pattern for the errors and logs of this process."""
     global _of_application  # loggers and errors know no session
     _of_application = Redaction(names)
 
 
 def of_application() -> Redaction:
-    """What this process's application takes for a secret; for errors and logs, which come from any of its sessions."""
+    """Return the redaction of this process's application, for errors and logs, which may come from any session."""
     return _of_application
 
 
 class RedactedFormatter(logging.Formatter):
-    """Formats what is logged, tracebacks too, without secrets."""
+    """A formatter that redacts secrets in log records, including tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return a record's text, redacted."""
         return of_application().message(super().format(record))

@@ -1,4 +1,4 @@
-"""SQL functions written in Python, one family a file; `ALL` is what every session has."""
+"""SQL functions written in Python, one file per family; `ALL` are the functions that every session has."""
 
 if __name__ != "sqlext.udfs":  # a second import under another name would register every function twice
     raise ImportError(f"import sqlext.udfs, not {__name__}")
@@ -9,5 +9,5 @@ from sqlext.udfs import means, partitions
 
 ALL: tuple[PythonFunction, ...] = (*means.FUNCTIONS,)
 
-for _function in partitions.FUNCTIONS:  # these need no session: SQL looks them up when it calls one
+for _function in partitions.FUNCTIONS:  # these need no session: SQL looks them up at each call
     PARTITION_FUNCTIONS.add(_function)

@@ -1,4 +1,4 @@
-"""Means that Spark lacks, as aggregates: over batch queries and over streams."""
+"""Means that Spark lacks, as aggregates for batch queries and streams."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlext.functions.scalar import PythonFunction
 
 
 def geometric_mean(values: list[float]) -> float | None:
-    """The n-th root of the product of n values; null of nothing, or when a value is not above 0.
+    """Return the n-th root of the product of n values; None for no values, or when a value is not above 0.
 
     >>> geometric_mean([2.0, 8.0])
     4.0
@@ -19,7 +19,7 @@ def geometric_mean(values: list[float]) -> float | None:
 
 
 def harmonic_mean(values: list[float]) -> float | None:
-    """The reciprocal of the mean of the reciprocals; null of nothing, or when a value is below 0.
+    """Return the reciprocal of the mean of the reciprocals; None for no values, or when a value is below 0.
 
     >>> harmonic_mean([40.0, 60.0])
     48.0

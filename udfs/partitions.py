@@ -1,4 +1,4 @@
-"""Functions over whole partitions that fit any table."""
+"""Functions over whole partitions that work with any table."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from sqlext.functions.partition import AggregateFunction, PartitionFunction
 
 
 class PartitionProfile(AggregateFunction):
-    """How many rows, nulls and bytes (in Arrow's form) a partition or key has: where is the skew?"""
+    """The number of rows, nulls and bytes (in Arrow's format) of a partition or key, to find skew."""
 
     def create_accumulator(self) -> tuple[int, int, int]:
+        """Return zero rows, nulls and bytes."""
         return 0, 0, 0
 
     def add(self, accumulator: tuple[int, int, int], value: pa.RecordBatch) -> tuple[int, int, int]:
+        """Add the counts of a batch."""
         rows, nulls, size = accumulator
         return rows + value.num_rows, nulls + sum(column.null_count for column in value.columns), size + value.nbytes
 
     def get_result(self, accumulator: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return the counts."""
         return accumulator
 
 
 def json_lines(records: Iterator[Any]) -> Iterator[str]:
-    """Each row as a line of JSON; what JSON does not have, such as dates, is written as text."""
+    """Yield each row as a line of JSON; values of types that JSON lacks, such as dates, are written as text."""
     for row in records:
         yield json.dumps(row.asDict(recursive=True), default=str)
 
 
 def last_row(one: Any, other: Any) -> Any:
-    """The last row of a window: with PARTITION BY and ORDER BY, the newest of each key.
+    """Return the last row of a window: with PARTITION BY and ORDER BY, the newest row of each key.
 
     >>> last_row(1, 2)
     2

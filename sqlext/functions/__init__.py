@@ -1,1 +1,1 @@
-"""What users register from Python: scalar and aggregate functions, functions over partitions and keys, backlog reports."""
+"""Functions that users register from Python: scalar, aggregate, partition and keyed functions, and backlog reports."""

@@ -1,4 +1,4 @@
-"""Functions of the user's that say whether a stream is working off a backlog (FLIP-309's setIsProcessingBacklog)."""
+"""User functions that report whether a stream is processing a backlog (FLIP-309's setIsProcessingBacklog)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _reports: dict[str, BacklogReport] = {}
 
 
 def register_backlog_report(stream: str, function: BacklogReport | None) -> None:
-    """Say by a function whether a stream is working off a backlog; what it says last counts, and nothing else does.
+    """Register a function that reports whether a stream is processing a backlog; its latest result alone decides.
 
-    It is asked about once a second and at the end of each micro-batch, in the process that runs the flow, and must be quick. It
-    counts for flows whose `execution.checkpointing.interval-during-backlog` is set.
+    The function is called about once a second and at the end of each micro-batch, in the process that runs the flow, and must be
+    quick. It affects flows whose `execution.checkpointing.interval-during-backlog` is set.
 
     Args:
-        stream: the table or view, as the queries that stream it call it.
-        function: takes nothing, returns isProcessingBacklog; None: the function registered before no longer counts.
+        stream: the table or view, by its name in the queries that stream it.
+        function: a function without arguments that returns isProcessingBacklog; None removes the one registered before.
 
     Raises:
-        SchemaError: it cannot be called.
+        SchemaError: the function cannot be called.
     """
     global _reports
     if function is not None and not callable(function):
-        raise SchemaError(f"{function!r} is no function. A backlog report takes nothing and returns True or False.")
+        raise SchemaError(f"{function!r} is not a function. A backlog report takes no arguments and returns True or False.")
     with _lock:
         others = {name: each for name, each in _reports.items() if name != stream.lower()}
         _reports = others if function is None else {**others, stream.lower(): function}
 
 
 def backlog_report(name: Sequence[str]) -> BacklogReport | None:
-    """The function for a relation, by its name as written, or by the last part of it."""
+    """Return the function registered for a relation, under its name as written or the last part of it."""
     full = ".".join(name).lower()
     return _reports.get(full) or _reports.get(full.rpartition(".")[2])

@@ -1,7 +1,7 @@
-"""Python functions over the rows of a key, with state and timers: what they look like, and which are registered for SQL.
+"""Python functions over the rows of a key, with state and timers: their interfaces, and those registered for SQL.
 
-One function runs in a bounded stage, over input sorted by key (FLIP-140), and in a flow, on Spark's transformWithState. Names
-are Flink's (`KeyedProcessFunction`) and those of `pyspark.sql.streaming.stateful_processor`, in Python's spelling.
+The same function runs in a bounded stage, over input sorted by key (FLIP-140), and in a flow, on Spark's transformWithState. The
+names are those of Flink (`KeyedProcessFunction`) and `pyspark.sql.streaming.stateful_processor`, in Python's spelling.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlext.functions.partition import check_arity
 from sqlext.functions.registry import OperatorFunctions
 
 OPERATOR = "process_keyed"
-"""SQL's name of it."""
+"""The operator's name in SQL."""
 
 MIN_WATERMARK = -(2**63)
 """The watermark, in milliseconds, while the rows of a key are read in a bounded stage (Flink's `Watermark.MIN_VALUE`)."""
@@ -28,14 +28,14 @@ MAX_WATERMARK = 2**63 - 1
 
 
 class ValueState(ABC):
-    """One value of the current key (Flink's and Spark's `ValueState`).
+    """A value of the current key (Flink's and Spark's `ValueState`).
 
-    A value is the plain Python value where the state's type has one column, and a tuple in the columns' order where it has
-    more. A mutable value that is changed in place is to be handed to `update` again: not every backend keeps the object.
+    If the state's type has one column, a value is the plain Python value; otherwise it is a tuple in the columns' order. A
+    mutable value that was changed in place must be passed to `update` again: not every backend keeps the object.
 
     Raises:
-        SchemaError: from what writes, in each kind of state: a value is not of the declared type. Looked at is the class of
-            each column's value, not what is nested in it, and no range. Integers count as DOUBLE, numpy's scalars as Python's.
+        SchemaError: from methods that write, in each kind of state: a value is not of the declared type. Only the class of each
+            column's value is checked, not nested values or ranges. Integers count as DOUBLE, numpy's scalars as Python's.
         KeyedFunctionError: from every method, in each kind of state: there is no current key, as in `open` and `close`.
     """
 
@@ -43,11 +43,11 @@ class ValueState(ABC):
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether the key has a value."""
+        """Return whether the key has a value."""
 
     @abstractmethod
     def value(self) -> Any:
-        """The value, or None."""
+        """Return the value, or None."""
 
     @abstractmethod
     def update(self, value: Any) -> None:
@@ -65,11 +65,11 @@ class ListState(ABC):
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether the list has values."""
+        """Return whether the list has values."""
 
     @abstractmethod
     def get(self) -> Iterator[Any]:
-        """The values as they are now, in the order in which they came; what is appended while they are read is not among them."""
+        """Return the current values in the order in which they were added, without any that are appended during the iteration."""
 
     @abstractmethod
     def append(self, value: Any) -> None:
@@ -77,7 +77,7 @@ class ListState(ABC):
 
     @abstractmethod
     def append_list(self, values: Iterable[Any]) -> None:
-        """Add values at the end; all or, where one is not of the declared type, none."""
+        """Add values at the end; none of them if one is not of the declared type."""
 
     @abstractmethod
     def put(self, values: Iterable[Any]) -> None:
@@ -98,15 +98,15 @@ class MapState(ABC):
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether the map has entries."""
+        """Return whether the map has entries."""
 
     @abstractmethod
     def get_value(self, key: Any) -> Any:
-        """The value of a key of the map, or None."""
+        """Return the value of a key of the map, or None."""
 
     @abstractmethod
     def contains(self, key: Any) -> bool:
-        """Whether the map has a key; its value may be None."""
+        """Return whether the map has a key; the key's value may be None."""
 
     @abstractmethod
     def put(self, key: Any, value: Any) -> None:
@@ -118,19 +118,19 @@ class MapState(ABC):
 
     @abstractmethod
     def iterator(self) -> Iterator[tuple[Any, Any]]:
-        """Keys and values as they are now; the map may be changed while they are read."""
+        """Return the current keys and values; the map may be changed during the iteration."""
 
     @abstractmethod
     def keys(self) -> Iterator[Any]:
-        """The keys of the map, as of `iterator`."""
+        """Return the keys of the map, as `iterator` does."""
 
     @abstractmethod
     def values(self) -> Iterator[Any]:
-        """The values of the map, as of `iterator`."""
+        """Return the values of the map, as `iterator` does."""
 
     @abstractmethod
     def remove(self, key: Any) -> None:
-        """Remove a key of the map, if it is there."""
+        """Remove a key of the map, if present."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -138,33 +138,33 @@ class MapState(ABC):
 
 
 class RuntimeContext(ABC):
-    """Hands out states, in `KeyedProcessFunction.open` only (Flink's `RuntimeContext`, Spark's `StatefulProcessorHandle`).
+    """The source of states, in `KeyedProcessFunction.open` only (Flink's `RuntimeContext`, Spark's `StatefulProcessorHandle`).
 
     A type is DDL with column names, such as `n BIGINT` or `n BIGINT, at TIMESTAMP`, or a `StructType`. The same name and type
-    give the same state again.
+    return the same state again.
 
     Raises:
-        SchemaError: a type cannot be read, or the name is that of another state.
-        KeyedFunctionError: `open` has returned.
+        SchemaError: a type cannot be read, or another state has the name.
+        KeyedFunctionError: `open` has already returned.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def get_value_state(self, name: str, schema: str | StructType) -> ValueState:
-        """A state of one value for each key."""
+        """Return a state of one value per key."""
 
     @abstractmethod
     def get_list_state(self, name: str, schema: str | StructType) -> ListState:
-        """A state of a list for each key."""
+        """Return a state of one list per key."""
 
     @abstractmethod
     def get_map_state(self, name: str, key_schema: str | StructType, value_schema: str | StructType) -> MapState:
-        """A state of a map for each key; the map's own keys cannot be of a type ARRAY or MAP."""
+        """Return a state of one map per key; the map's own keys cannot be of type ARRAY or MAP."""
 
 
 class KeyedContext(ABC):
-    """What a function knows of the moment, and its timers (Flink's `KeyedProcessFunction.Context` and `OnTimerContext`).
+    """The current key, times and timers of a function (Flink's `KeyedProcessFunction.Context` and `OnTimerContext`).
 
     Times are milliseconds since 1970-01-01 00:00:00 UTC.
 
@@ -181,35 +181,40 @@ class KeyedContext(ABC):
 
     @abstractmethod
     def timestamp(self) -> int | None:
-        """In `process_element` the row's event time: None where it is null or no time column is known. In `on_timer` the timer's.
+        """Return the row's event time in `process_element`, and the timer's time in `on_timer`.
+
+        The event time is None if it is null or the time column is not known.
 
         Raises:
-            SchemaError: the time column is no TIMESTAMP, TIMESTAMP_NTZ (taken as UTC), DATE or integer (milliseconds).
+            SchemaError: the time column is not a TIMESTAMP, TIMESTAMP_NTZ (read as UTC), DATE or integer (milliseconds).
         """
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """How far event time has come. In a bounded stage: `MIN_WATERMARK` while rows are read, `MAX_WATERMARK` in timers."""
+        """Return the watermark. In a bounded stage: `MIN_WATERMARK` while rows are read, `MAX_WATERMARK` in timers."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Have `on_timer` called for the current key once the watermark has reached a time; once, however often it is registered.
+        """Register a call of `on_timer` for the current key when the watermark reaches a time.
+
+        A time that is registered several times is called once.
 
         Raises:
-            SchemaError: it is no integer, or no BIGINT.
+            SchemaError: the time is not an integer, or exceeds BIGINT.
         """
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Take a timer of the current key back, if it is there."""
+        """Delete a timer of the current key, if it is registered."""
 
 
 class KeyedProcessFunction(ABC):
-    """Reads the rows of each key, one after the other, with state of that key (Flink's `KeyedProcessFunction`).
+    """A function that reads the rows of each key one by one, with state of that key (Flink's `KeyedProcessFunction`).
 
     It is pickled with cloudpickle, and one copy runs in each task. In a bounded stage (FLIP-140) each key is read to its end
-    before the next begins; then its timers fire in the order of their times, those registered meanwhile included, and its state
-    is gone. A timer that always registers another one would never end there: `current_watermark() == MAX_WATERMARK` tells.
+    before the next one begins; then its timers fire in the order of their times, including those registered meanwhile, and its
+    state is removed. A timer that always registers another one would never end there: test
+    `current_watermark() == MAX_WATERMARK`.
 
         class Visits(sqlext.KeyedProcessFunction):
             def open(self, runtime_context):
@@ -222,22 +227,22 @@ class KeyedProcessFunction(ABC):
             def on_timer(self, timestamp, context):
                 yield (*context.key, self.count.value())
 
-    Rows that come out are Row, tuple, list or dict, or the bare value of a single column.
+    An output row is a Row, tuple, list or dict, or the bare value of a single column.
     """
 
     def open(self, runtime_context: RuntimeContext) -> None:  # noqa: B027  # may be left out
-        """Called before the first row of a task, with or without rows: states are made here, and cannot be used yet."""
+        """Prepare for the rows of a task, also of one without rows; states are made here, and cannot be used yet."""
 
     @abstractmethod
     def process_element(self, row: Row, context: KeyedContext) -> Iterable[Any] | None:
-        """Called with each row; gives the rows that come out, or None."""
+        """Process a row; return the output rows, or None."""
 
     def on_timer(self, timestamp: int, context: KeyedContext) -> Iterable[Any] | None:
-        """Called when the watermark has reached a registered time, in milliseconds; gives the rows that come out, or None."""
+        """Process a timer when the watermark reaches its time, in milliseconds; return the output rows, or None."""
         return None
 
     def close(self) -> None:  # noqa: B027  # may be left out
-        """Called at the end of a task, also of one that failed; states cannot be used any more."""
+        """Release resources at the end of a task, also of one that failed; states cannot be used any more."""
 
 
 _ARGUMENTS = {
@@ -253,12 +258,12 @@ class KeyedFunction:
     """A keyed function that SQL calls by name.
 
     Attributes:
-        name: as SQL gives it, in a string; case does not matter.
-        function: of which each task gets a copy.
-        returns: the columns that come out, as DDL.
+        name: its name, which SQL gives as a string; case does not matter.
+        function: the function; each task gets a copy.
+        returns: the columns of the output rows, as DDL.
 
     Raises:
-        SchemaError: it is no `KeyedProcessFunction`, a method takes other arguments, or `returns` is empty.
+        SchemaError: `function` is not a `KeyedProcessFunction`, a method takes other arguments, or `returns` is empty.
     """
 
     name: str
@@ -272,7 +277,7 @@ class KeyedFunction:
                 if isinstance(self.function, type)
                 else " Extend sqlext.KeyedProcessFunction."
             )
-            raise SchemaError(f"The keyed function `{self.name}` is {self.function!r}, no KeyedProcessFunction.{advice}")
+            raise SchemaError(f"The keyed function `{self.name}` is {self.function!r}, not a KeyedProcessFunction.{advice}")
         for method, arguments in _ARGUMENTS.items():
             check_arity(OPERATOR, getattr(self.function, method), arguments)
         if not self.returns.strip():
@@ -288,17 +293,17 @@ KEYED_FUNCTIONS: OperatorFunctions[KeyedFunction] = OperatorFunctions("keyed fun
 
 
 def register_keyed_function(name: str, function: KeyedProcessFunction, *, returns: str) -> None:
-    """Make a keyed function known to SQL, in every session (FLIP-140's keyed operators).
+    """Register a keyed function for SQL, in every session (FLIP-140's keyed operators).
 
     sqlext.register_keyed_function("visits", Visits(), returns="user_id BIGINT, visits BIGINT")
 
     Args:
-        name: as SQL gives it, in a string.
-        function: of which each task gets a copy.
-        returns: the columns that come out, as DDL.
+        name: its name, which SQL gives as a string.
+        function: the function; each task gets a copy.
+        returns: the columns of the output rows, as DDL.
 
     Raises:
-        SchemaError: it is no `KeyedProcessFunction`, a method takes other arguments, or `returns` is empty.
+        SchemaError: `function` is not a `KeyedProcessFunction`, a method takes other arguments, or `returns` is empty.
         NameTakenError: another function is registered under this name.
     """
     KEYED_FUNCTIONS.add(KeyedFunction(name, function, returns))

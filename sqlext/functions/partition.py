@@ -1,4 +1,4 @@
-"""Python functions over whole partitions (FLIP-380): what they look like, and which are registered for SQL."""
+"""Python functions over whole partitions (FLIP-380): their interfaces, and those registered for SQL."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from sqlext.errors import SchemaError
 from sqlext.functions.registry import OperatorFunctions
 
 OPERATORS = ("map_partition", "sort_partition", "aggregate_partition", "reduce_partition", "process_keyed", "cogroup")
-"""SQL's names of them."""
+"""The operators' names in SQL."""
 
 _ARGUMENTS = {"map_partition": ("records",), "reduce_partition": ("one", "other"), "cogroup": ("first", "second")}
-"""What each calls its function with, for messages."""
+"""The arguments with which each operator calls its function, for messages."""
 
 
 class AggregateFunction(ABC):
-    """Makes one row of all rows of a partition, one after the other (FLIP-380, Flink's `AggregateFunction`).
+    """An aggregate that reads the rows of a partition one by one and returns one row (FLIP-380, Flink's `AggregateFunction`).
 
-    `add` takes rows (`pyspark.sql.Row`); where its second parameter is annotated with `pyarrow.RecordBatch`, it takes batches.
-    A partition is read by one task, so no two accumulators ever meet: Flink's `merge` may be there, and is not called.
+    `add` takes rows (`pyspark.sql.Row`); if its second parameter is annotated with `pyarrow.RecordBatch`, it takes batches.
+    One task reads a partition, so accumulators are never merged: Flink's `merge` may be defined, but is not called.
     """
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """What the aggregate of nothing starts with."""
+        """Return the accumulator before the first row."""
 
     @abstractmethod
     def add(self, accumulator: Any, value: Any) -> Any:
-        """The accumulator with a row, or a batch of rows, added; the one that was given may be changed and returned."""
+        """Return the accumulator with a row, or a batch of rows, added; the given one may be changed and returned."""
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any:
-        """The row that comes out: a Row, tuple, list or dict, or the bare value of a single column."""
+        """Return the result row: a Row, tuple, list or dict, or the bare value of a single column."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class PartitionFunction:
     """A function over whole partitions that SQL calls by name.
 
     Attributes:
-        name: as SQL gives it, in a string; case does not matter.
-        function: of map_partition, a function of an iterator; of cogroup, of two iterators; an `AggregateFunction`; or of
-            reduce_partition, a function of two rows.
-        returns: the columns that come out, as DDL; empty for reduce_partition, whose rows are like those that it reads.
+        name: its name, which SQL gives as a string; case does not matter.
+        function: for map_partition, a function of an iterator; for cogroup, of two iterators; for aggregate_partition, an
+            `AggregateFunction`; for reduce_partition, a function of two rows.
+        returns: the columns of its rows, as DDL; empty for reduce_partition, whose result has the columns of its input.
 
     Raises:
-        SchemaError: `function` cannot be called like that.
+        SchemaError: `function` takes other arguments, or an aggregate function has no `returns`.
     """
 
     name: str
@@ -75,7 +75,7 @@ class PartitionFunction:
 
     @property
     def reads(self) -> str:
-        """`rows` or `batches`."""
+        """The form of its input: `rows` or `batches`."""
         function = self.function.add if isinstance(self.function, AggregateFunction) else self.function
         return "batches" if self.operator not in ("reduce_partition", "cogroup") and reads_batches(function) else "rows"
 
@@ -84,7 +84,7 @@ PARTITION_FUNCTIONS: OperatorFunctions[PartitionFunction] = OperatorFunctions("p
 
 
 def name_of(function: Any) -> str:
-    """What messages call a function: its name, or its class's."""
+    """Return a function's name in messages: its own, or its class's."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -92,26 +92,26 @@ def check_arity(operator: str, function: Any, arguments: tuple[str, ...]) -> Non
     """Raise SchemaError unless `function` can be called with these arguments, by position."""
     calls = f"{operator} calls its function with ({', '.join(arguments)})"
     if not callable(function):
-        raise SchemaError(f"{calls}; {function!r} is no function.")
+        raise SchemaError(f"{calls}; {function!r} is not a function.")
     if not _takes(function, arguments):
-        raise SchemaError(f"{calls}; {name_of(function)}{inspect.signature(function)} does not take that.")
+        raise SchemaError(f"{calls}; {name_of(function)}{inspect.signature(function)} does not take these arguments.")
 
 
 def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
-    """Whether a function can be called with so many arguments, as far as it says."""
+    """Return whether a function can be called with these arguments; true if it has no signature."""
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError:
         return False
-    except ValueError:  # some functions of C do not say what they take
+    except ValueError:  # some C functions have no signature
         return True
     return True
 
 
 def reads_batches(function: Callable[..., Any]) -> bool:
-    """Whether the last parameter of a function is annotated with `RecordBatch`, alone or inside `Iterator[..]`.
+    """Return whether the last parameter of a function is annotated with `RecordBatch`, alone or inside `Iterator[..]`.
 
-    The annotation's text decides: what it names need not be there at run time.
+    Only the annotation's text is examined: the type that it names need not exist at run time.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())

@@ -10,13 +10,19 @@ from sqlext.errors import NameTakenError, NotFoundError, SchemaError, did_you_me
 
 
 class NamedFunction(Protocol):
+    """A function with a name."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name in SQL."""
 
 
 class OperatorFunction(NamedFunction, Protocol):
+    """A named function of one operator."""
+
     @property
-    def operator(self) -> str: ...
+    def operator(self) -> str:
+        """The SQL table function that calls it."""
 
 
 F = TypeVar("F", bound=NamedFunction)
@@ -24,12 +30,12 @@ G = TypeVar("G", bound=OperatorFunction)
 
 
 class NamedFunctions(Generic[F]):
-    """The functions of a kind; the case of a name does not matter.
+    """The registered functions of one kind; the case of a name does not matter.
 
     The lock guards the dict; any thread may call any method.
 
     Args:
-        kind: for messages, such as `function`.
+        kind: the kind's name in messages, such as `function`.
     """
 
     def __init__(self, kind: str) -> None:
@@ -38,7 +44,7 @@ class NamedFunctions(Generic[F]):
         self._functions: dict[str, F] = {}
 
     def add(self, function: F) -> None:
-        """Add a function; the same one may be added again.
+        """Add a function; the same function may be added again.
 
         Raises:
             NameTakenError: another function is registered under its name.
@@ -49,7 +55,7 @@ class NamedFunctions(Generic[F]):
             raise NameTakenError(f"There is a {self._kind} `{there.name}` already. Register yours under another name.")
 
     def find(self, name: str) -> F | None:
-        """The function of a name, if there is one."""
+        """Return the function of a name; None if there is none."""
         with self._lock:
             return self._functions.get(name.lower())
 
@@ -59,19 +65,19 @@ class NamedFunctions(Generic[F]):
 
 
 class OperatorFunctions(NamedFunctions[G]):
-    """Functions of which each is for one operator."""
+    """The registered functions of one kind, each for one operator."""
 
     def get(self, name: str, operator: str) -> G:
-        """The function that an operator calls.
+        """Return the function of a name that an operator calls.
 
         Raises:
-            NotFoundError: there is none of that name; says which one is near.
-            SchemaError: it is for another operator.
+            NotFoundError: there is none of that name; the message names the nearest one.
+            SchemaError: the function is for another operator.
         """
         function = self.find(name)
         if function is None:
             known = [each.name for each in self if each.operator == operator]
-            there = f" Those of {operator} are {', '.join(known)}." if known else f" There is none for {operator} yet."
+            there = f" Those of {operator} are {', '.join(known)}." if known else f" None is registered for {operator} yet."
             raise NotFoundError(f"There is no {self._kind} `{name}`.{did_you_mean(name, known)}{there}")
         if function.operator != operator:
             raise SchemaError(f"{operator} cannot call `{function.name}`: it is registered for {function.operator}.")

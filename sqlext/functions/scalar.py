@@ -1,4 +1,4 @@
-"""What sqlext knows of functions: which names aggregate, and which functions were registered from Python."""
+"""The functions that sqlext knows: the names of Spark's aggregates, and the functions registered from Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from sqlext.errors import NameTakenError, SchemaError
 from sqlext.functions.registry import NamedFunctions
 
-# Spark 4.2's functions of the group `agg_funcs`; a test holds this list against Spark's own registry.
+# Spark 4.2's functions of the group `agg_funcs`; a test compares this list with Spark's own registry.
 AGGREGATES = frozenset(
     """
     any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine
@@ -26,15 +26,18 @@ AGGREGATES = frozenset(
     tuple_sketch_agg_double tuple_sketch_agg_integer tuple_union_agg_double tuple_union_agg_integer var_pop var_samp
     variance
     """.split()
-) | {"sum0", "collect"}  # FLIP-365's: sum, but 0 of nothing; the multiset of a group's values
+) | {"sum0", "collect"}  # FLIP-365's: a sum that is 0 for no values; the multiset of a group's values
 
 AGGREGATES_OF_SETS = frozenset(
     "avg bit_xor kurtosis mean skewness std stddev stddev_pop stddev_samp sum try_avg try_sum var_pop var_samp variance".split()
 )
-"""Those that Spark can run over the members of a set (`rules/aggregate_distinct_to_set.py`): of one number each."""
+"""The aggregates of one number that Spark can run over the members of a set (`rules/aggregate_distinct_to_set.py`)."""
 
 AGGREGATE_SET = "__sqlext_aggregate_set"
-"""`__sqlext_aggregate_set('sum', array)`: one of them, over an array; `spark/set_aggregates.py` makes its expression."""
+"""The name of the function that applies such an aggregate to an array, as in `__sqlext_aggregate_set('sum', array)`.
+
+`spark/set_aggregates.py` makes its expression.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,11 @@ class PythonFunction:
     """A SQL function written in Python.
 
     Attributes:
-        name: as SQL calls it; case does not matter.
-        function: takes the arguments of one row; an aggregate takes the list of a group's values, without nulls.
-        returns: its type, as Spark's DDL writes it.
-        is_aggregate: whether it makes one value of many rows.
-        is_output_idempotent: whether the last value of a group may stand for all before it (FLIP-365).
+        name: its name in SQL; case does not matter.
+        function: the function of one row's arguments; for an aggregate, of the list of a group's values, without nulls.
+        returns: the type of its result, as Spark's DDL.
+        is_aggregate: whether it computes one value from many rows.
+        is_output_idempotent: whether the last result of a group replaces all earlier ones (FLIP-365).
     """
 
     name: str
@@ -57,19 +60,19 @@ class PythonFunction:
 
     @property
     def over_list_name(self) -> str:
-        """The scalar function that takes an aggregate's values as an array; streams use it (see `rules/`)."""
+        """The name of the scalar function that takes an aggregate's values as an array; streams use it (see `rules/`)."""
         return f"__sqlext_{self.name}_of_list"
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """FLIP-365's reduce: an associative function of two values, over all values of a group; null of none.
+    """FLIP-365's reduce: an associative function of two values, applied to all values of a group; null for no values.
 
     Attributes:
-        combine: makes one value of two; of the same type as they are.
+        combine: the function that combines two values into one of the same type.
 
     Raises:
-        SchemaError: it cannot be called with two arguments, or can be with fewer.
+        SchemaError: the function cannot be called with two arguments, or can be called with fewer.
     """
 
     combine: Callable[[Any, Any], Any]
@@ -77,30 +80,31 @@ class Reduction:
     def __post_init__(self) -> None:
         try:
             signature = inspect.signature(self.combine)
-        except ValueError:  # some functions of C do not say what they take
+        except ValueError:  # some C functions have no signature
             return
         parameters = signature.parameters.values()
         places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         if len(places) != 2 or needed != places:
             name = getattr(self.combine, "__name__", repr(self.combine))
-            raise SchemaError(f"A reduce function takes two values and makes one of them; {name}{signature} does not.")
+            raise SchemaError(f"A reduce function takes exactly two values and returns one; {name}{signature} does not.")
 
     def __call__(self, values: list[Any]) -> Any:
+        """Combine all values; return None if there are none."""
         return functools.reduce(self.combine, values) if values else None
 
 
 class SqlFunctions(NamedFunctions[PythonFunction]):
-    """Those that SQL calls as functions of its own."""
+    """The Python functions that SQL calls like its own functions."""
 
     def __init__(self) -> None:
         super().__init__("function")
 
     def add(self, function: PythonFunction) -> None:
-        """Add a function; the same one may be added again.
+        """Add a function; the same function may be added again.
 
         Raises:
-            SchemaError: the name is no SQL identifier.
+            SchemaError: the name is not a SQL identifier.
             NameTakenError: Spark has an aggregate of that name, or another function is registered under it.
         """
         name = function.name.lower()

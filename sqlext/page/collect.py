@@ -254,10 +254,10 @@ def buffering_of(spec: FlowSpec, options: Iterable[tuple[str, str, str]]) -> str
         options: key, value and level of those in force.
     """
     if spec.not_idempotent_because:
-        return f"no, one commit a micro-batch: {spec.not_idempotent_because}"
+        return f"no, one commit per micro-batch: {spec.not_idempotent_because}"
     interval = next((value for key, value, _ in options if key == FLUSH_MAX_INTERVAL.key), "null")
     is_null = interval.strip().lower() in ("", "null")
-    return f"no, one commit a micro-batch: {FLUSH_MAX_INTERVAL.key} is not set" if is_null else f"for at most {interval}"
+    return f"no, one commit per micro-batch: {FLUSH_MAX_INTERVAL.key} is not set" if is_null else f"for at most {interval}"
 
 
 def queries_of(spec: FlowSpec) -> tuple[tuple[str, str], ...]:

@@ -1,1 +1,1 @@
-"""What a statement will run, as values: the job graph, a flow's record, and EXPLAIN's text. Knows no sqlglot and no Spark."""
+"""The plan of a statement, as values: the job graph, a flow's record, and EXPLAIN's text. Uses neither sqlglot nor Spark."""

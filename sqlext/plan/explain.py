@@ -1,4 +1,4 @@
-"""EXPLAIN of our statements: graph, attributes, stages, the rules that fired, and why rows are buffered or not."""
+"""EXPLAIN of our statements: the graph, its attributes and stages, the rules that fired, and why rows are buffered or not."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ def lines_of(sections: Sequence[Section]) -> list[str]:
 def explain_flow(
     plan: FlowPlan, options: FlowOptions, target: str, memory: str | None = None, states: Sequence[str] = ()
 ) -> list[Section]:
-    """Explain a flow.
+    """Return the sections that EXPLAIN shows for a flow.
 
     Args:
-        memory: what `explain_memory` returns.
-        states: where the state of each aggregate lives.
+        plan: the flow's plan.
+        options: the options in force for the flow.
+        target: the target's name.
+        memory: the line that `explain_memory` returns.
+        states: where the state of each aggregate lives, a line each.
     """
     found = [
         Section("Job graph", (f"Sink {target} [{_sink(plan)}]", *_tree(plan.graph, plan.graph.last, "", True))),
@@ -68,30 +71,33 @@ def explain_flow(
 def explain_memory(
     plan: FlowPlan, options: Options, other_pace: str | None, durable_because: str | None, has_partial_results: bool
 ) -> str | None:
-    """What `execution.flush.memory-buffer-only` comes to; None when it was not asked for, or there is no buffer.
+    """Return the effect of `execution.flush.memory-buffer-only`; None when it is not set, or there is no buffer.
 
     Args:
-        other_pace: what else than the flush interval says when micro-batches come; None: nothing.
-        durable_because: why rows could not be brought back from Spark's state; None: they could.
+        plan: the flow's plan.
+        options: the options in force for the flow.
+        other_pace: why micro-batches do not follow the flush interval alone; None: they do.
+        durable_because: why lost rows could not be recovered from Spark's state; None: they could.
         has_partial_results: whether an aggregate's state is in a Delta table.
     """
     is_buffered = not plan.not_idempotent_because and options[FLUSH_MAX_INTERVAL] is not None
     if not (is_buffered and options[FLUSH_MEMORY_BUFFER_ONLY]):
         return None
     if not other_pace:
-        return "Nothing is buffered: what arrives waits in its source, and each flush takes all of it as one micro-batch."
+        return "Nothing is buffered: new rows wait in their source, and each flush reads all of them as one micro-batch."
     if has_partial_results:
-        return f"Partial results are buffered in files all the same: {other_pace}."
+        return f"Partial results are still buffered in files: {other_pace}."
     if durable_because:
-        return f"The buffer is durable all the same: {durable_because}."
+        return f"The buffer is still durable: {durable_because}."
     return f"The buffer is in memory only, and full at {options[CACHE_MAX_ENTRIES]} groups."
 
 
 def explain_bounded(plan: BoundedPlan, target: str) -> list[Section]:
-    """Explain a query with GLOBAL WINDOW END OF STREAM, without Spark's own plan.
+    """Return the sections that EXPLAIN shows for a query with GLOBAL WINDOW END OF STREAM, before Spark's own plan.
 
     Args:
-        target: the table that the rows go into; empty for a query.
+        plan: the query's plan.
+        target: the table that the rows are written to; empty for a query without one.
     """
     sink = (f"Sink {target}",) if target else ()
     return [
@@ -144,12 +150,12 @@ def _buffering(plan: FlowPlan, options: Options) -> str:
     if plan.above:
         return _buffering_above(plan, options)
     if plan.not_idempotent_because:
-        return f"Not buffered, one commit a micro-batch: {plan.not_idempotent_because}."
+        return f"Not buffered, one commit per micro-batch: {plan.not_idempotent_because}."
     if interval is None:
-        return f"Not buffered, one commit a micro-batch: {FLUSH_MAX_INTERVAL.key} is not set."
+        return f"Not buffered, one commit per micro-batch: {FLUSH_MAX_INTERVAL.key} is not set."
     return (
         f"Buffered: {plan.graph.last.kind} is output-idempotent and {FLUSH_MAX_INTERVAL.key} is "
-        f"{options.raw(FLUSH_MAX_INTERVAL)} ({options.level(FLUSH_MAX_INTERVAL).value}). One commit a flush."
+        f"{options.raw(FLUSH_MAX_INTERVAL)} ({options.level(FLUSH_MAX_INTERVAL).value}). One commit per flush."
     )
 
 
@@ -158,7 +164,7 @@ def _buffering_above(plan: FlowPlan, options: Options) -> str:
     verb, tables = ("is", "the maintained aggregate") if len(plan.aggregates) == 1 else ("are", "the maintained aggregates")
     if options[FLUSH_MAX_INTERVAL] is None:
         return (
-            f"Not buffered, one commit a micro-batch: {FLUSH_MAX_INTERVAL.key} is not set. The rest is evaluated at every "
+            f"Not buffered, one commit per micro-batch: {FLUSH_MAX_INTERVAL.key} is not set. The rest is evaluated at every "
             f"micro-batch, over {tables}."
         )
     return (
@@ -169,12 +175,12 @@ def _buffering_above(plan: FlowPlan, options: Options) -> str:
 
 
 def _hybrid(hybrid: HybridSource) -> Iterator[str]:
-    yield f"{hybrid.alias}, as {hybrid.name}, one after the other" + (f", by greater {hybrid.on}:" if hybrid.on else ":")
+    yield f"{hybrid.alias}, as {hybrid.name}, read in this order" + (f", by increasing {hybrid.on}:" if hybrid.on else ":")
     yield from (SqlText(_one_line(relation.sql)) for relation in hybrid.relations)
 
 
 def _backlog(plan: FlowPlan, options: FlowOptions) -> Iterator[str]:
-    """Yield what each stream may do while it catches up; nothing where none has an interval for that."""
+    """Yield how each stream catches up; nothing when no stream has an interval during backlog."""
     if not any(each[CHECKPOINT_INTERVAL_DURING_BACKLOG] is not None for each in options.streams.values()):
         return
     for source in plan.graph.streams:
@@ -185,8 +191,8 @@ def _backlog(plan: FlowPlan, options: FlowOptions) -> Iterator[str]:
             continue
         when = "while it reads its history"
         when += f", or lags by more than {_said(own, BACKLOG_LAG_THRESHOLD)}" if threshold is not None else ""
-        size = f"of about {_said(own, CHECKPOINT_INTERVAL_DURING_BACKLOG)}" if interval else "with all there is"
-        yield f"{source.alias}: {when}; then micro-batches {size}, back to back, and no flush before its end"
+        size = f"of about {_said(own, CHECKPOINT_INTERVAL_DURING_BACKLOG)}" if interval else "with all available data"
+        yield f"{source.alias}: {when}; then micro-batches {size}, back to back, and no flush until the backlog ends"
 
 
 def _said(options: Options, option: Option[Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a flow is: all that a host needs to run it again, as one JSON text in the registry."""
+"""The record of a flow: everything that a host needs to run it again, as one JSON text in the registry."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 
 SPEC_VERSION = 4
 ROCKSDB_ASKED_FOR = f"{STATE_BACKEND.key} is rocksdb."
-"""Why state is not in a Delta table, where nothing but the option speaks against it."""
+"""The reason why state is not in a Delta table when the option is the only one."""
 
 
 class StateBackend(StrEnum):
-    """Where the state of a streaming aggregate lives: Spark's state store, or a Delta table."""
+    """The place where the state of a streaming aggregate lives: Spark's state store, or a Delta table."""
 
     ROCKSDB = "rocksdb"
     DELTA = "delta"
@@ -26,12 +26,12 @@ class StateBackend(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """One output column of the query and the target column it goes to.
+    """An output column of the query and the target column that it is written to.
 
     Attributes:
-        output: its name in the query's output.
-        target: its name in the target.
-        type: the target's type, as DDL.
+        output: the name in the query's output.
+        target: the name in the target.
+        type: the type of the target column, as DDL.
     """
 
     output: str
@@ -41,21 +41,21 @@ class Column:
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """One streaming query of a flow, and the table that its rows go to.
+    """A streaming query of a flow, and the table that its rows are written to.
 
     Attributes:
-        relation: what the query above calls its table; empty when that is the flow's target.
+        relation: the table's name in the query above; empty when the table is the flow's target.
         sql: the query for Spark, rules applied.
         output_mode: see `OutputMode`.
-        key: columns of the table that identify a row, in UPDATE mode.
-        columns: in the table's order.
-        has_qualifies: the query carries the HAVING column.
-        durable_because: why its buffer is durable even when only memory was asked for; empty when nothing speaks against it.
+        key: the columns of the table that identify a row, in UPDATE mode.
+        columns: the columns, in the table's order.
+        has_qualifies: whether the query has the HAVING column.
+        durable_because: why its buffer is durable even when a buffer in memory was requested; empty: it need not be.
         state_backend: where its aggregate's state lives.
-        rocksdb_because: why not in a Delta table; empty when it does, or there is no aggregate.
-        state_fingerprint: of what a Delta table stores of it (`MergeableAggregate`).
-        state_columns: the table's columns that are that state, one for one; empty when it has a table of its own.
-        has_sessions: it groups by session windows, which may become others as rows come.
+        rocksdb_because: why the state is not in a Delta table; empty when it is, or there is no aggregate.
+        state_fingerprint: the fingerprint of the state that a Delta table stores for it (`MergeableAggregate`).
+        state_columns: the table's columns that hold that state, one for one; empty when the state has a table of its own.
+        has_sessions: whether it groups by session windows, which may merge as rows arrive.
     """
 
     relation: str
@@ -73,7 +73,7 @@ class StreamSpec:
 
     @property
     def writes_target(self) -> bool:
-        """Whether its table is the flow's target; else it is a maintained aggregate's."""
+        """Whether its table is the flow's target; otherwise it is a maintained aggregate's."""
         return not self.relation
 
 
@@ -88,11 +88,13 @@ class PrerequisiteSpec:
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """A node of the flow's graph, as far as it matters to what passes through it; see `plan.Operator`.
+    """A recorded node of the flow's graph; see `job_graph.Operator`.
 
     Attributes:
-        inputs: the places of the operators before it.
-        stream: the alias of the stream that it reads, as `names.fold` gives it; empty for all else.
+        kind: as in `Operator`.
+        detail: as in `Operator`.
+        inputs: the indices of the operators that it reads.
+        stream: the alias of the stream that it reads, folded (`quoting.fold`); empty if it reads none.
     """
 
     kind: str
@@ -106,9 +108,9 @@ class SourceSpec:
     """A stream that a flow reads.
 
     Attributes:
-        alias: what the query calls it, as `names.fold` gives it.
-        name: the relation's, as written.
-        given: the options that are this stream's alone, by level and key.
+        alias: its name in the query, folded (`quoting.fold`).
+        name: the relation's name, as written.
+        given: the options of this stream alone, by level and key.
     """
 
     alias: str
@@ -117,57 +119,59 @@ class SourceSpec:
 
 
 def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool) -> str:
-    """Where an aggregate's state lives, and why, if a Delta table holds it.
+    """Return where an aggregate's state lives if it is in a Delta table, and why there, for EXPLAIN and DESCRIBE FLOW.
 
     Args:
         is_in_table: whether the query's table is the state.
-        is_ours: whether nobody else writes that.
-        has_qualifies: whether groups may be missing there.
-        has_sessions: whether it groups by session windows.
+        is_ours: whether only the flow writes that table.
+        has_qualifies: whether groups may be missing in that table.
+        has_sessions: whether the aggregate groups by session windows.
     """
     if is_in_table:
-        return "delta: its results are all that is needed to go on with them, so the table holds its state"
-    because = "results are not enough to go on with them"
+        return "delta: the aggregate can be continued from its results, so the table holds its state"
+    because = "the aggregate cannot be continued from its results"
     if has_qualifies:
-        because = "the table has not all groups"
+        because = "the table does not have all groups"
     if not is_ours:
         because = "others may write the table"
     if has_sessions:
-        because = "a row may make one session of two, however late it is"
+        because = "a row may merge two sessions, however late it is"
     return f"delta: partial results are kept in a table of the flow's own, since {because}"
 
 
 @dataclass(frozen=True)
 class FlowSpec:
-    """A flow.
+    """The record of a flow.
 
     Attributes:
-        id: names its home and its transactions; never used twice.
-        name: what users call it, without its schema.
-        target: catalog, database and table.
-        target_location: where the target's files lie.
+        id: the id in the names of its home and its transactions; never reused.
+        name: its name for users, without its schema.
+        target: the target's catalog, database and table.
+        target_location: the folder of the target's files.
         target_id: Delta's id of the target table.
-        text: of the statement, as the user wrote it.
-        streams: its streaming queries: one that writes the target, or those that maintain what `above` reads.
+        text: the text of the statement, as the user wrote it.
+        streams: its streaming queries: one that writes the target, or those that maintain the aggregates below `above`.
         above: the query over maintained aggregates whose result is the target; empty when there is none.
-        prerequisites: its bounded queries, each behind those that it reads.
-        operators: its graph, inputs before those that read them; the last one feeds the target.
-        sources: the streams among them.
-        hybrids: the hybrid sources among those.
+        prerequisites: its bounded queries, each after the ones that it reads.
+        operators: its graph, inputs before their readers; the last one feeds the target.
+        sources: the streams that the operators read.
+        hybrids: the hybrid sources among the sources.
         owns_target: whether the flow made its target.
-        replaces_table: whether there was a table of that name when the flow was made; it is not ours to drop.
-        columns: of the target, in its order, when there is a query above.
-        not_idempotent_because: why a flush interval has no effect; empty when it has.
-        given: options as given, by level and key; what SET and SparkConf said is kept, so a restart changes nothing.
-        catalog, database, settings: of the session that made it.
-        variables: the session variables it names: type and value, as DECLARE VARIABLE takes them.
-        session_bound: the temporary views and functions it reads; with any, it lives only as long as its host.
-        comment: what CREATE FLOW says of it.
-        full_name: catalog, database and name by which statements find it; empty in records of earlier versions.
-        query: the statement's query, as `detect.normal_text` gives it; empty in records of earlier versions.
-        clauses: those of the statement's table, in the same form.
-        replaces: the id of the flow whose place it takes; empty: of none.
-        listed: the statement's column list, as `definition.listed` gives it; None in records of earlier versions.
+        replaces_table: whether a table of that name existed when the flow was made; then sqlext must not drop it.
+        columns: the target's columns, in its order, when there is a query above.
+        not_idempotent_because: why a flush interval has no effect; empty when it has an effect.
+        given: the options as given, by level and key; those of SET and SparkConf are kept, so that a restart changes nothing.
+        catalog: the current catalog of the session that made it.
+        database: the current database of the session that made it.
+        settings: the settings of the session that made it.
+        variables: the session variables that it names: type and value, as DECLARE VARIABLE takes them.
+        session_bound: the temporary views and functions that it reads; with any, the flow lives only as long as its host.
+        comment: the comment in CREATE FLOW.
+        full_name: the catalog, database and name by which statements find it; empty in records of earlier versions.
+        query: the statement's query, as `tokens.normal_text` returns it; empty in records of earlier versions.
+        clauses: the clauses of the statement's table, in the same form.
+        replaces: the id of the flow that it replaces; empty: none.
+        listed: the statement's column list, as `definition.listed` returns it; None in records of earlier versions.
     """
 
     id: str
@@ -201,7 +205,7 @@ class FlowSpec:
 
     @property
     def qualified_name(self) -> tuple[str, ...]:
-        """Catalog, database and name; an earlier version's record has them in its target, or in the session that made it."""
+        """The catalog, database and name; for an earlier version's record, from its target or the session that made it."""
         if self.full_name:
             return self.full_name
         parts = tuple(self.name.split("."))
@@ -211,33 +215,34 @@ class FlowSpec:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether rows of the target are replaced or leave, so that no stream can read it."""
+        """Whether rows of the target are replaced or removed, so that it cannot be read as a stream."""
         return bool(self.above) or any(stream.output_mode is OutputMode.UPDATE for stream in self.streams)
 
     @property
     def rocksdb_because(self) -> str:
-        """Why the state of aggregates lives in RocksDB although nobody has asked for that; empty when none does."""
+        """Why the state of aggregates lives in RocksDB although that was not requested; empty when no state does."""
         reasons = dict.fromkeys(stream.rocksdb_because for stream in self.streams)
         return " ".join(reason for reason in reasons if reason not in ("", ROCKSDB_ASKED_FOR))
 
     def with_properties(self, properties: Mapping[str, str]) -> FlowSpec:
-        """The flow after ALTER FLOW .. SET, which wins over what its hints and WITH clauses said of the same options."""
+        """Return the record after ALTER FLOW .. SET, which overrides hints and WITH clauses for the same options."""
         level = Level.PROPERTY.name
         kept = _without(self.given, properties)
         sources = tuple(replace(source, given=_without(source.given, properties)) for source in self.sources)
         return replace(self, given={**kept, level: {**kept.get(level, {}), **properties}}, sources=sources)
 
     def to_json(self) -> str:
+        """Return the record as JSON text."""
         data = asdict(self)
-        data["stages"], data["statement"] = data.pop("prerequisites"), data.pop("text")  # what records call them
+        data["stages"], data["statement"] = data.pop("prerequisites"), data.pop("text")  # their names in records
         return json.dumps({"version": SPEC_VERSION, **data}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> FlowSpec:
-        """Read a spec back.
+        """Read a record.
 
         Raises:
-            FlowError: it is torn, or another version of sqlext wrote it.
+            FlowError: the record is incomplete, or another version of sqlext wrote it.
         """
         try:
             data: dict[str, Any] = json.loads(text)
@@ -267,7 +272,7 @@ def levels_of(given: Mapping[str, Mapping[str, str]]) -> LevelTexts:
 
 
 def _without(given: Mapping[str, Mapping[str, str]], keys: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Options without some keys, but for those of the table's properties."""
+    """Return options without some keys; the level of table properties keeps them."""
     return {
         level: {key: value for key, value in values.items() if level == Level.PROPERTY.name or key not in keys}
         for level, values in given.items()
@@ -289,6 +294,6 @@ def _stream(data: Mapping[str, Any]) -> StreamSpec:
 
 
 def key_columns(key: Key, columns: tuple[Column, ...]) -> tuple[str, ...]:
-    """The table's columns that a key of the query's output lands in."""
+    """Return the table's columns that hold a key of the query's output."""
     named = set(key.resolve([column.output for column in columns]))
     return tuple(column.target for column in columns if column.output in named)

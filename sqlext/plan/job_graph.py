@@ -1,4 +1,4 @@
-"""The JobGraph: what a statement will run, as values. Rules and planner make it, execution and EXPLAIN read it.
+"""The job graph: the plan of a statement, as values. Rules and planner build it; execution and EXPLAIN read it.
 
 Sources: FLIP-331 and FLIP-365 for the operator attributes; Flink's JobGraph for the name.
 """
@@ -16,23 +16,23 @@ from sqlext.quoting import fold
 logger = logging.getLogger(__name__)
 
 QUALIFIES = "__sqlext_qualifies"
-"""The column that says whether a group still satisfies HAVING; the flush reads it, the target never has it."""
+"""The column with whether a group still satisfies HAVING; the flush reads it, the target never has it."""
 
 INTERNAL_PREFIX = "__sqlext_"
 
 AGGREGATE_PREFIX = "__sqlext_aggregate_"
-"""What a maintained aggregate is called in the query above it, before its number; numbers start at 1."""
+"""The prefix of a maintained aggregate's name in the query above it, before its number; numbers start at 1."""
 
 PREREQUISITE_PREFIX = "__sqlext_stage_"
-"""What the result of a prerequisite is called in the query that reads it, before its number; numbers start at 1."""
+"""The prefix of a prerequisite's name in the query that reads its result, before its number; numbers start at 1."""
 
 
 HYBRID_PREFIX = "__sqlext_hybrid_"
-"""What a hybrid source is called in the query that reads it, before its number; numbers start at 1."""
+"""The prefix of a hybrid source's name in the query that reads it, before its number; numbers start at 1."""
 
 
 class OutputMode(StrEnum):
-    """How Spark hands over a micro-batch: changed groups, new rows, or (to get lost ones back) all groups."""
+    """The rows of a micro-batch that Spark passes on: changed groups, new rows, or (to recover lost rows) all groups."""
 
     UPDATE = "update"
     APPEND = "append"
@@ -41,11 +41,11 @@ class OutputMode(StrEnum):
 
 @dataclass(frozen=True)
 class OperatorAttributes:
-    """What the engine may rely on (FLIP-331, FLIP-365).
+    """The properties of an operator that the engine may rely on (FLIP-331, FLIP-365).
 
     Attributes:
-        is_output_idempotent: of several rows of one key, only the last one matters.
-        is_output_only_after_end_of_stream: nothing comes out before all input is in (a full dam).
+        is_output_idempotent: whether only the last of several rows of a key matters.
+        is_output_only_after_end_of_stream: whether there is no output before all input has been read (a full dam).
     """
 
     is_output_idempotent: bool = False
@@ -57,24 +57,27 @@ class OperatorAttributes:
 
 
 class OperatorAttributesBuilder:
-    """Builds the attributes of one operator; what is never set is false, and logged at DEBUG."""
+    """A builder of one operator's attributes; an attribute that is never set is false, and is logged at DEBUG."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
         self._set: dict[str, bool] = {}
 
     def set_output_idempotent(self, value: bool) -> OperatorAttributesBuilder:
+        """Set `is_output_idempotent`."""
         self._set["is_output_idempotent"] = value
         return self
 
     def set_output_only_after_end_of_stream(self, value: bool) -> OperatorAttributesBuilder:
+        """Set `is_output_only_after_end_of_stream`."""
         self._set["is_output_only_after_end_of_stream"] = value
         return self
 
     def build(self) -> OperatorAttributes:
+        """Return the attributes."""
         for attribute in fields(OperatorAttributes):
             if attribute.name not in self._set:
-                logger.debug("operator %s: %s is not set, taken as false", self._operator, attribute.name)
+                logger.debug("operator %s: %s is not set; it defaults to false", self._operator, attribute.name)
         return OperatorAttributes(**self._set)
 
 
@@ -83,10 +86,10 @@ class Source:
     """A relation that the query reads.
 
     Attributes:
-        name: the table's name, part by part.
-        alias: what the query calls it.
-        is_stream: read with STREAM, without an end.
-        options: our options of its hints and WITH clause, by level and key.
+        name: the parts of the table's name.
+        alias: its name in the query.
+        is_stream: whether it is read with STREAM, without an end.
+        options: our options in its hints and WITH clause, by level and key.
     """
 
     name: tuple[str, ...]
@@ -102,8 +105,10 @@ class Operator:
     Attributes:
         id: its index in `JobGraph.operators`.
         kind: Source, Filter, Join, Aggregate, Project, Union, Sort, Limit, Window.
-        detail: what it does, in SQL.
-        inputs: ids of the operators before it.
+        detail: its work, in SQL.
+        inputs: the ids of the operators that it reads.
+        attributes: its attributes.
+        source: the relation that it reads; None: it is not a source.
     """
 
     id: int
@@ -120,14 +125,14 @@ class Key:
 
     Attributes:
         columns: their names; with `all_but`, the names of the columns that are *not* in the key.
-        all_but: the select list holds `*`, so only what is no key is known by name.
+        all_but: whether the select list holds `*`, so that only the columns outside of the key are known by name.
     """
 
     columns: tuple[str, ...] = ()
     all_but: bool = False
 
     def resolve(self, output: Sequence[str]) -> tuple[str, ...]:
-        """The key's columns among the query's output columns, in their spelling and order."""
+        """Return the key's columns among the query's output columns, in the output's spelling and order."""
         named = {fold(column) for column in self.columns}
         return tuple(c for c in output if (fold(c) in named) != self.all_but and c != QUALIFIES)
 
@@ -149,18 +154,21 @@ class JobGraph:
 
     @property
     def last(self) -> Operator:
+        """The operator that feeds the sink."""
         return self.operators[-1]
 
     @property
     def sources(self) -> tuple[Source, ...]:
+        """The relations that the query reads."""
         return tuple(operator.source for operator in self.operators if operator.source)
 
     @property
     def streams(self) -> tuple[Source, ...]:
+        """The sources that are streams."""
         return tuple(source for source in self.sources if source.is_stream)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Cut the graph behind every full-dam operator whose output somebody outside its stage reads."""
+        """Cut the graph after every full-dam operator that has a reader which is not itself a full dam."""
         stage_of: dict[int, int] = {}
         dams: set[int] = set()
         for operator in reversed(self.operators):
@@ -182,7 +190,7 @@ class JobGraph:
 
 @dataclass(frozen=True)
 class Firing:
-    """One rule that changed the query: SQL before and after."""
+    """A rule that changed the query, with the SQL before and after."""
 
     batch: str
     rule: str
@@ -192,12 +200,12 @@ class Firing:
 
 @dataclass(frozen=True)
 class References:
-    """Names without a qualifier that a query uses, in lower case: a session may give them a meaning of its own.
+    """The unqualified names that a query uses, folded: a session may give them a meaning of its own.
 
     Attributes:
-        relations: tables and views.
-        functions: all calls.
-        columns: columns, or session variables.
+        relations: the names of tables and views.
+        functions: the names of all functions that are called.
+        columns: the names of columns or session variables.
     """
 
     relations: tuple[str, ...] = ()
@@ -212,7 +220,7 @@ class MaintainedAggregate:
     Attributes:
         name: the relation's name in `FlowPlan.above`, `__sqlext_aggregate_1`, ..
         sql: the streaming query for Spark, all rules applied.
-        key: of its rows; no columns: it holds one row.
+        key: the key of its rows; no columns: it holds one row.
     """
 
     name: str
@@ -221,13 +229,13 @@ class MaintainedAggregate:
 
     @property
     def writes_target(self) -> bool:
-        """Whether its rows are the target's, and no query is above it: it has no name."""
+        """Whether its rows are the target's, with no query above it; then it has no name."""
         return not self.name
 
 
 @dataclass(frozen=True)
 class Prerequisite:
-    """A bounded query within a flow's: its result is a table before the streaming queries start (FLIP-331).
+    """A bounded query inside a flow's query: its result is a table before the streaming queries start (FLIP-331).
 
     Attributes:
         name: the relation's name in the queries that read it, `__sqlext_stage_1`, ..
@@ -242,11 +250,11 @@ class Prerequisite:
 
 @dataclass(frozen=True)
 class HybridRelation:
-    """One of the relations of a hybrid source.
+    """A relation of a hybrid source.
 
     Attributes:
         sql: the streaming query that reads it.
-        name: of the table, part by part; empty for a call.
+        name: the parts of the table's name; empty for a call.
     """
 
     sql: str
@@ -255,12 +263,13 @@ class HybridRelation:
 
 @dataclass(frozen=True)
 class HybridSource:
-    """Relations that are read one after the other: the last one is the live one (FLIP-309).
+    """Relations that are read one after the other; the last one is the live stream (FLIP-309).
 
     Attributes:
-        name: of the view that the query reads, `__sqlext_hybrid_1`, ..
-        alias: what the query calls it, as `names.fold` gives it.
-        on: the column by which a row of a later relation counts only if it is greater than all rows before; empty: all count.
+        name: the name of the view that the query reads, `__sqlext_hybrid_1`, ..
+        alias: its name in the query, folded (`quoting.fold`).
+        relations: the relations, in the order in which they are read.
+        on: a column; a row of a later relation counts only if its value is greater than all earlier ones. Empty: all rows count.
     """
 
     name: str
@@ -276,20 +285,20 @@ class FlowPlan:
     Attributes:
         sql: the query for Spark, all rules applied; empty when `above` is not.
         graph: its operators.
-        output_mode: UPDATE for an aggregate (rows replace rows of the same key), APPEND for all else.
-        key: of the target, in UPDATE mode; no columns: the target holds one row. Without meaning when `above` is not empty.
+        output_mode: UPDATE for an aggregate (rows replace rows of the same key), otherwise APPEND.
+        key: the target's key in UPDATE mode; no columns: the target holds one row. Not used when `above` is not empty.
         firings: the rules that changed the query.
-        hints: flow-wide options given by hint.
-        references: names that may be the session's own.
-        not_idempotent_because: why rows are appended, or a flush interval has no effect; None when it has.
-        aggregates: what `above` reads, each a streaming query of its own.
-        above: the batch query over the relations of `aggregates` and over tables that makes all of the target's rows; empty
-            when `sql` makes them.
-        prerequisites: the bounded queries that end before the streaming ones start, each behind those that it reads.
+        hints: the flow-wide options given by hint.
+        references: the names that may have a meaning of the session's own.
+        not_idempotent_because: why rows are appended, or why a flush interval has no effect; None when it has an effect.
+        aggregates: the streaming queries that `above` reads.
+        above: the batch query over the relations of `aggregates` and over tables that produces all rows of the target; empty
+            when `sql` produces them.
+        prerequisites: the bounded queries that end before the streaming ones start, each after the ones that it reads.
         hybrids: the hybrid sources.
         having: the condition of HAVING, as the user wrote it, where it is a column of `sql`.
-        written: the query as the user wrote it, without what only sqlext reads: its columns have the types that Spark gives them.
-        is_sparks_own: whether Spark can make sense of `written`, unless it is wrong.
+        written: the query as the user wrote it, without the parts that only sqlext reads; Spark decides its columns' types.
+        is_sparks_own: whether Spark can analyze `written`, unless the query is wrong.
     """
 
     sql: str
@@ -310,7 +319,7 @@ class FlowPlan:
 
     @property
     def queries(self) -> tuple[MaintainedAggregate, ...]:
-        """The streaming queries to run; one that writes the target itself has no name."""
+        """The streaming queries to run; a query that writes the target itself has no name."""
         return self.aggregates if self.above else (MaintainedAggregate("", self.sql, self.key),)
 
 
@@ -320,9 +329,11 @@ class BoundedPlan:
 
     Attributes:
         sql: the query for Spark, all rules applied; its parts with END OF STREAM are calls of a table function.
-        plain_sql: the same with those parts as plain queries: a job that survives its driver plans them itself.
+        graph: its operators.
+        firings: the rules that changed the query.
+        plain_sql: the query with those parts as plain queries: a job that survives its driver plans them itself.
         references: the names that the query uses.
-        texts: the string literals in it; a function may be among them.
+        texts: the string literals in it; some may be names of functions.
     """
 
     sql: str
@@ -334,7 +345,7 @@ class BoundedPlan:
 
 
 FLOW_PROPERTY = "sqlext.flow"
-"""The table property that names the flow which made a streaming table; sqlext alone sets it."""
+"""The table property that names the flow that made a streaming table; only sqlext sets it."""
 
 
 @dataclass(frozen=True)
@@ -342,10 +353,10 @@ class ColumnDefinition:
     """A column of a streaming table's column list.
 
     Attributes:
-        name: in the table, of the query's column in the same place.
-        type: as written; empty: the query's.
+        name: the table's name for the query's column at the same position.
+        type: the type as written; empty: the type of the query's column.
         is_required: whether it is NOT NULL.
-        comment: None: it has none.
+        comment: its comment; None: it has none.
     """
 
     name: str
@@ -356,11 +367,13 @@ class ColumnDefinition:
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """What CREATE STREAMING TABLE says of its table; clauses are kept as written.
+    """The definition of the table in CREATE STREAMING TABLE.
 
     Attributes:
-        columns: one for each of the query's; none: they are the query's.
-        comments: of columns and of fields in them, by their paths in lower case; they win over those of `columns`.
+        clauses: the clauses, as written.
+        properties: the table properties.
+        columns: the column list, one for each column of the query; empty: the columns are the query's.
+        comments: comments of columns and nested fields, by path in lower case; they override the comments in `columns`.
     """
 
     clauses: tuple[str, ...] = ()

@@ -1,1 +1,1 @@
-"""From a query's tree to a plan: options read, rules applied, the shape checked, the job graph built."""
+"""From a query's tree to a plan: read the options, apply the rules, check the shape, build the job graph."""

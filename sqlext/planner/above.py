@@ -1,7 +1,7 @@
-"""Finds the streaming aggregates of a query and splits it: the aggregates, and what is above them.
+"""Finds the streaming aggregates of a query and splits it into the aggregates and the query above them.
 
 Each innermost streaming aggregate becomes a streaming query of its own (`normal_form.py`), whose rows are kept in a table;
-the rest is a batch query over these tables, evaluated at each flush (FLIP-365's most-viewed page every two minutes).
+the rest is a batch query over these tables, evaluated at each flush (FLIP-365's most viewed page every two minutes).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sqlext.sql.trees import is_aggregation, relation_names, relations_of, windo
 
 @dataclass(frozen=True)
 class InnerAggregate:
-    """A streaming aggregate; `select` is the query for Spark before the rules of aggregates, with the CTEs it needs."""
+    """A streaming aggregate; `select` is the query for Spark before the rules for aggregates, with the CTEs that it needs."""
 
     name: str
     select: exp.Select
@@ -34,14 +34,14 @@ class InnerAggregate:
 
 @dataclass(frozen=True)
 class Split:
-    """A query in two steps: `aggregates`, and `outer`, which reads them by their names."""
+    """A query in two steps: `aggregates`, and `outer`, which reads the aggregates by their names."""
 
     aggregates: tuple[InnerAggregate, ...]
     outer: exp.Query
 
 
 class _Rows(Enum):
-    """Where a query's rows come from."""
+    """The origin of a query's rows."""
 
     TABLES = auto()
     STREAM = auto()
@@ -59,18 +59,18 @@ _RowSources = list[tuple[_Rows, exp.Expr]]
 
 
 def split(tree: exp.Query, source: str) -> Split | None:
-    """Split a query into its streaming aggregates and what is above them.
+    """Split a query into its streaming aggregates and the query above them.
 
     Args:
-        tree: hints and options of ours taken out; stays as it is.
-        source: the text it was parsed from.
+        tree: the query without our hints and options; it is not changed.
+        source: the text that it was parsed from.
 
     Returns:
-        None when nothing is above: the query is one aggregate whose rows are the target's, or has no streaming aggregate.
+        None when there is no query above: the query is one aggregate whose rows are the target's, or has no streaming aggregate.
 
     Raises:
-        UnsupportedError: rows of a stream stand beside an aggregate, an aggregate is correlated with the query around it,
-            or a query without an aggregate needs all rows at once.
+        UnsupportedError: the query combines rows of a stream with an aggregate, an aggregate is correlated with the query around
+            it, or a query without an aggregate needs all rows at once.
     """
     outer = tree.copy()
     splitter = _Splitter(outer, source)
@@ -85,7 +85,7 @@ def split(tree: exp.Query, source: str) -> Split | None:
 
 
 class _Splitter:
-    """Walks a query from the outside in, and turns it into the outer query on the way back."""
+    """A walk of a query from the outside in, which turns it into the outer query on the way back."""
 
     def __init__(self, root: exp.Query, source: str) -> None:
         self._root = without_brackets(root)
@@ -93,7 +93,7 @@ class _Splitter:
         self.aggregates: list[InnerAggregate] = []
 
     def query(self, query: exp.Expr, scope: _Scope, enclosing: frozenset[str]) -> _Rows:
-        """Split one query; `enclosing` are the relations of the queries around it that it can name."""
+        """Split one query; `enclosing` are the names of the relations of the queries around it that it can use."""
         with_ = query.args.get("with_")
         for cte in with_.expressions if with_ else ():
             rows = self.query(cte.this, scope, enclosing)
@@ -124,8 +124,8 @@ class _Splitter:
         pivot = next((each for each in table.args.get("pivots") or () if not each.args.get("unpivot")), None)
         if pivot is not None and rows is _Rows.STREAM:
             raise UnsupportedError(
-                "PIVOT over a stream stands behind a subquery with named columns, FOR one column IN literals: (SELECT k, c, v "
-                "FROM STREAM t) PIVOT (sum(v) FOR c IN ('a', 'b')). Else write one aggregate with FILTER for each column: "
+                "PIVOT over a stream must follow a subquery with named columns, FOR one column IN literals: (SELECT k, c, v "
+                "FROM STREAM t) PIVOT (sum(v) FOR c IN ('a', 'b')). Otherwise write one aggregate with FILTER for each column: "
                 "sum(v) FILTER (WHERE c = 'a') AS a, with GROUP BY.",
                 position_of(pivot, self._source) or position_of(relation, self._source),
             )
@@ -138,8 +138,8 @@ class _Splitter:
         if rows is _Rows.STREAM:
             if not isinstance(query, exp.Union) or query.args.get("distinct"):
                 raise UnsupportedError(
-                    "UNION, EXCEPT and INTERSECT of streams need all rows at once. UNION ALL is possible. So is a set "
-                    "operation of aggregates: give each side a GROUP BY.",
+                    "UNION, EXCEPT and INTERSECT of streams need all rows at once. Use UNION ALL, or a set operation of "
+                    "aggregates: give each side a GROUP BY.",
                     position_of(query, self._source),
                 )
             self._refuse_all_rows(query)
@@ -183,7 +183,7 @@ class _Splitter:
         ]
 
     def _together(self, found: _RowSources) -> _Rows:
-        """What rows of several relations make; a stream beside an aggregate is refused."""
+        """Return the origin of the combined rows of several relations; refuse a stream combined with an aggregate."""
         kinds = {rows for rows, _ in found}
         if {_Rows.STREAM, _Rows.AGGREGATE} <= kinds:
             self.refuse_beside(next(node for rows, node in found if rows is _Rows.STREAM))
@@ -202,12 +202,11 @@ class _Splitter:
             self.aggregates.append(known)
         form.put_above(known.name)
 
-    # Refusals
-
     def refuse_beside(self, node: exp.Expr) -> None:
+        """Raise UnsupportedError for rows of a stream that are combined with an aggregate."""
         stream = node.find(Stream) or node
         raise UnsupportedError(
-            f"`{_one_line(to_sql(stream, self._source))}` gives single rows beside an aggregate over a stream, and only the "
+            f"The rows of `{_one_line(to_sql(stream, self._source))}` are combined with an aggregate over a stream, and only the "
             "aggregate is kept. Aggregate these rows as well, read them without STREAM, or put the aggregate into a streaming "
             "table of its own and read that as a table.",
             position_of(stream, self._source),
@@ -218,13 +217,13 @@ class _Splitter:
         for column in select.find_all(exp.Column):
             if fold(column.table) in enclosing - own:
                 raise UnsupportedError(
-                    f"This streaming aggregate depends on the query around it by `{to_sql(column, self._source)}`, so it cannot "
-                    "be kept on its own. Group it by that column in a subquery, and join the two.",
+                    f"This streaming aggregate depends on the query around it through `{to_sql(column, self._source)}`, so it "
+                    "cannot be kept on its own. Group it by that column in a subquery, and join the two.",
                     position_of(column, self._source),
                 )
 
     def _refuse_all_rows(self, query: exp.Query) -> None:
-        """A query whose rows are appended knows no order, no end and no neighbours."""
+        """Refuse clauses that need all rows at once: appended rows have no order, no end and no neighbours."""
         for clause, name in (
             ("order", "ORDER BY"),
             ("limit", "LIMIT"),
@@ -240,8 +239,8 @@ class _Splitter:
 
     def _needs_all_rows(self, what: str, node: exp.Expr) -> UnsupportedError:
         return UnsupportedError(
-            f"The rows of this stream are appended as they arrive, and {what} needs all rows at once: it is for reading. Use it "
-            "in the queries that read the table, or in a view over it; above an aggregate with GROUP BY it can stand here.",
+            f"The rows of this stream are appended as they arrive, but {what} needs all rows at once. Use it in the queries that "
+            "read the table, or in a view over it; above an aggregate with GROUP BY it is allowed here.",
             position_of(node, self._source) or position_of(self._root, self._source),
         )
 
@@ -253,7 +252,7 @@ def _outermost_queries(node: exp.Expr) -> Iterator[exp.Query]:
 
 
 def _needed_ctes(query: exp.Query, scope: _Scope) -> list[exp.CTE]:
-    """The CTEs that a query reads, directly or through each other, in the order of their definition."""
+    """Return the CTEs that a query reads, directly or through each other, in the order of their definition."""
     needed: set[str] = set()
     reading: list[exp.Expr] = [query]
     while reading:
@@ -267,7 +266,7 @@ def _needed_ctes(query: exp.Query, scope: _Scope) -> list[exp.CTE]:
 
 
 def _remove_unused_ctes(outer: exp.Query) -> None:
-    """What only the aggregates read is theirs now."""
+    """Remove the CTEs that the outer query no longer reads: the aggregates have copies of their own."""
     for cte in reversed(list(outer.find_all(exp.CTE))):
         used = {fold(table.name) for table in outer.find_all(exp.Table) if not table.db}
         if fold(cte.alias) not in used:

@@ -1,4 +1,4 @@
-"""Builds the JobGraph of a rewritten query: one operator a clause, with its attributes."""
+"""Builds the job graph of a rewritten query: one operator per clause, with its attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from sqlext.sql.trees import aggregate_calls, function_name, is_aggregation, is_
 
 
 class GraphBuilder:
-    """Walks a query from its sources up."""
+    """A builder of the job graph of a query and its prerequisites, from the sources up.
+
+    Args:
+        source_text: the statement's text.
+        source_options: our options of each stream, by its alias.
+    """
 
     def __init__(self, source_text: str, source_options: Mapping[str, Mapping[Level, Mapping[str, ValueText]]]) -> None:
         self._text = source_text
@@ -25,24 +30,25 @@ class GraphBuilder:
         self._operators: list[Operator] = []
         self._ctes: dict[str, exp.Query] = {}
         self._maintained: dict[str, int] = {}
-        """Operators of maintained aggregates by their relations' names; with any, what is built is above them."""
+        """The ids of maintained aggregates' operators by relation name; if not empty, new operators are above them."""
         self._prerequisites: dict[str, int] = {}
-        """Last operators of prerequisites by their relations' names."""
+        """The ids of prerequisites' last operators by relation name."""
 
     def add_prerequisite(self, name: str, query: exp.Query) -> None:
-        """Add the operators of a prerequisite, which later queries read under its name."""
+        """Add the operators of a prerequisite, which later queries read by its name."""
         self._prerequisites[name] = self._query(query)
         self._ctes = {}
 
     def build(self, query: exp.Query) -> JobGraph:
+        """Return the graph of a query."""
         self._query(query)
         return JobGraph(tuple(self._operators))
 
     def build_above(self, outer: exp.Query, aggregates: Mapping[str, exp.Query]) -> JobGraph:
-        """The graph of `aggregates`, each under its relation's name, and of the query above them.
+        """Return the graph of `aggregates`, by relation name, and of the query above them.
 
-        Above a maintained aggregate no operator is a full dam, since it is evaluated at each flush; and each is idempotent,
-        since the next evaluation replaces its rows.
+        Above a maintained aggregate no operator is a full dam, since the query is evaluated at each flush; and each operator is
+        idempotent, since the next evaluation replaces its rows.
         """
         maintained = {}
         for name, aggregate in aggregates.items():
@@ -86,7 +92,7 @@ class GraphBuilder:
         return self._modifiers(select, at)
 
     def _read_by(self, clause: exp.Expr) -> list[int]:
-        """The subqueries of a clause that read a prerequisite or a maintained aggregate; those over tables are only text."""
+        """Add the subqueries of a clause that read a prerequisite or a maintained aggregate; others remain part of its text."""
         found = clause.walk(prune=lambda node: isinstance(node, exp.Query)) if self._built else ()
         return [self._query(node) for node in found if isinstance(node, exp.Query) and self._reads_built(node)]
 
@@ -146,7 +152,7 @@ class GraphBuilder:
         return self._add("Source", self._sql(relation), ())
 
     def _called(self, call: exp.Table, tables: Sequence[exp.Expr]) -> int:
-        """A call of a table function over tables: a full dam, unless a stream goes through it."""
+        """Add a call of a table function over tables: a full dam, unless it reads a stream that does not end."""
         is_endless = any(not stream.args.get("is_bounded") for stream in call.find_all(Stream))
         inputs = tuple(self._query(table) if isinstance(table, exp.Query) else self._relation(table) for table in tables)
         name = call.this.name

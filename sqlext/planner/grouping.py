@@ -1,4 +1,4 @@
-"""How a streaming aggregate groups: its grouping expressions, and the output columns by which a flush finds a row."""
+"""The grouping of a streaming aggregate: its grouping expressions, and the output columns by which a flush finds a row."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SUBTOTALS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 
 def key_of(select: exp.Select, source: str) -> Key | None:
-    """The key of a streaming aggregate's output, or None: its select list leaves out a grouping key or changes it.
+    """Return the key of a streaming aggregate's output, or None when its select list omits or changes a grouping key.
 
     Raises:
-        UnsupportedError: a grouping key has no name, has two meanings, or is an ordinal that counts from a `*`.
+        UnsupportedError: a grouping key has no name or is ambiguous, or an ordinal counts columns that a `*` hides.
     """
     group = select.args.get("group")
     items = [item for item in select.expressions if item.alias_or_name != QUALIFIES]
@@ -38,19 +38,19 @@ def key_of(select: exp.Select, source: str) -> Key | None:
 
 
 def has_subtotals(group: exp.Expr) -> bool:
-    """Whether a GROUP BY has ROLLUP, CUBE or GROUPING SETS."""
+    """Return whether a GROUP BY has ROLLUP, CUBE or GROUPING SETS."""
     clauses = ("rollup", "cube", "grouping_sets")
     return any(group.args.get(each) for each in clauses) or any(isinstance(e, _SUBTOTALS) for e in group.expressions)
 
 
 def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
-    """The GROUP BY of a select with ALL, ordinals and aliases resolved; of SELECT DISTINCT, all columns.
+    """Return the GROUP BY of a select with ALL, ordinals and aliases resolved; for SELECT DISTINCT, all its columns.
 
     Returns:
         A copy, or None when all rows are one group.
 
     Raises:
-        UnsupportedError: an ordinal names no column, a name has two meanings, or `*` stands where columns must be named.
+        UnsupportedError: an ordinal names no column, a name is ambiguous, or `*` is used where columns must be named.
     """
     group: exp.Group | None = select.args.get("group")
     items = select.expressions
@@ -61,7 +61,7 @@ def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
         for item in keys:
             if item.is_star:
                 raise UnsupportedError(
-                    "The keys of this aggregate stand behind a `*`, and a query above it needs their names. Name the columns.",
+                    "A `*` hides the keys of this aggregate, and the query above it needs their names. Name the columns.",
                     position_of(item, source) or position_of(select, source),
                 )
         return exp.Group(expressions=[_not_an_ordinal(unaliased(item).copy()) for item in keys]) if keys else None
@@ -75,7 +75,7 @@ def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
 
 
 def grouping_leaves(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The grouping expressions of a GROUP BY, also those inside ROLLUP, CUBE and GROUPING SETS, in their order."""
+    """Yield the grouping expressions of a GROUP BY, also those inside ROLLUP, CUBE and GROUPING SETS, in their order."""
     parts = [*node.expressions, *(part for arg in ("rollup", "cube", "grouping_sets") for part in node.args.get(arg) or ())]
     for part in parts:
         is_list = not isinstance(node, exp.Group) and isinstance(part, exp.Tuple)
@@ -86,13 +86,13 @@ def grouping_leaves(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _not_an_ordinal(expression: exp.Expr) -> exp.Expr:
-    """A number among the columns; in GROUP BY, a bare one would be an ordinal."""
+    """Cast an integer literal, which GROUP BY would take for an ordinal; return any other expression unchanged."""
     is_number = isinstance(expression, exp.Literal) and expression.is_int
     return exp.cast(expression.copy(), "INT") if is_number else expression
 
 
 def _is_value(item: exp.Expr) -> bool:
-    """Whether GROUP BY ALL leaves an item of the select list out."""
+    """Return whether GROUP BY ALL does not group by an item of the select list."""
     return any(is_aggregate_call(node) or isinstance(node, exp.Window) for node in item.walk())
 
 
@@ -105,12 +105,12 @@ def _key_of_group_by_all(items: list[exp.Expr], source: str) -> Key:
 
 
 def unaliased(item: exp.Expr) -> exp.Expr:
-    """What an item of a select list computes."""
+    """Return the expression of a select list item, without its alias."""
     return item.this if isinstance(item, exp.Alias) else item
 
 
 class _Scope:
-    """What GROUP BY may mean by a name: a column of the input, or an alias of the select list.
+    """The resolution of names in GROUP BY: a column of the input, or an alias of the select list.
 
     Args:
         items: the select list.
@@ -124,14 +124,14 @@ class _Scope:
         self._source = source
 
     def resolved(self, expression: exp.Expr) -> exp.Expr:
-        """What one of the grouping expressions stands for."""
+        """Return the expression that a grouping expression means: itself, or the one that its ordinal or alias refers to."""
         items = self._items
         if isinstance(expression, exp.Literal) and expression.is_int:
             index = int(expression.name) - 1
             self._refuse_star_before(index, expression)
             if not 0 <= index < len(items) or _is_value(items[index]):
                 raise UnsupportedError(
-                    f"GROUP BY {index + 1} names no column of the select list that can be grouped by.",
+                    f"GROUP BY {index + 1} is not the position of a column of the select list that can be grouped by.",
                     position_of(expression, self._source),
                 )
             return _not_an_ordinal(unaliased(items[index]))
@@ -141,7 +141,7 @@ class _Scope:
         return expression if item is None else unaliased(item)
 
     def column_for(self, expression: exp.Expr) -> str | None:
-        """The output column that carries one grouping expression; empty for a constant, None when there is no such column."""
+        """Return the output column that holds a grouping expression; empty for a constant, None if there is no such column."""
         items = self._items
         if isinstance(expression, exp.Literal) and expression.is_int:
             index = int(expression.name) - 1
@@ -156,7 +156,7 @@ class _Scope:
         for item in items:
             if names_window(unaliased(item), expression, self._sameness):
                 return _name(item, self._source)
-        return "" if isinstance(expression, exp.Literal) else None  # a constant tells no two rows apart
+        return "" if isinstance(expression, exp.Literal) else None  # a constant distinguishes no rows
 
     def _refuse_star_before(self, index: int, expression: exp.Expr) -> None:
         if any(item.is_star for item in self._items[: index + 1]):
@@ -165,10 +165,13 @@ class _Scope:
             )
 
     def _item_with_alias(self, expression: exp.Expr) -> exp.Expr | None:
-        """The item of the select list whose alias GROUP BY names.
+        """Return the item of the select list whose alias GROUP BY names.
 
-        Spark takes a column of the input first, and we do not know the input. Mostly the item could not stand beside such a
-        column, since it is neither grouped by nor aggregated; where it could, both meanings are possible.
+        Spark prefers a column of the input, and we do not know the input. In most cases the item would be invalid if there were
+        such a column, since it would be neither grouped by nor aggregated; otherwise both meanings are possible.
+
+        Raises:
+            UnsupportedError: both meanings are possible.
         """
         item = next((item for item in self._items if self._is_alias_of(item, expression)), None)
         if item is None:
@@ -191,7 +194,7 @@ class _Scope:
         return item
 
     def _is_alias_of(self, item: exp.Expr, expression: exp.Expr) -> bool:
-        """GROUP BY names an alias of the select list; `upper(k) AS k` is not one: there k is the input's column."""
+        """Return whether GROUP BY names the alias of an item; for `upper(k) AS k` it does not: there k is the input's column."""
         if not (isinstance(item, exp.Alias) and isinstance(expression, exp.Column) and not expression.table):
             return False
         if fold(item.alias) != fold(expression.name) or _is_value(item):
@@ -200,7 +203,7 @@ class _Scope:
 
 
 def names_window(found: exp.Expr, expression: exp.Expr, sameness: Sameness) -> bool:
-    """Whether `window`, `window.start` or `window.end` tells the windows of a grouping expression apart."""
+    """Return whether `found` is `window`, `window.start` or `window.end` and identifies the windows of a grouping expression."""
     name = function_name(expression)
     if name not in ("window", "session_window"):
         return False

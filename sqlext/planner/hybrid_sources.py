@@ -19,10 +19,10 @@ _USAGE = "Write STREAM hybrid(TABLE history, STREAM live, on => column)."
 
 
 def cut_hybrids(tree: exp.Query, source: str) -> tuple[exp.Query, tuple[HybridSource, ...]]:
-    """A copy of a query with a view in the place of each hybrid source, and the sources.
+    """Replace the hybrid source of a query by a view; return the changed copy, and the source.
 
     Raises:
-        UnsupportedError: there are several, one is below END OF STREAM, or its relations are not some tables and then a stream.
+        UnsupportedError: there are several, it is below END OF STREAM, or its relations are not tables followed by a stream.
     """
     tree = tree.copy()
     found: list[HybridSource] = []
@@ -32,8 +32,8 @@ def cut_hybrids(tree: exp.Query, source: str) -> tuple[exp.Query, tuple[HybridSo
             raise UnsupportedError("A flow has at most one hybrid source.", position)
         if any(isinstance(each, exp.Query) and is_end_of_stream(each) for each in _above(stream)):
             raise UnsupportedError(
-                "A hybrid source goes on with a stream, so GLOBAL WINDOW END OF STREAM has no meaning over it. Read its "
-                "relations with UNION ALL instead.",
+                "A hybrid source ends with a stream, so GLOBAL WINDOW END OF STREAM has no meaning over it. Read its relations "
+                "with UNION ALL instead.",
                 position,
             )
         name = f"{HYBRID_PREFIX}{len(found) + 1}"
@@ -48,7 +48,7 @@ def _source(name: str, stream: Stream, source: str) -> HybridSource:
     parts: list[HybridPart] = hybrid.args["parts"]
     position = position_of(stream, source)
     if len(parts) < 2 or not parts[-1].args["is_stream"] or any(part.args["is_stream"] for part in parts[:-1]):
-        raise UnsupportedError(f"A hybrid source is one table or more, and then one stream. {_USAGE}", position)
+        raise UnsupportedError(f"A hybrid source is one or more tables, followed by one stream. {_USAGE}", position)
     on = hybrid.args.get("on")
     relations = tuple(_relation(part, source) for part in parts)
     return HybridSource(name, fold(stream.alias), relations, on.name if on is not None else "")
@@ -56,7 +56,7 @@ def _source(name: str, stream: Stream, source: str) -> HybridSource:
 
 def _relation(part: HybridPart, source: str) -> HybridRelation:
     table = part.this
-    kept = [option.copy() for option in part.args.get("options") or [] if not is_option_key(option.name)]  # ours steer the flow
+    kept = [option.copy() for option in part.args.get("options") or [] if not is_option_key(option.name)]  # ours are for the flow
     streamed = Stream(this=table.copy(), options=kept or None)
     if function_of(table):
         streamed.set("is_call", True)

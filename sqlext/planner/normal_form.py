@@ -1,6 +1,6 @@
-"""A streaming aggregate in normal form: an inner query that Spark keeps by key, and an outer one over its rows.
+"""A streaming aggregate in normal form: an inner query that Spark keeps by key, and an outer query over its rows.
 
-The inner query has one column for each grouping expression and each aggregate call; all else is the outer's.
+The inner query has one column for each grouping expression and each aggregate call; everything else is in the outer query.
 
     SELECT upper(k) AS u, count(*) AS n FROM STREAM t WHERE v > 0 GROUP BY upper(k) HAVING n > 1 ORDER BY n LIMIT 3
     -> SELECT upper(k) AS __sqlext_k1, count(*) AS __sqlext_a1 FROM STREAM t WHERE v > 0 GROUP BY upper(k)
@@ -22,28 +22,28 @@ from sqlext.sql.dialect import position_of, to_sql
 from sqlext.sql.trees import function_name, is_aggregate_call, is_aggregation, relation_names, window_calls, with_aliases_expanded
 
 GROUPING = f"{INTERNAL_PREFIX}grouping"
-"""The column that tells subtotals of ROLLUP, CUBE and GROUPING SETS apart."""
+"""The column that distinguishes the subtotals of ROLLUP, CUBE and GROUPING SETS."""
 
 ABOVE_CLAUSES = ("distinct", "qualify", "windows", "sort", "cluster", "distribute", "order", "limit", "offset")
-"""What a select evaluates over its groups, besides its list and HAVING."""
+"""The clauses that a select evaluates over its groups, besides its list and HAVING."""
 
 _BELOW_CLAUSES = ("with_", "hint", "joins", "laterals", "pivots", "sample", "where", "group", "having")
 _AROUND_A_CALL = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 
 
 class NormalForm:
-    """Takes one select apart.
+    """The two queries that one select is split into.
 
     Args:
-        select: aggregates rows of a stream; `put_above` makes the outer query of it, in place.
+        select: a select that aggregates rows of a stream; `put_above` turns it into the outer query, in place.
         source: the statement's text.
 
     Attributes:
-        inner: the query for Spark, without CTEs.
-        key: of its rows.
+        inner: the inner query, for Spark, without CTEs.
+        key: the key of the inner query's rows.
 
     Raises:
-        UnsupportedError: the keys' names are hidden by `*`, or one grouping set stands twice.
+        UnsupportedError: `*` hides the names of the keys, or a grouping set is given twice.
     """
 
     def __init__(self, select: exp.Select, source: str) -> None:
@@ -68,7 +68,7 @@ class NormalForm:
         self.key = Key((*names, GROUPING) if self._has_subtotals else tuple(names))
 
     def put_above(self, name: str) -> None:
-        """Let the outer query read the relation `name`."""
+        """Make the select the outer query over the relation `name`."""
         for column in self._correlated:
             column.set("table", exp.to_identifier(name))
         self._select.set("from_", exp.From(this=exp.to_table(name)))
@@ -79,7 +79,7 @@ class NormalForm:
         items = [exp.alias_(key.copy(), f"{INTERNAL_PREFIX}k{number}") for number, key in enumerate(self._keys, 1)]
         if self._has_subtotals:
             items.append(exp.alias_(exp.Anonymous(this="grouping_id", expressions=[]), GROUPING))
-        if not items and not self._calls:  # a group that is asked for nothing but its being there
+        if not items and not self._calls:  # only the existence of the group matters
             self._calls.append(exp.Count(this=exp.Star(), big_int=True))
         items += [exp.alias_(call.copy(), f"{INTERNAL_PREFIX}a{number}") for number, call in enumerate(self._calls, 1)]
         inner.set("expressions", items)
@@ -91,7 +91,7 @@ class NormalForm:
         if (having := select.args.get("having")) is not None:
             condition = exp.Where(this=with_aliases_expanded(having.this.copy(), select))
         if select.args.get("group") is None and not any(is_aggregate_call(node) for node in select.walk()):
-            select.set("distinct", None)  # the groups are what is distinct
+            select.set("distinct", None)  # the groups are already distinct
         for index in range(len(select.expressions)):
             self._rewrite_item(index)
         outputs = frozenset(fold(item.alias_or_name) for item in select.expressions if item.alias_or_name)
@@ -125,7 +125,7 @@ class NormalForm:
             )
 
     def _replace_below(self, root: exp.Expr, outputs: frozenset[str]) -> None:
-        """Put the inner query's columns in place of what they carry; unqualified `outputs` are the outer's own."""
+        """Replace expressions by the inner query's columns that hold their values; unqualified `outputs` are outer columns."""
         found = [(node, column) for node in self._outermost(root, outputs) if (column := self._column_for(node))]
         for node, column in found:
             node.replace(_called_the_same(node, column))
@@ -151,7 +151,7 @@ class NormalForm:
         return exp.column(f"{INTERNAL_PREFIX}a{number}")
 
     def _key_column(self, node: exp.Expr) -> exp.Expr | None:
-        """The column that carries a grouping expression, or a field of it."""
+        """Return the inner query's column with the value of a grouping expression, or a field of that column."""
         if (number := self._number_of_key(node)) is not None:
             return exp.column(f"{INTERNAL_PREFIX}k{number}")
         for number, key in enumerate(self._keys, 1):
@@ -163,7 +163,7 @@ class NormalForm:
         return None
 
     def _number_of_key(self, node: exp.Expr) -> int | None:
-        """Which grouping expression a node is."""
+        """Return the number of the grouping expression that a node is equal to; None if it is equal to none."""
         likely = [number for number, key in enumerate(self._keys, 1) if self._sameness.may_be_same(node, key)]
         if len(likely) < 2:
             return next(iter(likely), None)
@@ -171,7 +171,7 @@ class NormalForm:
         if sure is None:
             text = to_sql(node, self._source)
             raise UnsupportedError(
-                f"`{text}` may be one or another of the expressions that are grouped by. Write it as it stands in GROUP BY.",
+                f"`{text}` may be more than one of the grouping expressions. Write it exactly as in GROUP BY.",
                 position_of(node, self._source),
             )
         return sure
@@ -184,7 +184,7 @@ class NormalForm:
         return None
 
     def _replace_correlated(self, query: exp.Query) -> None:
-        """A subquery that names a key of the select around it, by a qualified column."""
+        """Replace the qualified columns in a subquery that are keys of the select around it."""
         own = {name for select in query.find_all(exp.Select) for name in relation_names(select)}
         for column in list(query.find_all(exp.Column)):
             if fold(column.table) in self._relations - own and (found := self._key_column(column)) is not None:
@@ -196,13 +196,13 @@ class NormalForm:
         sets = _grouping_sets(group, self._keys, self._sameness)
         if len(sets) != len(set(sets)):
             raise UnsupportedError(
-                "One grouping set stands twice here, so two rows would have one key. Write each of them once.",
+                "A grouping set is given twice here, so two rows would have the same key. Give each grouping set once.",
                 position_of(group, self._source) or position_of(self._select, self._source),
             )
 
 
 def is_above(select: exp.Select) -> bool:
-    """Whether a streaming aggregate has clauses that must be evaluated over its groups; HAVING alone is none."""
+    """Return whether a streaming aggregate has clauses that must be evaluated over its groups; HAVING does not count."""
     clauses = [clause for clause in ABOVE_CLAUSES if select.args.get(clause)]
     if clauses and set(clauses) <= {"distribute"}:
         return False
@@ -214,16 +214,16 @@ def is_above(select: exp.Select) -> bool:
 
 
 def _is_call(node: exp.Expr) -> bool:
-    """Whether a node is an aggregate call, FILTER and WITHIN GROUP included."""
+    """Return whether a node is an aggregate call, with or without FILTER and WITHIN GROUP."""
     while isinstance(node, _AROUND_A_CALL):
         node = node.this
     return is_aggregate_call(node)
 
 
 def _called_the_same(node: exp.Expr, column: exp.Expr) -> exp.Expr:
-    """What a column of the inner query stands for, such that Spark calls the field of a struct as it would call that.
+    """Return a column of the inner query in a form that keeps the field names which the replaced node gives a struct.
 
-    Spark calls the fields of struct(..) and arrays_zip(..) by their arguments: a column by its name, all else by its place.
+    Spark names the fields of struct(..) and arrays_zip(..) after their arguments: a column's name, otherwise the position.
     """
     call = node.parent
     is_column = isinstance(node, (exp.Column, exp.Dot))
@@ -241,7 +241,7 @@ def _is_dot(node: exp.Expr) -> bool:
 
 
 def _grouping_sets(group: exp.Group, keys: list[exp.Expr], sameness: Sameness) -> list[frozenset[int]]:
-    """All grouping sets of a GROUP BY, as numbers of its keys."""
+    """Return all grouping sets of a GROUP BY, as sets of indices into `keys`."""
 
     def numbers(node: exp.Expr) -> frozenset[int]:
         leaves = node.expressions if isinstance(node, exp.Tuple) else [node]

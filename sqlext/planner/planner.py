@@ -1,4 +1,4 @@
-"""From a query's tree to a `FlowPlan`: options read from hints and WITH, rules applied, shape checked, graph built."""
+"""From a query's tree to a plan: read options from hints and WITH, apply the rules, check the shape, build the graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _RULES_OF_SPARKS_SQL = frozenset(
     listagg_distinct_to_set having_to_column pivot_to_filter
     """.split()
 )
-"""Spark makes sense of what stands before these rules; others, also the user's, may be about what only sqlext reads."""
+"""The rules whose input Spark can analyze too; others, including the user's, may rewrite parts that only sqlext reads."""
 
 SPARK_HINTS = frozenset(
     """
@@ -49,11 +49,13 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     """Plan a streaming query that keeps a table up to date.
 
     Args:
-        is_sorted: whether the aggregates of its prerequisites sort.
+        query: the query.
+        batches: the rules to apply.
+        is_sorted: whether the aggregates of its prerequisites sort their input.
 
     Raises:
-        OptionError: a hint or a WITH option is unknown, misspelt, or on a relation that is no stream.
-        UnsupportedError: the query's result cannot be kept up to date; says which part, and what to do.
+        OptionError: a hint or a WITH option is unknown, malformed, or on a relation that is not a stream.
+        UnsupportedError: the query's result cannot be kept up to date; the message says which part, and what to do.
         RuleError: a rule failed.
     """
     check_grouping_sets(query)
@@ -89,15 +91,15 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
 
 
 def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> BoundedPlan:
-    """Plan a query that holds GLOBAL WINDOW END OF STREAM, and no stream outside of it.
+    """Plan a query that has GLOBAL WINDOW END OF STREAM, and no stream outside of that clause.
 
     Raises:
-        OptionError: a hint or a WITH option is unknown, misspelt, or on a relation that is no stream.
+        OptionError: a hint or a WITH option is unknown, malformed, or on a relation that is not a stream.
         UnsupportedError: a stream's options have no meaning in a bounded query.
     """
     check_grouping_sets(query)
     _, source_options = read_options(query)
-    cut_hybrids(query.tree, query.source)  # none has a meaning here
+    cut_hybrids(query.tree, query.source)  # refuses any hybrid source: none has a meaning here
     tree, firings = rewrite(with_bounded_streams(query).tree, query.source, batches)
     graph = GraphBuilder(query.source, source_options).build(tree)
     return BoundedPlan(
@@ -124,7 +126,7 @@ def _plan_prerequisites(
 
 
 def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:
-    """The query's rows are the target's."""
+    """Plan a query whose rows are the target's."""
     written = without_brackets(tree)
     tree, firings = rewrite(tree, query.source, batches)
     top = without_brackets(tree)
@@ -144,22 +146,22 @@ def _plan_one_query(query: Query, tree: exp.Query, batches: Sequence[Batch], bui
 
 
 def _keep_names(written: exp.Query, query: exp.Query, source: str) -> None:
-    """Give what a rule has changed, and nobody has named, the user's own text as its name."""
-    for before, after in zip(written.selects, query.selects, strict=False):  # the condition of HAVING may have come behind
+    """Name each column that a rule has changed and that has no alias after the user's own text."""
+    for before, after in zip(written.selects, query.selects, strict=False):  # a rule may have appended the condition of HAVING
         if after != before and not isinstance(after, exp.Alias):
             after.replace(exp.alias_(after.copy(), to_sql(before, source), quoted=True))
 
 
 def _plan_above(query: Query, tree: exp.Query, parts: Split, batches: Sequence[Batch], builder: GraphBuilder) -> FlowPlan:
-    """Each aggregate is a streaming query of its own, and the rest a batch query over their rows."""
+    """Plan each aggregate as a streaming query of its own, and the rest as a batch query over their rows."""
     firings: list[Firing] = []
     inner: dict[str, exp.Query] = {}
     for aggregate in parts.aggregates:
         reason, call = _why_not_idempotent(aggregate.select)
         if call is not None:
             raise UnsupportedError(
-                f"Nothing can be evaluated above this aggregate: {reason}. Keep it in a streaming table of its own, and read "
-                "that in a view.",
+                f"No query can be evaluated above this aggregate: {reason}. Keep it in a streaming table of its own, and read "
+                "that table in a view.",
                 position_of(call, query.source),
             )
         inner[aggregate.name], fired = rewrite(aggregate.select, query.source, batches)
@@ -179,10 +181,13 @@ def _plan_above(query: Query, tree: exp.Query, parts: Split, batches: Sequence[B
 
 
 def read_options(query: Query) -> tuple[dict[str, ValueText], dict[str, SourceOptions]]:
-    """Our hints and WITH options.
+    """Read our hints and WITH options.
 
     Returns:
-        The flow-wide options by key, and those of each stream by its alias in lower case.
+        The flow-wide options by key, and those of each stream by its folded alias.
+
+    Raises:
+        OptionError: a hint or a WITH option is unknown, malformed, given twice, or on a relation that is not a stream.
     """
     streams = {fold(_alias(stream)): stream for stream in query.tree.find_all(Stream)}
     by_source = {alias: {Level.HINT: {}, Level.WITH: _with_options(stream, query)} for alias, stream in streams.items()}
@@ -192,7 +197,7 @@ def read_options(query: Query) -> tuple[dict[str, ValueText], dict[str, SourceOp
         if hint.name not in HINTS and hint.name not in SPARK_HINTS:
             known = sorted({*HINTS, *SPARK_HINTS})
             raise OptionError(
-                f"There is no hint `{hint.name}`.{did_you_mean(hint.name, known)} Ours are {', '.join(sorted(HINTS))}.",
+                f"There is no hint `{hint.name}`.{did_you_mean(hint.name, known)} sqlext's hints are {', '.join(sorted(HINTS))}.",
                 position_of(hint, query.source),
             )
     for hint in our_hints(query.tree):
@@ -243,7 +248,7 @@ def _with_options(stream: Stream, query: Query) -> dict[str, ValueText]:
 
 
 def _why_not_idempotent(tree: exp.Query) -> tuple[str | None, exp.Expr | None]:
-    """The aggregate call of which an older row counts beside a newer one: what is said of it, and where it stands."""
+    """Return why an aggregate call makes the query's output not idempotent, and that call; None and None if none does."""
     for select in selects_of(tree):
         for call in select.find_all(exp.Func):
             python = FUNCTIONS.find(function_name(call))

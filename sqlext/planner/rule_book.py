@@ -1,4 +1,4 @@
-"""What users add to sqlext: rewrite rules and SQL functions."""
+"""The users' additions to sqlext: rewrite rules and SQL functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _batches: tuple[Batch, ...] = BATCHES
 
 
 def rules_in_force() -> tuple[Batch, ...]:
-    """All batches, with the rules that users registered."""
+    """Return all batches, including the rules that users registered."""
     return _batches
 
 
@@ -28,38 +28,38 @@ def add_rule(rule: Rule, batch: str = "user") -> None:
     """Add a rewrite rule at the end of a batch, as `SparkSessionExtensions` does for Catalyst.
 
     Args:
-        rule: takes a copy of the query's sqlglot tree, may change it, and returns it.
-        batch: the name of the batch it joins.
+        rule: a function that takes a copy of the query's sqlglot tree, may change it, and returns it.
+        batch: the name of the batch that it is added to.
 
     Raises:
-        RuleError: it is no named function, or there is no such batch.
-        NameTakenError: a rule of that name is registered.
+        RuleError: the rule is not a named function, or there is no such batch.
+        NameTakenError: a rule of that name is already registered.
     """
     global _batches
     name = getattr(rule, "__name__", "")
     if not callable(rule) or not name:
-        raise RuleError(f"{rule!r} is no rule. A rule is a named function from a query's tree to a query's tree.")
+        raise RuleError(f"{rule!r} is not a rule. A rule is a named function from a query's tree to a query's tree.")
     with _lock:
         names = [each.name for each in _batches]
         if batch not in names:
             raise RuleError(f"There is no batch `{batch}`.{did_you_mean(batch, names)} The batches are {', '.join(names)}.")
         if any(name == known.__name__ for each in _batches for known in each.rules):
-            raise NameTakenError(f"A rule `{name}` is registered already. Give yours another name.")
+            raise NameTakenError(f"A rule `{name}` is already registered. Give yours another name.")
         _batches = tuple(replace(each, rules=(*each.rules, rule)) if each.name == batch else each for each in _batches)
 
 
 def remove_rule(name: str) -> None:
-    """Take a rule out again."""
+    """Remove a rule from its batch."""
     global _batches
     with _lock:
         _batches = tuple(replace(each, rules=tuple(r for r in each.rules if r.__name__ != name)) for each in _batches)
 
 
 def sql_functions(function: PythonFunction) -> dict[str, Any]:
-    """The Spark functions, by name, that one Python function becomes.
+    """Return the Spark functions, by name, that a Python function becomes.
 
-    An aggregate becomes two: a grouped aggregate for batch queries, and one over a list for streams, which cannot run the
-    first (`rules/python_aggregate_over_list.py`).
+    An aggregate becomes two: a grouped aggregate for batch queries, and a function over a list for streams, which cannot run a
+    grouped aggregate (`rules/python_aggregate_over_list.py`).
     """
 
     def call(*arguments: Any) -> Any:  # without type hints: Spark would guess an Arrow function from them, and warn
@@ -78,5 +78,5 @@ def _grouped(function: PythonFunction) -> Any:
     def of_series(values: pd.Series) -> Any:
         return aggregate(values.dropna().tolist())
 
-    of_series.__name__ = function.name  # names the column of a query that gives it no alias
+    of_series.__name__ = function.name  # the name of the column in a query without an alias
     return pandas_udf(of_series, function.returns)  # type: ignore[call-overload]  # `Any`: the type is `returns`

@@ -1,8 +1,8 @@
-"""Whether two expressions of one select are one.
+"""Whether two expressions of one select are the same.
 
-Expressions are compared by their tokens, so in doubt they are two: what that costs is a query that is refused or computed twice,
-never a wrong answer. White space, comments, brackets around the whole, and the case of keywords and functions make no difference;
-string literals are compared to the letter. A name may be qualified in one of the two and not in the other, where that cannot be
+Expressions are compared by their tokens, so when in doubt they differ: that may cause a query to be refused or computed twice,
+but never a wrong result. White space, comments, brackets around the whole, and the case of keywords and functions do not matter;
+string literals are compared exactly. A name may be qualified in one of the two and not in the other, where that cannot mean
 another column.
 """
 
@@ -29,18 +29,18 @@ _KEYWORDS = frozenset(
     """.split()
 )
 _ALSO_COLUMNS = frozenset("ARRAY CURRENT DATE FIRST LAST MAP RANGE ROW ROWS STRUCT TIMESTAMP TIMESTAMP_LTZ TIMESTAMP_NTZ".split())
-"""Keywords that columns are called by."""
+"""Keywords that are also names of columns."""
 _NAMES = (exp.Column, exp.Dot)
-_LEFT_FIRST = frozenset(("", "INNER", "LEFT", "CROSS"))  # joins whose common columns are those of the left side
+_LEFT_FIRST = frozenset(("", "INNER", "LEFT", "CROSS"))  # joins whose common columns come from the left side
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A name with its parts, as it is compared.
+    """A dotted name in the form in which names are compared.
 
     Attributes:
-        relation: the number of the relation that qualifies it; None when none does.
-        parts: the column, and fields of it.
+        relation: the number of the relation that qualifies it; None: it is unqualified.
+        parts: the column, and the fields of it.
     """
 
     relation: int | None
@@ -51,11 +51,11 @@ Piece = str | Chain
 
 
 class Sameness:
-    """Compares expressions of one select.
+    """A comparison of the expressions of one select.
 
     Args:
-        select: as it was parsed or rewritten.
-        source: the text it was parsed from.
+        select: the select, as it was parsed or rewritten.
+        source: the text that it was parsed from.
     """
 
     def __init__(self, select: exp.Select, source: str) -> None:
@@ -71,14 +71,14 @@ class Sameness:
         self._is_left_first = all((join.side or join.kind or "").upper() in _LEFT_FIRST for join in joins)
 
     def same(self, one: exp.Expr, other: exp.Expr) -> bool:
-        """Whether two expressions surely mean the same."""
+        """Return whether two expressions certainly mean the same."""
         return self._agree(one, other, self._are_one)
 
     def may_be_same(self, one: exp.Expr, other: exp.Expr) -> bool:
-        """Whether two expressions mean the same, unless a name in them is a field of a struct called like a relation.
+        """Return whether two expressions mean the same, unless a name in them is a field of a struct named like a relation.
 
-        With several relations, `x` and `b.x` may be that: Spark looks for a column of the relation `b` first, and then for a
-        field of a column `b`. What is decided by this must be seen again in Spark's analysis.
+        With several relations, `b.x` may be such a field and differ from `x`: Spark looks for a column of the relation `b` first,
+        and then for a field of a column `b`. A decision based on this must be checked against Spark's analysis.
         """
         return self._agree(one, other, self._may_be_one)
 
@@ -89,11 +89,11 @@ class Sameness:
         left, right = self._pieces(one), self._pieces(other)
         if len(left) != len(right):
             return False
-        holds_query = one.find(exp.Query) is not None  # a name in it may be another relation's
+        holds_query = one.find(exp.Query) is not None  # a name in a subquery may belong to another relation
         return all(a == b or (not holds_query and are_one(a, b)) for a, b in zip(left, right, strict=True))
 
     def fields_below(self, node: exp.Expr, column: exp.Expr) -> tuple[str, ...]:
-        """The fields of `column` that `node` names, from the outside in; none when it is no field of that column."""
+        """Return the path of fields of `column` that `node` names; empty when it is not a field of that column."""
         whole, outer = self._pieces(node.unnest()), self._pieces(column.unnest())
         if len(whole) != 1 or len(outer) != 1 or not isinstance(whole[0], Chain) or not isinstance(outer[0], Chain):
             return ()
@@ -102,18 +102,18 @@ class Sameness:
         return whole[0].parts[length:] if head == outer[0] or self._may_be_one(head, outer[0]) else ()
 
     def is_column(self, node: exp.Expr, name: str) -> bool:
-        """Whether an expression is the column of that name, and not a field of one."""
+        """Return whether an expression is the column of that name, not a field."""
         pieces = self._pieces(node)
         return len(pieces) == 1 and isinstance(pieces[0], Chain) and pieces[0].parts == (fold(name),)
 
     def _are_one(self, one: Piece, other: Piece) -> bool:
-        """Whether two names, of which one is qualified, surely are one."""
+        """Return whether two names, one of them qualified, are certainly the same."""
         if not isinstance(one, Chain) or not self._may_be_one(one, other):
             return False
         return self._is_single or (one.parts[0] in self._common and not self._is_natural)
 
     def _may_be_one(self, one: Piece, other: Piece) -> bool:
-        """The same, where a field of a struct called like a relation is not thought of."""
+        """Return whether two names, one qualified, are the same unless one is a field of a struct named like a relation."""
         if not isinstance(one, Chain) or not isinstance(other, Chain) or one.parts != other.parts:
             return False
         qualified = {each.relation for each in (one, other)} - {None}
@@ -156,7 +156,7 @@ class Sameness:
 
 
 def _names_of(relation: exp.Expr) -> Iterator[tuple[str, ...]]:
-    """What may qualify a column of a relation."""
+    """Yield the qualifiers that a column of a relation may have."""
     if alias := relation.alias:
         yield (fold(alias),)
         return
@@ -171,7 +171,7 @@ def _is_name(token: Token) -> bool:
 
 
 def _end_of_chain(found: list[Token], at: int) -> int:
-    """The index behind `a.b.c` that begins at `at`."""
+    """Return the index after the dotted name, such as `a.b.c`, that begins at `at`."""
     at += 1
     while at + 1 < len(found) and found[at].text == "." and _is_name(found[at + 1]):
         at += 2

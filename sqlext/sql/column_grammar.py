@@ -1,4 +1,4 @@
-"""The grammar of a streaming table's column list: columns, and keys that are kept as information."""
+"""The grammar of a streaming table's column list: columns, and keys that are informational."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from sqlext.plan.job_graph import ColumnDefinition
 from sqlext.sql.cursor import Cursor
 
 CONSTRAINT_PROPERTY = "sqlext.constraint."
-"""The table property that a key becomes, before the constraint's name: Delta has no other place for it."""
+"""The prefix, before the constraint's name, of the table property that stores a key: Delta has no other place for it."""
 
 _AFTER_A_TYPE = frozenset("NOT COMMENT CONSTRAINT PRIMARY REFERENCES FOREIGN CHECK UNIQUE DEFAULT GENERATED MASK".split())
 _CONSTRAINTS = ("CONSTRAINT", "PRIMARY", "FOREIGN", "CHECK", "UNIQUE")
 
 
 class ColumnCursor(Cursor):
-    """Reads `(a BIGINT NOT NULL COMMENT '..', b, CONSTRAINT pk PRIMARY KEY (a) RELY)`."""
+    """A cursor that reads `(a BIGINT NOT NULL COMMENT '..', b, CONSTRAINT pk PRIMARY KEY (a) RELY)`."""
 
     def _table_columns(self) -> tuple[tuple[ColumnDefinition, ...], dict[str, ValueText]]:
-        """The columns, and the table properties that keep the keys."""
+        """Read a column list; return the columns, and the table properties that store the keys."""
         self._expect("(")
         columns: list[ColumnDefinition] = []
         keys: dict[str, ValueText] = {}
@@ -48,7 +48,7 @@ class ColumnCursor(Cursor):
         columns.append(ColumnDefinition(name, written, is_required, comment))
 
     def _type(self) -> str:
-        """A type as written, up to what may stand behind it; empty where there is none."""
+        """Read a type as written, up to a word that may follow it; return an empty string if there is none."""
         start, depth = self._at, 0
         while (token := self._peek()) and (depth or not (token.text in (",", ")") or token.upper in _AFTER_A_TYPE)):
             depth += (token.text in "(<") - (token.text in ")>")
@@ -56,15 +56,15 @@ class ColumnCursor(Cursor):
         return "" if self._at == start else self._text[self._tokens[start].start : self._tokens[self._at - 1].stop]
 
     def _take_constraint(self, columns: list[ColumnDefinition], keys: dict[str, ValueText]) -> None:
-        """`[CONSTRAINT name] PRIMARY KEY (columns) ..` or `.. FOREIGN KEY (columns) REFERENCES t [(columns)] ..`"""
+        """Read `[CONSTRAINT name] PRIMARY KEY (columns) ..` or `.. FOREIGN KEY (columns) REFERENCES t [(columns)] ..`."""
         position = self._position()
         name = self._identifier() if self._take("CONSTRAINT") else ""
         start, kind = self._at, self._word()
         if not (self._take("PRIMARY", "KEY") or self._take("FOREIGN", "KEY")):
             shown = f" `{name}`" if name else ""
             raise UnsupportedError(
-                f"The constraint{shown} is {kind}; a streaming table has NOT NULL, which is enforced, and PRIMARY KEY and "
-                "FOREIGN KEY, which are information. Filter the rows in the query.",
+                f"The constraint{shown} is {kind}; a streaming table supports NOT NULL, which is enforced, and PRIMARY KEY and "
+                "FOREIGN KEY, which are informational. Filter the rows in the query.",
                 self._position(),
             )
         self._check_names(columns, self._column_list())
@@ -75,7 +75,7 @@ class ColumnCursor(Cursor):
                 self._column_list()
         while self._word() not in (",", ")", ""):
             if self._word() == "ENFORCED" and self._word(-1) != "NOT":
-                raise self._problem("A key of a streaming table is information, and not ENFORCED")
+                raise self._problem("A key of a streaming table is informational and cannot be ENFORCED")
             self._at += 1
         key = CONSTRAINT_PROPERTY + (name or f"{kind.lower()}_key_{len(keys) + 1}")
         if key in keys:
@@ -91,7 +91,7 @@ class ColumnCursor(Cursor):
 
 def _advice(word: str) -> str:
     if word in ("PRIMARY", "REFERENCES", "FOREIGN", "CONSTRAINT"):
-        return " Write the key behind the columns: CONSTRAINT name PRIMARY KEY (column) RELY."
+        return " Write the key after the columns: CONSTRAINT name PRIMARY KEY (column) RELY."
     if word in ("DEFAULT", "GENERATED"):
         return " All values of a streaming table come from its query."
     return ""

@@ -1,4 +1,4 @@
-"""A cursor over the tokens of one statement, and the small pieces that all statements are made of."""
+"""A cursor over the tokens of one statement; it reads the elements that statements have in common, such as names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from sqlext.sql.tokens import Token
 
 
 class Cursor:
-    """Stands before one token of a statement; `grammar.py` reads statements with it.
+    """A position before a token of a statement; `grammar.py` reads statements with it.
 
     Args:
-        found: the statement's tokens; semicolons at its end do not count.
+        text: the statement.
+        found: the statement's tokens; semicolons at its end are dropped.
     """
 
     def __init__(self, text: str, found: list[Token]) -> None:
@@ -62,7 +63,7 @@ class Cursor:
         return ValueText(unquoted(self._text[token.start : self._tokens[-1].stop]), position)
 
     def _properties(self) -> dict[str, ValueText]:
-        """`('key' = 'value', a.b-c = 2, ..)`"""
+        """Read `('key' = 'value', a.b-c = 2, ..)`."""
         self._expect("(")
         found: dict[str, ValueText] = {}
         while True:
@@ -131,7 +132,7 @@ class Cursor:
 
 
 def unquoted(text: str) -> str:
-    """A string literal's or quoted identifier's content; any other text as it is."""
+    """Return the content of a string literal or quoted identifier; any other text unchanged."""
     if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"`":
         return text
     body, mark = text[1:-1], text[0]

@@ -1,8 +1,8 @@
 """Spark SQL with our clauses, as a sqlglot dialect.
 
-What sqlglot's `databricks` dialect lacks stands here: `STREAM t WITH (..) WATERMARK ..`, `GLOBAL WINDOW END OF STREAM`,
-hints as written, and spans. Every query, relation and expression remembers where its text stands, and the generator
-gives that text back for all that no rule has changed: `1L`, `r'..'`, comments and white space stay as the user wrote them.
+It adds what sqlglot's `databricks` dialect lacks: `STREAM t WITH (..) WATERMARK ..`, `GLOBAL WINDOW END OF STREAM`, hints as
+written, and spans. Every query, relation and expression records the span of its text, and the generator returns that text for
+every part that no rule has changed: `1L`, `r'..'`, comments and white space stay as the user wrote them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END_OF_STREAM = ("GLOBAL", "WINDOW", "END", "OF", "STREAM")
 
 
 def _spanned(name: str) -> Callable[..., Any]:
-    """A parser method of sqlglot's that notes where the text of its node starts and stops."""
+    """Wrap a parser method of sqlglot so that it records the span of its node's text."""
     method = getattr(DatabricksParser, name)
 
     def parse(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -43,8 +43,8 @@ def _spanned(name: str) -> Callable[..., Any]:
     return parse
 
 
-# Calls with a grammar of their own, in Spark too. Beside aggregates, every other call is a name and arguments: read as functions
-# of sqlglot's, datediff(DAY, a, b) and datediff(b, a) would be one, and log10(x) would be LOG(10, x).
+# Calls with a grammar of their own, in Spark too. Apart from these and aggregates, a call is parsed as a name and arguments: as
+# functions of sqlglot, datediff(DAY, a, b) and datediff(b, a) would be the same, and log10(x) would be LOG(10, x).
 _WITH_KEYWORDS = frozenset("CAST TRY_CAST EXTRACT OVERLAY POSITION SUBSTR SUBSTRING TRIM".split())
 
 
@@ -85,7 +85,7 @@ class _Parser(DatabricksParser):
         return self._parse_any_lambda(*args, **kwargs)  # type: ignore[no-any-return]  # sqlglot's methods are untyped here
 
     def _parse_table_argument(self) -> TableArgument:
-        """`TABLE(t)` or `TABLE(query)`, with PARTITION BY and ORDER BY, up to the next argument."""
+        """Parse `TABLE(t)` or `TABLE(query)`, with PARTITION BY and ORDER BY, up to the next argument."""
         first = self._curr
         self._advance()
         self._match_l_paren()
@@ -123,7 +123,7 @@ class _Parser(DatabricksParser):
         return stream
 
     def _parse_hybrid(self) -> Hybrid:
-        """`hybrid(TABLE a, STREAM b WITH (..), on => column)`."""
+        """Parse `hybrid(TABLE a, STREAM b WITH (..), on => column)`."""
         first = self._curr
         self._advance()
         self._match_l_paren()
@@ -158,7 +158,7 @@ class _Parser(DatabricksParser):
         return options
 
     def _parse_stream_option(self) -> StreamOption:
-        """`'key' = 'value'`, also `a.b-c = 2` and `key 'value'`, as Spark's property lists."""
+        """Parse `'key' = 'value'`, also `a.b-c = 2` and `key 'value'`, as in Spark's property lists."""
         first = self._curr
         key = self._take_until(lambda: self._curr.token_type == TokenType.EQ or self._curr.start != self._prev.end + 1)
         self._match(TokenType.EQ)
@@ -179,7 +179,7 @@ class _Parser(DatabricksParser):
         return "".join(taken)
 
     def _parse_identified(self) -> VerbatimText | None:
-        """The stream's name in its query's checkpoint; Spark reads it where its names of sources are switched on."""
+        """Parse IDENTIFIED BY: the stream's name in its query's checkpoint, which Spark reads if it has source names enabled."""
         first = self._curr
         if not self._match_text_seq("IDENTIFIED", "BY"):
             return None
@@ -217,7 +217,7 @@ class _Parser(DatabricksParser):
 
 
 def _hint_calls(text: str, start: int, stop: int) -> Iterator[HintCall]:
-    """`NAME`, `NAME(a, 'b', c)` and lists of them, with or without commas."""
+    """Parse `NAME`, `NAME(a, 'b', c)` and lists of them, with or without commas."""
     body = [Token(t.kind, t.text, t.start + start) for t in tokens(text[start:stop])]
     at = 0
     while at < len(body):
@@ -246,7 +246,7 @@ def _split_at_commas(text: str, body: list[Token]) -> list[str]:
     return [text[a[0].start : a[-1].stop].strip("'\"`") for a in arguments if a]
 
 
-# sqlglot writes these for an older or other Spark: percentile_cont as percentile_approx, struct fields with names, ..
+# sqlglot rewrites these for an older Spark or another engine: percentile_cont as percentile_approx, struct fields with names, ..
 _REWRITTEN_BY_SQLGLOT = {exp.From, exp.Pivot, exp.Select, exp.Table, exp.WithinGroup}
 
 
@@ -305,25 +305,28 @@ class SqlextDialect(Databricks):
     """Spark SQL and our clauses; see the module's docstring."""
 
     class Tokenizer(Databricks.Tokenizer):
+        """Spark's tokens, with hints and the clause GLOBAL WINDOW END OF STREAM."""
+
         TOKENS_PRECEDING_HINT = set(TokenType)  # noqa: RUF012  # a hint that is misplaced is an error, not a comment
 
         def tokenize(self, sql: str) -> list[Any]:
+            """Cut a statement into tokens, and change the types of those that our clauses use."""
             found = _with_unsigned_shifts(super().tokenize(sql))
             for token, following in itertools.pairwise(found):
                 if token.token_type == TokenType.WINDOW and following.token_type == TokenType.L_PAREN:
                     token.token_type = TokenType.VAR  # GROUP BY window(ts, '5 minutes'): a function, not a WINDOW clause
             for at, token in enumerate(found):
                 if tuple(each.text.upper() for each in found[at : at + 5]) == _END_OF_STREAM:
-                    token.token_type = TokenType.GLOBAL  # neither an alias nor what GROUP BY ALL goes on with
+                    token.token_type = TokenType.GLOBAL  # neither an alias nor a continuation of GROUP BY ALL
             return found
 
     Parser = _Parser
 
 
 def _with_unsigned_shifts(found: list[Any]) -> list[Any]:
-    """Tokens in which `>>>`, three to sqlglot, is one."""
+    """Return the tokens with each `>>>`, three tokens to sqlglot, merged into one."""
     merged: list[Any] = []
-    open_types = 0  # ARRAY<STRUCT<a: MAP<..>>> ends alike
+    open_types = 0  # ARRAY<STRUCT<a: MAP<..>>> ends with the same characters
     for token in found:
         last = merged[-2:]
         if token.token_type == TokenType.LT and merged and merged[-1].text.upper() in ("ARRAY", "MAP", "STRUCT"):
@@ -339,7 +342,7 @@ def _with_unsigned_shifts(found: list[Any]) -> list[Any]:
 
 
 def _are_one_operator(found: list[Any]) -> bool:
-    """Whether tokens are `>>>` without a gap."""
+    """Return whether the tokens are `>>>`, without gaps."""
     are_adjacent = all(one.end + 1 == other.start for one, other in itertools.pairwise(found))
     return len(found) == 3 and are_adjacent and all(each.token_type == TokenType.GT for each in found)
 
@@ -348,29 +351,29 @@ def parse_query(text: str) -> exp.Query:
     """Parse one query.
 
     Args:
-        text: a statement in which all but the query is blanked out, so that offsets are those of the statement.
+        text: a statement with everything but the query blanked out, so that offsets are those of the statement.
 
     Raises:
-        SyntaxProblem: sqlglot cannot read it; position as in `text`.
+        SyntaxProblem: sqlglot cannot parse the query; the position is that in `text`.
     """
     try:
         found = [node for node in SqlextDialect().parse(text) if node is not None]
     except ParseError as error:
         raise _problem(error, text) from None
     except TokenError as error:
-        raise SyntaxProblem(f"The query cannot be cut into tokens: {error}") from None
+        raise SyntaxProblem(f"The query cannot be split into tokens: {error}") from None
     except (AssertionError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SyntaxProblem(f"The query cannot be read: sqlglot fails with {type(error).__name__}: {error}") from error
     if len(found) != 1 or not isinstance(found[0], exp.Query):
         what = type(found[0]).__name__.upper() if found else "nothing"
         start = len(text) - len(text.lstrip())
-        raise SyntaxProblem(f"A query (SELECT ..) is expected here, found {what}.", Position.of(text, start))
+        raise SyntaxProblem(f"Expected a query (SELECT ..) here; found {what}.", Position.of(text, start))
     freeze(found[0])
     return found[0]
 
 
 def without_brackets(query: exp.Query) -> exp.Query:
-    """The query inside brackets that say nothing, as in `INSERT INTO t (SELECT ..)`."""
+    """Return the query inside redundant brackets, as in `INSERT INTO t (SELECT ..)`."""
     while isinstance(query, exp.Subquery) and query.is_wrapper:
         query = query.this
     return query
@@ -387,12 +390,12 @@ def _problem(error: ParseError, text: str) -> SyntaxProblem:
 
 
 def to_sql(node: exp.Expr, source: str) -> str:
-    """SQL for `node`; all parts that were parsed from `source` and not changed since are given back as written."""
+    """Return the SQL of a node; parts that were parsed from `source` and have not changed since stay as written."""
     return _Generator(source).generate(node)  # a copy: the generator changes some nodes
 
 
 def position_of(node: exp.Expr, source: str) -> Position | None:
-    """Where `node`, or the first of its parts that is known, stands in `source`."""
+    """Return the position in `source` of a node, or of its first part that has a known position."""
     for part in node.walk():
         if (origin := origin_of(part)) is not None:
             return Position.of(source, origin.start, origin.stop)

@@ -1,10 +1,10 @@
-"""GLOBAL WINDOW END OF STREAM: queries that run over what their sources hold at the start, and end (FLIP-331, FLIP-140).
+"""GLOBAL WINDOW END OF STREAM: queries that read what their sources hold at the start, and end (FLIP-331, FLIP-140).
 
 Each such query becomes the table argument of a function, `SELECT * FROM __sqlext_end_of_stream(TABLE(query), 'sorted')`, whose
-plan `spark/sorted_plan.py` makes. So it may stand wherever a query can, and nothing runs before the statement around it.
+plan `spark/sorted_plan.py` makes. So it can be used wherever a query can, and nothing runs before the statement around it.
 
-Where streams are left outside of such queries, each of these is cut out as a prerequisite instead: its result is there, as a
-table, before the streams start.
+If the statement also has streams outside of such queries, each of these queries is cut out as a prerequisite instead: its result
+is a table before the streams start.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from sqlext.sql.statements import Query
 from sqlext.sql.trees import is_end_of_stream
 
 END_OF_STREAM = "__sqlext_end_of_stream"
-"""The table function that a bounded query becomes the argument of."""
+"""The table function whose argument is a bounded query."""
 SORTED, UNSORTED = "sorted", "unsorted"
 
 _RATE_LIMITS = frozenset(
     "maxfilespertrigger maxbytespertrigger maxoffsetspertrigger minoffsetspertrigger maxtriggerdelay maxfileage".split()
 )
-"""Options of Spark's sources that say how much a micro-batch takes; a bounded query takes all."""
+"""Options of Spark's sources that limit the size of a micro-batch; a bounded query reads everything."""
 _STARTS = frozenset("startingversion startingtimestamp".split())
 
 
 @dataclass(frozen=True)
 class PrerequisiteQuery:
-    """A query with the clause that was cut out of another one.
+    """A query with the clause, cut out of another query.
 
     Attributes:
-        name: of the relation that stands in its place.
-        tree: itself, with its clause, and with the CTEs that it reads.
-        after: the prerequisites that it reads.
+        name: the name of the relation that replaces the query.
+        tree: the query, with its clause and with the CTEs that it reads.
+        after: the names of the prerequisites that it reads.
     """
 
     name: str
@@ -50,21 +50,21 @@ class PrerequisiteQuery:
 
 
 def is_bounded(query: Query) -> bool:
-    """Whether a query holds the clause, and no stream outside of the queries that have it."""
+    """Return whether a query holds the clause, and no stream outside of the queries with the clause."""
     found = outermost(query.tree)
     return bool(found) and all(_is_in(stream, found) for stream in query.tree.find_all(Stream))
 
 
 def with_bounded_streams(query: Query) -> Query:
-    """The query with its streams below the clause marked: they are read up to where they are now."""
+    """Return the query with its streams below the clause marked as bounded: they are read up to their current end."""
     tree = query.tree.copy()
     found = outermost(tree)
     for stream in [each for each in tree.find_all(Stream) if _is_in(each, found)]:
         options = stream.args.get("options") or []
         if (identified := stream.args.get("identified")) is not None:
             raise UnsupportedError(
-                f"`{identified.this}` names a stream in a checkpoint, and a query that reads to the end of a stream has none. "
-                "Leave it out.",
+                f"`{identified.this}` names a stream in a checkpoint, but a query with GLOBAL WINDOW END OF STREAM has no "
+                "checkpoint. Leave it out.",
                 position_of(stream, query.source),
             )
         stream.set("options", [option for option in options if _is_kept(option, query.source)] or None)
@@ -73,13 +73,13 @@ def with_bounded_streams(query: Query) -> Query:
 
 
 def outermost(tree: exp.Query) -> list[exp.Query]:
-    """The queries with the clause that stand inside no other one, in the order of the text."""
+    """Return the queries with the clause that are not inside another such query, in the order of the text."""
     found = tree.dfs(prune=is_end_of_stream)
     return [node for node in found if isinstance(node, exp.Query) and is_end_of_stream(node)]
 
 
 def called(tree: exp.Query, is_sorted: bool) -> exp.Query:
-    """A copy in which each query with the clause is a call; the clause itself is gone."""
+    """Return a copy in which each query with the clause is a call instead, without the clause."""
     tree = tree.copy()
     for query in outermost(tree):
         call = _call(called(without_clause(query), is_sorted), is_sorted)
@@ -90,7 +90,7 @@ def called(tree: exp.Query, is_sorted: bool) -> exp.Query:
 
 
 def without_clauses(tree: exp.Query) -> exp.Query:
-    """A copy in which no query has the clause."""
+    """Return a copy in which no query has the clause."""
     tree = tree.copy()
     for query in list(tree.find_all(exp.Query)):
         query.set("end_of_stream", None)
@@ -98,10 +98,10 @@ def without_clauses(tree: exp.Query) -> exp.Query:
 
 
 def cut_prerequisites(tree: exp.Query) -> tuple[exp.Query, tuple[PrerequisiteQuery, ...]]:
-    """Put a relation in the place of each outermost query with the clause.
+    """Replace each outermost query with the clause by a relation.
 
     Returns:
-        A copy of the tree, and what was cut out, in an order in which each stands behind those that it reads.
+        A copy of the tree, and the queries that were cut out, each after the ones that it reads.
     """
     tree = tree.copy()
     prerequisites: list[PrerequisiteQuery] = []
@@ -115,7 +115,7 @@ def cut_prerequisites(tree: exp.Query) -> tuple[exp.Query, tuple[PrerequisiteQue
 
 
 def without_clause(query: exp.Query) -> exp.Query:
-    """A copy of a query that stands by itself: without its clause, and with the CTEs around it that it reads."""
+    """Return a self-contained copy of a query: without its clause, and with the CTEs around it that it reads."""
     alone = _alone(query)
     alone.set("end_of_stream", None)
     return alone
@@ -139,7 +139,7 @@ def _call(query: exp.Query, is_sorted: bool) -> exp.Select:
 
 
 def _visible_ctes(query: exp.Query) -> Iterator[exp.CTE]:
-    """The CTEs of the queries around `query` that its names can mean, outer ones first."""
+    """Yield the CTEs of the queries around `query` that are in its scope, outer ones first."""
     below: exp.Expr = query
     scopes: list[list[exp.CTE]] = []
     while (above := below.parent) is not None:
@@ -154,7 +154,7 @@ def _visible_ctes(query: exp.Query) -> Iterator[exp.CTE]:
 
 
 def _read_ctes(query: exp.Query, visible: dict[str, exp.CTE]) -> list[exp.CTE]:
-    """Those of `visible` that a query reads, directly or through others, in their own order."""
+    """Return the CTEs of `visible` that a query reads, directly or through others, in their own order."""
     names = _names(query)
     for name, cte in reversed(visible.items()):
         if name in names:

@@ -1,4 +1,4 @@
-"""The grammar of our statements' heads, read token by token; the query behind a head is parsed by `dialect.py`."""
+"""The grammar of our statements' heads, read token by token; `dialect.py` parses the query after a head."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from sqlext.sql.tokens import end_of_stream_at, is_flow_statement, setting_key, 
 
 
 def parse(text: str) -> Statement:
-    """Parse a statement of ours (`detect.is_ours`).
+    """Parse a statement of ours (`tokens.is_ours`).
 
     Raises:
-        SyntaxProblem: with the place and what was expected there.
+        SyntaxProblem: the statement does not follow the grammar; has the position and what was expected there.
     """
     found = tokens(text)
     if calls := partition_calls(found):
@@ -51,11 +51,10 @@ def parse(text: str) -> Statement:
 
 
 class _Head(ColumnCursor):
-    """Reads one statement."""
-
-    # The grammar, top down.
+    """A cursor that reads one statement, top down."""
 
     def statement(self) -> Statement:
+        """Read the statement, or the one that EXPLAIN explains."""
         if self._take("EXPLAIN"):
             extended = self._take("EXTENDED")
             for mode in ("FORMATTED", "COST", "CODEGEN", "LOGICAL"):
@@ -80,7 +79,7 @@ class _Head(ColumnCursor):
         return self._command()
 
     def _bounded(self) -> BoundedStatement | None:
-        """A statement of Spark's with GLOBAL WINDOW END OF STREAM in its query; None for all else, and for flows."""
+        """Read a Spark statement with GLOBAL WINDOW END OF STREAM in its query; return None for all others and for flows."""
         clause = end_of_stream_at(self._tokens)
         if clause is None or (
             self._word() == "CREATE" and self._word_after("CREATE", "OR", "REFRESH", "REPLACE") in ("STREAMING", "FLOW")
@@ -92,7 +91,7 @@ class _Head(ColumnCursor):
         if at is None or at > clause:
             token = self._tokens[clause]
             raise UnsupportedError(
-                f"GLOBAL WINDOW END OF STREAM has no meaning in this {verb}. It stands in a query: SELECT, INSERT .. SELECT, "
+                f"GLOBAL WINDOW END OF STREAM has no meaning in this {verb}. Write it in a query: SELECT, INSERT .. SELECT, "
                 "CREATE TABLE .. AS, CREATE VIEW .. AS.",
                 Position.of(self._text, token.start, token.stop),
             )
@@ -110,7 +109,7 @@ class _Head(ColumnCursor):
         return BoundedStatement(head, target, query, self._properties_before(at) if verb in ("CREATE", "REPLACE") else {})
 
     def _properties_before(self, stop: int) -> dict[str, ValueText]:
-        """What TBLPROPERTIES gives, if it stands before a query."""
+        """Read the TBLPROPERTIES before the query at `stop`; return none if there are none."""
         words = [token.upper for token in self._tokens[self._at : stop]]
         if "TBLPROPERTIES" not in words:
             return {}
@@ -118,7 +117,7 @@ class _Head(ColumnCursor):
         return self._properties()
 
     def _target(self) -> Name:
-        """The table that INSERT or CREATE TABLE .. AS fills; none for a view or a directory."""
+        """Read the table that INSERT or CREATE TABLE .. AS fills; return an empty name for a view or a directory."""
         while self._take("INSERT") or self._take("CREATE") or self._take("OR") or self._take("REPLACE") or self._take("EXTERNAL"):
             pass
         if not (self._take("INTO") or self._take("OVERWRITE") or self._word() == "TABLE"):
@@ -128,7 +127,7 @@ class _Head(ColumnCursor):
         return () if self._word() in ("LOCAL", "DIRECTORY") else self._name()
 
     def _query_of_statement(self, verb: str) -> int | None:
-        """The index of the token that a statement's query begins with."""
+        """Return the index of the first token of a statement's query."""
         if verb in ("SELECT", "FROM", "(", "VALUES", "TABLE"):
             return self._at
         if verb == "WITH":
@@ -143,7 +142,7 @@ class _Head(ColumnCursor):
         return None
 
     def _insert_after_with(self, stop: int) -> int | None:
-        """INSERT INTO or OVERWRITE behind a WITH clause; a column may have that name too."""
+        """Find INSERT INTO or INSERT OVERWRITE after a WITH clause; `insert` alone may be a column."""
         if self._word() != "WITH":
             return None
         words = [token.upper for token in self._tokens] + [""]
@@ -196,7 +195,7 @@ class _Head(ColumnCursor):
         return CreateStreamingTable(name, self._query(), definition, refresh, replace, exists, position)
 
     def _table_clause(self) -> str:
-        """COMMENT '..', LOCATION '..', PARTITIONED BY (..), CLUSTER BY (..) | AUTO | NONE, USING delta: as written."""
+        """Read COMMENT '..', LOCATION '..', PARTITIONED BY (..), CLUSTER BY (..) | AUTO | NONE or USING delta, as written."""
         token = self._peek()
         if token is None:
             raise self._problem("Expected AS and a query")
@@ -222,7 +221,7 @@ class _Head(ColumnCursor):
         self._expect("AS")
         insert = self._insert_or_select()
         if not isinstance(insert, Insert):
-            raise self._problem("A flow writes somewhere: expected INSERT INTO table SELECT ..")
+            raise self._problem("A flow needs a target: expected INSERT INTO table SELECT ..")
         return replace(insert, flow=name, if_not_exists=exists, comment=comment, position=position)
 
     def _insert_or_select(self) -> Statement:
@@ -231,13 +230,13 @@ class _Head(ColumnCursor):
             raise self._problem("Expected INSERT INTO table SELECT ..")
         position = self._position()
         words = [token.upper for token in self._tokens] + [""]
-        inserts = (i for i in range(self._at, len(self._tokens)) if words[i] == "INSERT")  # or a column of that name
+        inserts = (i for i in range(self._at, len(self._tokens)) if words[i] == "INSERT")  # `insert` may be a column
         insert = next((i for i in inserts if i == self._at or words[i + 1] in ("INTO", "OVERWRITE")), None)
         if insert is None:
             return Select(self._query(), position)
         prelude = self._text[first.start : self._tokens[insert].start]
         if self._word() == "FROM":
-            raise UnsupportedError("A multi-insert cannot read a stream. Write one INSERT a target.", position)
+            raise UnsupportedError("A multi-insert cannot read a stream. Write one INSERT for each target.", position)
         self._at = insert + 1
         if self._word() == "OVERWRITE":
             raise UnsupportedError(
@@ -249,12 +248,12 @@ class _Head(ColumnCursor):
         self._take("TABLE")
         target = self._name()
         if self._word() == "PARTITION":
-            raise self._problem("A flow writes to the whole table; PARTITION cannot stand here")
+            raise self._problem("A flow writes to the whole table, so PARTITION is not allowed here")
         by_name = self._take("BY", "NAME")
         if self._word() == "REPLACE":
             raise UnsupportedError(
-                "INSERT INTO .. REPLACE cannot read a stream: what it replaces it would replace at each micro-batch. Use INSERT "
-                "INTO, or read what is there now and end, with GLOBAL WINDOW END OF STREAM.",
+                "INSERT INTO .. REPLACE cannot read a stream: it would replace the rows again at each micro-batch. Use INSERT "
+                "INTO, or add GLOBAL WINDOW END OF STREAM to read what the stream holds now and end.",
                 self._position(),
             )
         columns = self._column_list() if self._word() == "(" and self._word(1) not in ("SELECT", "WITH", "FROM") else ()
@@ -319,7 +318,7 @@ class _Head(ColumnCursor):
         return self._end(DropStreamingTable(self._name(), exists))
 
     def _alter_table(self) -> Statement:
-        """What may be changed of a streaming table beside its query: properties, comments of columns, clustering."""
+        """Read a change of a streaming table other than of its query: properties, comments of columns, clustering."""
         streaming, position = self._tokens[1], self._position()
         name = self._name()
         sql = self._text[: streaming.start] + " " * len(streaming.text) + self._text[streaming.stop : self._tokens[-1].stop]
@@ -337,11 +336,11 @@ class _Head(ColumnCursor):
                 return self._end(AlterStreamingTable(name, {}, sql, position))
         raise self._problem(
             "Expected SET TBLPROPERTIES (..), UNSET TBLPROPERTIES (..), ALTER COLUMN c COMMENT '..' or CLUSTER BY (..)",
-            " All else of a streaming table comes from its statement: write it anew.",
+            " To change anything else, use CREATE OR REPLACE STREAMING TABLE.",
         )
 
     def _take_unset(self) -> None:
-        """`[IF EXISTS] ('key', a.b-c, ..)`"""
+        """Read `[IF EXISTS] ('key', a.b-c, ..)`."""
         self._take("IF", "EXISTS")
         self._expect("(")
         while True:
@@ -349,21 +348,25 @@ class _Head(ColumnCursor):
             if not key:
                 raise self._problem("Expected 'key'")
             if is_option_key(key):
-                raise UnsupportedError(f"The option `{key}` cannot be taken back. SET it to another value.", place)
+                raise UnsupportedError(f"The option `{key}` cannot be unset. SET it to another value.", place)
             _refuse_mark(key, place)
             if not self._take(","):
                 break
         self._expect(")")
 
     def _table_properties(self) -> dict[str, ValueText]:
-        """Those of a streaming table."""
+        """Read the properties of a streaming table."""
         found = self._properties()
         for key, given in found.items():
             _refuse_mark(key, given.position)
         return found
 
     def _query(self, prelude: tuple[int, str] = (0, "")) -> Query:
-        """The rest of the statement, read by the dialect; `prelude` is a WITH clause that stands before INSERT."""
+        """Parse the rest of the statement as a query.
+
+        Args:
+            prelude: the offset and text of a WITH clause before INSERT, which belongs to the query.
+        """
         token = self._peek()
         if token is None:
             raise self._problem("Expected a query")
@@ -385,5 +388,5 @@ class _Head(ColumnCursor):
 def _refuse_mark(key: str, place: Position | None) -> None:
     if key.lower() == FLOW_PROPERTY:
         raise UnsupportedError(
-            f"The property `{key}` says which flow made the table, so sqlext alone sets and takes it away. Leave it out.", place
+            f"The property `{key}` names the flow that made the table, so only sqlext may set or unset it. Leave it out.", place
         )

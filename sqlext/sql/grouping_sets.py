@@ -1,4 +1,4 @@
-"""How many grouping sets a statement has: CUBE doubles them with each column, and Spark projects every row once for each."""
+"""The number of grouping sets in a statement: CUBE doubles it with each column, and Spark projects every row once per set."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from sqlext.sql.statements import Query
 from sqlext.sql.trees import total_of
 
 MOST_GROUPING_SETS = 4096
-"""Of one statement: those of CUBE over 12 columns. Spark's own limit is 64 columns, of whose CUBE it runs out of memory."""
+"""The limit of a statement: the grouping sets of CUBE over 12 columns.
+
+Spark's own limit is 64 columns, and it runs out of memory on their CUBE.
+"""
 
 _CLAUSES = {"rollup": exp.Rollup, "cube": exp.Cube, "grouping_sets": exp.GroupingSets}
 
 
 def check_grouping_sets(query: Query) -> None:
-    """Raise UnsupportedError when a GROUP BY anywhere in a query, or all together, have more than `MOST_GROUPING_SETS` grouping
-    sets."""
+    """Raise UnsupportedError if one GROUP BY of a query, or all together, have more than `MOST_GROUPING_SETS` grouping sets."""
     for group in query.tree.find_all(exp.Group):
         if (number := count_grouping_sets(group)) > MOST_GROUPING_SETS:
             raise _refusal("This GROUP BY has", number, group, query)
@@ -30,25 +32,25 @@ def check_grouping_sets(query: Query) -> None:
 def _refusal(who_has: str, number: int, node: exp.Expr, query: Query) -> UnsupportedError:
     shown = f"{number:,}" if number < 10**12 else f"more than 2^{number.bit_length() - 2}"
     return UnsupportedError(
-        f"{who_has} {shown} grouping sets; {MOST_GROUPING_SETS:,} are allowed at most in a statement, those of one CUBE over "
+        f"{who_has} {shown} grouping sets; a statement may have at most {MOST_GROUPING_SETS:,}, as many as one CUBE over "
         f"{MOST_GROUPING_SETS.bit_length() - 1} columns. Write the sets that you need as GROUPING SETS.",
         position_of(node, query.source) or position_of(query.tree, query.source),
     )
 
 
 def _of_subtotals(node: exp.Expr) -> int:
-    """The grouping sets of a GROUP BY that has more than one."""
+    """Return the number of grouping sets of a GROUP BY that has more than one; 0 for all other nodes."""
     number = count_grouping_sets(node) if isinstance(node, exp.Group) else 0
     return number if number > 1 else 0
 
 
 def count_grouping_sets(group: exp.Group) -> int:
-    """The number of grouping sets, counted without making them; 1 for a plain GROUP BY.
+    """Return the number of grouping sets, without building them; 1 for a plain GROUP BY.
 
     `GROUP BY a, CUBE (b, c), ROLLUP (d)` has 1 * 4 * 2.
     """
     written = [(kind, node) for clause, kind in _CLAUSES.items() for node in group.args.get(clause) or ()]
-    if written:  # GROUP BY a, b WITH CUBE: the clause's columns stand before it
+    if written:  # GROUP BY a, b WITH CUBE: the clause's columns are written before it
         return math.prod(_count(kind, node.expressions or group.expressions) for kind, node in written)
     return math.prod(_count_of_part(part) for part in group.expressions)
 

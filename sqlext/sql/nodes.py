@@ -1,4 +1,4 @@
-"""The nodes of our clauses in a sqlglot tree."""
+"""The sqlglot nodes of our clauses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from sqlglot import exp
 
 
 class Stream(exp.Expression):
-    """`STREAM t [WITH (key = value, ..)] [IDENTIFIED BY name] [WATERMARK expr DELAY OF interval] [AS alias]`;
-    `t` may be a call, as of `read_kafka`.
+    """`STREAM t [WITH (key = value, ..)] [IDENTIFIED BY name] [WATERMARK expr DELAY OF interval] [AS alias]`.
 
-    Args: `this` the table, `options` a list of `StreamOption`, `identified` and `watermark` a `VerbatimText`, `alias` a
-    TableAlias, `is_bounded` whether what it holds now is read, and no more: Spark then reads it as a table; `is_call` whether
-    Spark gets it as a call of the function's twin that gives a stream.
+    `t` may be a call, such as of `read_kafka`.
+
+    Args: `this` the table; `options` a list of `StreamOption`; `identified` and `watermark` a `VerbatimText`; `alias` a
+    TableAlias; `is_bounded` whether only its current content is read: Spark then reads it as a table; `is_call` whether Spark
+    gets it as a call of the function's streaming twin.
     """
 
     arg_types = {  # noqa: RUF012  # sqlglot's own form
@@ -31,34 +32,43 @@ class Stream(exp.Expression):
 
 
 class Hybrid(exp.Expression):
-    """`hybrid(TABLE history, STREAM live [WITH (..)] [, on => column])` behind STREAM: relations read one after the other.
+    """`hybrid(TABLE history, STREAM live [WITH (..)] [, on => column])` after STREAM: relations read one after the other.
 
-    Args: `parts` a list of `HybridPart`, `on` the Identifier of a column.
+    Args: `parts` a list of `HybridPart`; `on` the Identifier of a column.
     """
 
     arg_types = {"parts": True, "on": False}  # noqa: RUF012
 
 
 class HybridPart(exp.Expression):
-    """One of them: `this` the table, `options` a list of `StreamOption`, `is_stream` whether STREAM stands before it."""
+    """A relation of a hybrid source.
+
+    Args: `this` the table; `options` a list of `StreamOption`; `is_stream` whether it is written with STREAM.
+    """
 
     arg_types = {"this": True, "options": False, "is_stream": False}  # noqa: RUF012
 
 
 class StreamOption(exp.Expression):
-    """One `key = value` of a stream's WITH clause; `this` is the key, `value` its text, `source` both as written."""
+    """A `key = value` of a stream's WITH clause.
+
+    Args: `this` the key; `value` the value's text; `source` both as written.
+    """
 
     arg_types = {"this": True, "value": True, "source": True}  # noqa: RUF012
 
 
 class HintCall(exp.Expression):
-    """One hint: `this` its name in upper case, `arguments` a list of texts without quotes, `source` as written."""
+    """A hint.
+
+    Args: `this` its name in upper case; `arguments` a list of texts without quotes; `source` the hint as written.
+    """
 
     arg_types = {"this": True, "arguments": False, "source": True}  # noqa: RUF012
 
 
 class VerbatimText(exp.Expression):
-    """Text that nothing looks into."""
+    """A text that is passed through unparsed."""
 
     arg_types = {"this": True}  # noqa: RUF012
 
@@ -68,15 +78,15 @@ class UnsignedRightShift(exp.Expression, exp.Binary):
 
 
 class TableArgument(exp.Expression):
-    """`TABLE(query)` among a table function's arguments.
+    """A table argument of a table function, `TABLE(query)`.
 
-    Args: `this` the query or table, `clauses` a `VerbatimText` of PARTITION BY and ORDER BY.
+    Args: `this` the query or table; `clauses` a `VerbatimText` of PARTITION BY and ORDER BY.
     """
 
     arg_types = {"this": True, "clauses": False}  # noqa: RUF012
 
 
 def function_of(table: exp.Expr) -> str:
-    """The name of the function that a relation is a call of; empty for a table."""
+    """Return the name of the function that a relation calls; an empty string for a table."""
     called = table.this if isinstance(table, exp.Table) else None
     return str(called.name) if isinstance(called, exp.Func) else ""

@@ -1,4 +1,4 @@
-"""Parameter markers in our statements. Spark's own substitution parses the text, and does not know our clauses."""
+"""Parameter markers in our statements: Spark's own substitution parses the text and does not know our clauses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from sqlext.sql.tokens import Token, tokens
 
 
 def substitute(text: str, named: Mapping[str, str], positional: Sequence[str]) -> str:
-    """The text with literals in place of its markers, `:name` or `?`.
+    """Replace the markers of a statement, `:name` or `?`, by literals.
 
     Args:
-        named, positional: the values as SQL writes them; one of them is empty.
+        text: the statement.
+        named: the values by name, as SQL literals; empty if the markers are positional.
+        positional: the values in order, as SQL literals; empty if the markers are named.
 
     Raises:
         SyntaxProblem: a marker has no value.
@@ -36,7 +38,7 @@ def substitute(text: str, named: Mapping[str, str], positional: Sequence[str]) -
 
 
 def _is_named(found: Sequence[Token], at: int) -> bool:
-    """Whether `:` begins a marker: a word follows at once, and it does not take a field of what stands right before it."""
+    """Return whether `:` begins a marker: a word follows without a gap, and it is not a field access as in `column:field`."""
     if found[at].text != ":" or at + 1 == len(found) or not found[at + 1].upper or found[at + 1].start != found[at].stop:
         return False
     before = found[at - 1] if at else None

@@ -1,7 +1,7 @@
-"""Calls of the partition operators in SQL: found by tokens, and written so that Spark's grammar takes them.
+"""Calls of the partition operators in SQL: found by tokens, and rewritten so that Spark's grammar accepts them.
 
-Spark's own form of a table argument is `TABLE(t) PARTITION BY (k) ORDER BY (v DESC), 'fn'`. Ours leaves the brackets out, and
-PARTITION BY before ORDER BY. What changes takes the place of blanks where it can, so that places in messages stay right.
+Spark's own form of a table argument is `TABLE(t) PARTITION BY (k) ORDER BY (v DESC), 'fn'`. Ours allows the brackets to be left
+out, and PARTITION BY before ORDER BY. Insertions replace blanks where possible, so that positions in messages stay right.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from sqlext.sql.statements import PartitionQuery
 from sqlext.sql.tokens import Token, is_stream_relation
 
 OWN_PARTITIONS = "__sqlext_own_partitions"
-"""PARTITION BY this string: the partitions stay as they are; Spark's grammar wants one before ORDER BY."""
+"""A PARTITION BY this string keeps the partitions as they are; Spark's grammar requires a PARTITION BY before ORDER BY."""
 
 
 @dataclass(frozen=True)
 class TableOfCall:
-    """One table argument of a call, by indices of tokens.
+    """A table argument of a call, as indices of tokens.
 
     Attributes:
-        start: of its word TABLE.
-        table_end: of the bracket that closes `TABLE(..)`, or of the last word of `TABLE t`.
-        stop: of the comma or bracket behind its clauses.
+        start: the index of its word TABLE.
+        table_end: the index of the bracket that closes `TABLE(..)`, or of the last word of `TABLE t`.
+        stop: the index of the comma or bracket after its clauses.
     """
 
     start: int
@@ -34,13 +34,13 @@ class TableOfCall:
 
 @dataclass(frozen=True)
 class PartitionCall:
-    """One call, by indices of tokens.
+    """A call, as indices of tokens.
 
     Attributes:
-        operator: its name in lower case.
-        start: of the operator's name.
-        tables: its table arguments; only cogroup has two.
-        end: of the bracket that closes the call.
+        operator: the operator's name in lower case.
+        start: the index of the operator's name.
+        tables: the table arguments; only cogroup has two.
+        end: the index of the bracket that closes the call.
     """
 
     operator: str
@@ -50,7 +50,7 @@ class PartitionCall:
 
 
 def partition_calls(found: Sequence[Token]) -> list[PartitionCall]:
-    """All calls of a statement, those inside of others too, in the order of their names."""
+    """Return all calls of a statement, nested ones included, in the order of their first tokens."""
     calls = []
     for at in range(len(found) - 3):
         word = found[at].text.lower()
@@ -61,7 +61,12 @@ def partition_calls(found: Sequence[Token]) -> list[PartitionCall]:
 
 
 def _tables(found: Sequence[Token], operator: str, start: int, end: int) -> Iterator[TableOfCall]:
-    """The table arguments of a call, from the first one's TABLE to before the bracket that closes the call."""
+    """Yield the table arguments of a call.
+
+    Args:
+        start: the index of the first TABLE.
+        end: the index of the bracket that closes the call.
+    """
     while True:
         table_end = _end_of_table(found, start, end)
         commas = _commas(found, table_end + 1, end)
@@ -75,13 +80,13 @@ def _tables(found: Sequence[Token], operator: str, start: int, end: int) -> Iter
 
 
 def partition_query(text: str, found: Sequence[Token], calls: Sequence[PartitionCall]) -> PartitionQuery:
-    """A statement of Spark's with calls, as a value."""
+    """Return a Spark statement with calls, as a value."""
     written = tuple((call.operator, " ".join(text[found[call.start].start : found[call.end].stop].split())) for call in calls)
     return PartitionQuery(spark_form(text, found, calls), written, found[0].upper == "EXPLAIN")
 
 
 def spark_form(text: str, found: Sequence[Token], calls: Sequence[PartitionCall]) -> str:
-    """The statement with its calls in Spark's own form."""
+    """Return the statement with its calls in Spark's own form."""
     edits = [edit for call in calls for table in call.tables for edit in _edits(found, table)]
     for offset, inserted in sorted(edits, reverse=True):
         is_blank = text[offset : offset + 1] == " " and inserted == "("
@@ -90,7 +95,7 @@ def spark_form(text: str, found: Sequence[Token], calls: Sequence[PartitionCall]
 
 
 def _edits(found: Sequence[Token], table: TableOfCall) -> Iterator[tuple[int, str]]:
-    """What is put in, and before which character."""
+    """Yield the offset and the text of each insertion."""
     if found[table.start + 1].text != "(":  # TABLE t
         yield from _bracketed(found, table.start + 1, table.table_end + 1)
     elif is_stream_relation(list(found), table.start + 2):  # TABLE(STREAM t ..)
@@ -106,14 +111,14 @@ def _edits(found: Sequence[Token], table: TableOfCall) -> Iterator[tuple[int, st
 
 
 def _bracketed(found: Sequence[Token], first: int, end: int) -> Iterator[tuple[int, str]]:
-    """Brackets around the tokens from `first` to before `end`, where none stand there."""
+    """Yield the insertions of brackets around the tokens from `first` up to, not including, `end`, if there are none yet."""
     if first < end and not (found[first].text == "(" and _closing(found, first) == end - 1):
         yield found[first - 1].stop, "("
         yield found[end - 1].stop, ")"
 
 
 def _clauses(found: Sequence[Token], table: TableOfCall) -> Iterator[tuple[str, int]]:
-    """The first word of each clause behind the table, and where it stands."""
+    """Yield the first word of each clause after the table, and its index."""
     depth = 0
     for at in range(table.table_end + 1, table.stop):
         depth += (found[at].text == "(") - (found[at].text == ")")
@@ -125,7 +130,10 @@ def _clauses(found: Sequence[Token], table: TableOfCall) -> Iterator[tuple[str, 
 
 
 def _commas(found: Sequence[Token], start: int, end: int) -> list[int]:
-    """The commas from `start` to before `end` that no bracket encloses; the last stands before the function's name."""
+    """Return the indices from `start` up to, not including, `end` of the commas outside of brackets.
+
+    The last one is before the function's name.
+    """
     depth, commas = 0, []
     for at in range(start, end):
         depth += (found[at].text == "(") - (found[at].text == ")")

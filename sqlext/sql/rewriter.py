@@ -1,7 +1,7 @@
-"""Runs named batches of rewrite rules over a query, Catalyst style, and notes every rule that changed it.
+"""Runs named batches of rewrite rules over a query, Catalyst style, and records every rule that changed it.
 
-A rule is a function that takes a query's tree, may change it, and returns it; its name is the function's name. A query that
-it cannot take it refuses with a `RefusalError`.
+A rule is a function that takes a query's tree, may change it, and returns it; its name is the function's name. It refuses a
+query that it cannot handle with a `RefusalError`.
 Source: Spark's `RuleExecutor`.
 """
 
@@ -24,11 +24,11 @@ Rule = Callable[[exp.Query], exp.Query]
 
 
 class RefusalError(Exception):
-    """A rule's no. A rule sees a tree and not its text, so the rewriter gives the error its position.
+    """A rule's refusal of a query. A rule sees only the tree, not its text, so the rewriter adds the position to the error.
 
     Args:
-        error: what the user gets.
-        node: the part of the query that it is about.
+        error: the error for the user.
+        node: the part of the query that the error is about.
     """
 
     def __init__(self, error: SqlextError, node: exp.Expr) -> None:
@@ -39,25 +39,24 @@ class RefusalError(Exception):
 
 @dataclass(frozen=True)
 class Once:
-    """Run each rule of the batch one time."""
+    """The strategy that runs each rule of the batch once."""
 
     max_iterations: int = 1
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Run the batch until nothing changes; not converging within `max_iterations` is an error."""
+    """The strategy that runs the batch until nothing changes; not converging within `max_iterations` is an error."""
 
     max_iterations: int = 25
 
 
 class Scope(Enum):
-    """What a batch sees.
+    """The queries that a batch is applied to; batches run in the order of their scopes.
 
-    QUERY: the whole query. RELATIONS: the same; what stands before these rules is the query as the user wrote it, with whose
-    types those of the columns are compared. AGGREGATE: what is left when streaming aggregates have been taken out of the query
-    above them: each of them, and that query, as a query of its own; the whole query when nothing is above.
-    They run in this order.
+    QUERY: the whole query. RELATIONS: the whole query as well; the query before these rules counts as the one that the user
+    wrote, and the columns' types are compared with its types. AGGREGATE: the parts after the streaming aggregates have been split
+    from the query above them: each aggregate and that query, separately; the whole query when there is none above.
     """
 
     QUERY = "query"
@@ -81,10 +80,10 @@ def rewrite(tree: exp.Query, source: str, batches: Sequence[Batch]) -> tuple[exp
     Args:
         tree: a query parsed from `source`.
         source: the statement's text, for the parts that stay as written.
-        batches: in order.
+        batches: the batches, in the order in which they run.
 
     Returns:
-        The rewritten tree, and what fired, in order.
+        The rewritten tree, and the rules that fired, in order.
 
     Raises:
         RuleError: a rule failed, or a batch did not converge; the message names the rule.
@@ -112,7 +111,7 @@ def _run(batch: Batch, tree: exp.Query, source: str, firings: list[Firing]) -> e
     if fired and isinstance(batch.strategy, FixedPoint):
         raise RuleError(
             f"The rules of batch `{batch.name}` do not converge: after {batch.strategy.max_iterations} rounds "
-            f"{', '.join(f'`{name}`' for name in fired)} still changes the query. A rule must leave its own output alone."
+            f"{', '.join(f'`{name}`' for name in fired)} still changed the query. A rule must leave its own output unchanged."
         )
     return tree
 
@@ -127,5 +126,5 @@ def _apply(rule: Rule, tree: exp.Query, source: str, batch: str) -> exp.Query:
     except Exception as error:  # a user's rule may raise anything; the message names the rule
         raise RuleError(f"Rule `{rule.__name__}` of batch `{batch}` failed: {type(error).__name__}: {error}") from error
     if not isinstance(after, exp.Query):
-        raise RuleError(f"Rule `{rule.__name__}` of batch `{batch}` returned {after!r}; a rule returns the query's tree.")
+        raise RuleError(f"Rule `{rule.__name__}` of batch `{batch}` returned {after!r}. A rule must return the query's tree.")
     return after

@@ -1,4 +1,4 @@
-"""A .sql file, cut into its statements with their places."""
+"""Splitting of a .sql file into statements with their positions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from sqlext.sql.tokens import Token, tokens
 
 @dataclass(frozen=True)
 class ScriptStatement:
-    """One statement of a file.
+    """A statement of a file.
 
     Attributes:
-        text: as written, without the `;` after it and the comments before it.
-        line, column: where it begins in the file; both count from 1.
+        text: the statement as written, without the `;` after it and the comments before it.
+        line: the 1-based line in the file where it begins.
+        column: the 1-based column in the file where it begins.
     """
 
     text: str
@@ -22,14 +23,14 @@ class ScriptStatement:
     column: int
 
     def in_file(self, line: int, column: int) -> tuple[int, int]:
-        """The place in the file of a place in the statement."""
+        """Convert a line and column in the statement to those in the file."""
         return self.line + line - 1, column + (self.column - 1 if line == 1 else 0)
 
 
 def split(script: str) -> list[ScriptStatement]:
-    """Cut a file at each `;` that ends a statement: not those in strings, comments, and BEGIN .. END blocks.
+    r"""Split a file at each `;` that ends a statement, not at those in strings, comments and BEGIN .. END blocks.
 
-    >>> [statement.text for statement in split("SELECT ';'; -- one; two\\nBEGIN SELECT 1; END;")]
+    >>> [statement.text for statement in split("SELECT ';'; -- one; two\nBEGIN SELECT 1; END;")]
     ["SELECT ';'", 'BEGIN SELECT 1; END']
     """
     found: list[ScriptStatement] = []
@@ -46,7 +47,7 @@ def split(script: str) -> list[ScriptStatement]:
             blocks.read(token)
     if current:
         found.append(_statement(script, current))
-    elif not tokens(script[end:] + "\n\nx"):  # a comment that never ends has swallowed the x: Spark says so best
+    elif not tokens(script[end:] + "\n\nx"):  # a comment that never ends has swallowed the x: Spark's message is the best
         rest = script[end:].lstrip()
         place = Position.of(script, len(script) - len(rest))
         found.append(ScriptStatement(rest, place.line, place.column))
@@ -54,7 +55,7 @@ def split(script: str) -> list[ScriptStatement]:
 
 
 def is_complete(script: str) -> bool:
-    """Whether a text that is being typed ends behind the `;` of a statement, or has nothing in it to run.
+    """Return whether a text that is being typed ends after the `;` of a statement, or has nothing to run.
 
     >>> is_complete("SELECT 1;"), is_complete("SELECT 1"), is_complete("SELECT ';"), is_complete("BEGIN SELECT 1;")
     (True, False, False, False)
@@ -85,7 +86,7 @@ _CASE_EXPRESSION = "CASE .. END"
 
 @dataclass
 class _Blocks:
-    """The blocks of a SQL script (`BEGIN .. END`) that are open. Outside a script none are: there `begin` and `end` are names."""
+    """The open blocks of a SQL script (`BEGIN .. END`). Outside a script there are none: there `begin` and `end` are names."""
 
     _open: list[str] = field(default_factory=list)
     _is_script: bool | None = None
@@ -94,10 +95,11 @@ class _Blocks:
 
     @property
     def are_open(self) -> bool:
+        """Whether a block is open."""
         return bool(self._open)
 
     def read(self, token: Token) -> None:
-        """Take the next token of the statement."""
+        """Read the next token of the statement."""
         word = token.upper or token.text
         if self._is_script is None:
             self._is_script = word == "BEGIN"

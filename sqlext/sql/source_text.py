@@ -1,8 +1,8 @@
-"""Where each node of a tree was read, so that text which no rule has changed is given back as written.
+"""The source text of each node of a tree, so that text which no rule has changed is written as the user wrote it.
 
-A node that is unchanged is its text. A node inside of which something was replaced is its text too, with the new text spliced
-into the place of the old: sqlglot writes `log10(x)` as `LOG(10, x)` and leaves the format of `to_date` out, so what it would
-write for the unchanged rest is never asked for. Only nodes that rules make, and queries, are written by sqlglot's generator.
+An unchanged node is written as its source text. So is a node with replaced parts, with the new text spliced in for the old:
+sqlglot would write `log10(x)` as `LOG(10, x)` and leave out the format of `to_date`, so its output is never used for the
+unchanged rest. sqlglot's generator writes only queries and the nodes that rules make.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from sqlglot import exp
 _ORIGIN = "sqlext_origin"
 _NEEDS_BRACKETS = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Connector)
 _NEEDS_NONE = (exp.Paren, exp.Dot)
-_SET_APART = (exp.Paren, exp.Alias, exp.AggFunc, exp.Anonymous)  # whose parts stand between brackets or commas
+_SET_APART = (exp.Paren, exp.Alias, exp.AggFunc, exp.Anonymous)  # their parts are delimited by brackets or commas
 Render = Callable[[exp.Expr], str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """Where a node was read.
+    """The span that a node was parsed from.
 
     Attributes:
-        start, stop: 0-based offsets in the statement.
-        fingerprint: the node's hash as it was read: a node that changed since has another one.
+        start: the 0-based offset of its first character in the statement.
+        stop: the 0-based offset after its last character.
+        fingerprint: the node's hash when it was parsed; a node that has changed since has a different hash.
         node: the node as the parser left it, in a tree that nothing changes; None while the parser is at work.
     """
 
@@ -41,7 +42,7 @@ class Origin:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the span holds all of the node: the parser may have put more into it after the span was noted."""
+        """Whether the span covers the whole node: the parser may have added to the node after the span was recorded."""
         return self.node is not None and hash(self.node) == self.fingerprint
 
 
@@ -53,12 +54,12 @@ class _Edit:
 
 
 def note(node: exp.Expr, start: int, stop: int) -> None:
-    """Note where a node that was just read stands."""
+    """Record the span of a node that was just parsed."""
     node.meta[_ORIGIN] = Origin(start, stop, hash(node))
 
 
 def freeze(tree: exp.Expr) -> None:
-    """Keep a copy of a parsed tree with the origins of its nodes, to compare them with later."""
+    """Store a copy of a parsed tree in the origins of its nodes, to compare the nodes with later."""
     for node, kept in zip(tree.walk(), tree.copy().walk(), strict=True):
         if (origin := origin_of(node)) is not None:
             node.meta[_ORIGIN] = Origin(origin.start, origin.stop, origin.fingerprint, kept)
@@ -66,19 +67,19 @@ def freeze(tree: exp.Expr) -> None:
 
 
 def origin_of(node: exp.Expr) -> Origin | None:
-    """Where a node was read; None for one that a rule made."""
-    meta = node._meta  # noqa: SLF001  # `node.meta` would create a dict for each node it is asked of
+    """Return the origin of a node; None for a node that a rule made."""
+    meta = node._meta  # noqa: SLF001  # `node.meta` would create a dict for each node
     return meta.get(_ORIGIN) if meta else None
 
 
 def text_of(node: exp.Expr, source: str, render: Render) -> str | None:
-    """A node's text in `source`, with the text of what was replaced in it in the place of the old.
+    """Return a node's text in `source`, with new text in place of the parts that were replaced.
 
     Args:
-        render: gives the SQL of a part that was replaced.
+        render: a function that returns the SQL of a replaced part.
 
     Returns:
-        None when the node is a rule's, or has changed otherwise than by replacing parts.
+        None when a rule made the node, or it has changed other than by the replacement of parts.
     """
     origin = origin_of(node)
     if origin is None:
@@ -92,7 +93,7 @@ def text_of(node: exp.Expr, source: str, render: Render) -> str | None:
 
 
 def _edits(before: exp.Expr, now: exp.Expr, render: Render) -> list[_Edit] | None:
-    """What to put where to make the text of `before` that of `now`; None when replacing parts is not enough."""
+    """Return the edits that turn the text of `before` into that of `now`; None when replacing parts is not enough."""
     if type(before) is not type(now):
         return None
     found: list[_Edit] = []
@@ -110,7 +111,7 @@ def _edits(before: exp.Expr, now: exp.Expr, render: Render) -> list[_Edit] | Non
 
 
 def _pairs(before: exp.Expr, now: exp.Expr) -> Iterator[tuple[Any, Any]]:
-    """Arguments of two nodes, one for one."""
+    """Yield the arguments of two nodes in pairs."""
     for name in {**before.args, **now.args}:
         one, other = before.args.get(name), now.args.get(name)
         if isinstance(one, list) and isinstance(other, list):
@@ -132,17 +133,17 @@ def _edits_of_child(before: exp.Expr, now: exp.Expr, render: Render) -> list[_Ed
 
 
 def _in_brackets(before: exp.Expr, now: exp.Expr, text: str) -> str:
-    """What replaces a part binds as the part did."""
+    """Add brackets to the text of a replacement where it would bind less tightly than the part it replaces."""
     is_loose = isinstance(now, _NEEDS_BRACKETS) and not isinstance(now, _NEEDS_NONE)
     stands_alone = isinstance(before.parent, _SET_APART) or isinstance(before, _NEEDS_BRACKETS)
     return f"({text})" if is_loose and not stands_alone else text
 
 
 def _spliced(source: str, origin: Origin, edits: list[_Edit]) -> str | None:
-    """A span of `source` with edits; None when two of them touch the same text."""
+    """Apply edits to a span of `source`; return None when two of them overlap."""
     parts: list[str] = []
     at = origin.start
-    for edit in sorted(set(edits), key=lambda each: each.start):  # an argument that the parser has put in twice is edited once
+    for edit in sorted(set(edits), key=lambda each: each.start):  # an argument that the parser has added twice is edited once
         if edit.start < at:
             return None
         parts += [source[at : edit.start], edit.text]

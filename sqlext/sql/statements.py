@@ -1,4 +1,4 @@
-"""Our statements as values. Positions always refer to the statement as the user wrote it."""
+"""Our statements as values. Positions always refer to the text as the user wrote it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Query:
 
     Attributes:
         tree: sqlglot's tree; rules work on copies of it.
-        source: the statement, with all but the query blanked out.
+        source: the statement, with everything but the query blanked out.
     """
 
     tree: exp.Query
@@ -28,11 +28,14 @@ class Query:
 
     @property
     def text(self) -> str:
+        """The query as the user wrote it."""
         return self.source.strip()
 
 
 @dataclass(frozen=True)
 class CreateStreamingTable:
+    """CREATE [OR REFRESH | OR REPLACE] STREAMING TABLE .. AS."""
+
     name: Name
     query: Query
     definition: TableDefinition
@@ -44,7 +47,7 @@ class CreateStreamingTable:
 
 @dataclass(frozen=True)
 class Insert:
-    """INSERT INTO an existing table; `flow` is its name when it stands in CREATE FLOW, `comment` what that says of it."""
+    """INSERT INTO an existing table, or CREATE FLOW with one; then `flow` is the flow's name and `comment` its comment."""
 
     target: Name
     query: Query
@@ -74,13 +77,13 @@ class Select:
 
 @dataclass(frozen=True)
 class BoundedStatement:
-    """A statement of Spark's whose query holds GLOBAL WINDOW END OF STREAM and reads no stream beyond it.
+    """A Spark statement whose query holds GLOBAL WINDOW END OF STREAM and reads no stream outside of that clause.
 
     Attributes:
-        head: what stands before the query, as written: `INSERT INTO t (a)`, `CREATE TABLE t USING delta AS`, or nothing.
-        target: the table that the rows go into; empty when they go nowhere.
-        query: its source is the statement with all but the query blanked out.
-        properties: of the table that it makes, as written.
+        head: the text before the query, as written: `INSERT INTO t (a)`, `CREATE TABLE t USING delta AS`, or nothing.
+        target: the table that the rows are written to; empty when there is none.
+        query: the query.
+        properties: the properties of the table that it makes, as written.
     """
 
     head: str
@@ -91,11 +94,11 @@ class BoundedStatement:
 
 @dataclass(frozen=True)
 class PartitionQuery:
-    """A statement of Spark's in which partition operators are called.
+    """A Spark statement that calls partition operators.
 
     Attributes:
-        text: in Spark's own form.
-        calls: operator, and call as written, of each.
+        text: the statement in Spark's own form.
+        calls: the operator of each call, and the call as written.
         is_explain: whether it is EXPLAIN of such a statement.
     """
 
@@ -106,22 +109,24 @@ class PartitionQuery:
 
 @dataclass(frozen=True)
 class ShowFlows:
-    pass
+    """SHOW FLOWS."""
 
 
 @dataclass(frozen=True)
 class ShowPartitionFunctions:
-    pass
+    """SHOW PARTITION FUNCTIONS."""
 
 
 @dataclass(frozen=True)
 class DescribeFlow:
+    """DESCRIBE FLOW name."""
+
     name: Name
 
 
 @dataclass(frozen=True)
 class FlowCommand:
-    """START, STOP, FLUSH, WAIT or DROP FLOW; `timeout` is WAIT's, as written."""
+    """START, STOP, FLUSH, WAIT or DROP FLOW; `timeout` is that of WAIT, as written."""
 
     verb: str
     name: Name
@@ -131,11 +136,11 @@ class FlowCommand:
 
 @dataclass(frozen=True)
 class RefreshStreamingTable:
-    """Bring a streaming table up to date.
+    """REFRESH STREAMING TABLE, which brings a streaming table up to date.
 
     Attributes:
-        is_full: compute it anew, from all that its streams still hold.
-        waits: return when all that had arrived is in the table.
+        is_full: whether the table is recomputed from all data that its streams still hold.
+        waits: whether the statement returns only when all data that had arrived is in the table.
     """
 
     name: Name
@@ -146,13 +151,15 @@ class RefreshStreamingTable:
 
 @dataclass(frozen=True)
 class AlterFlow:
+    """ALTER FLOW name SET (..)."""
+
     name: Name
     settings: Mapping[str, ValueText]
 
 
 @dataclass(frozen=True)
 class DropStreamingTable:
-    """Drop a streaming table and the flow that keeps it up to date."""
+    """DROP STREAMING TABLE, which drops the table and the flow that keeps it up to date."""
 
     name: Name
     if_exists: bool = False
@@ -163,8 +170,8 @@ class AlterStreamingTable:
     """ALTER STREAMING TABLE.
 
     Attributes:
-        settings: what SET TBLPROPERTIES gives; empty for all else.
-        text: the same as ALTER TABLE, with its places in the text.
+        settings: the properties of SET TBLPROPERTIES; empty for other changes.
+        text: the statement as ALTER TABLE, with all positions unchanged.
     """
 
     name: Name
@@ -183,7 +190,7 @@ class JobCommand:
 
 @dataclass(frozen=True)
 class SetOption:
-    """SET of one of our options: checked here, carried out by Spark."""
+    """SET of one of our options; sqlext checks it, Spark executes it."""
 
     key: str
     value: str | None
@@ -192,6 +199,8 @@ class SetOption:
 
 @dataclass(frozen=True)
 class Explain:
+    """EXPLAIN [EXTENDED] of one of our statements."""
+
     statement: Statement
     extended: bool = False
 

@@ -1,4 +1,4 @@
-"""Which statements are ours, found out by tokens.
+"""The tokens of a statement, and whether they make it one of ours.
 
 Spark gets every other statement byte for byte, so this runs for each statement of each client and has to be quick: one
 regular expression rules out nearly all of them, and only a statement that holds one of our words is cut into tokens.
@@ -20,7 +20,7 @@ _OUR_WORDS = re.compile(
     re.IGNORECASE,
 )
 
-# Spark's lexer in five kinds: what is skipped, hints, text, words, and single characters.
+# Spark's lexer, reduced to five kinds: skipped text, hints, literals, words, and single characters.
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+)
@@ -44,8 +44,8 @@ class Token:
     Attributes:
         kind: `word`, `quoted` (an identifier in backticks), `text` (a string literal), `hint` (a whole `/*+ .. */`) or
             `symbol` (one character).
-        text: as written.
-        start: 0-based offset.
+        text: the token as written.
+        start: the 0-based offset of its first character.
     """
 
     kind: str
@@ -54,11 +54,12 @@ class Token:
 
     @property
     def upper(self) -> str:
-        """The word in upper case; an empty string for everything that is not a bare word."""
+        """The word in upper case; an empty string for a token that is not a bare word."""
         return self.text.upper() if self.kind == "word" else ""
 
     @property
     def stop(self) -> int:
+        """The 0-based offset after the last character."""
         return self.start + len(self.text)
 
 
@@ -80,11 +81,10 @@ def tokens(text: str) -> list[Token]:
 
 
 def normal_text(text: str, folds_case: bool) -> str:
-    """A text as its tokens: the same for two that differ only in comments, white space and, where that does not matter, the case
-    of words.
+    """Return a form of a text that is equal for texts that differ only in comments and white space.
 
     Args:
-        folds_case: whether names that differ in case are one.
+        folds_case: whether texts that differ in the case of words are equal too.
 
     >>> normal_text("SELECT k -- the key", folds_case=True) == normal_text("select K", folds_case=True)
     True
@@ -93,7 +93,7 @@ def normal_text(text: str, folds_case: bool) -> str:
 
 
 def _end_of_bracketed_comment(text: str, at: int) -> int:
-    """Bracketed comments nest."""
+    """Return the offset after a bracketed comment; such comments nest."""
     depth = 1
     while depth and (mark := _BRACKET.search(text, at)):
         depth += 1 if mark.group() == "/*" else -1
@@ -102,19 +102,19 @@ def _end_of_bracketed_comment(text: str, at: int) -> int:
 
 
 def is_ours(text: str) -> bool:
-    """Whether a statement uses one of our constructs; one that does not must reach Spark untouched."""
+    """Return whether a statement uses one of our constructs; any other statement must reach Spark unchanged."""
     if not _OUR_WORDS.search(text):
         return False
     return is_ours_by_tokens(tokens(text))
 
 
 def is_ours_by_tokens(found: list[Token]) -> bool:
-    """The same for a statement that is cut into tokens already."""
+    """Return whether a statement, given as its tokens, uses one of our constructs."""
     return is_flow_statement(found) or (_calls_a_partition_operator(found) and found[0].upper != "BEGIN")
 
 
 def _calls_a_partition_operator(found: list[Token]) -> bool:
-    """`map_partition(TABLE ..` and its like, with a table argument behind it: the names alone may be a user's own function."""
+    """Return whether a partition operator is called with a table argument: the name alone may be a user's own function."""
     return any(
         name.upper.lower() in OPERATORS and bracket.text == "(" and table.upper == "TABLE"
         for name, bracket, table in zip(found, found[1:], found[2:], strict=False)
@@ -122,7 +122,7 @@ def _calls_a_partition_operator(found: list[Token]) -> bool:
 
 
 def is_flow_statement(found: list[Token]) -> bool:
-    """Whether a statement is ours, apart from calls of partition operators."""
+    """Return whether a statement is ours, apart from calls of partition operators."""
     while found and found[-1].text == ";":
         found = found[:-1]
     words = [token.upper for token in found]
@@ -131,7 +131,7 @@ def is_flow_statement(found: list[Token]) -> bool:
     if words[:1] == ["EXPLAIN"]:
         skip = 2 if words[1:2] and words[1] in ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL") else 1
         return is_flow_statement(found[skip:])
-    if words[:1] == ["BEGIN"]:  # a script is Spark's, and so is all that stands in it
+    if words[:1] == ["BEGIN"]:  # a script is Spark's, and so are all statements in it
         return False
     return (
         _is_our_command(words, found)
@@ -173,7 +173,7 @@ def _is_our_setting(found: list[Token]) -> bool:
 
 
 def setting_key(found: list[Token]) -> str:
-    """The key of `SET key = value`, as written; keys hold dots and dashes, so they span tokens."""
+    """Return the key of `SET key = value`, as written; keys have dots and dashes, so they span several tokens."""
     key: list[str] = []
     for before, token in itertools.pairwise(found):
         if token.text == "=" or (key and token.start != before.stop):
@@ -183,7 +183,7 @@ def setting_key(found: list[Token]) -> str:
 
 
 def end_of_stream_at(found: list[Token]) -> int | None:
-    """The index of the first token of GLOBAL WINDOW END OF STREAM, if it stands anywhere."""
+    """Return the index of the first token of GLOBAL WINDOW END OF STREAM, or None if the clause is absent."""
     clause = ["GLOBAL", "WINDOW", "END", "OF", "STREAM"]
     places = (at for at, token in enumerate(found) if token.upper == "GLOBAL")
     return next((at for at in places if [token.upper for token in found[at : at + 5]] == clause), None)
@@ -194,7 +194,7 @@ def _has_our_hint(found: list[Token]) -> bool:
 
 
 def _hint_names(body: str) -> set[str]:
-    """The names of a hint comment's hints, not their arguments."""
+    """Return the names of the hints in a hint comment, without their arguments."""
     names: set[str] = set()
     depth = 0
     for token in tokens(body):
@@ -205,14 +205,14 @@ def _hint_names(body: str) -> set[str]:
 
 
 def _writes(words: list[str]) -> bool:
-    """INSERT .. or CREATE/REPLACE TABLE .. AS: what Spark itself cannot do from a stream."""
+    """Return whether a statement is INSERT .. or CREATE/REPLACE TABLE .. AS, which Spark itself cannot do from a stream."""
     if words[:1] in (["INSERT"], ["WITH"], ["FROM"]):
         return any(pair in (("INSERT", "INTO"), ("INSERT", "OVERWRITE")) for pair in itertools.pairwise(words))
     create = [word for word in words[:5] if word not in ("OR", "REPLACE", "EXTERNAL")]
     return create[:2] == ["CREATE", "TABLE"] or words[:2] == ["REPLACE", "TABLE"]
 
 
-# What may follow a table that is itself called `stream`.
+# The words that may follow a table that is itself called `stream`.
 AFTER_A_TABLE = frozenset(
     """
     AS WHERE GROUP HAVING ORDER SORT DISTRIBUTE CLUSTER LIMIT OFFSET UNION EXCEPT MINUS INTERSECT JOIN INNER LEFT
@@ -223,7 +223,7 @@ AFTER_A_TABLE = frozenset(
 
 
 def is_stream_relation(found: list[Token], index: int) -> bool:
-    """Whether the token at `index` is the STREAM of `FROM STREAM t`, `JOIN STREAM(t)` or `, STREAM t`."""
+    """Return whether the token at `index` is the STREAM of `FROM STREAM t`, `JOIN STREAM(t)` or `, STREAM t`."""
     if found[index].upper != "STREAM" or index == 0 or index + 1 == len(found):
         return False
     before, after = found[index - 1], found[index + 1]
@@ -237,7 +237,7 @@ def is_stream_relation(found: list[Token], index: int) -> bool:
 
 
 def _names_a_relation(found: list[Token], index: int) -> bool:
-    """After a comma or bracket STREAM may be a column or function; only a FROM list makes it a relation."""
+    """Return whether STREAM is in a FROM list; elsewhere, after a comma or bracket, it may be a column or function."""
     depth = 0
     for at in range(index - 1, -1, -1):
         token, before = found[at], found[max(at - 1, 0)]

@@ -1,4 +1,4 @@
-"""Questions that rules and the planner ask of a query's tree: what streams, what aggregates, what is a column called."""
+"""Properties of a query's tree for rules and the planner: which parts stream, which aggregate, which names they use."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SPARKS_NAMES = {
     "bitwise_xor_agg": "bit_xor",
     "quantile": "percentile",
 }
-"""Functions that sqlglot calls otherwise than Spark."""
+"""Spark's names of functions for which sqlglot has another name."""
 
 
 def function_name(node: exp.Expr) -> str:
-    """A call's name in lower case, as Spark knows it; an empty string for what is no call."""
+    """Return a call's name in lower case, as in Spark; an empty string for a node that is not a call."""
     if isinstance(node, exp.Anonymous):
         return node.name.lower()
     if isinstance(node, exp.Any):  # `= ANY (..)` to sqlglot; by itself it is the aggregate
@@ -36,7 +36,7 @@ def function_name(node: exp.Expr) -> str:
 
 
 def is_aggregate_call(node: exp.Expr) -> bool:
-    """Whether a node is an aggregate function's call, and not a window function's."""
+    """Return whether a node is the call of an aggregate function that is not used as a window function."""
     if not (name := function_name(node)):
         return False
     python = FUNCTIONS.find(name)
@@ -49,7 +49,7 @@ def is_aggregate_call(node: exp.Expr) -> bool:
 
 
 def aggregate_calls(select: exp.Select) -> Iterator[exp.Expr]:
-    """The aggregate calls of a select itself: in its list and HAVING, not in subqueries."""
+    """Yield the aggregate calls of a select itself: in its list and HAVING, not in subqueries."""
     having = select.args.get("having")
     for part in (*select.expressions, *([having] if having else [])):
         for node in part.walk(prune=lambda node: isinstance(node, exp.Query)):
@@ -58,7 +58,7 @@ def aggregate_calls(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def window_calls(select: exp.Select) -> Iterator[exp.Window]:
-    """The window functions in a select's own list."""
+    """Yield the window functions in a select's own list."""
     for item in select.expressions:
         for node in item.walk(prune=lambda node: isinstance(node, exp.Query)):
             if isinstance(node, exp.Window):
@@ -66,12 +66,12 @@ def window_calls(select: exp.Select) -> Iterator[exp.Window]:
 
 
 def is_aggregation(select: exp.Select) -> bool:
-    """Whether a select makes groups: GROUP BY, DISTINCT, or aggregate functions."""
+    """Return whether a select groups rows: by GROUP BY, DISTINCT, or aggregate functions."""
     return bool(select.args.get("group") or select.args.get("distinct")) or any(True for _ in aggregate_calls(select))
 
 
 def selects_of(query: exp.Query) -> list[exp.Select]:
-    """The selects a query's own rows come from: itself, or the branches of its set operations."""
+    """Return the selects that a query's own rows come from: itself, or the branches of its set operations."""
     if isinstance(query, exp.Select):
         return [query]
     if isinstance(query, exp.Subquery):
@@ -82,24 +82,23 @@ def selects_of(query: exp.Query) -> list[exp.Select]:
 
 
 def streaming_ctes(query: exp.Query) -> set[str]:
-    """Names of the CTEs, anywhere in `query`, that read a stream, directly or through other CTEs."""
+    """Return the names of the CTEs, anywhere in `query`, that read a stream, directly or through other CTEs."""
     names: set[str] = set()
-    for cte in query.find_all(exp.CTE):  # a CTE stands before those that use it, so one pass is not always enough
-        names |= {fold(cte.alias)} if reads_stream(cte.this, names) else set()
-    for cte in query.find_all(exp.CTE):
-        names |= {fold(cte.alias)} if reads_stream(cte.this, names) else set()
+    ctes = list(query.find_all(exp.CTE))
+    while found := {fold(cte.alias) for cte in ctes if reads_stream(cte.this, names)} - names:
+        names |= found  # the walk may reach a CTE before one that it reads
     return names
 
 
 def reads_stream(node: exp.Expr, ctes: set[str]) -> bool:
-    """Whether `node` reads a stream that does not end, or one of the streaming `ctes`."""
+    """Return whether `node` reads a stream that does not end, or one of the streaming `ctes`."""
     if any(not stream.args.get("is_bounded") for stream in node.find_all(Stream)):
         return True
     return any(not table.db and fold(table.name) in ctes for table in node.find_all(exp.Table))
 
 
 def streaming_selects(query: exp.Query) -> list[exp.Select]:
-    """All selects of `query`, at any depth, whose rows come from a stream."""
+    """Return all selects of `query`, at any depth, whose rows come from a stream."""
     ctes = streaming_ctes(query)
     return [select for select in query.find_all(exp.Select) if _reads_directly(select, ctes)]
 
@@ -111,14 +110,14 @@ def _reads_directly(select: exp.Select, ctes: set[str]) -> bool:
 
 
 def relations_of(select: exp.Select) -> list[exp.Expr]:
-    """What stands in FROM, JOIN and LATERAL VIEW."""
+    """Return the relations in FROM, JOIN and LATERAL VIEW."""
     from_ = select.args.get("from_")
     joined = [join.this for join in select.args.get("joins") or ()]
     return [*([from_.this] if from_ else []), *joined, *(select.args.get("laterals") or ())]
 
 
 def named_relations(relation: exp.Expr) -> Iterator[exp.Expr]:
-    """A relation, or those inside brackets: FROM (a JOIN b)."""
+    """Yield a relation and those joined to it, also inside brackets: FROM (a JOIN b)."""
     if isinstance(relation, exp.Subquery) and not isinstance(relation.this, exp.Query):
         yield from named_relations(relation.this)
     yield relation
@@ -127,14 +126,14 @@ def named_relations(relation: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def relation_names(select: exp.Select) -> frozenset[str]:
-    """What a select can call its relations, in lower case."""
+    """Return the names that a select can use for its relations, folded."""
     named = [each for relation in relations_of(select) for each in named_relations(relation)]
     names = [each.alias or each.this.name if isinstance(each, Stream) else each.alias_or_name for each in named]
     return frozenset(fold(name) for name in names if name)
 
 
 def streaming_aggregates(query: exp.Query) -> list[exp.Expr]:
-    """The aggregate calls, at any depth, of the selects whose rows come from a stream; inner calls after outer ones."""
+    """Return the aggregate calls, at any depth, of the selects whose rows come from a stream; inner calls after outer ones."""
     return [
         call
         for select in streaming_selects(query)
@@ -144,16 +143,20 @@ def streaming_aggregates(query: exp.Query) -> list[exp.Expr]:
 
 
 def argument_of(call: exp.Expr) -> exp.Expr:
-    """A call's first argument, whichever way sqlglot keeps it; the call itself when it has none."""
+    """Return a call's first argument, however sqlglot stores it; the call itself when it has none."""
     if isinstance(call, exp.Anonymous):
         return call.expressions[0] if call.expressions else call
     return call.this if isinstance(call.this, exp.Expr) else call
 
 
 def with_filter(call: exp.Expr, collected: exp.Expr) -> tuple[exp.Expr, exp.Expr]:
-    """What a rule replaces when it puts a scalar function over an aggregate, and the aggregate with the call's FILTER.
+    """Return the node to replace when a rule puts a scalar function over an aggregate, and the aggregate with the call's FILTER.
 
     A scalar function takes no FILTER, so `f(v) FILTER (WHERE c)` is replaced as a whole, by `g(collected FILTER (WHERE c))`.
+
+    Args:
+        call: the call that is replaced.
+        collected: the aggregate that takes its place inside the scalar function.
     """
     if isinstance(call.parent, exp.Filter):
         return call.parent, exp.Filter(this=collected, expression=call.parent.expression.copy())
@@ -161,32 +164,32 @@ def with_filter(call: exp.Expr, collected: exp.Expr) -> tuple[exp.Expr, exp.Expr
 
 
 def struct_of(parts: Sequence[exp.Expr]) -> exp.Expr:
-    """A struct of some values, as rules make it.
+    """Return a struct of values, in the form that rules use.
 
-    The name stands in backticks: behind the bare word STRUCT, Spark's lexer takes a later `>>` for the ends of two types.
+    The name is in backticks: after the bare word STRUCT, Spark's lexer would take a later `>>` for the ends of two types.
     """
     return exp.Anonymous(this=exp.to_identifier("STRUCT", quoted=True), expressions=[part.copy() for part in parts])
 
 
 def references_of(query: exp.Query) -> References:
-    """The unqualified names in a query, at any depth; CTEs and what only sqlext calls so are not among them."""
+    """Return the unqualified names in a query, at any depth, without CTEs and sqlext's internal names."""
     ctes = {fold(cte.alias) for cte in query.find_all(exp.CTE)}
     relations = {fold(table.name) for table in query.find_all(exp.Table) if not table.args.get("db")} - ctes
     functions = {function_name(call) for call in query.find_all(exp.Func)} - {""}
     columns = {fold(column.name) for column in query.find_all(exp.Column) if not column.table}
 
     def users(names: set[str]) -> tuple[str, ...]:
-        ours = {"", *OPERATORS}  # a table function's table has no name; the operators every session has
+        ours = {"", *OPERATORS}  # a table function's table has no name; the operators exist in every session
         return tuple(sorted(name for name in names - ours if not name.startswith(INTERNAL_PREFIX)))
 
     return References(users(relations), users(functions), users(columns))
 
 
 def total_of(tree: exp.Query, number_of: Callable[[exp.Expr], int]) -> int:
-    """Add up what the nodes of a query count for, those of a WITH query once for each use of it.
+    """Sum a number over the nodes of a query, counting the nodes of a WITH query once for each use of it.
 
     Args:
-        number_of: of a node, by itself; the name of a WITH query counts for what that one does.
+        number_of: the number of a single node; the name of a WITH query counts as the sum of that query.
     """
     definitions = {fold(cte.alias): cte for cte in tree.find_all(exp.CTE)}
     totals: dict[str, int] = {}
@@ -207,17 +210,20 @@ def total_of(tree: exp.Query, number_of: Callable[[exp.Expr], int]) -> int:
 
 
 def our_hints(tree: exp.Expr) -> list[HintCall]:
-    """The calls of our hints in a tree."""
+    """Return our hints in a tree."""
     return [hint for hint in tree.find_all(HintCall) if hint.name in HINTS]
 
 
 def is_end_of_stream(query: exp.Expr) -> bool:
-    """Whether a query carries GLOBAL WINDOW END OF STREAM itself."""
+    """Return whether a query itself has GLOBAL WINDOW END OF STREAM."""
     return bool(query.args.get("end_of_stream"))
 
 
 def with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
-    """HAVING sees the select list's aliases before the input's columns; a column of the select list does not."""
+    """Replace aliases of the select list in a HAVING condition by their expressions.
+
+    HAVING resolves a name as such an alias first, and then as a column of the input; a column of the select list does not.
+    """
     aliases = {fold(item.alias): item.this for item in select.expressions if isinstance(item, exp.Alias)}
 
     def expand(node: exp.Expr) -> exp.Expr:
@@ -230,7 +236,7 @@ def with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
 
 
 def in_aggregate(node: exp.Expr) -> bool:
-    """Whether a node stands among an aggregate call's arguments."""
+    """Return whether a node is inside the arguments of an aggregate call."""
     above = node.parent
     while above is not None:
         if is_aggregate_call(above):

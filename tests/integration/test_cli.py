@@ -198,7 +198,7 @@ def test_a_flow_is_resumed_over_processes(tmp_path: Path) -> None:
         (["rum"], "Did you mean 'run'?"),
         (["run", "nofile.sql"], "File 'nofile.sql' does not exist."),
         (["run"], "Give a FILE.sql to run"),
-        (["run", "ok.sql", "--timeout", "5 s"], "--timeout goes with --until-idle"),
+        (["run", "ok.sql", "--timeout", "5 s"], "--timeout requires --until-idle"),
         (["run", "ok.sql", "--conf", "spark.driver.memory"], "expected KEY=VALUE"),
         (["run", "ok.sql", "--conf", "execution.runtime-mode=BATCH"], "is called `spark.sqlext.execution.runtime-mode`"),
         (["run", "ok.sql", "--conf", "driver.memory=4g"], "`driver.memory` is no Spark setting"),

@@ -134,7 +134,7 @@ def test_groups_that_do_not_qualify_keep_their_state(sql: Workshop) -> None:
         sql("WAIT FLOW t")
         assert sql.batch("SELECT k, n, total FROM t") == sql.batch(query.format("ev"))
         sql("INSERT INTO ev VALUES ('a', 1)")
-    assert state(sql).endswith("since the table has not all groups")
+    assert state(sql).endswith("since the table does not have all groups")
 
 
 def test_above_an_aggregate(sql: Workshop) -> None:
@@ -359,7 +359,7 @@ def test_what_cannot_be_split_stays_in_rocksdb(sql: Workshop) -> None:
     assert "RocksDB" not in answer[0]
     assert sql.shown("asked").note is None
     (explained,) = sql(f"EXPLAIN CREATE STREAMING TABLE u {DELTA} AS SELECT v, count(*) AS n FROM STREAM ticks GROUP BY v")
-    assert "aggregate: delta: its results are all that is needed" in explained.plan
+    assert "aggregate: delta: the aggregate can be continued from its results" in explained.plan
 
 
 def test_flushes_at_its_interval(sql: Workshop) -> None:

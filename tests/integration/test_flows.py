@@ -555,7 +555,7 @@ def test_functions_from_python(sql: Workshop, backend: str) -> None:
 
     (plan,) = sql(f"EXPLAIN {seen}")[0]
     because = f"the function {test_seen} is registered as not output-idempotent."
-    assert f"== Buffering ==\nNot buffered, one commit a micro-batch: {because}" in plan
+    assert f"== Buffering ==\nNot buffered, one commit per micro-batch: {because}" in plan
     sql(seen)
     sql(f"CREATE STREAMING TABLE spread {BUFFERED} AS {twice.format('STREAM ev')}")
     sql("WAIT FLOW seen")

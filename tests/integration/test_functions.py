@@ -97,7 +97,7 @@ def test_a_reduce_function_over_a_stream_and_over_a_batch_query(spark: SparkSess
 
 def test_a_reduce_function_is_refused_when_it_does_not_take_two_values_or_its_name_is_taken() -> None:
     of_one: Callable[..., Any] = len
-    with pytest.raises(SchemaError, match=r"^A reduce function takes two values and makes one of them; len\(obj, /\)"):
+    with pytest.raises(SchemaError, match=r"^A reduce function takes exactly two values and returns one; len\(obj, /\)"):
         sqlext.register_reduce_function("test_broken", of_one, "INT")
     with pytest.raises(NameTakenError):
         sqlext.register_reduce_function("collect", longest, "STRING")

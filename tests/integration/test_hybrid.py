@@ -169,8 +169,8 @@ def test_a_crash_in_the_history_loses_nothing(sql: Workshop) -> None:
 @pytest.mark.parametrize(
     ("hybrid", "said"),
     [
-        ("hybrid(STREAM live, TABLE past)", "A hybrid source is one table or more, and then one stream."),
-        ("hybrid(STREAM live)", "A hybrid source is one table or more, and then one stream."),
+        ("hybrid(STREAM live, TABLE past)", "A hybrid source is one or more tables, followed by one stream."),
+        ("hybrid(STREAM live)", "A hybrid source is one or more tables, followed by one stream."),
         ("hybrid(TABLE other, STREAM live)", "The relations of a hybrid source must have the same columns."),
         ("hybrid(TABLE past, STREAM live, on => w)", "`h` has no column `w`, which `on` names."),
         (

@@ -321,7 +321,7 @@ def of_pair(one: Row, other: Row) -> Row:
         (lambda w: w.sort_partition(of_pair), "does not know the type of the keys that of_pair gives."),
         (lambda w: w.sort_partition(of_pair, key_type="INT"), "sort_partition calls its function with (record); of_pair"),
         (lambda w: w.map_partition(of_pair, "id INT"), "map_partition calls its function with (records); of_pair"),
-        (lambda w: w.map_partition(3, "id INT"), "map_partition calls its function with (records); 3 is no function."),
+        (lambda w: w.map_partition(3, "id INT"), "map_partition calls its function with (records); 3 is not a function."),
         (
             lambda w: w.map_partition(iter, "id INTT"),
             "The schema `id INTT` of map_partition cannot be read: Unsupported data type",

@@ -216,7 +216,7 @@ def test_resumes_what_a_crash_left(sql: Workshop) -> None:
 def test_where_the_state_is(sql: Workshop) -> None:
     source(sql)
     statement = f"CREATE STREAMING TABLE t AS {QUERY.format(WATERMARKED)}"
-    where = "delta: partial results are kept in a table of the flow's own, since a row may make one session of two"
+    where = "delta: partial results are kept in a table of the flow's own, since a row may merge two sessions"
     assert where in sql(f"EXPLAIN {statement}")[0].plan
     sql(statement)
     assert next(row.value for row in sql("DESCRIBE FLOW t") if row.property == "state").startswith(where)

@@ -81,7 +81,7 @@ def test_keys_are_kept_as_information(sql: Workshop) -> None:
         ("k, n, total, CONSTRAINT some EXPECT (n > 0)", "The constraint `some` is EXPECT"),
         ("k, n DEFAULT 3, total", "Expected NOT NULL or COMMENT"),
         ("k, n, total, PRIMARY KEY (nothing)", "There is no column `nothing`"),
-        ("k, n, total, PRIMARY KEY (k) ENFORCED", "not ENFORCED"),
+        ("k, n, total, PRIMARY KEY (k) ENFORCED", "cannot be ENFORCED"),
         ("k, n, K", "The column `K` is given twice"),
     ],
 )

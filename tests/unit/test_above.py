@@ -176,7 +176,7 @@ def test_the_tree_that_was_given_stays_as_it_is() -> None:
 @pytest.mark.parametrize("group_by", ["a, ROLLUP (a)", "GROUPING SETS ((a), (b), (a))", "CUBE (a, a)", "a, CUBE (b), ROLLUP (b)"])
 def test_a_grouping_set_that_stands_twice_is_refused(group_by: str) -> None:
     query = f"SELECT a, b, count(*) AS n FROM STREAM t GROUP BY {group_by}"
-    with pytest.raises(UnsupportedError, match="One grouping set stands twice here"):
+    with pytest.raises(UnsupportedError, match="A grouping set is given twice here"):
         split(parse_query(query), query)
 
 

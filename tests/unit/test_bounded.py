@@ -207,7 +207,7 @@ def test_a_with_clause_before_insert_goes_to_the_query() -> None:
 def test_where_it_means_nothing_the_clause_is_an_error(text: str, verb: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         parse(text)
-    assert caught.value.message.startswith(f"GLOBAL WINDOW END OF STREAM has no meaning in this {verb}. It stands in a query")
+    assert caught.value.message.startswith(f"GLOBAL WINDOW END OF STREAM has no meaning in this {verb}. Write it in a query")
     assert caught.value.position is not None
     assert text[caught.value.position.start : caught.value.position.stop] == "GLOBAL"
 

@@ -486,7 +486,7 @@ def test_a_syntax_error_says_where(query: str, word: str, line: int, column: int
     ],
 )
 def test_only_a_query_is_a_query(text: str, what: str) -> None:
-    with pytest.raises(SyntaxProblem, match=rf"A query \(SELECT ..\) is expected here, found {what}\."):
+    with pytest.raises(SyntaxProblem, match=rf"Expected a query \(SELECT ..\) here; found {what}\."):
         parse_query(text)
 
 
@@ -498,7 +498,7 @@ def test_that_no_query_is_there_is_said_at_its_first_character() -> None:
 
 
 def test_a_string_without_end_is_a_syntax_error() -> None:
-    with pytest.raises(SyntaxProblem, match="cannot be cut into tokens"):
+    with pytest.raises(SyntaxProblem, match="cannot be split into tokens"):
         parse_query("SELECT 'a FROM t")
 
 

@@ -258,7 +258,7 @@ def test_the_same_reduction_may_be_registered_again() -> None:
     [len, lambda: 1, lambda a: a, lambda a, b, c: a, lambda a, b=1: a, lambda *values: values, lambda a, b, *, c: a],
 )
 def test_a_reduce_function_takes_exactly_two_arguments(function: Callable[..., Any]) -> None:
-    with pytest.raises(SchemaError, match=r"^A reduce function takes two values and makes one of them; .* does not\.$"):
+    with pytest.raises(SchemaError, match=r"^A reduce function takes exactly two values and returns one; .* does not\.$"):
         Reduction(function)
 
 

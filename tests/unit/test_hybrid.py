@@ -70,13 +70,13 @@ def test_a_query_without_one_stays() -> None:
 @pytest.mark.parametrize(
     ("query", "said", "marked"),
     [
-        ("SELECT 1 FROM STREAM hybrid(STREAM b, TABLE a)", "is one table or more", "STREAM hybrid(STREAM b, TABLE a)"),
+        ("SELECT 1 FROM STREAM hybrid(STREAM b, TABLE a)", "is one or more tables", "STREAM hybrid(STREAM b, TABLE a)"),
         (
             "SELECT 1 FROM STREAM hybrid(TABLE a, STREAM b, STREAM c)",
-            "and then one",
+            "followed by one",
             "STREAM hybrid(TABLE a, STREAM b, STREAM c)",
         ),
-        ("SELECT 1 FROM STREAM hybrid(TABLE a)", "and then one stream", "STREAM hybrid(TABLE a)"),
+        ("SELECT 1 FROM STREAM hybrid(TABLE a)", "followed by one stream", "STREAM hybrid(TABLE a)"),
         (
             "SELECT 1 FROM STREAM hybrid(TABLE a, STREAM b) x JOIN STREAM hybrid(TABLE c, STREAM d) y ON x.k = y.k",
             "at most one hybrid source",
@@ -115,7 +115,7 @@ def test_explain_tells_the_relations() -> None:
     found = lines_of(explain_flow(plan(text), options, "t"))
     at = found.index("== Hybrid source ==")
     assert found[at + 1 : at + 4] == [
-        "h, as __sqlext_hybrid_1, one after the other, by greater v:",
+        "h, as __sqlext_hybrid_1, read in this order, by increasing v:",
         "SELECT * FROM STREAM past",
         "SELECT * FROM STREAM live",
     ]

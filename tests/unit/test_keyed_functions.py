@@ -353,7 +353,7 @@ class WrongArguments(KeyedProcessFunction):
     ("function", "returns", "message"),
     [
         (Copies, "a INT", "The keyed function `f` is <class '"),
-        (len, "a INT", "The keyed function `f` is <built-in function len>, no KeyedProcessFunction. Extend sqlext.Keyed"),
+        (len, "a INT", "The keyed function `f` is <built-in function len>, not a KeyedProcessFunction. Extend sqlext.Keyed"),
         (
             WrongArguments(),
             "a INT",
@@ -367,12 +367,12 @@ def test_what_cannot_be_registered(function: Any, returns: str, message: str) ->
         KeyedFunction("f", function, returns)
     assert str(caught.value).startswith(message)
     if function is Copies:
-        assert str(caught.value).endswith("no KeyedProcessFunction. Give an object of the class: Copies().")
+        assert str(caught.value).endswith("not a KeyedProcessFunction. Give an object of the class: Copies().")
 
 
 def test_the_registry() -> None:
     registry: OperatorFunctions[KeyedFunction] = OperatorFunctions("keyed function")
-    with pytest.raises(NotFoundError, match=r"^There is no keyed function `visit`\. There is none for process_keyed yet\.$"):
+    with pytest.raises(NotFoundError, match=r"^There is no keyed function `visit`\. None is registered for process_keyed yet\.$"):
         registry.get("visit", "process_keyed")
     visits, alerts = KeyedFunction("Visits", Copies(1), "a INT"), KeyedFunction("alerts", Copies(2), "b INT")
     for function in (visits, alerts, visits):

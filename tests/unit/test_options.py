@@ -120,7 +120,7 @@ def test_the_reference_has_a_row_of_four_cells_for_every_option() -> None:
 
 def test_the_reference_shows_defaults_aliases_null_and_the_proposal() -> None:
     text = reference()
-    assert "| duration | `3 min` | pause between coordinator snapshots; also `operator-coordinator-snapshot.min-" in text
+    assert "| duration | `3 min` | the shortest pause between coordinator snapshots; also `operator-coordinator-snapshot" in text
     assert "| size | `1 MB` |" in text
     assert "| `STREAMING` or `BATCH` | `STREAMING` |" in text
     assert "null: no buffering, one commit per micro-batch (FLIP-365) |" in text

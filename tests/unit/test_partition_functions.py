@@ -64,11 +64,11 @@ def test_an_annotation_counts_whatever_form_it_has() -> None:
 @pytest.mark.parametrize(
     ("function", "returns", "message"),
     [
-        (lambda a, b, c: a, "n INT", "map_partition calls its function with (records); <lambda>(a, b, c) does not take that."),
+        (lambda a, b, c: a, "n INT", "map_partition calls its function with (records); <lambda>(a, b, c) does not take these"),
         (of_rows, "", "reduce_partition calls its function with (one, other); of_rows("),
-        ("of_rows", "a INT", "map_partition calls its function with (records); 'of_rows' is no function."),
+        ("of_rows", "a INT", "map_partition calls its function with (records); 'of_rows' is not a function."),
         (Count(), "", "The aggregate function `f` needs `returns`: its columns, such as 'total DOUBLE'."),
-        (Count, "n BIGINT", "map_partition calls its function with (records); Count() does not take that."),
+        (Count, "n BIGINT", "map_partition calls its function with (records); Count() does not take these arguments."),
     ],
 )
 def test_what_cannot_be_called(function: Any, returns: str, message: str) -> None:
@@ -91,7 +91,7 @@ def test_the_registry() -> None:
     assert str(missing.value) == (
         "There is no partition function `spred`. Did you mean `Spread`? Those of map_partition are Spread."
     )
-    with pytest.raises(NotFoundError, match=r"There is none for aggregate_partition yet\.$"):
+    with pytest.raises(NotFoundError, match=r"None is registered for aggregate_partition yet\.$"):
         registry.get("spred", "aggregate_partition")
     with pytest.raises(SchemaError, match=r"^reduce_partition cannot call `Spread`: it is registered for map_partition\.$"):
         registry.get("spread", "reduce_partition")

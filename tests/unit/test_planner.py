@@ -265,7 +265,7 @@ def test_hint_and_with_are_told_apart() -> None:
     assert texts_by_level(found.graph.streams[0].options) == {"HINT": {LAG: "1 s"}, "WITH": {LAG: "2 s"}}
 
 
-OURS = "Ours are BACKLOG_INTERVAL, BACKLOG_THRESHOLD, FLUSH_INTERVAL."
+OURS = "sqlext's hints are BACKLOG_INTERVAL, BACKLOG_THRESHOLD, FLUSH_INTERVAL."
 
 
 @pytest.mark.parametrize(
@@ -417,8 +417,8 @@ def test_an_attribute_that_nobody_set_is_logged(caplog: pytest.LogCaptureFixture
     with caplog.at_level("DEBUG", "sqlext.plan.job_graph"):
         plan("SELECT count(*) AS n FROM STREAM t")
     assert [record.getMessage() for record in caplog.records] == [
-        "operator 0 Source: is_output_idempotent is not set, taken as false",
-        "operator 0 Source: is_output_only_after_end_of_stream is not set, taken as false",
+        "operator 0 Source: is_output_idempotent is not set; it defaults to false",
+        "operator 0 Source: is_output_only_after_end_of_stream is not set; it defaults to false",
     ]
 
 
@@ -525,7 +525,7 @@ Sink db.top [upsert by k]
 1: Source, Source, Join, Filter, Aggregate (pipelined)
 
 == Buffering ==
-Buffered: Aggregate is output-idempotent and execution.flush.max-interval is 2 min (hint). One commit a flush.
+Buffered: Aggregate is output-idempotent and execution.flush.max-interval is 2 min (hint). One commit per flush.
 
 == Options ==
 execution.flush.max-interval = 2 min (hint)
@@ -561,7 +561,7 @@ Sink t2 [append]
 1: Source, Project, Source, Project, Union (pipelined)
 
 == Buffering ==
-Not buffered, one commit a micro-batch: the query has no aggregate, so each row counts and none replaces another.
+Not buffered, one commit per micro-batch: the query has no aggregate, so each row counts and none replaces another.
 
 == Options ==
 all defaults
@@ -590,7 +590,7 @@ def test_explain_says_how_rows_reach_the_target(query: str, sink: str) -> None:
 
 def test_explain_says_that_an_aggregate_is_not_buffered_without_an_interval() -> None:
     lines = explained(plan("SELECT count(*) AS n FROM STREAM t"), "x")
-    assert "Not buffered, one commit a micro-batch: execution.flush.max-interval is not set." in lines
+    assert "Not buffered, one commit per micro-batch: execution.flush.max-interval is not set." in lines
 
 
 def test_explain_passes_warnings_on() -> None:
@@ -732,7 +732,7 @@ def test_explain_says_that_without_an_interval_what_is_above_is_evaluated_at_eve
     found = plan("SELECT count(*) AS n FROM STREAM t GROUP BY k UNION ALL SELECT max(v) FROM STREAM u")
     lines = explained(found, "x")
     assert (
-        "Not buffered, one commit a micro-batch: execution.flush.max-interval is not set. The rest is evaluated at every "
+        "Not buffered, one commit per micro-batch: execution.flush.max-interval is not set. The rest is evaluated at every "
         "micro-batch, over the maintained aggregates."
     ) in lines
     assert "__sqlext_aggregate_2 [one row]:" in lines
@@ -747,14 +747,14 @@ def test_functions_that_only_rules_call_are_no_references() -> None:
 @pytest.mark.parametrize(
     ("pivot", "because"),
     [
-        ("sum(w) FOR c IN ('a')", "PIVOT reads `w`, which is no column of the subquery before it"),
-        ("sum(x.v) FOR c IN ('a')", "PIVOT reads `x.v`, which is no column"),
+        ("sum(w) FOR c IN ('a')", "PIVOT reads `w`, which is not a column of the subquery before it"),
+        ("sum(x.v) FOR c IN ('a')", "PIVOT reads `x.v`, which is not a column"),
         ("sum(v) FOR c IN (1, '01')", "PIVOT names the value '01' twice."),
-        ("sum(v) FOR c IN (1e3)", "It is not clear what Spark calls the column of this value."),
-        ("sum(v) FOR c IN ('')", "It is not clear what Spark calls the column of this value."),
-        ("sum(v) FOR c IN (DATE '2026-1-1')", "It is not clear what Spark calls the column of this value."),
-        ("sum(v) FOR c IN (k)", "PIVOT over a stream takes literals behind IN, and this is none."),
-        ("sum(v) FOR k.c IN ('a')", "PIVOT over a stream stands behind a subquery with named columns, FOR one column"),
+        ("sum(v) FOR c IN (1e3)", "Spark's name for the column of this value is not known."),
+        ("sum(v) FOR c IN ('')", "Spark's name for the column of this value is not known."),
+        ("sum(v) FOR c IN (DATE '2026-1-1')", "Spark's name for the column of this value is not known."),
+        ("sum(v) FOR c IN (k)", "PIVOT over a stream takes literals after IN, and this is not one."),
+        ("sum(v) FOR k.c IN ('a')", "PIVOT over a stream must follow a subquery with named columns, FOR one column"),
     ],
 )
 def test_a_pivot_whose_meaning_is_not_sure_is_refused(pivot: str, because: str) -> None:

@@ -33,7 +33,7 @@ def test_a_folder_that_everybody_uses(tmp_path: Path, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         make_private_folder(tmp_path / "tmp")
     assert mode(tmp_path / "tmp") == "0o1777"
-    assert "give it a folder of its own" in caplog.text
+    assert "give sqlext a folder of its own" in caplog.text
 
 
 def test_files(tmp_path: Path) -> None:

@@ -31,46 +31,46 @@ def plan(text: str) -> FlowPlan:
 
 def all_rows(what: str) -> str:
     return (
-        f"The rows of this stream are appended as they arrive, and {what} needs all rows at once: it is for reading. Use it in "
-        "the queries that read the table, or in a view over it; above an aggregate with GROUP BY it can stand here."
+        f"The rows of this stream are appended as they arrive, but {what} needs all rows at once. Use it in the queries that "
+        "read the table, or in a view over it; above an aggregate with GROUP BY it is allowed here."
     )
 
 
 def beside(stream: str) -> str:
     return (
-        f"`{stream}` gives single rows beside an aggregate over a stream, and only the aggregate is kept. Aggregate these rows "
-        "as well, read them without STREAM, or put the aggregate into a streaming table of its own and read that as a table."
+        f"The rows of `{stream}` are combined with an aggregate over a stream, and only the aggregate is kept. Aggregate these "
+        "rows as well, read them without STREAM, or put the aggregate into a streaming table of its own and read that as a table."
     )
 
 
 def depends(column: str) -> str:
     return (
-        f"This streaming aggregate depends on the query around it by `{column}`, so it cannot be kept on its own. Group it by "
-        "that column in a subquery, and join the two."
+        f"This streaming aggregate depends on the query around it through `{column}`, so it cannot be kept on its own. Group it "
+        "by that column in a subquery, and join the two."
     )
 
 
 WINDOW = all_rows("a window function")
 SETS = (
-    "UNION, EXCEPT and INTERSECT of streams need all rows at once. UNION ALL is possible. So is a set operation of aggregates: "
-    "give each side a GROUP BY."
+    "UNION, EXCEPT and INTERSECT of streams need all rows at once. Use UNION ALL, or a set operation of aggregates: give each "
+    "side a GROUP BY."
 )
 HIDDEN = "A `*` hides which columns this aggregate groups by. Name the columns."
-BEHIND = "The keys of this aggregate stand behind a `*`, and a query above it needs their names. Name the columns."
-ORDINAL = "GROUP BY {} names no column of the select list that can be grouped by."
+BEHIND = "A `*` hides the keys of this aggregate, and the query above it needs their names. Name the columns."
+ORDINAL = "GROUP BY {} is not the position of a column of the select list that can be grouped by."
 MEANINGS = (
     "GROUP BY k may mean a column of the input or `{} AS k`. Give the alias another name, or write the column with its table's "
     "name."
 )
-TWICE = "One grouping set stands twice here, so two rows would have one key. Write each of them once."
+TWICE = "A grouping set is given twice here, so two rows would have the same key. Give each grouping set once."
 NOT_IDEMPOTENT = (
-    "Nothing can be evaluated above this aggregate: the function newest is registered as not output-idempotent. Keep it in a "
-    "streaming table of its own, and read that in a view."
+    "No query can be evaluated above this aggregate: the function newest is registered as not output-idempotent. Keep it in a "
+    "streaming table of its own, and read that table in a view."
 )
 PIVOT = (
-    "PIVOT over a stream stands behind a subquery with named columns, FOR one column IN literals: (SELECT k, c, v FROM STREAM t) "
-    "PIVOT (sum(v) FOR c IN ('a', 'b')). Else write one aggregate with FILTER for each column: sum(v) FILTER (WHERE c = 'a') AS "
-    "a, with GROUP BY."
+    "PIVOT over a stream must follow a subquery with named columns, FOR one column IN literals: (SELECT k, c, v FROM STREAM t) "
+    "PIVOT (sum(v) FOR c IN ('a', 'b')). Otherwise write one aggregate with FILTER for each column: "
+    "sum(v) FILTER (WHERE c = 'a') AS a, with GROUP BY."
 )
 AGGREGATE = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
 
@@ -133,8 +133,8 @@ def test_what_cannot_be_kept_up_to_date_is_refused_with_its_place(query: str, me
     assert marked in (None, query[position.start : position.stop])
 
 
-APPENDED = "Not buffered, one commit a micro-batch: the query has no aggregate, so each row counts and none replaces another."
-REGISTERED = "Not buffered, one commit a micro-batch: the function newest is registered as not output-idempotent."
+APPENDED = "Not buffered, one commit per micro-batch: the query has no aggregate, so each row counts and none replaces another."
+REGISTERED = "Not buffered, one commit per micro-batch: the function newest is registered as not output-idempotent."
 
 
 @pytest.mark.parametrize(

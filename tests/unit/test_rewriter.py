@@ -142,13 +142,13 @@ def test_rules_that_do_not_converge_are_named() -> None:
     with pytest.raises(RuleError) as caught:
         rewritten(QUERY, Batch("grow", FixedPoint(3), rules))
     assert caught.value.message == (
-        "The rules of batch `grow` do not converge: after 3 rounds `add_a_column` still changes the query. A rule must "
-        "leave its own output alone."
+        "The rules of batch `grow` do not converge: after 3 rounds `add_a_column` still changed the query. A rule must "
+        "leave its own output unchanged."
     )
 
 
 def test_rules_that_undo_each_other_are_all_named() -> None:
-    with pytest.raises(RuleError, match="`a_to_b`, `b_to_a` still changes"):
+    with pytest.raises(RuleError, match="`a_to_b`, `b_to_a` still changed"):
         rewritten(QUERY, Batch("to and fro", FixedPoint(), (renaming("a", "b"), renaming("b", "a"))))
 
 
@@ -188,7 +188,7 @@ def test_a_rule_that_returns_no_query_is_named(result: Any) -> None:
 
     with pytest.raises(RuleError) as caught:
         rewritten(QUERY, Batch("mine", FixedPoint(), (forgetful,)))
-    assert caught.value.message == (f"Rule `forgetful` of batch `mine` returned {result!r}; a rule returns the query's tree.")
+    assert caught.value.message == (f"Rule `forgetful` of batch `mine` returned {result!r}. A rule must return the query's tree.")
 
 
 # The user's own rules
@@ -244,7 +244,7 @@ def test_a_name_is_registered_once(batch: str) -> None:
     add_rule(do_nothing)
     with pytest.raises(NameTakenError) as caught:
         add_rule(do_nothing, batch)
-    assert caught.value.message == "A rule `do_nothing` is registered already. Give yours another name."
+    assert caught.value.message == "A rule `do_nothing` is already registered. Give yours another name."
     assert names("user") == ["do_nothing"]
 
 
@@ -275,4 +275,4 @@ def test_an_unknown_batch_is_refused_with_those_there_are() -> None:
 def test_what_is_no_named_function_is_refused(thing: Callable[..., Any]) -> None:
     with pytest.raises(RuleError) as caught:
         add_rule(thing)
-    assert caught.value.message == (f"{thing!r} is no rule. A rule is a named function from a query's tree to a query's tree.")
+    assert caught.value.message == (f"{thing!r} is not a rule. A rule is a named function from a query's tree to a query's tree.")

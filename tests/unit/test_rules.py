@@ -126,7 +126,7 @@ def test_the_example_in_a_rules_docstring_holds(name: str) -> None:
             "ordered_value_to_min_max_by",
             "last_value(a ORDER BY b, c DESC)",
             UnsupportedError,
-            "last_value sorts by columns of both directions. Give all of them ASC, or all DESC.",
+            "last_value sorts its columns in both directions. Sort all of them ASC, or all DESC.",
         ),
     ],
 )

@@ -340,7 +340,7 @@ PAIR = "Expected 'key' = 'value'"
 END = "Expected the end of the statement"
 MEANT_PROPERTIES = " Did you mean `TBLPROPERTIES`?"
 MEANT_BY = " Did you mean `PARTITIONED BY`?"
-PARTITION = "A flow writes to the whole table; PARTITION cannot stand here"
+PARTITION = "A flow writes to the whole table, so PARTITION is not allowed here"
 NO_MORE = "the statement ends here."
 
 MISTAKES: list[tuple[str, str, str]] = [
@@ -443,13 +443,13 @@ def test_insert_overwrite_is_refused_with_the_ways_there_are(text: str) -> None:
 def test_a_multi_insert_is_refused() -> None:
     error = problem("\nFROM STREAM s INSERT INTO a SELECT k INSERT INTO b SELECT v")
     assert isinstance(error, UnsupportedError)
-    assert error.message == "A multi-insert cannot read a stream. Write one INSERT a target."
+    assert error.message == "A multi-insert cannot read a stream. Write one INSERT for each target."
     assert error.position == Position(2, 1, 1, 5)
 
 
 def test_a_flow_without_insert_is_refused() -> None:
     error = problem("CREATE FLOW f AS SELECT * FROM STREAM s")
-    assert error.message.startswith("A flow writes somewhere: expected INSERT INTO table SELECT ..")
+    assert error.message.startswith("A flow needs a target: expected INSERT INTO table SELECT ..")
 
 
 @pytest.mark.parametrize(
@@ -500,12 +500,12 @@ def test_positions_are_those_of_the_statement_as_written() -> None:
 )
 def test_the_mark_of_a_flow_on_its_table_is_not_the_user_s(text: str) -> None:
     error = problem(text)
-    assert "The property `sqlext.flow` says which flow made the table" in error.message
+    assert "The property `sqlext.flow` names the flow that made the table" in error.message
     assert error.position is not None
 
 
 def test_an_option_cannot_be_taken_back_however_it_is_written() -> None:
     for key in ("'state.backend.type'", "state.backend.type"):
-        assert "cannot be taken back" in problem(f"ALTER STREAMING TABLE t UNSET TBLPROPERTIES ('a', {key})").message
+        assert "cannot be unset" in problem(f"ALTER STREAMING TABLE t UNSET TBLPROPERTIES ('a', {key})").message
     parse("ALTER STREAMING TABLE t UNSET TBLPROPERTIES IF EXISTS ('a', b.c);")
     assert isinstance(problem("ALTER STREAMING TABLE t UNSET TBLPROPERTIES ()"), SyntaxProblem)
