@@ -1,4 +1,4 @@
-"""The command line: files of statements, a shell, dbt, servers, the demo, reports, the documentation."""
+"""The command line: script files, a shell, dbt, servers, the demo, reports, the documentation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WAREHOUSE = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("sqlext-warehouse"),
     show_default=True,
-    help="Folder that holds tables, catalog and flows between runs; made when it is not there. One process at a time.",
+    help="Folder that keeps tables, catalog and flows between runs; created if missing. One process at a time.",
 )
 
 
@@ -56,14 +56,14 @@ def cli() -> None:
     """Streaming tables on Delta, from plain Spark SQL.
 
     sqlext runs Spark inside this process, on this machine: all it needs is Java 17 or newer. Tables, the catalog and the state
-    of flows lie in one folder, the warehouse, and are there again in the next run.
+    of flows are kept in one folder, the warehouse, for the next run.
 
     \b
     Try it:
       sqlext demo            a year of flight departures through a streaming table, in about two minutes
       sqlext run FILE.sql    your own statements
       sqlext shell           statements as you type them
-      sqlext docs            what there is to read, by topic
+      sqlext docs            the documentation, by topic
     """
 
 
@@ -88,25 +88,24 @@ def run(
     conf: dict[str, str],
     warehouse: Path,
 ) -> None:
-    """Run the statements of SQL files, then keep their flows going.
+    """Run the statements of SQL files, then keep their flows running.
 
     Statements end with `;`. Results are printed as tables. CREATE STREAMING TABLE, CREATE FLOW and INSERT INTO .. FROM STREAM
-    start flows; once the last statement is done they go on until Ctrl-C, which stops them with everything flushed. Flows that
-    ran when the last process on this warehouse ended are taken up again; without a FILE that is all that is done.
-    `-` reads statements from the standard input.
+    start flows; after the last statement they run until Ctrl-C, which stops them with everything flushed. Flows that ran when
+    the last process on this warehouse ended resume; without a FILE, only these run. `-` reads statements from standard input.
 
     \b
     Exit codes:
       0  all went well; also when Ctrl-C ended the flows
       1  a statement failed; those after it were not run
       2  wrong usage, or Spark could not be started
-      3  a flow failed, or --timeout was over
-      130  Ctrl-C before all that was done; flows are stopped, flushed, all the same
+      3  a flow failed, or --timeout expired
+      130  Ctrl-C before all statements had run; flows were flushed and stopped nevertheless
     """
     if timeout and not until_idle:
-        raise click.UsageError("--timeout goes with --until-idle; without it flows run until Ctrl-C.")
+        raise click.UsageError("--timeout needs --until-idle; without it flows run until Ctrl-C.")
     if not files and not has_flows(warehouse):
-        raise click.UsageError(f"Give a FILE.sql to run: there are no flows in {warehouse} to take up.")
+        raise click.UsageError(f"Give a FILE.sql to run: there are no flows in {warehouse} to resume.")
     scripts = [_read(file) for file in files]
     if any(kafka.is_called_in(script.text) for script in scripts):
         conf = {CONNECTORS_KEY: "kafka", **conf}
@@ -123,18 +122,18 @@ def shell(context: click.Context, page: Address | None, conf: dict[str, str], wa
     """Run statements as you type them, at a prompt.
 
     A statement ends with `;`. Tab completes statements, options and names; \\? lists what else can be typed, such as SHOW FLOWS
-    \\watch 2. Ctrl-C cancels the statement that runs; Ctrl-D stops the flows, with everything flushed, and leaves. Flows that ran
-    when the last process on this warehouse ended are taken up again. What is typed is kept in $XDG_STATE_HOME/sqlext/history
-    (~/.local/state), but for what begins with a blank.
+    \\watch 2. Ctrl-C cancels the running statement; Ctrl-D stops the flows, with everything flushed, and leaves. Flows that ran
+    when the last process on this warehouse ended resume. What is typed is kept in $XDG_STATE_HOME/sqlext/history
+    (~/.local/state), except lines that begin with a blank.
 
     \b
     Exit codes:
-      0  left by Ctrl-D, \\q or a signal
+      0  left with Ctrl-D or \\q, or ended by a signal
       2  wrong usage, or Spark could not be started
       3  a flow failed
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("sqlext shell is for a terminal. To run statements from a file or pipe, use: sqlext run -")
+        raise click.UsageError("sqlext shell needs a terminal. To run statements from a file or pipe, use: sqlext run -")
     try:
         from sqlext.shell.loop import run_shell
     except ModuleNotFoundError as missing:
@@ -149,7 +148,7 @@ def shell(context: click.Context, page: Address | None, conf: dict[str, str], wa
 @click.option(
     "--warehouse",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the tables in this folder; without it all is removed.",
+    help="Keep the tables in this folder; by default they are removed at the end.",
 )
 @_CONF
 @click.pass_context
@@ -157,8 +156,8 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
     """Replay the departures of 2013 from New York's airports.
 
     336,776 departures arrive as 365 daily files. A streaming table keeps delays per carrier and airport up to date, flushed every
-    10 seconds instead of at each micro-batch. At the end its content is compared with a batch query over the same files: the
-    exit code is 0 when they are equal, 1 when they are not.
+    10 seconds instead of at each micro-batch. At the end its rows are compared with a batch query over the same files: the exit
+    code is 0 if they are equal, else 1.
     """
     from sqlext.app.demo import run_demo
 
@@ -172,19 +171,19 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="The file to write, such as report.html; over what was there.",
+    help="The file to write, such as report.html; an existing file is overwritten.",
 )
 @_WAREHOUSE
 @click.pass_context
 def report(context: click.Context, name: str, output: Path, warehouse: Path) -> None:
-    """Write all that is known of a flow or job as one HTML file.
+    """Write all that is known about a flow or job to one HTML file.
 
-    FLOW is its name; JOB its id, or the beginning of it. The file has its style and charts in it, and asks for nothing else.
-    Spark is not started: flows go on, or stay stopped, and the warehouse may be in use.
+    FLOW is the flow's name, JOB the job's id or the beginning of it. The file contains its style and charts, and loads nothing.
+    Spark is not started: the warehouse may be in use, and flows run on or stay stopped.
 
     \b
     Exit codes:
-      0  the file is written
+      0  the file was written
       2  there is no such flow, job or warehouse, or the file cannot be written
     """
     printer = Printer()
@@ -201,9 +200,9 @@ def report(context: click.Context, name: str, output: Path, warehouse: Path) -> 
 @cli.command()
 @click.argument("topic", required=False)
 def docs(topic: str | None) -> None:
-    """Show the documentation: its topics, or the page of one.
+    """Show the documentation: its topics, or the page of one topic.
 
-    At a terminal a page is laid out; elsewhere it is written as it is, in Markdown: sqlext docs flows > flows.md.
+    On a terminal a page is laid out; elsewhere it is written as Markdown: sqlext docs flows > flows.md.
     """
     if topic is None:
         print_topics(Printer(), documentation.pages())
@@ -222,9 +221,9 @@ def docs(topic: str | None) -> None:
 def dbt(context: click.Context, arguments: tuple[str, ...], conf: dict[str, str], warehouse: Path) -> None:
     """Run dbt in the process that hosts the flows: `sqlext dbt run`, `test`, `build`, `docs generate` ..
 
-    For profiles with `method: session`. What stands behind the command goes to dbt as it is. Flows that ran when the last process
-    on this warehouse ended are taken up again; once dbt is done and everything that had arrived is in the tables, flows are
-    stopped, and the next run goes on where they are.
+    For profiles with `method: session`. All arguments are passed to dbt unchanged. Flows that ran when the last process on this
+    warehouse ended resume; once dbt is done and everything that had arrived is in the tables, flows are stopped, and the next run
+    resumes them.
 
     `sqlext dbt init-package [PROJECT]` writes the package with the materializations streaming_table and bounded_table into a dbt
     project (the current folder), for any profile.
@@ -232,10 +231,10 @@ def dbt(context: click.Context, arguments: tuple[str, ...], conf: dict[str, str]
     \b
     Exit codes:
       0  all went well
-      1  dbt says that something failed
+      1  dbt reports a failure
       2  wrong usage, or Spark could not be started
       3  a flow failed
-      130  Ctrl-C; flows are stopped, flushed, all the same
+      130  Ctrl-C; flows were flushed and stopped nevertheless
     """
     from sqlext.dbt.command import init_package, run_dbt
 
@@ -251,13 +250,13 @@ _HOST = click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. Without authentication, whoever reaches it can do all that this process can.",
+    help="Address to listen on. Without authentication, anybody who reaches it can do all that this process can.",
 )
 
 
 @cli.command()
 @_HOST
-@click.option("--port", type=_PORT, default=10000, show_default=True, help="0: any that is free.")
+@click.option("--port", type=_PORT, default=10000, show_default=True, help="0: any free port.")
 @PAGE
 @_CONF
 @_WAREHOUSE
@@ -267,15 +266,15 @@ def thriftserver(
 ) -> None:
     """Serve SQL to JDBC, beeline, PyHive and dbt, and host the flows.
 
-    This is Spark's HiveServer2 with sqlext in it. Flows and jobs that ran when the last process on this warehouse ended are taken
-    up again. Ctrl-C, or SIGTERM, stops the server and then the flows, flushed.
+    This is Spark's HiveServer2 with sqlext in it. Flows and jobs that ran when the last process on this warehouse ended resume.
+    Ctrl-C or SIGTERM stops the server, and then the flows, with everything flushed.
     """
     context.exit(serve_embedded(Printer(), warehouse, conf, [ThriftServer(host, port)], page))
 
 
 @cli.command("connect-server")
 @_HOST
-@click.option("--port", type=_PORT, default=15002, show_default=True, help="0: any that is free.")
+@click.option("--port", type=_PORT, default=15002, show_default=True, help="0: any free port.")
 @PAGE
 @_CONF
 @_WAREHOUSE
@@ -285,7 +284,7 @@ def connect_server(
 ) -> None:
     """Serve Spark Connect, and host the flows.
 
-    Otherwise as `sqlext thriftserver`.
+    Otherwise like `sqlext thriftserver`.
     """
     context.exit(serve_embedded(Printer(), warehouse, conf, [ConnectServer(host, port)], page))
 
@@ -294,8 +293,8 @@ def connect_server(
 @click.option("--thrift", is_flag=True, help="Serve JDBC, beeline, PyHive and dbt.")
 @click.option("--connect", is_flag=True, help="Serve Spark Connect.")
 @_HOST
-@click.option("--thrift-port", type=_PORT, default=10000, show_default=True, help="0: any that is free.")
-@click.option("--connect-port", type=_PORT, default=15002, show_default=True, help="0: any that is free.")
+@click.option("--thrift-port", type=_PORT, default=10000, show_default=True, help="0: any free port.")
+@click.option("--connect-port", type=_PORT, default=15002, show_default=True, help="0: any free port.")
 @PAGE
 @_CONF
 @_WAREHOUSE
@@ -318,7 +317,7 @@ def serve(
     if connect:
         servers.append(ConnectServer(host, connect_port))
     if not servers:
-        raise click.UsageError("Say what to serve: --thrift, --connect, or both.")
+        raise click.UsageError("There is nothing to serve. Give --thrift, --connect, or both.")
     context.exit(serve_embedded(Printer(), warehouse, conf, servers, page))
 
 
@@ -333,7 +332,7 @@ def _read(file: str) -> ScriptFile:
 
 
 def main() -> None:
-    """Entry point of the `sqlext` command."""
+    """Run the `sqlext` command."""
     cli()
 
 
