@@ -99,7 +99,7 @@ def report(file: str, source: str, statement: ScriptStatement, problem: Problem)
 
 
 def _advice(statement: ScriptStatement, problem: Problem) -> str:
-    """Suggest a cause for a syntax error, of which Spark's parser gives none."""
+    """Suggest a cause for a syntax error: Spark's parser suggests none."""
     if "PARSE_SYNTAX_ERROR" not in problem.message:
         return ""
     return _missing_quote(statement) or near_statement(statement.text)

@@ -77,7 +77,7 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class TaskCounts:
-    """The numbers of Spark's tasks for the running statement, of those that Spark has planned so far."""
+    """The numbers of Spark's tasks for the running statement; `all` grows as Spark plans more of them."""
 
     done: int = 0
     all: int = 0

@@ -195,7 +195,7 @@ class PageApp:
         except (SetupError, WaitTimeoutError) as error:
             raise HTTPException(503, error.message) from None
         except (SqlextError, PySparkException, Py4JError, OSError, RuntimeError) as error:
-            logger.warning("a page could not be made: %s: %s", type(error).__name__, error)
+            logger.warning("a page could not be rendered: %s: %s", type(error).__name__, error)
             raise HTTPException(503, "The process cannot answer now: Spark is stopping or has ended.") from None
 
     async def _refused(self, request: Request, error: Exception) -> Response:

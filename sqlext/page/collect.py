@@ -57,7 +57,7 @@ _KEPT_SECONDS = 1.0
 
 
 class Collector:
-    """The taker of snapshots. Any thread may call any method; the lock makes them take turns.
+    """The collector of snapshots. Any thread may call any method; the lock makes them take turns.
 
     Args:
         spark: a session of the application.
