@@ -134,7 +134,7 @@ def shell(context: click.Context, page: Address | None, conf: dict[str, str], wa
       3  a flow failed
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("sqlext shell is for a terminal. To run statements from a file or pipe, use: sqlext run -")
+        raise click.UsageError("sqlext shell needs a terminal. To run statements from a file or pipe, use: sqlext run -")
     try:
         from sqlext.shell.loop import run_shell
     except ModuleNotFoundError as missing:

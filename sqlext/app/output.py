@@ -1,4 +1,4 @@
-"""What statements answer, on a terminal and in a file: tables, lines, errors."""
+"""The output of statements, on a terminal or in a file: tables, lines, errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from sqlext.extension.results import LiveBatch, Result
 
 
 class Printer:
-    """Prints results to stdout, errors and notes to stderr; frames and colours only where somebody looks.
+    """The output of this process: results on stdout, errors and notes on stderr; frames and colours only on a terminal.
 
-    `is_live` says whether stdout is a terminal.
+    Attributes:
+        console: the console of stdout.
+        is_live: whether stdout is a terminal.
     """
 
     def __init__(self) -> None:
@@ -28,23 +30,28 @@ class Printer:
         self.is_live = self.console.is_terminal
 
     def line(self, text: str, style: str = "") -> None:
+        """Print text without wrapping it."""
         self.console.print(Text(text, style), soft_wrap=True)
         sys.stdout.flush()
 
     def note(self, text: str) -> None:
-        """Something about the run, not a result."""
+        """Print something about the run that is not a result."""
         self._errors.print(Text(text, "dim"))
 
     def busy(self, doing: str) -> AbstractContextManager[object]:
-        """Shows at a terminal that something takes long, for a `with` block."""
+        """Show on a terminal that something takes long, for a `with` block."""
         return self.console.status(Text(doing, "dim")) if self.is_live else nullcontext()
 
     def error(self, text: str) -> None:
+        """Print an error, with its first line emphasised."""
         first, _, rest = text.partition("\n")
         self._errors.print(Text.assemble((first, "bold red"), ("\n" if rest else "", ""), (rest, "")))
 
     def result(self, result: Result) -> None:
-        """A text as it is, a table that fits as a table, any other row by row; of a command without columns nothing."""
+        """Print a result; nothing for a command without columns.
+
+        On a terminal, rows are a framed table if it fits, else one record each; elsewhere they are aligned lines.
+        """
         if not result.columns:
             return
         if result.text is not None:
@@ -61,13 +68,14 @@ class Printer:
             self.line(text)
 
     def live_batch(self, batch: LiveBatch) -> None:
-        """What a micro-batch of a live query brought."""
+        """Print the rows of a live query's micro-batch."""
         self.line(f"-- {time.strftime('%H:%M:%S')}, micro-batch {batch.number}: {batch.what}", "dim")
         self.result(batch.result)
 
     def drawn(self, result: Result) -> RenderableType:
-        """A result that something else prints, as wide as the terminal: without its empty columns if need be, then turned so
-        that a row is a column, and cut where even that is too wide.
+        """Return a result for the caller to print, no wider than the terminal.
+
+        A result that is too wide loses its empty columns, is then transposed, and is cut if even that is too wide.
         """
         if result.text is not None:
             return Text(result.text)
@@ -87,8 +95,9 @@ class Printer:
 
 
 class ErrorLog(logging.Handler):
-    """Prints what the host of flows logs as an error: it happens beside the statements, so none of them can raise it. What comes
-    with a traceback is for the log alone.
+    """A log handler that prints errors of flows, which run beside the statements, so that no statement can raise them.
+
+    Records with a traceback are for the log only.
     """
 
     def __init__(self, printer: Printer) -> None:
@@ -104,7 +113,7 @@ class ErrorLog(logging.Handler):
 
 
 def aligned(result: Result) -> list[str]:
-    """The rows as lines with columns of equal width, as psql and spark-sql print them."""
+    """Return the rows as lines with aligned columns, as psql and spark-sql print them."""
     cells = [list(result.columns), *([_plain(value) for value in row] for row in result.rows)]
     widths = [max(len(part) for row in cells for part in row[i].split("\n")) for i in range(len(result.columns))]
     lines = []
@@ -134,7 +143,7 @@ def _without_empty_columns(result: Result) -> Result:
 
 
 def _turned(result: Result) -> Result:
-    """A row for each column; the first column's values are the heads of the columns."""
+    """Transpose a result; the first column's values become the column names."""
     heads = [_plain(row[0]) for row in result.rows]
     rows = [[name, *(row[at] for row in result.rows)] for at, name in enumerate(result.columns) if at > 0]
     return replace(result, columns=[result.columns[0], *heads], is_number=[False] * (len(heads) + 1), rows=rows)
@@ -145,12 +154,12 @@ def _plain(value: str | None) -> str:
 
 
 def _width(result: Result) -> int:
-    """Of the framed table: two blanks and a bar a column."""
+    """Return the width of the framed table: two blanks and a bar for each column are added."""
     return max(len(line) for line in aligned(result)) + len(result.columns) + 3
 
 
 def _wraps_well(result: Result, width: int) -> bool:
-    """Whether it is names and values, as of DESCRIBE: long values then go over lines."""
+    """Return whether a result is names and values, as of DESCRIBE, whose long values may wrap."""
     first = max(len(_plain(row[0])) for row in result.rows) if result.rows else 0
     return len(result.columns) == 2 and first * 3 < width
 

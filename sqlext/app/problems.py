@@ -1,4 +1,4 @@
-"""Errors of statements, for people: the message, and its place in the file."""
+"""Errors of statements as users see them: the message, and its place in the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlext.spark.jvm import reason_of
 from sqlext.sql.scripts import ScriptStatement
 from sqlext.sql.tokens import tokens
 
-# Where Spark's messages and ours say that something stands in the statement, and what columns count from there.
+# How Spark's messages and ours give a place in the statement, and the number of the first column in each.
 _PLACE_IN_EXCERPT = re.compile(r"\n== SQL \(line (\d+), position (\d+)\) ==")
 _PLACES_AT_THE_END = (
     (re.compile(r"\(line (\d+), pos (\d+)\)$"), 0),
@@ -26,7 +26,7 @@ _PLACES_AT_THE_END = (
 _AFTER_THE_MESSAGE = re.compile(
     r"\s*(?:\n== SQL|\n\s*at [\w.$]+\(|\n+JVM stacktrace:|\n+Driver stacktrace:|\nTraceback \(|;\n+[ '+]*[A-Za-z]+)", re.DOTALL
 )
-# What a partition or keyed function failed with: its own traceback, which Spark's and Java's stand around.
+# The traceback of a failed partition or keyed function, which Spark's and Java's stack traces surround.
 _FAILED_FUNCTION = re.compile(
     rf"{SqlextError.__module__}\.(?:{PartitionFunctionError.__name__}|{KeyedFunctionError.__name__}): "
     r"(.*?)\s*(?:\n\s*at [\w.$]+\(|\n+\w+ stacktrace:|$)",
@@ -39,11 +39,11 @@ _NOISE = ("Search path: ", "To tolerate the error on drop ")
 
 @dataclass(frozen=True)
 class Problem:
-    """An error, for people.
+    """An error as users see it.
 
     Attributes:
-        message: what is wrong, without stack and plan.
-        line, column: where in the statement, from 1; None where the error does not say.
+        message: what is wrong, without stack traces and plans.
+        line, column: the place in the statement, 1-based; None: the error does not say.
     """
 
     message: str
@@ -52,7 +52,7 @@ class Problem:
 
 
 def problem_of(error: BaseException) -> Problem:
-    """What a person needs to know of an error that a statement raised."""
+    """Describe a statement's error to the user."""
     if isinstance(error, SqlextError):
         place = error.position
         return Problem(error.message, place.line, place.column) if place else Problem(error.message)
@@ -80,10 +80,10 @@ def _text_of(error: BaseException) -> str:
 
 
 def report(file: str, source: str, statement: ScriptStatement, problem: Problem) -> str:
-    """The error as compilers show it: place, message, and the line with a caret where the place is known.
+    """Format an error as compilers do: place, message, and, where the place is known, the line with a caret.
 
     Args:
-        file: the name of the file; empty for what was typed.
+        file: the name of the file; empty for a typed statement.
     """
     line, column = statement.in_file(problem.line or 1, problem.column or 1)
     place = f"{file}:{line}:{column}: " if file else f"line {line}, column {column}: " if problem.line else ""
@@ -99,17 +99,17 @@ def report(file: str, source: str, statement: ScriptStatement, problem: Problem)
 
 
 def _advice(statement: ScriptStatement, problem: Problem) -> str:
-    """What may be wrong where Spark's parser can only say that something is."""
+    """Suggest a cause for a syntax error: Spark's parser suggests none."""
     if "PARSE_SYNTAX_ERROR" not in problem.message:
         return ""
     return _missing_quote(statement) or near_statement(statement.text)
 
 
 def _missing_quote(statement: ScriptStatement) -> str:
-    """A quote that is missing shows lines later, where nobody looks for it."""
+    """Find a quote that is closed only lines later: Spark reports a missing quote far from its place."""
     for token in tokens(statement.text):
         if token.kind in ("text", "quoted") and "\n" in token.text:
             place = Position.of(statement.text, token.start)
             line, column = statement.in_file(place.line, place.column)
-            return f" The quote at line {line}, column {column} is closed only lines later: is one missing?"
+            return f" The quote at line {line}, column {column} is closed only lines later: is a quote missing?"
     return ""

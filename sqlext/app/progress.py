@@ -1,4 +1,4 @@
-"""The flows and jobs of this process as they run: a table that moves on a terminal, a line for each change elsewhere."""
+"""The progress of this process's flows and jobs: a live table on a terminal, a line for each change elsewhere."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ _STYLES = {
     FlowPhase.FAILED: "bold red",
     FlowPhase.FENCED: "bold red",
 }
-_LINE_SECONDS = 2.0  # at most one plain line a flow in this time
+_LINE_SECONDS = 2.0  # the least time between two plain lines of a flow
 _POLL_SECONDS = 0.05
 _TASKS_SECONDS = 0.5  # asking Spark for its tasks takes several calls
 
 
 @dataclass(frozen=True)
 class FlowStatus:
-    """A flow at one moment.
+    """The state of a flow at one moment.
 
     Attributes:
-        name: as people see it; `full_name`: with catalog and database.
+        name: the name that users see.
+        full_name: the name with catalog and database.
     """
 
     name: str
@@ -51,21 +52,22 @@ class FlowStatus:
 
     @property
     def has_failed(self) -> bool:
+        """Whether the flow has failed or was fenced."""
         return self.phase in (FlowPhase.FAILED, FlowPhase.FENCED)
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on, if only when it is tried again."""
+        """Whether the flow runs, or will at its next try."""
         return self.phase in (FlowPhase.STARTING, FlowPhase.PREREQUISITES, FlowPhase.RUNNING, FlowPhase.RETRYING)
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job that survives its driver, at one moment.
+    """The state, at one moment, of a job that survives its driver.
 
     Attributes:
-        table: that it fills.
-        running: the vertices that run, with how many of their parts have finished.
+        table: the table that the job fills.
+        running: the running vertices, each with the number of its finished parts.
     """
 
     table: str
@@ -75,7 +77,7 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class TaskCounts:
-    """Spark's tasks of the statement that runs, as far as they are known."""
+    """The numbers of Spark's tasks for the running statement; `all` grows as Spark plans more of them."""
 
     done: int = 0
     all: int = 0
@@ -83,7 +85,7 @@ class TaskCounts:
 
 @dataclass(frozen=True)
 class Statuses:
-    """Where a display asks how all that runs in this process stands."""
+    """The functions from which a display gets the state of all that runs in this process."""
 
     flows: Callable[[], list[FlowStatus]]
     jobs: Callable[[], list[JobStatus]]
@@ -91,23 +93,23 @@ class Statuses:
 
 
 class Display(Protocol):
-    """Shows how the flows and jobs stand while something is waited for."""
+    """A display of flows and jobs during a wait."""
 
     def watch(self, doing: str, is_over: Callable[[], bool]) -> None:
-        """Show it until `is_over`, which is asked several times a second, on this thread.
+        """Show the flows and jobs until `is_over`, which is called several times a second, on this thread.
 
         Args:
-            doing: what is waited for, for people at a terminal.
+            doing: what is waited for, shown on a terminal.
         """
 
 
 def display(printer: Printer, statuses: Statuses) -> Display:
-    """The display that suits where the output goes."""
+    """Return the display that suits the output."""
     return LiveDisplay(printer, statuses) if printer.is_live else LineDisplay(printer, statuses)
 
 
 class LiveDisplay:
-    """A table that moves, gone when the wait is over."""
+    """A live table, removed when the wait is over."""
 
     def __init__(self, printer: Printer, statuses: Statuses) -> None:
         self._printer = printer
@@ -131,7 +133,7 @@ class LiveDisplay:
 
 
 class LineDisplay:
-    """A plain line for each flow and job when something about it has changed."""
+    """A plain line for each flow or job that has changed."""
 
     def __init__(self, printer: Printer, statuses: Statuses) -> None:
         self._printer = printer
@@ -160,18 +162,18 @@ class LineDisplay:
 
 
 def line_of_job(job: JobStatus) -> str:
-    """A job in one line."""
+    """Describe a job in one line."""
     c = job.counts
     parts = [
         f"job into {job.table}: vertices {c.done} done, {c.running} running" + (f" ({job.running})" if job.running else ""),
         f"{c.left} left",
         f"parts {c.parts:,} done",
     ]
-    return ", ".join(parts) + (f" ({c.skipped:,} of them before)" if c.skipped else "")
+    return ", ".join(parts) + (f" ({c.skipped:,} of them by an earlier driver)" if c.skipped else "")
 
 
 def line_of(flow: FlowStatus) -> str:
-    """A flow in one line."""
+    """Describe a flow in one line."""
     p = flow.progress
     parts = [
         f"{flow.name} {flow.phase}",
@@ -183,7 +185,7 @@ def line_of(flow: FlowStatus) -> str:
     ]
     if p.last_flush is not None:
         parts.append(f"last flush {_time(p.last_flush)} ({p.last_reason})")
-        parts.append(f"{p.batches_flushed / max(p.flushes, 1):.1f} micro-batches a flush")
+        parts.append(f"{p.batches_flushed / max(p.flushes, 1):.1f} micro-batches per flush")
     if p.backlog.phase is Phase.BACKLOG:
         parts.insert(1, _backlog(p.backlog))
     if flow.error:
@@ -192,14 +194,14 @@ def line_of(flow: FlowStatus) -> str:
 
 
 def _backlog(backlog: BacklogStatus) -> str:
-    """The phase, and how long it will take."""
+    """Describe the backlog phase, and how long it will take."""
     lag = f", lag {backlog.lag.total_seconds():.0f} s" if backlog.lag is not None else ""
     left = f", {backlog.catch_up.total_seconds():.0f} s to catch up" if backlog.catch_up is not None else ""
     return f"in backlog{lag}{left}"
 
 
 def print_summary(printer: Printer, flows: Iterable[FlowStatus]) -> None:
-    """How the flows stand in the end, and in full what went wrong."""
+    """Print the final state of the flows, with the full error of each that has failed."""
     flows = list(flows)
     if not flows:
         return
@@ -217,7 +219,7 @@ def _table(flows: Iterable[FlowStatus]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     table.add_column("flow", no_wrap=True)
     table.add_column("status")
-    for name in ("rows in", "micro-batches", "buffered", "since", "flushes", "a flush", "rows flushed"):
+    for name in ("rows in", "micro-batches", "buffered", "since", "flushes", "per flush", "rows flushed"):
         table.add_column(name, justify="right")
     table.add_column("last flush")
     for flow in flows:

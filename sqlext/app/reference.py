@@ -1,4 +1,4 @@
-"""What sqlext adds to SQL, as data: for help, completion, "did you mean", and the tables of the documentation."""
+"""The SQL that sqlext adds, as data: for help, completion, "did you mean" and the tables of the documentation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NEAR = 0.8
 
 @dataclass(frozen=True)
 class StatementDoc:
-    """One statement.
+    """The documentation of one statement.
 
     Attributes:
-        syntax: as Spark's own reference writes it: what is optional in brackets.
-        meaning: as a phrase.
+        syntax: the syntax, written as in Spark's reference: optional parts in brackets.
+        meaning: what the statement does, as a phrase.
     """
 
     syntax: str
@@ -31,7 +31,7 @@ class StatementDoc:
 
     @property
     def head(self) -> str:
-        """The words that it begins with, whatever is optional left out."""
+        """The statement's first words, without optional ones."""
         parts = itertools.takewhile(lambda part: part.isupper() or part[:1] in "[{", self.syntax.split(" "))
         depth, words = 0, []
         for part in parts:
@@ -44,51 +44,58 @@ class StatementDoc:
 STATEMENTS = (
     StatementDoc(
         "CREATE [OR REFRESH] STREAMING TABLE [IF NOT EXISTS] t [clauses] AS query",
-        "make a table and the flow that keeps it up to date; `OR REFRESH`: if it is there, go on with it and lose nothing",
+        "create a table and the flow that keeps it up to date; `OR REFRESH`: an existing one is kept, and its flow resumes",
     ),
     StatementDoc(
         "CREATE OR REPLACE STREAMING TABLE t [clauses] AS query",
-        "make it, or make it anew from all that its streams still hold, in place of the one that is there",
+        "create the table, or replace the existing one, recomputed from all that its streams still hold",
     ),
     StatementDoc(
         "REFRESH STREAMING TABLE t [FULL] [SYNC | ASYNC]",
-        "bring it up to date, and wait for that unless `ASYNC`; `FULL`: compute it anew from all that its streams still hold",
+        "bring the table up to date, and wait for that unless `ASYNC`; `FULL`: recompute it from all that its streams still hold",
     ),
     StatementDoc(
-        "CREATE FLOW [IF NOT EXISTS] f [COMMENT '..'] AS INSERT INTO t [BY NAME] query", "make a flow into a table that exists"
+        "CREATE FLOW [IF NOT EXISTS] f [COMMENT '..'] AS INSERT INTO t [BY NAME] query", "create a flow into an existing table"
     ),
-    StatementDoc("INSERT INTO t [BY NAME] query", "the same, of a query over a `STREAM`; the flow is called like the table"),
+    StatementDoc("INSERT INTO t [BY NAME] query", "the same, if the query reads a `STREAM`; the flow has the table's name"),
     StatementDoc(
         "SELECT .. GLOBAL WINDOW END OF STREAM",
-        "run a query over what its sources hold now, sorted by key, and end; also in `INSERT`, `CREATE TABLE .. AS`, views",
+        "run a query once over what its sources hold now, sorted by key; also in `INSERT`, `CREATE TABLE .. AS` and views",
     ),
     StatementDoc(
         "SHOW FLOWS",
-        "a table: name, target, status, phase, lag, time to catch up, rows in, buffered, flushes, last flush, error, next try",
+        "list flows: name, target, status, phase, lag, time to catch up, rows in, buffered, flushes, last flush, error, next try",
     ),
-    StatementDoc("DESCRIBE FLOW f", "all of one flow: also options and where they come from, watermark, key, stages, query"),
-    StatementDoc("STOP FLOW f", "stop a flow, flushed, until it is started again"),
-    StatementDoc("START FLOW f", "start it again"),
-    StatementDoc("FLUSH FLOW f", "write what is buffered now"),
-    StatementDoc("WAIT FLOW f [TIMEOUT 5 minutes]", "return when all that had arrived is in the target (an hour by default)"),
-    StatementDoc("ALTER FLOW f SET ('key' = 'value', ..)", "change options; a running flow goes on with them"),
-    StatementDoc("DROP FLOW [IF EXISTS] f", "stop and forget the flow; the table stays"),
+    StatementDoc(
+        "DESCRIBE FLOW f", "show all of one flow: also options and where they come from, watermark, key, stages and query"
+    ),
+    StatementDoc("STOP FLOW f", "flush a flow and stop it until it is started again"),
+    StatementDoc("START FLOW f", "start a flow that is stopped or has failed, or retry it at once"),
+    StatementDoc("FLUSH FLOW f", "write what is buffered to the target now"),
+    StatementDoc(
+        "WAIT FLOW f [TIMEOUT 5 minutes]", "wait until all that had arrived is in the target (by default up to an hour)"
+    ),
+    StatementDoc("ALTER FLOW f SET ('key' = 'value', ..)", "change options, also while the flow runs"),
+    StatementDoc("DROP FLOW [IF EXISTS] f", "stop and remove the flow; the table stays"),
     StatementDoc(
         "ALTER STREAMING TABLE t SET TBLPROPERTIES ('key' = 'value', ..)",
-        "change options and other properties; also `UNSET` of these, `ALTER COLUMN c COMMENT '..'`, `CLUSTER BY (..)`",
+        "change options and other properties; also `UNSET TBLPROPERTIES`, `ALTER COLUMN c COMMENT '..'` and `CLUSTER BY (..)`",
     ),
     StatementDoc("DROP STREAMING TABLE [IF EXISTS] t", "drop the table and its flow"),
     StatementDoc(
         "SHOW JOBS",
-        "a table of the jobs that survive their driver: status, parts run and skipped, what runs, size of the events, error",
+        "list the jobs that survive their driver: status, parts run and skipped, running vertices, size of the events, error",
     ),
-    StatementDoc("SHOW JOB EVENTS j", "the parts of a job that was not finished: divided how, finished when, rows and bytes"),
-    StatementDoc("RESUME JOB j", "go on with a job whose driver died, or which failed or was canceled"),
-    StatementDoc("CANCEL JOB j", "end a job and take its folder away"),
-    StatementDoc("SHOW PARTITION FUNCTIONS", "the Python functions that partition operators can call"),
-    StatementDoc("SET key = value", "an option for the flows and jobs that this session makes"),
     StatementDoc(
-        "EXPLAIN statement", "the job graph, operator attributes, stages, why rows are buffered or not, the rules that fired"
+        "SHOW JOB EVENTS j", "list an unfinished job's parts: how they were divided, when they finished, rows and bytes"
+    ),
+    StatementDoc("RESUME JOB j", "resume a job whose driver died, or that failed or was canceled"),
+    StatementDoc("CANCEL JOB j", "end a job and delete its folder"),
+    StatementDoc("SHOW PARTITION FUNCTIONS", "list the Python functions that partition operators can call"),
+    StatementDoc("SET key = value", "set an option for the flows and jobs that this session creates"),
+    StatementDoc(
+        "EXPLAIN statement",
+        "show the job graph, operator attributes, stages, why rows are buffered or not, and the rules that fired",
     ),
 )
 
@@ -105,13 +112,13 @@ SPARK_HEADS = tuple(
     EXECUTE IMMEDIATE; BEGIN
     """.split(";")
 )
-"""How Spark's and Delta's own statements begin."""
+"""The first words of Spark's and Delta's own statements."""
 
 HEADS = tuple(dict.fromkeys([*(each.head for each in STATEMENTS), "CREATE OR REFRESH STREAMING TABLE", *SPARK_HEADS]))
-"""How all statements begin."""
+"""The first words of all statements: sqlext's, Spark's and Delta's."""
 
 PHRASES = ("GLOBAL WINDOW END OF STREAM", "WATERMARK", "DELAY OF INTERVAL", "TBLPROPERTIES", "BY NAME", "STREAM", "TIMEOUT")
-"""Our words inside of statements."""
+"""The keywords of sqlext inside statements."""
 
 FUNCTIONS = (
     *OPERATORS,
@@ -121,11 +128,11 @@ FUNCTIONS = (
     "collect",
     *(function.name for function in SHIPPED),
 )
-"""SQL's names of our functions and table functions."""
+"""The SQL names of sqlext's functions and table functions."""
 
 
 def near_statement(text: str) -> str:
-    """ " Did you mean `SHOW FLOWS`?" for a statement that begins nearly as one does, or an empty string."""
+    """Return " Did you mean `SHOW FLOWS`?" or the like for a statement with misspelled first words, else an empty string."""
     words = list(itertools.takewhile(bool, (token.upper for token in tokens(text)[:6])))
     best, found = 0.0, ""
     for head in HEADS:
@@ -139,27 +146,27 @@ def near_statement(text: str) -> str:
 
 
 def statements_like(words: str) -> Sequence[StatementDoc]:
-    """The statements that have all of some words in what they are written like."""
+    """Return the statements whose syntax contains all of the given words."""
     wanted = words.upper().split()
     return [each for each in STATEMENTS if all(word in each.syntax.upper() for word in wanted)]
 
 
 def error_classes() -> Sequence[type[errors.SqlextError]]:
-    """All errors that sqlext raises, in the order of their module."""
+    """Return all errors that sqlext raises, in the order of their module."""
     found: Iterable[object] = vars(errors).values()
     return [each for each in found if isinstance(each, type) and issubclass(each, errors.SqlextError)]
 
 
 def statements_table() -> str:
-    """All statements as a Markdown table, for the documentation."""
-    syntaxes = [each.syntax.replace("|", "\\|") for each in STATEMENTS]  # a bar would end its cell, in code too
+    """Return all statements as a Markdown table, for the documentation."""
+    syntaxes = [each.syntax.replace("|", "\\|") for each in STATEMENTS]  # a bar would end its cell, even in code
     rows = [f"| `{syntax}` | {each.meaning} |" for syntax, each in zip(syntaxes, STATEMENTS, strict=True)]
     return "\n".join(["| statement | what it does |", "|---|---|", *rows]) + "\n"
 
 
 def hints_table() -> str:
-    """All hints as a Markdown table, for the documentation."""
-    lines = ["| hint | of | sets |", "|---|---|---|"]
+    """Return all hints as a Markdown table, for the documentation."""
+    lines = ["| hint | applies to | sets |", "|---|---|---|"]
     for name, hint in HINTS.items():
         first = "alias, " if hint.per_source else ""
         of = "one stream of the query" if hint.per_source else "the flow"
@@ -168,7 +175,7 @@ def hints_table() -> str:
 
 
 def errors_table() -> str:
-    """All error classes as a Markdown table, for the documentation."""
+    """Return all error classes as a Markdown table, for the documentation."""
     lines = ["| error | is also a | what is wrong |", "|---|---|---|"]
     for each in error_classes():
         if each is not errors.SqlextError:

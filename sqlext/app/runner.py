@@ -1,4 +1,4 @@
-"""What `sqlext run` and the servers do once Spark is there: statement by statement or client by client, then the flows."""
+"""The work of `sqlext run` and of the servers once Spark has started: statements or clients, then the flows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _POLL_SECONDS = 0.05
 
 
 class ExitCode(IntEnum):
-    """How `sqlext run` ended."""
+    """The exit codes of `sqlext run`."""
 
     FINE = 0
     STATEMENT_FAILED = 1
@@ -49,7 +49,7 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True)
 class ScriptFile:
-    """A file as it was read."""
+    """The name and the text of a script file."""
 
     name: str
     text: str
@@ -63,11 +63,11 @@ def run_embedded(
     echo: bool = True,
     page: Address | None = None,
 ) -> ExitCode:
-    """Start Spark over a warehouse folder, run `action` in it, and end Spark. What goes wrong on the way is printed.
+    """Start Spark over a warehouse folder, run `action`, and end Spark. Errors are printed.
 
     Args:
         echo: whether to print each statement before it runs.
-        page: where to serve the page meanwhile.
+        page: the address at which the page is served meanwhile; None: there is no page.
     """
     logging.getLogger("sqlext.execution.flows").addHandler(ErrorLog(printer))
     began, interrupts = datetime.now(UTC), Interrupts()
@@ -86,14 +86,14 @@ def run_embedded(
         return ExitCode.INTERRUPTED
     except Exception as error:
         logger.exception("unexpected")
-        printer.error(f"sqlext failed ({type(error).__name__}: {error}). {log_path(warehouse)} has more; please report it.")
+        printer.error(f"sqlext failed ({type(error).__name__}: {error}). Please report this error; see {log_path(warehouse)}.")
         return ExitCode.STATEMENT_FAILED
 
 
 def serve_embedded(
     printer: Printer, warehouse: Path, conf: Mapping[str, str], servers: Sequence[Server], page: Address | None
 ) -> ExitCode:
-    """Start Spark over a warehouse folder, serve until a signal comes, and end Spark."""
+    """Start Spark over a warehouse folder, serve until a signal arrives, and end Spark."""
     try:
         for server in servers:
             server.check()
@@ -105,11 +105,10 @@ def serve_embedded(
 
 
 class Runner:
-    """Runs statements in one session, with the flows and jobs of this process, and shows what happens. Used by one thread, the
-    main one.
+    """A session with the flows and jobs of this process. It runs statements and shows progress; only the main thread uses it.
 
     Args:
-        began: before the session was made; a flow that failed after it failed in this run.
+        began: a time before the session was created; a flow that failed later failed in this run.
         echo: whether to print each statement before it runs.
     """
 
@@ -124,20 +123,20 @@ class Runner:
         self._display = display(printer, Statuses(self.statuses, self.jobs, self.statements.tasks))
 
     def statuses(self) -> list[FlowStatus]:
-        """The flows of this process; asks no storage."""
+        """Return the states of this process's flows, without reading storage."""
         return [FlowStatus(*view) for view in self._host.flows.local_views()]
 
     def jobs(self) -> list[JobStatus]:
-        """The jobs of this process that survive it; asks no storage."""
+        """Return the states of this process's jobs that survive their driver, without reading storage."""
         running = self._host.jobs.running()
         return [JobStatus(".".join(spec.target), progress.counts(), progress.summary()) for spec, progress in running]
 
     def run(self, scripts: Sequence[ScriptFile], until_idle: bool = False, timeout: str | None = None) -> ExitCode:
-        """Run the files, then their flows, then stop these.
+        """Run the files, then their flows, then stop the flows.
 
         Args:
-            until_idle: stop the flows once all that had arrived is in their targets; else at an interrupt.
-            timeout: of that wait, in Spark's words.
+            until_idle: whether to stop the flows once all that had arrived is in their targets, rather than at an interrupt.
+            timeout: the limit of that wait, a duration in Spark's syntax; None: one hour.
         """
         try:
             deadline = _DEFAULT_WAIT if timeout is None else jvm.parse_duration(self.spark, timeout)
@@ -146,19 +145,19 @@ class Runner:
             return ExitCode.USAGE
         self.statements.ends_when_idle = until_idle
         if not self.note_resumed() and not scripts:
-            self.printer.note("there is no flow or job to take up again")
+            self.printer.note("there is no flow or job to resume")
         return self._run_to_the_end(lambda: self._run_scripts(scripts), until_idle, deadline)
 
     def run_program(self, program: Callable[[], ExitCode]) -> ExitCode:
-        """Run what sends statements of its own and prints what it does, wait until the flows are idle, and stop these.
+        """Run a program that sends its own statements and prints its own output, wait until the flows are idle, and stop them.
 
-        An interrupt does not wait for it to return: its statements fail when Spark ends.
+        An interrupt does not wait for the program to return: its statements fail when Spark ends.
         """
         self.note_resumed()
         return self._run_to_the_end(lambda: self._on_thread(program), True, _DEFAULT_WAIT)
 
     def _run_to_the_end(self, statements: Callable[[], ExitCode], until_idle: bool, deadline: timedelta) -> ExitCode:
-        """Statements, then what was left of earlier jobs, then the flows, then the end of these."""
+        """Run the statements, wait for the jobs of an earlier process, then run the flows and stop them."""
         try:
             code = statements()
             jobs = self._wait_for_jobs()
@@ -172,19 +171,19 @@ class Runner:
         return self.stop(code)
 
     def note_resumed(self) -> bool:
-        """Tell which flows and jobs of an earlier process this one resumes; whether there are any."""
+        """Print which flows and jobs of an earlier process this one resumes, and return whether there are any."""
         flows, jobs = [flow.name for flow in self.statuses()], self._host.jobs.resumed
         for what, names in (("flows", flows), ("jobs", jobs)):
             if names:
-                self.printer.note(f"{what} taken up again: {', '.join(names)}")
+                self.printer.note(f"resumed {what}: {', '.join(names)}")
         return bool(flows or jobs)
 
     def jobs_not_resumed(self) -> list[str]:
-        """A sentence for each job of an earlier process that this one could not resume."""
-        return [f"job {job} cannot be taken up: {reason}" for job, reason in dict(self._host.jobs.not_resumed).items()]
+        """Return a sentence for each job of an earlier process that this one could not resume."""
+        return [f"job {job} cannot be resumed: {reason}" for job, reason in dict(self._host.jobs.not_resumed).items()]
 
     def serve(self, servers: Sequence[Server]) -> ExitCode:
-        """Start the servers, and stop them and the flows at an interrupt.
+        """Start the servers; at an interrupt, stop them and the flows.
 
         Raises:
             SetupError: a server cannot start.
@@ -226,12 +225,12 @@ class Runner:
             self.printer.result(result)
 
     def _watch(self, doing: str, is_over: Callable[[], bool]) -> None:
-        """Show a statement that takes long, where somebody looks."""
+        """Show the progress of a statement that takes long, on a terminal or while jobs run."""
         if self.printer.is_live or self.jobs():
             self._display.watch(doing, is_over)
 
     def _on_thread(self, action: Callable[[], ExitCode]) -> ExitCode:
-        """The result of `action`.
+        """Return the result of `action`, which runs on a thread of its own.
 
         Raises:
             KeyboardInterrupt: at an interrupt.
@@ -244,19 +243,19 @@ class Runner:
         return task.result()
 
     def problem(self, error: BaseException) -> Problem:
-        """What a person needs to know of an error that a statement raised."""
+        """Describe a statement's error to the user."""
         if java_has_ended(self.spark):
-            return Problem("Java has ended unexpectedly; sqlext.log in the warehouse's folder _sqlext says more.")
+            return Problem("Java has ended unexpectedly. See sqlext.log in the warehouse's folder _sqlext.")
         return problem_of(error)
 
     # Jobs and flows.
 
     def _wait_for_jobs(self) -> ExitCode:
-        """Wait for the jobs that this process has resumed after another one died."""
+        """Wait for the jobs that this process has resumed after their driver died."""
         jobs = self._host.jobs
         if jobs.is_resuming:
             self._display.watch(
-                "ending the jobs of an earlier run",
+                "finishing the jobs of an earlier run",
                 lambda: not jobs.is_resuming or self.interrupts.asked.is_set() or java_has_ended(self.spark),
             )
         if jobs.is_resuming:
@@ -292,7 +291,7 @@ class Runner:
         try:
             task.result()
         except WaitTimeoutError:
-            self.printer.error(f"The flows are not idle after {timeout}. The next run on this warehouse goes on where they are.")
+            self.printer.error(f"The flows are not idle after {timeout}. The next run on this warehouse resumes them.")
             return ExitCode.FLOW_FAILED
         except (PySparkException, Py4JError, OSError):  # `stop` says why when Java has died
             logger.exception("waiting for the flows failed")
@@ -300,7 +299,7 @@ class Runner:
         return ExitCode.FINE
 
     def _wait_for_all(self, ends: datetime) -> None:
-        """Wait for each flow; again while that brought something new, since one flow may read what another has written."""
+        """Wait for each flow, and again while that brought new rows, since one flow may read what another has written."""
         for _ in range(len(self.statuses()) + 1):
             before = [flow.progress.rows_in for flow in self.statuses()]
             for flow in self.statuses():
@@ -314,19 +313,22 @@ class Runner:
             self._host.flows.wait(flow.full_name, max(ends - datetime.now(UTC), timedelta()))
         except WaitTimeoutError:
             raise
-        except SqlextError as error:  # its status tells; the others are waited for all the same
+        except SqlextError as error:  # its status shows the error; the other flows are waited for nevertheless
             logger.error("waiting for flow %s: %s", flow.name, error)
 
     # The end.
 
     def stop(self, code: ExitCode = ExitCode.FINE) -> ExitCode:
-        """Stop the flows, with everything flushed, and tell how they stand.
+        """Stop the flows, with everything flushed, and print their final state.
+
+        Args:
+            code: the exit code so far.
 
         Returns:
-            How this process ends, of which `code` says what is known already.
+            The exit code of this process: `code`, unless that is FINE and a flow has failed.
         """
         if java_has_ended(self.spark):
-            self.printer.error("Java has ended unexpectedly. Flows are taken up again in the next run.")
+            self.printer.error("Java has ended unexpectedly. Flows resume in the next run.")
             return code or ExitCode.FLOW_FAILED
         running = [flow.name for flow in self.statuses() if flow.is_running]
         stop = Task(lambda: disable(self.spark))
@@ -336,19 +338,19 @@ class Runner:
         flows = self.statuses()
         print_summary(self.printer, flows)
         if running and self._echo:
-            self.printer.note("the next run on this warehouse takes the flows up again, where they are now")
+            self.printer.note("the next run on this warehouse resumes the flows")
         has_failed = any(flow.has_failed or flow.phase is FlowPhase.RETRYING for flow in flows) or self._failed_at_the_start()
         return code or (ExitCode.FLOW_FAILED if has_failed else ExitCode.FINE)
 
     def _failed_at_the_start(self) -> bool:
-        """Whether a flow could not be resumed; it is known to the registry only."""
+        """Return whether a flow could not be resumed; such a flow is in the registry only."""
         if not registry_exists(self.spark):
             return False
         began, bad = self._began.isoformat(), ("FAILED", "RETRYING")
         return any(view.status in bad and view.record.since >= began for view in self._host.flows.views())
 
 
-class _StatementFailed(Exception):  # noqa: N818  # told already; only ends the run
+class _StatementFailed(Exception):  # noqa: N818  # its error is printed already; it only ends the run
     pass
 
 

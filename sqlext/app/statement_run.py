@@ -1,4 +1,4 @@
-"""One statement at a time, on a thread of its own, so that Ctrl-C is seen at once; what the statement started ends with it."""
+"""The run of one statement at a time, on its own thread, so that Ctrl-C acts at once and ends what the statement started."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from sqlext.sql.tokens import is_ours
 T = TypeVar("T")
 Show = Callable[[LiveBatch], None]
 Watch = Callable[[Callable[[], bool]], None]
-"""Shows how things stand until the given question is answered by true; asked and called on the main thread."""
+"""Shows progress until the given function returns true; both run on the main thread."""
 
 _QUICK_SECONDS = 0.3
 _POLL_SECONDS = 0.05
-_CANCEL_AGAIN_SECONDS = 0.5  # a statement may begin its next job just after its last one was canceled
+_CANCEL_AGAIN_SECONDS = 0.5  # a statement may start its next job just after the last one was canceled
 _CANCELLED_WITHIN = 15.0
 _BY_US = "The statement was canceled."
 
 
 class Task(Generic[T]):
-    """An action on a thread of its own, which the end of the process does not wait for."""
+    """An action on a daemon thread: the end of the process does not wait for it."""
 
     def __init__(self, action: Callable[[], T]) -> None:
         self._action = action
@@ -52,19 +52,19 @@ class Task(Generic[T]):
             self._error = error
 
     def result(self) -> T:
-        """What the action returned, once the thread has ended; raises what it raised."""
+        """Return what the action returned, once the thread has ended; raise what it raised."""
         if self._error is not None:
             raise self._error
         return self._result[0]
 
 
 class StatementRunner:
-    """Runs statements in one session. Used by one thread, the main one.
+    """The runner of statements in one session; only the main thread uses it.
 
-    A statement is a job group of Spark's; flows that it starts are none of it (`jvm.outside_of_any_query`).
+    A statement is a Spark job group; flows that it starts are not part of the group (`jvm.outside_of_any_query`).
 
     Attributes:
-        ends_when_idle: whether a SELECT over a stream ends when all is shown that had arrived.
+        ends_when_idle: whether a SELECT over a stream ends once it has shown all that had arrived.
     """
 
     def __init__(self, spark: SparkSession, interrupts: Interrupts) -> None:
@@ -76,16 +76,16 @@ class StatementRunner:
         self._is_live = False
 
     def run(self, text: str, watch: Watch, limit: int = ROW_LIMIT, show: Show | None = None) -> Result:
-        """The rows of a statement.
+        """Run a statement and return its rows.
 
         Args:
             watch: called when the statement takes long.
-            limit: how many rows at most.
-            show: takes what a SELECT over a stream brings, micro-batch by micro-batch, on the main thread; the result is then
-                empty. None: such a SELECT is refused.
+            limit: the most rows to return.
+            show: called on the main thread with each micro-batch of a SELECT over a stream, whose result is then empty. None:
+                such a SELECT is refused.
 
         Raises:
-            KeyboardInterrupt: at an interrupt; the statement has ended, or will, and its message says which.
+            KeyboardInterrupt: at an interrupt; the message says whether the statement has ended or still will.
             Exception: whatever the statement raises.
         """
         group, canceled = f"sqlext-statement-{next(self._numbers)}", threading.Event()
@@ -104,20 +104,20 @@ class StatementRunner:
             watch(is_over)
             self._interrupts.asked.wait(_POLL_SECONDS)
         if not task.thread.is_alive():
-            is_over()  # what came last
+            is_over()  # shows the last micro-batches
             return task.result()
         if self._interrupts.must_end:
             canceled.set()
             if self._is_live:
-                task.thread.join(_CANCELLED_WITHIN)  # it takes its checkpoint away
-            if not is_ours(text):  # a job that survives its process has not failed: it goes on in the next one
+                task.thread.join(_CANCELLED_WITHIN)  # it deletes its checkpoint
+            if not is_ours(text):  # a job that survives its driver has not failed: the next process resumes it
                 self._spark.sparkContext.cancelJobGroup(group)
             raise KeyboardInterrupt("interrupted")
         canceled.set()
         raise KeyboardInterrupt(self._cancel(task, group))
 
     def tasks(self) -> TaskCounts:
-        """How many of Spark's tasks of the statement that runs have ended, and how many there are so far."""
+        """Return how many of Spark's tasks for the running statement have ended, and how many there are so far."""
         tracker = self._spark.sparkContext.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
         ids = [stage for job in jobs if job is not None and job.status == "RUNNING" for stage in job.stageIds]
@@ -138,16 +138,16 @@ class StatementRunner:
                 return Result([], [], [])
             if frame.isStreaming:
                 raise UnsupportedError(
-                    "This SELECT reads a stream and has no end, so there is nothing to print. Keep its result in a table with "
+                    "This SELECT reads a stream and never ends, so it has no result to print. Keep its result in a table with "
                     "CREATE STREAMING TABLE t AS SELECT .., or leave STREAM out to read what is there now."
                 )
             return fetch(frame, limit)
 
     def _cancel(self, task: Task[Result], group: str) -> str:
-        """Cancel until the statement has ended, or takes too long to, or a second interrupt asks for no more waiting.
+        """Cancel until the statement has ended, takes too long, or a second interrupt ends the wait.
 
         Returns:
-            What to tell.
+            A message on how the statement ended.
         """
         self._interrupts.asked.clear()
         deadline = Deadline(_CANCELLED_WITHIN)
@@ -157,10 +157,10 @@ class StatementRunner:
             if self._interrupts.asked.is_set():
                 break
         if task.thread.is_alive():
-            return "The statement is canceled, but has not ended yet; what it does last goes on beside."
+            return "The statement was canceled, but has not ended yet: its last work still runs in the background."
         try:
             task.result()
-        except Exception as error:  # noqa: BLE001  # its end is what was asked for
+        except Exception as error:  # noqa: BLE001  # the statement was to end
             message = problem_of(error).message
             return message if _BY_US in message else _BY_US
         return "The statement ended before it could be canceled."

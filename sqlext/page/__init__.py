@@ -1,5 +1,5 @@
-"""The page: what the hosting process does, for people who look; read-only, served by that process or saved as one file.
+"""The page: a read-only view of a host's flows and jobs, served by the host or saved as one file.
 
-Data flows one way: `collect` (live) or `stored` (a warehouse at rest) -> `snapshot` -> `render` (HTML) and `charts` (SVG).
-Needs `pip install 'sqlext[page]'`; `address` does not, so that the command line can always be shown.
+Data flows one way: `collect` (live) or `stored` (a warehouse folder) -> `snapshot` -> `render` (HTML) and `painter` (SVG).
+It needs `pip install 'sqlext[page]'`, except for `address`, which the command line always imports.
 """

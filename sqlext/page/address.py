@@ -1,4 +1,4 @@
-"""Where the page is served: the option of the command line, and the socket. Needs none of the extra's packages."""
+"""The address of the page: the command line's option, and the socket. Needs none of the extra's packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*
 
 @dataclass(frozen=True)
 class Address:
-    """Where the page is served.
+    """The address at which the page is served.
 
     Attributes:
         host: a name or an IP address, without brackets.
@@ -33,7 +33,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can see it."""
+        """Whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -41,13 +41,14 @@ class Address:
 
     @property
     def url(self) -> str:
+        """The URL of the page."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/"
 
     def listen(self) -> socket.socket:
-        """Take the port; requests wait until somebody answers them.
+        """Take the port; requests wait until a server accepts them.
 
         Raises:
-            SetupError: it is taken, not allowed, or the host is not this machine's.
+            SetupError: the port is taken or not allowed, or the host is not this machine's.
         """
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -64,17 +65,17 @@ class Address:
             made.close()
             if error.errno == errno.EADDRINUSE:
                 raise SetupError(
-                    f"The page's port {self.port} is taken on {self.host}. Give another one with --page, or 0 for any."
+                    f"The page's port {self.port} is taken on {self.host}. Give another port with --page, or 0 for any free one."
                 ) from None
             raise SetupError(f"The page cannot be served at {self.host}:{self.port}: {error.strerror}.") from None
         return made
 
 
 def parse(text: str) -> Address:
-    """An address as written: `8080`, `0.0.0.0:8080`, `[::1]:8080`.
+    """Parse an address such as `8080`, `0.0.0.0:8080` or `[::1]:8080`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not an address.
     """
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found["port"]) > 65535:
@@ -86,7 +87,7 @@ def check_packages() -> None:
     """Raise SetupError when the extra `page` is not installed."""
     for name in _PACKAGES:
         if find_spec(name) is None:
-            raise SetupError(f"The page needs the package {name}: pip install 'sqlext[page]'.")
+            raise SetupError(f"The page needs the package {name}. Install it: pip install 'sqlext[page]'.")
 
 
 def _read(context: click.Context, parameter: click.Parameter, value: str | None) -> Address | None:
@@ -100,7 +101,7 @@ PAGE = click.option(
     "--page",
     metavar="[HOST:]PORT",
     callback=_read,
-    help="Serve a page that shows flows, jobs and what becomes of a statement, for reading only. On this machine's own address "
-    "unless HOST says otherwise: nobody is asked for a password. Needs the extra `page`.",
+    help="Serve a read-only page that shows flows, jobs and how statements are rewritten. It asks for no password and listens on "
+    "the loopback address unless HOST is given. Needs the extra `page`.",
 )
-"""The option of every command that hosts flows; `server.page_server` takes what it gives."""
+"""The option of every command that hosts flows; its value is for `server.page_server`."""

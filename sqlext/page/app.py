@@ -1,4 +1,4 @@
-"""The page's web application: to be read, but for the form of traces; snapshots are made by threads of its own."""
+"""The page's web application: read-only except for the trace form; its own threads take the snapshots."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Detail = FlowDetail | JobDetail
 
 _SVG = "image/svg+xml"
 _MOST_BYTES = 250_000
-"""Of a form: a statement of `trace.MOST_CHARACTERS`, with each of them escaped, and some more for a refusal that says so."""
+"""The largest form: a statement of `trace.MOST_CHARACTERS`, all escaped, and more, so that a refusal can give the reason."""
 
 
 class Source(Protocol):
-    """Where snapshots come from; `Collector` is one."""
+    """A source of snapshots, such as `Collector`."""
 
     def overview(self) -> Overview: ...
     def flow(self, flow_id: str) -> FlowDetail: ...
@@ -45,17 +45,20 @@ class Source(Protocol):
 
 
 Draw = Callable[[Mapping[str, Any], int], str]
-"""Draws a chart of a width; see `Painter.svg`."""
+"""Draws a chart of a given width; see `Painter.svg`."""
 
 
 class PageApp:
-    """Routes and their answers. `asgi` is what a server runs; `close` ends the threads.
+    """The routes of the page and their answers.
 
     Args:
-        source: asked on one thread, so that who looks never takes more than one of the process's; for traces, which may take
-            seconds, on another one.
-        draw: called on a third one.
-        hosts: the names, besides IP addresses and localhost, under which the page may be asked for.
+        source: called on one thread, so that readers never use more than one of the process's; for traces, which may take
+            seconds, on a second one.
+        draw: called on a third thread.
+        hosts: the host names, besides IP addresses and localhost, under which the page may be requested.
+
+    Attributes:
+        asgi: the application that a server runs.
     """
 
     def __init__(self, source: Source, draw: Draw, hosts: frozenset[str] = frozenset()) -> None:
@@ -65,8 +68,8 @@ class PageApp:
         self._looks = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-look")
         self._traces = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-trace")
         self._draws = ThreadPoolExecutor(1, thread_name_prefix="sqlext-page-draw")
-        self._token = secrets.token_urlsafe()  # it stands in the form, which no other site can read
-        get = ["GET"]  # HEAD comes with it
+        self._token = secrets.token_urlsafe()  # it is in the form, which no other site can read
+        get = ["GET"]  # includes HEAD
         routes = [
             Route("/", self._overview, methods=get),
             Route("/flows/{id}", self._flow, methods=get),
@@ -86,7 +89,7 @@ class PageApp:
         self.asgi = Guard(Starlette(routes=routes, exception_handlers=failures), hosts)
 
     def close(self) -> None:
-        """End the threads; what they do is of no use to anybody any more."""
+        """End the threads, and drop their work."""
         for pool in (self._looks, self._traces, self._draws):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -119,7 +122,7 @@ class PageApp:
         return self._renderer.job(overview, detail, charts, refresh, is_saved)
 
     async def _trace_form(self, request: Request) -> Response:
-        """The form, maybe with a statement. It traces nothing: any site can send somebody here."""
+        """Return the form, which may hold a statement. It is not traced here: any site can link to this path."""
         return HTMLResponse(self._renderer.trace(self._token, request.query_params.get("sql", "")))
 
     async def _trace(self, request: Request) -> Response:
@@ -140,7 +143,7 @@ class PageApp:
         except NotFoundError as error:
             raise HTTPException(404, error.message) from None
 
-    # Charts, which come after the page that shows them.
+    # Charts, which are requested after the page that shows them.
 
     async def _flow_chart(self, request: Request) -> Response:
         return await self._chart(request, self._source.flow)
@@ -160,7 +163,7 @@ class PageApp:
             return Response(status_code=304, headers=headers)
         return Response(await self._on(self._draws, lambda: self._draw(asked, width)), media_type=_SVG, headers=headers)
 
-    # The same as one file.
+    # Reports: a page as one file.
 
     async def _flow_report(self, request: Request) -> Response:
         return await self._report(request, self._source.flow)
@@ -180,10 +183,10 @@ class PageApp:
         return await self._on(self._looks, action)
 
     async def _on(self, pool: ThreadPoolExecutor, action: Callable[[], T]) -> T:
-        """What `action` gives, on a thread of a pool; what can go wrong is told without a traceback.
+        """Return the result of `action`, run on a thread of a pool; expected errors are reported without a traceback.
 
         Raises:
-            HTTPException: 404 when a thing is not there, 503 when it cannot be told now.
+            HTTPException: 404 if something does not exist, 503 if the answer is not available now.
         """
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, action)
@@ -192,8 +195,8 @@ class PageApp:
         except (SetupError, WaitTimeoutError) as error:
             raise HTTPException(503, error.message) from None
         except (SqlextError, PySparkException, Py4JError, OSError, RuntimeError) as error:
-            logger.warning("a page could not be made: %s: %s", type(error).__name__, error)
-            raise HTTPException(503, "The process cannot tell now: Spark is stopping, or has ended.") from None
+            logger.warning("a page could not be rendered: %s: %s", type(error).__name__, error)
+            raise HTTPException(503, "The process cannot answer now: Spark is stopping or has ended.") from None
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -204,32 +207,32 @@ class PageApp:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         logger.error("a page failed", exc_info=error)
-        return HTMLResponse(self._renderer.error("Error", "The page failed; the log of the process says why."), 500)
+        return HTMLResponse(self._renderer.error("Error", "The page failed. See the log of the process."), 500)
 
 
 _REFUSALS = {
     403: (
         "Refused",
-        "This form is of another process than the page is now. Open “Trace a statement” and send it from there.",
+        "This form is from another process than the page is now. Open “Trace a statement” and send it from there.",
     ),
     413: ("Refused", "The form is too large."),
     404: ("Not found", "There is no such page."),
-    503: ("Not now", "The process cannot tell now."),
+    503: ("Not now", "The process cannot answer now."),
 }
 
 
 def has_chart(detail: Detail) -> bool:
-    """Whether there is something to draw."""
+    """Return whether there is something to draw."""
     return bool(detail.flushes if isinstance(detail, FlowDetail) else detail.spans)
 
 
 def chart_of(detail: Detail) -> dict[str, Any]:
-    """The request for a page's chart."""
+    """Return the request for a page's chart."""
     return flushes_chart(detail.summary.name, detail.flushes) if isinstance(detail, FlowDetail) else timeline_chart(detail)
 
 
 def saved(renderer: Renderer, overview: Overview, detail: Detail, draw: Draw) -> str:
-    """A page as one file, with its charts in it.
+    """Render a page as one file that contains its charts.
 
     Raises:
         SetupError, WaitTimeoutError: a chart cannot be drawn.
@@ -244,10 +247,10 @@ def saved(renderer: Renderer, overview: Overview, detail: Detail, draw: Draw) ->
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form.
+    """Return the fields of a form.
 
     Raises:
-        HTTPException: 413 when it is too large.
+        HTTPException: 413 if the form is too large.
     """
     found = bytearray()
     async for piece in request.stream():
@@ -259,7 +262,7 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _refresh(request: Request) -> int:
-    """A reader may ask for the page to come again by itself."""
+    """Return the seconds after which the page refreshes itself, if the reader asked for that; else 0."""
     return REFRESH_SECONDS if request.query_params.get("refresh") == str(REFRESH_SECONDS) else 0
 
 

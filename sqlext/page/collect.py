@@ -1,7 +1,7 @@
-"""What the hosting process knows, as a snapshot: asked of its hosts of flows and jobs, and of small files.
+"""Snapshots of what this process knows: from its managers of flows and jobs, and from small files.
 
-No Spark job runs. What was found is kept for a second, so that many who look cost no more than one. What a statement's text
-becomes is found out once for each flow and job.
+No Spark job runs. A snapshot is kept for a second, so that many readers cost no more than one. The trace of a statement is
+made once for each flow and job.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _KEPT_SECONDS = 1.0
 
 
 class Collector:
-    """Takes snapshots. Any thread may call any method; the lock makes them take turns.
+    """The collector of snapshots. Any thread may call any method; the lock makes them take turns.
 
     Args:
         spark: a session of the application.
-        host: of its flows and jobs.
+        host: the host of its flows and jobs.
     """
 
     def __init__(self, spark: SparkSession, host: Host, clock: Clock | None = None) -> None:
@@ -77,25 +77,25 @@ class Collector:
         self._names: dict[str, dict[int, str]] = {}
 
     def overview(self) -> Overview:
-        """All flows and jobs."""
+        """Return all flows and jobs."""
         return self._recent("overview", self._overview)
 
     def flow(self, flow_id: str) -> FlowDetail:
-        """One flow; NotFoundError when there is none of that id."""
+        """Return one flow; raise NotFoundError if there is none of that id."""
         return self._recent(("flow", flow_id), lambda: self._flow(flow_id))
 
     def job(self, job_id: str) -> JobDetail:
-        """One job; NotFoundError when there is none of that id."""
+        """Return one job; raise NotFoundError if there is none of that id."""
         return self._recent(("job", job_id), lambda: self._job(job_id))
 
     def trace(self, text: str) -> Trace:
-        """What becomes of a statement, in the settings of the application's session."""
+        """Trace a statement with the settings of the application's session."""
         spark = self._spark
         options = SessionOptions(session_levels(spark), partial(parse_duration, spark), are_names_case_sensitive(spark))
         return self._tracer.trace(text, options)
 
     def close(self) -> None:
-        """End the process that traces."""
+        """End the process that traces statements."""
         self._tracer.close()
 
     def _recent(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -117,7 +117,7 @@ class Collector:
         )
 
     def _forget_others(self, ids: set[str]) -> None:
-        """What was kept of flows and jobs that are gone."""
+        """Drop what was kept of flows and jobs that no longer exist."""
         for kept in (self._traces, self._flushes, self._jobs, self._names):
             for gone in kept.keys() - ids:
                 del cast(dict[str, object], kept)[gone]
@@ -200,11 +200,11 @@ class Collector:
         return job_detail(summary, record, self._jobs[job_id], self._names.get(job_id, {}), self._traces[job_id][1])
 
 
-# What a warehouse at rest tells as well.
+# Views of records, shared with `stored`.
 
 
 def flow_summary(view: FlowView) -> FlowSummary:
-    """A flow in the overview."""
+    """Return a flow's entry in the overview."""
     spec = view.record.spec
     bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
     return FlowSummary(
@@ -239,19 +239,19 @@ def _figures(progress: FlowProgress) -> LiveFigures:
 
 
 def trace_of_flow(spec: FlowSpec) -> Trace:
-    """The trace of a flow's statement, with the graph that was recorded where the statement cannot be planned any more."""
+    """Trace a flow's statement; if the statement can no longer be planned, return the recorded graph."""
     found = trace(spec.text)
     if found.graph is None:
-        problem = f"The statement is planned otherwise now, so attributes and stages are not known: {found.error or found.note}"
+        problem = f"The statement can no longer be planned, so attributes and stages are not known: {found.error or found.note}"
         return Trace(spec.text, graph=recorded_graph(spec, problem))
     return Trace(spec.text, graph=found.graph, firings=found.firings)
 
 
 def buffering_of(spec: FlowSpec, options: Iterable[tuple[str, str, str]]) -> str:
-    """Whether flushes are set apart, and why not.
+    """Describe whether a flow buffers, and if not, why.
 
     Args:
-        options: key, value and level of those in force.
+        options: the options in force: key, value and level of each.
     """
     if spec.not_idempotent_because:
         return f"no, one commit per micro-batch: {spec.not_idempotent_because}"
@@ -261,14 +261,14 @@ def buffering_of(spec: FlowSpec, options: Iterable[tuple[str, str, str]]) -> str
 
 
 def queries_of(spec: FlowSpec) -> tuple[tuple[str, str], ...]:
-    """What Spark runs for a flow, by name."""
+    """Return the queries that Spark runs for a flow: name and SQL of each."""
     streams = [(stream.relation, stream.sql) for stream in spec.streams]
     above = [("above, at each flush", spec.above)] if spec.above else []
     return (*((each.name, each.sql) for each in spec.prerequisites), *streams, *above)
 
 
 def job_summary(record: JobRecord, status: str) -> JobSummary:
-    """A job in the overview, as the registry tells it."""
+    """Return a job's entry in the overview, from its registry record."""
     has_finished = record.state is JobState.FINISHED
     counted = json.loads(record.detail) if has_finished and record.detail else {}
     return JobSummary(
@@ -285,7 +285,7 @@ def job_summary(record: JobRecord, status: str) -> JobSummary:
 
 
 def job_detail(summary: JobSummary, record: JobRecord, log: JobLog, names: dict[int, str], traced: Trace) -> JobDetail:
-    """A job's page, of its registry record and its events."""
+    """Return a job's page, from its registry record and its events."""
     error = ""
     try:
         log.read()
@@ -296,7 +296,7 @@ def job_detail(summary: JobSummary, record: JobRecord, log: JobLog, names: dict[
     vertices = vertices_of(log, record.epoch, known)
     begun = {vertex.id for vertex in vertices}
     waiting = tuple(VertexView(number, name) for number, name in sorted(names.items()) if number not in begun)
-    if has_finished:  # what no event tells of, the sink has run along with its own work
+    if has_finished:  # parts without an event were run by the sink, with its own work
         left = (summary.parts or 0) - len(log.parts)
         waiting = (VertexView(max(begun) + 1, SINK, parts=left, done=left),) if begun and left > 0 else ()
     detail = JobDetail(
@@ -318,7 +318,7 @@ def job_detail(summary: JobSummary, record: JobRecord, log: JobLog, names: dict[
 
 
 def _counted(detail: JobDetail, log: JobLog) -> JobDetail:
-    """With counts of the events where nobody else tells them."""
+    """Add counts from the events if no other source has them."""
     summary = detail.summary
     if summary.parts is not None or not log.vertices:
         return detail

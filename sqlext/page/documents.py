@@ -1,4 +1,4 @@
-"""The documentation as HTML: headings that can be linked to, links that lead to the page's own paths, tables that scroll."""
+"""The documentation as HTML: headings with anchors, links to the page's own paths, tables that scroll."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from markupsafe import Markup, escape
 from sqlext import docs
 
 DOCS = "/docs"
-"""The path of the list of topics; a topic's page lies below it."""
+"""The path of the list of topics; the pages of topics are below it."""
 _OF_A_TOPIC = re.compile(r"(?P<topic>[\w-]+)\.md(?P<place>#[\w-]+)?")
 
 
 @cache
 def html_of(topic: str) -> Markup:
-    """Write the page of a topic as HTML. Tags within it would be shown as text.
+    """Return the page of a topic as HTML. Tags in its text are shown as text.
 
     Raises:
         NotFoundError: there is no such topic.
@@ -30,7 +30,7 @@ def html_of(topic: str) -> Markup:
 
 
 def slug(heading: str) -> str:
-    """Name a heading in links to it, as GitHub does.
+    """Return the anchor of a heading, as GitHub names it.
 
     >>> slug("What clients can do: `reflect()`")
     'what-clients-can-do-reflect'
@@ -58,7 +58,7 @@ def _html(content: str) -> Token:
 
 
 def _linked(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The text of a paragraph; its links to files that do not ship with the package are text as well."""
+    """Yield the tokens of a paragraph; links to files that do not ship with the package become plain text."""
     is_left_out = False
     for token in tokens:
         if token.type == "link_open":

@@ -1,4 +1,4 @@
-"""Small files to be read: with Python alone where they are local, so that looking costs Spark and Java nothing."""
+"""Access to small files: local ones are read with Python alone, at no cost to Spark and Java."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class LocalFolder:
     """A folder or file on this machine, for reading only.
 
     Args:
-        location: its path, or `file:` URI.
+        location: the path, or a `file:` URI.
     """
 
     def __init__(self, location: str) -> None:
         self.location = location
-        # Hadoop writes such a URI without escapes: a `%` in it is a character of the name
+        # Hadoop writes such a URI without escapes: a `%` in it is part of the name
         self._path = Path("/" + location.removeprefix("file:").lstrip("/")) if location.startswith("file:") else Path(location)
 
     def child(self, *names: str) -> LocalFolder:
@@ -38,11 +38,11 @@ class LocalFolder:
             raise SetupError(f"The file {self.location} cannot be read: {error}.") from None
 
     def create_text(self, text: str) -> bool:
-        raise SetupError(f"The file {self.location} was opened to be read only.")
+        raise SetupError(f"The file {self.location} is read-only here.")
 
 
 def folder_at(location: str, spark: SparkSession | None) -> Folder | None:
-    """The folder of a location; None when it is not on this machine and there is no Spark to open it."""
+    """Return the folder at a location; None if it is not on this machine and there is no Spark to open it."""
     if location.startswith("file:") or "://" not in location:
         return LocalFolder(location)
     return HadoopPath(spark, location) if spark is not None else None

@@ -1,4 +1,4 @@
-"""A flow's last flushes, from what its commits say of themselves in the target's Delta log."""
+"""The last flushes of a flow, from the metadata of its commits in the target's Delta log."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sqlext.execution.coordination.event_log import Folder
 from sqlext.page.snapshot import FlushView
 
 SHOWN = 60
-"""Flushes kept."""
+"""The number of flushes kept."""
 _LOOKS_PER_FLUSH = 3
-"""Commits read at most, for each flush looked for: between flushes, others may write, and compactions come."""
+"""The most commits read for each flush: between flushes, others may write, and compactions run."""
 _CHANGES = (
     ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted"),  # a MERGE
     ("numOutputRows",),  # an append, or all rows replaced
@@ -23,11 +23,11 @@ _CHANGES = (
 
 
 class FlushLog:
-    """Reads the newest commits once, and later only those that have come since. Not for several threads.
+    """The reader of a flow's flushes: it reads the newest commits once, and later only new ones. Not thread-safe.
 
     Args:
         table: the target's folder.
-        flow_id: whose commits count.
+        flow_id: the flow, whose commits alone count.
     """
 
     def __init__(self, table: Folder, flow_id: str) -> None:
@@ -37,7 +37,7 @@ class FlushLog:
         self._found: deque[FlushView] = deque(maxlen=SHOWN)
 
     def read(self) -> tuple[FlushView, ...]:
-        """The last flushes, oldest first.
+        """Return the last flushes, oldest first.
 
         Raises:
             SetupError: the log cannot be read.
@@ -57,7 +57,7 @@ class FlushLog:
         return tuple(self._found)
 
     def _after_newest(self) -> int:
-        """The first version that is not there. Every tenth commit leaves a checkpoint, so few files are asked for."""
+        """Return the first version that does not exist. Every tenth commit writes a checkpoint, so few files are checked."""
         try:
             version = int(json.loads(self._log.child("_last_checkpoint").read_text())["version"]) + 1
         except (NotFoundError, SetupError, ValueError, KeyError, TypeError):
@@ -79,7 +79,7 @@ class FlushLog:
 
 
 def flush_of(version: int, info: Mapping[str, Any], flow_id: str) -> FlushView | None:
-    """The flush that a commit is; None when it is somebody else's, or none."""
+    """Return the flush that made a commit; None if the commit is no flush of this flow."""
     try:
         said = json.loads(info["userMetadata"])["sqlext"]
         if said["flow_id"] != flow_id:
@@ -99,7 +99,7 @@ def flush_of(version: int, info: Mapping[str, Any], flow_id: str) -> FlushView |
             seconds=int(metrics["executionTimeMs"]) / 1000 if "executionTimeMs" in metrics else None,
             waited=at - arrival if arrival is not None else None,
         )
-    except (ValueError, KeyError, TypeError):  # not ours
+    except (ValueError, KeyError, TypeError):  # the metadata is not sqlext's
         return None
 
 

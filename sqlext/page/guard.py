@@ -1,4 +1,4 @@
-"""What holds for every answer of the page: who may ask, and what a browser may do with it."""
+"""The rules for every answer of the page: which requests are allowed, and what a browser may do with the answer."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _HEADERS = {
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # none for others; without any, browsers would call the origin of a form `null`
+    "referrer-policy": "same-origin",  # none for other sites; without any referrer, browsers send a form's origin as `null`
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 _IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
-"""A chart has its colours in a style of its own, and matters where it is opened alone."""
+"""For images, which may be opened on their own: a chart has its colours in an inline style."""
 TRACE = "/trace"
-"""The one path that takes a form."""
+"""The only path that takes a form."""
 _HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:\[\]]*)(?::\d{1,5})?")
 
 
 class Guard:
-    """Wraps an application.
+    """A wrapper of an application that refuses forbidden requests and sets the headers of all answers.
 
-    Against DNS rebinding, a request must be for an IP address, for localhost, or for a name known to be this page's: what another
-    site asks for through a name of its own, whatever that points to, is refused.
+    Against DNS rebinding, a request must name an IP address, localhost, or a host name known to be this page's. A request
+    through another site's own name is refused, whatever that name resolves to.
 
-    Another site's page may link here, and a person may follow the link; it may not ask for anything by itself, under whatever
-    name. Browsers say which is which, to localhost and over https (W3C's Fetch Metadata Request Headers). To an IP address over
-    plain http they name the other site at most, and then a link is refused too; it may hide its name, so that what takes work
-    needs a token besides, which stands in the page's own form.
+    Another site's page may link here, and a user may follow the link; the other page may not send requests itself, under any
+    name. Browsers distinguish the two on localhost and over https (W3C's Fetch Metadata Request Headers). To an IP address over
+    plain http they name the other site at most, and then a link is refused too. The other site may hide its name, so requests
+    that cost work also need a token, which is in the page's own form.
 
     Args:
-        hosts: the names known, in lower case.
+        hosts: the known host names, in lower case.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
@@ -46,7 +46,7 @@ class Guard:
         self._hosts = hosts | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # there is no other way in
+        if scope["type"] != "http":  # no other protocol is served
             return
 
         async def guarded(message: Message) -> None:
@@ -60,17 +60,17 @@ class Guard:
             await send(message)
 
         if not self._is_known(Headers(scope=scope).getlist("host")):
-            refusal = PlainTextResponse("This page is not served under that name.\n", 421)
+            refusal = PlainTextResponse("This page is not served under that host name.\n", 421)
             await refusal(scope, receive, guarded)
             return
         if not _is_own_or_a_link(scope["method"], Headers(scope=scope)):
-            refusal = PlainTextResponse("Another site's page may link to this one, and ask for nothing itself.\n", 403)
+            refusal = PlainTextResponse("Another site's page may link to this page, but may not send requests to it.\n", 403)
             await refusal(scope, receive, guarded)
             return
         methods = ("GET", "HEAD", "POST") if scope["path"] == TRACE else ("GET", "HEAD")
         if scope["method"] not in methods:
             allowed = ", ".join(methods)
-            refusal = PlainTextResponse(f"The page is for reading: {allowed} only.\n", 405, {"allow": allowed})
+            refusal = PlainTextResponse(f"This page is read-only: it takes {allowed} only.\n", 405, {"allow": allowed})
             await refusal(scope, receive, guarded)
             return
         await self._app(scope, receive, guarded)
@@ -88,7 +88,7 @@ class Guard:
 
 
 def _is_own_or_a_link(method: str, headers: Headers) -> bool:
-    """Whether a request comes from this page, from a person who typed or followed its address, or from no browser at all."""
+    """Return whether a request comes from this page, from a user who typed or followed its address, or from no browser."""
     host = headers.get("host", "").lower()
     if any(origin.lower().partition("://")[2] != host for origin in headers.getlist("origin")):
         return False

@@ -1,4 +1,4 @@
-"""A process beside the one that hosts flows: it does what takes long, or more memory than a host can spare, line by line."""
+"""A helper process beside a host of flows, for work that takes long or needs more memory than the host can spare."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MOST_BYTES = 16 * 1024**2
 
 
 class HelperProcess:
-    """A Python process that answers each line on its standard input with one on its standard output; started at the first.
+    """A Python process that answers each line on its standard input with a line on its standard output.
 
-    One thread at a time calls `ask`; any thread may call `close`.
+    The first request starts it. One thread at a time may call `ask`, `ask_once` and `close`; any thread may call `stop`.
 
     Args:
-        arguments: of Python, which name the program.
-        seconds: that an answer may take; the process is killed at their end.
-        failure: how messages begin, such as `The chart cannot be drawn`.
+        arguments: the arguments of Python, which name the program.
+        seconds: the time, in seconds, that an answer may take; after it the process is killed.
+        failure: the beginning of error messages, such as `The chart cannot be drawn`.
     """
 
     def __init__(self, arguments: Sequence[str], seconds: float, failure: str) -> None:
@@ -38,7 +38,7 @@ class HelperProcess:
         self._is_closed = False
 
     def ask(self, line: bytes) -> bytes:
-        """The answer to a line; asked once more where the process ended meanwhile, as it does when it has long been idle.
+        """Return the answer to a line; if the process has ended meanwhile, as after a long idle time, ask a new one.
 
         Raises:
             SetupError: the process ends, or the helper is closed.
@@ -53,23 +53,23 @@ class HelperProcess:
         return self.ask_once(line, self._seconds)
 
     def ask_once(self, line: bytes, seconds: float) -> bytes:
-        """The same of a line that is not to be repeated, and within so many seconds."""
+        """Return the answer to a line within a time, in seconds, without repeating the line."""
         try:
             return self._answer(line, seconds)
         except SqlextError:
             raise
         except (OSError, ValueError) as error:
             self._end()
-            raise SetupError(f"{self._failure}: the process that does it ended ({type(error).__name__}).") from None
+            raise SetupError(f"{self._failure}: the helper process ended ({type(error).__name__}).") from None
 
     def stop(self) -> None:
-        """Kill the process, also while it works, and start no other; who asks meanwhile gets an error. Waits for nobody."""
+        """Kill the process, even while it works, and start no other; a request meanwhile fails. Does not wait."""
         self._is_closed = True
         if (process := self._process) is not None:
             process.kill()
 
     def close(self) -> None:
-        """The same, and clear away what is left of it. Nobody may ask meanwhile."""
+        """Kill the process and release its resources. No request may be running."""
         self.stop()
         self._end()
 
@@ -94,9 +94,9 @@ class HelperProcess:
                 self._arguments,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # what goes wrong is in the answer
-                start_new_session=True,  # no Ctrl-C of the terminal reaches it; it ends when its stdin does
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # it finds what this process finds
+                stderr=subprocess.DEVNULL,  # errors are in the answer
+                start_new_session=True,  # it gets no Ctrl-C from the terminal; it ends when its stdin does
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # it imports from where this process does
             )
             _let_others_first(self._process.pid)
         return self._process
@@ -104,16 +104,16 @@ class HelperProcess:
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()  # it holds nothing that could be lost
+            process.kill()  # it has no data to lose
             with suppress(OSError), process:  # a request may be left in its pipe
                 pass
 
     def _read_line(self, stream: IO[bytes], seconds: float) -> bytes:
-        """One line of a pipe.
+        """Read one line from a pipe.
 
         Raises:
-            WaitTimeoutError: it takes too long.
-            ValueError: the line is too long, or ends in its middle.
+            WaitTimeoutError: the line takes too long.
+            ValueError: the line is too long, or the pipe ends within it.
         """
         found, deadline = bytearray(), Deadline(seconds)
         with selectors.DefaultSelector() as selector:
@@ -131,5 +131,5 @@ class HelperProcess:
 def _let_others_first(pid: int) -> None:
     try:
         os.setpriority(os.PRIO_PROCESS, pid, 10)
-    except OSError as error:  # it has ended; or this machine has no such thing
+    except OSError as error:  # it has ended, or this machine has no priorities
         logger.debug("process %d keeps its priority: %s", pid, error)

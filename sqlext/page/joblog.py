@@ -1,4 +1,4 @@
-"""A job's vertices and their times, from its events and from the commits of their results."""
+"""The vertices of a job and their times, from the job's events and the commits of the vertices' results."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ SINK = "into the table"
 
 @dataclass(frozen=True)
 class FinishedPart:
-    """A part that has finished, and when its output was committed."""
+    """A finished part, with the time of its output's commit."""
 
     event: ExecutionVertexFinished
     at: datetime
 
     @property
     def began(self) -> datetime:
+        """The time at which the part started."""
         return self.at - timedelta(seconds=self.event.seconds)
 
 
 class JobLog:
-    """Reads a job's events, and later only those that have come since. Not for several threads.
+    """The reader of a job's events: it reads all of them once, and later only new ones. Not thread-safe.
 
     Args:
-        folder: of the job.
+        folder: the job's folder.
+
+    Attributes:
+        vertices: the events of the vertices, by number.
+        parts: the finished parts, by vertex and part.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -43,10 +48,10 @@ class JobLog:
         self.parts: dict[tuple[int, int], FinishedPart] = {}
 
     def read(self) -> None:
-        """Take in what is new; what is gone, as the folder of a job that has finished, stays known.
+        """Read new events; what was read stays, even if its files are gone, such as the folder of a finished job.
 
         Raises:
-            JobError: another version of sqlext wrote it.
+            JobError: another version of sqlext wrote an event.
         """
         for event in read_events(self._events.read_new()):
             if isinstance(event, ExecutionJobVertexInitialized):
@@ -62,7 +67,7 @@ class JobLog:
 
 
 def finished_parts(commits: Iterable[str]) -> Iterator[FinishedPart]:
-    """The parts that the commits of a vertex's result tell of; what is torn is left out."""
+    """Yield the finished parts that the commits of a vertex's result record; torn commits are skipped."""
     for text in commits:
         try:
             info = next(json.loads(line)["commitInfo"] for line in text.splitlines() if line.startswith('{"commitInfo"'))
@@ -75,11 +80,11 @@ def finished_parts(commits: Iterable[str]) -> Iterator[FinishedPart]:
 
 
 def vertices_of(log: JobLog, epoch: int, names: Mapping[int, str]) -> tuple[VertexView, ...]:
-    """The vertices that have begun, in order.
+    """Return the vertices that have started, in order.
 
     Args:
-        epoch: of the last driver; what one before it has finished was skipped.
-        names: as far as they are known otherwise than by events.
+        epoch: the last driver's epoch; parts that an earlier driver finished were skipped.
+        names: the vertices' names that are known; events have none.
     """
     found = []
     for number, vertex in sorted(log.vertices.items()):
@@ -101,12 +106,12 @@ def vertices_of(log: JobLog, epoch: int, names: Mapping[int, str]) -> tuple[Vert
 def spans_of(
     parts: Iterable[FinishedPart], epoch: int, names: Mapping[int, str], ended: datetime | None = None, seconds: float = 0.0
 ) -> tuple[Span, ...]:
-    """When each driver worked on each vertex.
+    """Return the span of each driver's work on each vertex.
 
     Args:
-        epoch: of the last driver.
-        ended: when the job did, if it has finished.
-        seconds: how long the last driver took then.
+        epoch: the last driver's epoch.
+        ended: the time at which the job finished; None: it has not.
+        seconds: the time, in seconds, that the last driver of a finished job took.
     """
     by_driver: dict[int, dict[int, list[FinishedPart]]] = {}
     for part in parts:

@@ -1,10 +1,10 @@
-"""Draws charts as SVG, in a process of its own: `python -P paint.py`, a JSON request a line in, a JSON answer a line out.
+"""A process that draws charts as SVG: `python -P paint.py`, one JSON request per line in, one JSON answer per line out.
 
-vl-convert holds Python's lock while it draws (a tenth of a second, three the first time) and takes 150 MB; a process that hosts
-flows can have neither. So this file imports nothing of sqlext, and altair only when there is something to draw.
+vl-convert holds Python's global lock while it draws (a tenth of a second, three seconds the first time) and takes 150 MB; a host
+of flows can afford neither. So this file imports nothing of sqlext, and altair only when there is something to draw.
 
 A request is `{"kind": "flushes" | "timeline", "width": pixels, "title": text, "rows": [..]}`; an answer `{"svg": text}`, or
-`{"error": text}`. Colours are classes, so that a chart is readable in light and dark.
+`{"error": text}`. Colours are CSS classes, so that a chart is readable in light and dark.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from xml.etree import ElementTree
 Row = Mapping[str, Any]
 
 _IDLE_SECONDS = 600
-"""Without a request for so long, the process ends and gives its memory back; the next request starts another."""
+"""The idle time, in seconds, after which the process ends and frees its memory; the next request starts another one."""
 _SVG = "http://www.w3.org/2000/svg"
 _INK, _LINE, _MUTED, _STRONG = "#a10001", "#a10002", "#a10003", "#a10004"
-"""Stand for classes; nothing else in a chart has these colours."""
+"""Placeholders of CSS classes; nothing else in a chart has these colours."""
 _PADDING = {"left": 14, "top": 4, "right": 10, "bottom": 4}  # the reader's font may be wider than the one measured
 _CLASSES = {_INK: "ink", _LINE: "line", _MUTED: "muted", _STRONG: "strong"}
 STYLE = (
@@ -31,7 +31,7 @@ STYLE = (
     "@media(prefers-color-scheme:dark){.fill-ink{fill:#d7dde4}.fill-muted{fill:#6f7b88}.fill-strong{fill:#62aef5}"
     ".stroke-line{stroke:#3a424b}.stroke-ink{stroke:#d7dde4}.stroke-muted{stroke:#6f7b88}.stroke-strong{stroke:#62aef5}}"
 )
-"""Of every chart. As an image, it follows the reader's colour scheme by itself."""
+"""The style of every chart. An image with it follows the reader's colour scheme."""
 
 
 def svg_of(request: Row) -> str:
@@ -50,7 +50,7 @@ def svg_of(request: Row) -> str:
 
 
 def _flushes(rows: Sequence[Row], width: int) -> Any:
-    """Rows, seconds and micro-batches of each flush, one below the other; each row has `version` and what is known of it."""
+    """Draw rows, seconds and micro-batches of each flush, in panels; each row has `version` and the known figures."""
     import altair as alt
 
     plot = width - 60
@@ -77,7 +77,7 @@ def _flushes(rows: Sequence[Row], width: int) -> Any:
 
 
 def _timeline(rows: Sequence[Row], width: int) -> Any:
-    """When each vertex ran; each row has `vertex`, `start`, `end` (s), `parts`, `is_skipped`."""
+    """Draw when each vertex ran; each row has `vertex`, `start` and `end` in seconds, `parts`, `is_skipped`."""
     import altair as alt
 
     kinds = ["skipped by a later driver", "run by the last driver"]
@@ -97,7 +97,7 @@ def _timeline(rows: Sequence[Row], width: int) -> Any:
 
 
 def _label(spans: Sequence[Row]) -> str:
-    """What became of a vertex's parts."""
+    """Describe how many of a vertex's parts were skipped and run."""
     skipped = sum(span["parts"] for span in spans if span["is_skipped"])
     run = sum(span["parts"] for span in spans if not span["is_skipped"])
     said = [f"{skipped} skipped"] if skipped else []
@@ -120,7 +120,7 @@ def _configured(chart: Any) -> Any:
 
 
 def _finished(svg: str, title: str) -> str:
-    """With a title, and with classes in the place of colours."""
+    """Add a title, and replace colours by CSS classes."""
     ElementTree.register_namespace("", _SVG)
     root = ElementTree.fromstring(svg)  # noqa: S314  # vl-convert has just written it
     for node in root.iter():
@@ -138,14 +138,14 @@ def _finished(svg: str, title: str) -> str:
 
 
 def main() -> None:
-    """Answer requests until the standard input ends, which it does when the asking process has; or until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    """Answer requests until standard input ends, as it does when the requesting process ends, or until the idle time is over."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the requesting process
     signal.alarm(_IDLE_SECONDS)
     for line in sys.stdin:
         signal.alarm(0)
         try:
             answer = {"svg": svg_of(json.loads(line))}
-        except Exception as error:  # noqa: BLE001  # the next chart may well be drawn
+        except Exception as error:  # noqa: BLE001  # the next chart may succeed
             answer = {"error": f"{type(error).__name__}: {error}"}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Asks for charts: what is drawn, of a snapshot, and the process that draws it (`paint.py`)."""
+"""Charts: the request for a snapshot's chart, and the process that draws it (`paint.py`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sqlext.page.helper import HelperProcess
 from sqlext.page.snapshot import FlushView, JobDetail
 
 WIDTHS: Mapping[str, int] = {"wide": 720, "narrow": 330}
-"""In pixels: a phone gets charts of its own, or their text would shrink."""
+"""In pixels; phones get narrow charts, since the text of wide ones would shrink."""
 _PAINT = Path(__file__).with_name("paint.py")
 _SECONDS = 60.0
-"""To draw one chart; the first one takes five, on a machine with little else to do."""
+"""The time, in seconds, to draw one chart; the first one takes 5 seconds on an idle machine."""
 _KEPT = 64
 
 
 def flushes_chart(flow: str, flushes: Sequence[FlushView]) -> dict[str, Any]:
-    """The request for a flow's last flushes."""
+    """Return the request for a chart of a flow's last flushes."""
     rows = [
         {
             "version": flush.version,
@@ -38,7 +38,7 @@ def flushes_chart(flow: str, flushes: Sequence[FlushView]) -> dict[str, Any]:
 
 
 def timeline_chart(job: JobDetail) -> dict[str, Any]:
-    """The request for a job's vertices over time."""
+    """Return the request for a chart of a job's vertices over time."""
     rows = [
         {"vertex": span.vertex, "start": span.start, "end": span.end, "parts": span.parts, "is_skipped": span.is_skipped}
         for span in job.spans
@@ -47,8 +47,9 @@ def timeline_chart(job: JobDetail) -> dict[str, Any]:
 
 
 class Painter:
-    """A process that draws, started when something is to be drawn. Any thread may call any method; the lock makes those who draw
-    take turns, and guards what was drawn before.
+    """A process that draws charts, started at the first one, and a cache of charts.
+
+    Any thread may call any method; the lock serialises drawing and guards the cache.
     """
 
     def __init__(self) -> None:
@@ -57,11 +58,11 @@ class Painter:
         self._drawn: OrderedDict[str, str] = OrderedDict()
 
     def svg(self, request: Mapping[str, Any], width: int) -> str:
-        """Draw a chart, or give the one that was drawn of the same before.
+        """Draw a chart, or return the one drawn for the same request before.
 
         Raises:
-            SetupError: it cannot be drawn; the message says why.
-            WaitTimeoutError: it takes too long.
+            SetupError: the chart cannot be drawn; the message says why.
+            WaitTimeoutError: drawing takes too long.
         """
         line = json.dumps({**request, "width": width}, sort_keys=True).encode()
         key = hashlib.sha256(line).hexdigest()
@@ -78,7 +79,7 @@ class Painter:
             return self._drawn[key]
 
     def close(self) -> None:
-        """End the process, also while it draws."""
+        """End the process, even while it draws."""
         self._helper.stop()
         with self._lock:
             self._helper.close()

@@ -1,4 +1,4 @@
-"""Snapshots as HTML. Every value is escaped by the templates' engine; what is HTML already, templates have written."""
+"""Snapshots as HTML. The template engine escapes every value; only templates write HTML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sqlext.page.snapshot import FlowDetail, JobDetail, OperatorView, Overview, 
 from sqlext.plan.job_graph import Firing
 
 REFRESH_SECONDS = 5
-"""What a reader may ask for."""
+"""The refresh interval that a reader may choose."""
 _TONES = {
     "RUNNING": "good",
     "FINISHED": "good",
@@ -34,35 +34,35 @@ _TONES = {
 }
 _WORD = re.compile(r"\w+|\s+|.", re.DOTALL)
 _MOST_COMPARISONS = 250_000
-"""Words of one text times words of the other, without what both begin and end with: beyond it, to compare them takes seconds."""
+"""The product of two texts' numbers of words, without common beginnings and ends, beyond which comparing them takes seconds."""
 
 
 class Chart(NamedTuple):
-    """Where a chart is, for either width of the page: paths, or the image itself as a `data:` URI."""
+    """The URLs of a chart, one for each width of the page: paths, or `data:` URIs that contain the image."""
 
     wide: str
     narrow: str
 
 
 class Changes(NamedTuple):
-    """Two texts in pieces, and whether each piece is in this one only."""
+    """Two texts in pieces, each with whether it is in this text only."""
 
     before: list[tuple[bool, str]]
     after: list[tuple[bool, str]]
 
 
 def data_uri(svg: str) -> str:
-    """An image that lies in the page itself."""
+    """Return the URI of an image that is part of the page."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 def asset(name: str) -> str:
-    """A file that the pages need: `style.css`, `icon.svg`."""
+    """Read a file that the pages need: `style.css`, `icon.svg`."""
     return (resources.files("sqlext.page") / "templates" / name).read_text(encoding="utf-8")
 
 
 class Renderer:
-    """Makes pages. Any thread may call any method; nothing is kept but the templates."""
+    """The renderer of all pages. Any thread may call any method; it keeps nothing but the templates."""
 
     def __init__(self) -> None:
         self._templates = Environment(
@@ -88,37 +88,37 @@ class Renderer:
             "state": state_of,
         }
         self.style = asset("style.css")
-        self._inline_style = Markup(self.style)  # noqa: S704  # a file of this package, with nothing of the user's
+        self._inline_style = Markup(self.style)  # noqa: S704  # a file of this package, without user data
 
     def overview(self, overview: Overview, refresh: int = 0) -> str:
-        """Flows and jobs."""
+        """Render the overview of flows and jobs."""
         return self._page("overview.html", "overview", overview=overview, refresh=refresh, path="/", **_seen(overview))
 
     def flow(self, overview: Overview, flow: FlowDetail, charts: Chart | None, refresh: int = 0, is_saved: bool = False) -> str:
-        """A flow's page; `overview` tells when and where it was seen."""
+        """Render a flow's page; `overview` has the time and place of the snapshot."""
         values = {"flow": flow, "charts": charts, "refresh": refresh, "path": f"/flows/{flow.summary.id}"}
         return self._page("flow.html", "", is_saved, **values, **_seen(overview))
 
     def job(self, overview: Overview, job: JobDetail, charts: Chart | None, refresh: int = 0, is_saved: bool = False) -> str:
-        """A job's page."""
+        """Render a job's page."""
         values = {"job": job, "charts": charts, "refresh": refresh, "path": f"/jobs/{job.summary.id}"}
         return self._page("job.html", "", is_saved, **values, **_seen(overview))
 
     def trace(self, token: str, text: str = "", trace: Trace | None = None) -> str:
-        """The form, and what becomes of the statement in it.
+        """Render the trace form, and the trace of its statement if there is one.
 
         Args:
-            token: which the form sends along.
-            text: of the statement, in the form.
+            token: the token that the form sends.
+            text: the statement in the form.
         """
         return self._page("trace.html", "trace", token=token, text=text, trace=trace)
 
     def documents(self) -> str:
-        """The topics of the documentation."""
+        """Render the list of the documentation's topics."""
         return self._page("docs.html", "docs", pages=docs.pages())
 
     def document(self, topic: str) -> str:
-        """What there is to read about a topic.
+        """Render the page of a topic.
 
         Raises:
             NotFoundError: there is no such topic.
@@ -126,7 +126,7 @@ class Renderer:
         return self._page("document.html", "", title=docs.page(topic).title, html=html_of(topic))
 
     def error(self, heading: str, message: str) -> str:
-        """What went wrong."""
+        """Render an error page."""
         return self._page("error.html", "", heading=heading, message=message)
 
     def _page(self, template: str, here: str, is_saved: bool = False, **values: object) -> str:
@@ -145,7 +145,7 @@ class Renderer:
 
     @property
     def _policy(self) -> str:
-        """Of a saved page: nothing from anywhere, but the style and the charts that lie in it."""
+        """The content policy of a saved page: it loads nothing, and has only its own style and charts."""
         style = base64.b64encode(hashlib.sha256(self.style.encode()).digest()).decode()
         return f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
 
@@ -159,12 +159,12 @@ def _by_id(operators: Iterable[OperatorView]) -> Mapping[int, OperatorView]:
 
 
 def number(value: int | None) -> str:
-    """1234567 as 1,234,567."""
+    """Format a number: 1234567 as 1,234,567."""
     return "not known" if value is None else f"{value:,}"
 
 
 def duration(span: timedelta | None) -> str:
-    """A span of time as people say it.
+    """Format a span of time for readers.
 
     >>> duration(timedelta(seconds=75))
     '1 min 15 s'
@@ -183,7 +183,7 @@ def duration(span: timedelta | None) -> str:
 
 
 def state_of(vertex: VertexView) -> str:
-    """What a job vertex does, in a word or two."""
+    """Return the state of a job vertex: waits, runs, skipped or finished."""
     if vertex.parts is None:
         return "waits"
     if vertex.done < vertex.parts:
@@ -192,7 +192,7 @@ def state_of(vertex: VertexView) -> str:
 
 
 def pointed(trace: Trace) -> str:
-    """The line of a statement that an error is about, with a mark below the place."""
+    """Return the line of a statement that has the error, with a mark below the place."""
     lines = trace.text.split("\n")
     if not 0 < trace.line <= len(lines):
         return trace.text
@@ -201,7 +201,7 @@ def pointed(trace: Trace) -> str:
 
 
 def changes(firing: Firing) -> Changes:
-    """What a rule has changed, word by word."""
+    """Compare a query before and after a rule, word by word."""
     before, after = _WORD.findall(firing.before), _WORD.findall(firing.after)
     head = _common(before, after)
     tail = _common(before[head:][::-1], after[head:][::-1])
@@ -217,13 +217,13 @@ def changes(firing: Firing) -> Changes:
 
 
 def _steps(old: list[str], new: list[str]) -> Sequence[tuple[str, int, int, int, int]]:
-    """What becomes of one list of words to make it the other, as `difflib` has it."""
+    """Return the steps that turn one list of words into the other, as `difflib` codes them."""
     if len(old) * len(new) > _MOST_COMPARISONS:
         return [("replace", 0, len(old), 0, len(new))]
     return difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """How many words two lists have in common at their beginning."""
+    """Return the number of words that two lists have in common at their beginning."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""`sqlext report`: a flow's or job's page as one file, of a warehouse that may be in use or at rest."""
+"""`sqlext report`: the page of a flow or job as one file, from a warehouse that may be in use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def write_report(name: str, warehouse: Path, output: Path) -> str:
     """Write the page of a flow or job.
 
     Args:
-        name: of the flow; or the job's id, or the beginning of it.
-        output: written whole, over what was there.
+        name: the flow's name, or the job's id or the beginning of it.
+        output: the file to write; an existing file is overwritten.
 
     Returns:
         A sentence on what was written.
 
     Raises:
         SetupError: there is no warehouse, or the file cannot be written.
-        NotFoundError: there is no such flow or job; with the nearest name.
+        NotFoundError: there is no such flow or job; the message suggests the nearest name.
     """
     home = StoredHome(warehouse)
     detail = home.detail(name)

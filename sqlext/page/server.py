@@ -1,4 +1,4 @@
-"""Serves the page from the process that hosts flows, on a thread of its own."""
+"""The server of the page, on a thread of the host."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ logger = logging.getLogger(__name__)
 
 _STOP_SECONDS = 5.0
 _MOST_REQUEST_BYTES = 256 * 1024
-"""Of a request's head, in which the statement of a trace stands, escaped."""
+"""The largest head of a request, which may contain a trace's statement, escaped."""
 _MOST_CONNECTIONS = 64
 
 
 @contextmanager
 def page_server(address: Address | None, note: Callable[[str], None] = logger.info) -> Iterator[PageServer]:
-    """The page at an address, for a `with` block: its port is taken at once, and it answers within `showing`.
+    """Serve the page at an address, for a `with` block: its port is taken at once, and it answers within `showing`.
 
-    with page_server(address, printer.note) as page:  # before Spark starts: a port that is taken is told at once
+    with page_server(address, printer.note) as page:  # before Spark starts: a taken port is reported at once
         spark = ..
         with page.showing(spark):
             ..
 
     Args:
-        address: None: there is no page, and nothing happens.
-        note: told where the page is.
+        address: the address; None: no page is served.
+        note: called with a line that gives the page's URL.
 
     Raises:
         SetupError: the port is taken, or the extra `page` is not installed.
@@ -46,10 +46,10 @@ def page_server(address: Address | None, note: Callable[[str], None] = logger.in
 
 
 class PageServer:
-    """See `page_server`. One thread calls its methods.
+    """The page's socket and server; see `page_server`. Only one thread uses it.
 
     Attributes:
-        url: of the page; empty when there is none.
+        url: the page's URL; empty: there is no page.
     """
 
     def __init__(self, address: Address | None, note: Callable[[str], None]) -> None:
@@ -67,13 +67,13 @@ class PageServer:
         """Answer requests, for a `with` block; Spark must not end within it.
 
         Args:
-            spark: of the application whose flows and jobs are shown.
+            spark: a session of the application whose flows and jobs are shown.
         """
         if self._address is None or self._socket is None:
             yield
             return
         serving = _PageService(self._socket, self._address, spark)
-        others = "" if self._address.is_loopback else "; whoever reaches this address can read it"
+        others = "" if self._address.is_loopback else "; anybody who reaches this address can read it"
         self._note(f"the page is at {self.url}{others}")
         try:
             yield
@@ -81,13 +81,13 @@ class PageServer:
             serving.close()
 
     def close(self) -> None:
-        """Let the port go."""
+        """Release the port."""
         if self._socket is not None:
             self._socket.close()
 
 
 class _PageService:
-    """A server that runs: its thread, the threads that make pages, and the processes that draw and trace."""
+    """A running server: its thread, the threads that render pages, and the processes that draw and trace."""
 
     def __init__(self, listening: socket.socket, address: Address, spark: SparkSession) -> None:
         import uvicorn
@@ -107,7 +107,7 @@ class _PageService:
             lifespan="off",
             loop="asyncio",
             log_config=None,
-            access_log=False,  # a trace's statement would stand in it
+            access_log=False,  # it would contain the statements of traces
             server_header=False,
             proxy_headers=False,
             limit_concurrency=_MOST_CONNECTIONS,
@@ -132,7 +132,7 @@ class _PageService:
 
 
 def names_of(address: Address) -> frozenset[str]:
-    """The names under which a page may be asked for: of one that only this machine can see, none but localhost."""
+    """Return the host names, besides localhost, under which a page may be requested; none if only this machine reaches it."""
     if address.is_loopback:
         return frozenset()
     return frozenset(name.lower() for name in (address.host, socket.gethostname(), socket.getfqdn()))

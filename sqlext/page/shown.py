@@ -1,4 +1,4 @@
-"""Records as the page shows them: without secrets. What runs is the record itself."""
+"""Records as the page shows them, without secrets. Flows and jobs run from the records themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlext.redaction import Redaction
 
 
 def shown_flow(spec: FlowSpec, show: Redaction) -> FlowSpec:
-    """A flow's record with its statement, queries and graph as they may be seen."""
+    """Redact a flow's record: its statement, queries and graph."""
     return replace(
         spec,
         text=show.sql(spec.text),
@@ -22,5 +22,5 @@ def shown_flow(spec: FlowSpec, show: Redaction) -> FlowSpec:
 
 
 def shown_job(record: JobRecord, show: Redaction) -> JobRecord:
-    """A job's record with its statement as it may be seen."""
+    """Redact a job's record: its statement."""
     return replace(record, spec=replace(record.spec, text=show.sql(record.spec.text)))

@@ -1,4 +1,4 @@
-"""What the page shows, as values: taken at one moment, and free of Spark, so that tests make them by hand."""
+"""The values that the page shows, taken at one moment. They need no Spark, so tests create them by hand."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sqlext.plan.job_graph import Firing
 
 @dataclass(frozen=True)
 class FlushView:
-    """A flush: one commit on a flow's target, as the commit's own metadata tells.
+    """A flush: one commit on a flow's target, from the commit's own metadata.
 
     Attributes:
-        version: of the table.
-        at: when it was committed.
-        first_batch, last_batch: its micro-batches.
-        buffered: changed groups or new rows that the buffer held; None: a driver before this one counted them.
-        changed: rows inserted, updated and deleted in the table; None: the commit does not tell.
-        seconds: what Delta's command took; None: the commit does not tell.
-        waited: from the arrival of the oldest row to the commit.
+        version: the table's version.
+        at: the time of the commit.
+        first_batch, last_batch: the numbers of its first and last micro-batch.
+        buffered: the number of changed groups or new rows in the buffer; None: an earlier driver counted them.
+        changed: the number of rows inserted, updated and deleted in the table; None: the commit does not say.
+        seconds: the time, in seconds, that Delta's command took; None: the commit does not say.
+        waited: the time from the arrival of the oldest row to the commit.
     """
 
     version: int
@@ -36,12 +36,13 @@ class FlushView:
 
     @property
     def micro_batches(self) -> int:
+        """The number of its micro-batches."""
         return self.last_batch - self.first_batch + 1
 
 
 @dataclass(frozen=True)
 class LiveFigures:
-    """What only the process that runs a flow knows of it; see `FlowProgress`."""
+    """The figures of a flow that only its own process knows; see `FlowProgress`."""
 
     phase: str = "live"
     lag: timedelta | None = None
@@ -61,6 +62,7 @@ class LiveFigures:
 
     @property
     def batches_per_flush(self) -> float | None:
+        """The mean number of micro-batches per flush; None: there was no flush."""
         return self.batches_flushed / self.flushes if self.flushes else None
 
 
@@ -69,8 +71,8 @@ class FlowSummary:
     """A flow in the overview.
 
     Attributes:
-        live: None unless it runs in this process.
-        note: what else there is to know, such as that it runs elsewhere.
+        live: the live figures; None: the flow does not run in this process.
+        note: a remark, such as that the flow runs in another process.
     """
 
     id: str
@@ -87,9 +89,9 @@ class OperatorView:
     """A node of a statement's graph.
 
     Attributes:
-        inputs: ids of the operators that it reads.
-        attributes: those that hold, by name (FLIP-331, FLIP-365).
-        stage: that it runs in; None: not known.
+        inputs: the ids of the operators that it reads.
+        attributes: the names of the attributes that hold (FLIP-331, FLIP-365).
+        stage: the id of its stage; None: not known.
     """
 
     id: int
@@ -103,7 +105,7 @@ class OperatorView:
 
 @dataclass(frozen=True)
 class StageView:
-    """Operators that run together; a blocking stage ends before those that read it start."""
+    """Operators that run together; a blocking stage ends before the stages that read it start."""
 
     id: int
     kinds: tuple[str, ...]
@@ -112,10 +114,10 @@ class StageView:
 
 @dataclass(frozen=True)
 class GraphView:
-    """A statement's graph: inputs before those that read them, the last operator feeds the sink.
+    """A statement's graph: operators after their inputs; the last one feeds the sink.
 
     Attributes:
-        problem: why attributes and stages are not known; empty when they are.
+        problem: why attributes and stages are not known; empty: they are known.
     """
 
     sink: str
@@ -126,12 +128,13 @@ class GraphView:
 
 @dataclass(frozen=True)
 class Trace:
-    """What sqlext makes of a statement, found out without running it or looking at any table.
+    """The plan and the rewrites of a statement, made without running it or reading any table.
 
     Attributes:
-        note: what to know of the kind of statement.
-        error: why it is refused; `line` and `column` say where, both 1-based, and 0 when there is no place.
-        sections: other parts of EXPLAIN.
+        note: a remark on the kind of statement.
+        error: why the statement is refused; empty: it is not.
+        line, column: the place of the error, 1-based; 0: the error has no place.
+        sections: the other sections of EXPLAIN.
     """
 
     text: str
@@ -146,16 +149,16 @@ class Trace:
 
 @dataclass(frozen=True)
 class FlowDetail:
-    """A flow's own page.
+    """The content of a flow's page.
 
     Attributes:
-        flushes: the newest ones, oldest first.
-        prerequisites: name and state.
-        sources: what is seen of each stream.
-        switches: changes between live and backlog, oldest first.
-        queries: what Spark runs: a name, which may be empty, and SQL.
-        options: key, value as written, and where it was given.
-        trace: of its statement.
+        flushes: the newest flushes, oldest first.
+        prerequisites: name and state of each.
+        sources: name and backlog state of each stream.
+        switches: the changes between live and backlog, oldest first.
+        queries: the queries that Spark runs: a name, which may be empty, and SQL.
+        options: key, value as written, and the level at which it was set.
+        trace: the trace of its statement.
     """
 
     summary: FlowSummary
@@ -174,13 +177,13 @@ class FlowDetail:
 
 @dataclass(frozen=True)
 class JobSummary:
-    """A job in the overview; what is None is not known any more, or not yet.
+    """A job in the overview; None means not known yet, or no longer.
 
     Attributes:
-        parts: that have finished, in all.
-        skipped: those of them that a driver before the last one had finished, and a resume need not run again.
-        running: the vertices that run, with how many of their parts have finished.
-        seconds: of the driver that finished it.
+        parts: the number of finished parts.
+        skipped: the number of these that an earlier driver had finished, so that the last one skipped them.
+        running: the running vertices, each with the number of its finished parts.
+        seconds: the time, in seconds, that the driver which finished the job took.
     """
 
     id: str
@@ -199,13 +202,13 @@ class JobSummary:
 
 @dataclass(frozen=True)
 class VertexView:
-    """A job vertex, as its events tell it.
+    """A job vertex, from its events.
 
     Attributes:
-        parts: its parallelism.
-        done: how many of them have finished.
-        skipped: those of them that a driver before the last one had.
-        rows, bytes: written; None: no event tells.
+        parts: the number of its parts, which is its parallelism; None: it has not started.
+        done: the number of finished parts.
+        skipped: the number of these that an earlier driver had finished.
+        rows, bytes: the rows and bytes written; None: no event says.
     """
 
     id: int
@@ -220,13 +223,13 @@ class VertexView:
 
 @dataclass(frozen=True)
 class Span:
-    """When a driver worked on a vertex, in seconds of drivers' work on the job: the time between two drivers is left out.
+    """The span of a driver's work on a vertex, in seconds of drivers' work: the time between two drivers is left out.
 
     Attributes:
-        vertex: what the row is called.
-        driver: 1 for the first.
-        parts: that finished in it.
-        is_skipped: whether a later driver took these parts over.
+        vertex: the label of the vertex.
+        driver: the driver's number; 1: the first.
+        parts: the number of parts that finished in the span.
+        is_skipped: whether a later driver skipped these parts.
     """
 
     vertex: str
@@ -239,7 +242,7 @@ class Span:
 
 @dataclass(frozen=True)
 class JobDetail:
-    """A job's own page."""
+    """The content of a job's page."""
 
     summary: JobSummary
     text: str
@@ -255,9 +258,9 @@ class Overview:
     """All flows and jobs.
 
     Attributes:
-        taken_at: when this was seen.
-        place: of what: a process, or a warehouse.
-        is_live: whether it is the hosting process that tells.
+        taken_at: the time of the snapshot.
+        place: what it shows: a process, or a warehouse.
+        is_live: whether the snapshot is from the host.
     """
 
     taken_at: datetime

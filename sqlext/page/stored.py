@@ -1,6 +1,4 @@
-"""What a warehouse folder tells of its flows and jobs, read with Python alone: no Java is started, and whoever uses the warehouse
-at the moment is not disturbed.
-"""
+"""Snapshots of the flows and jobs in a warehouse folder, which may be in use: read with Python alone, without Java."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from sqlext.redaction import Redaction
 
 
 class StoredHome:
-    """The flows and jobs of one warehouse folder. For one thread.
+    """The flows and jobs of one warehouse folder. Not thread-safe.
 
     Args:
         warehouse: the folder.
@@ -41,9 +39,11 @@ class StoredHome:
     def __init__(self, warehouse: Path) -> None:
         home = warehouse.absolute() / "_sqlext"
         if not home.is_dir():
-            raise SetupError(f"There is no warehouse in {warehouse}: no flow or job was made there. Choose one with --warehouse.")
+            raise SetupError(
+                f"There is no warehouse in {warehouse}: no flow or job was created there. Choose one with --warehouse."
+            )
         if not os.access(home, os.R_OK | os.X_OK):
-            raise SetupError(f"The warehouse in {warehouse} is another user's: only its owner may look into {home}.")
+            raise SetupError(f"The warehouse in {warehouse} belongs to another user: only its owner may read {home}.")
         self._warehouse = warehouse
         self._home = LocalFolder(str(home))
         show, flows, jobs = Redaction(), FlowRegistry(self._home).read(), JobRegistry(self._home).read()
@@ -54,7 +54,7 @@ class StoredHome:
         self._jobs: Mapping[str, JobRecord] = {key: shown_job(record, show) for key, record in jobs.items()}
 
     def overview(self) -> Overview:
-        """All flows and jobs."""
+        """Return all flows and jobs."""
         flows = [flow_summary(self._view(record)) for record in self._flows.values()]
         jobs = [job_summary(record, self._status(record)) for record in reversed(list(self._jobs.values()))]
         return Overview(
@@ -66,10 +66,10 @@ class StoredHome:
         )
 
     def detail(self, name: str) -> FlowDetail | JobDetail:
-        """A flow of a name, or a job of an id or the beginning of one.
+        """Return the flow of a name, or the job of an id or of the beginning of an id.
 
         Raises:
-            NotFoundError: with the nearest name.
+            NotFoundError: there is none; the message suggests the nearest name.
         """
         try:
             return self._flow(registry.find_by_end(self._flows, name))
@@ -81,7 +81,7 @@ class StoredHome:
             known = [record.spec.name for record in self._flows.values()] + list(self._jobs)
             there = f"There are {', '.join(f'`{each}`' for each in known[:10])}." if known else "The warehouse has neither."
             advice = did_you_mean(name, known) or f" {there}"
-            raise NotFoundError(f"There is no flow `{name}`, and no one job whose id begins so.{advice}") from None
+            raise NotFoundError(f"There is no flow `{name}`, and no single job whose id begins with it.{advice}") from None
 
     def _view(self, record: FlowRecord) -> FlowView:
         status = "LOST" if record.is_active and not self._is_alive(record.host) else record.state.value
@@ -116,7 +116,7 @@ class StoredHome:
 
 
 def _options(given: Mapping[str, Mapping[str, str]]) -> tuple[tuple[str, str, str], ...]:
-    """Options that somebody gave; of several, the one of the highest precedence."""
+    """Return the options that were set, each at its level of the highest precedence."""
     rows = []
     for key in OPTIONS:
         found = ((level, given.get(level.name, {}).get(key)) for level in Level)

@@ -1,6 +1,6 @@
-"""What sqlext makes of a statement: EXPLAIN without Spark's analysis, so no table or path is looked at and nothing runs.
+"""Traces of statements: EXPLAIN without Spark's analysis, so no table or path is read and nothing runs.
 
-Options of tables that exist, and refusals that need the tables' columns, are therefore EXPLAIN's only.
+Therefore only EXPLAIN knows the options of existing tables, and refusals that need the tables' columns.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from sqlext.sql.tokens import is_ours
 from sqlext.sql.trees import total_of
 
 MOST_CHARACTERS = 20_000
-"""Of a statement: longer ones would keep the process from its flows for too long."""
+"""The longest statement that is traced: longer ones would keep the process from its flows for too long."""
 _MOST_RELATIONS = 1000
-"""That a statement reads, each use of a WITH query counted with all that it reads: 30, each used twice, are a billion."""
+"""The most relations of a statement, where each use of a WITH query counts: 30 queries, each used twice, read a billion."""
 _TOLD_APART = ("Job graph", "Stages", "Rules fired")
-"""Parts of EXPLAIN that the page shows in its own way."""
+"""The sections of EXPLAIN that the page shows in its own way."""
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What a session makes of our options.
+    """The options of a session.
 
     Attributes:
-        levels: what SET and SparkConf give.
-        parse_duration: Spark's reading of a duration.
-        are_names_case_sensitive: as `spark.sql.caseSensitive` says.
+        levels: the options set by SET and SparkConf.
+        parse_duration: Spark's parser of durations.
+        are_names_case_sensitive: the value of `spark.sql.caseSensitive`.
     """
 
     levels: Mapping[Level, Mapping[str, ValueText]]
@@ -66,8 +66,8 @@ def trace(text: str, session: SessionOptions | None = None, is_batch: bool = Fal
     """Trace a statement.
 
     Args:
-        session: whose options count; None: options are left out.
-        is_batch: a statement of a flow is known to have run as a job (`execution.runtime-mode`).
+        session: the session whose options count; None: options are left out.
+        is_batch: whether a flow's statement ran as a job (`execution.runtime-mode`).
     """
     found = Trace(text)
     if len(text) > MOST_CHARACTERS:
@@ -83,14 +83,14 @@ def trace(text: str, session: SessionOptions | None = None, is_batch: bool = Fal
 
 
 def too_long(text: str) -> str:
-    """The refusal of a statement of more than `MOST_CHARACTERS`."""
+    """Return the error for a statement of more than `MOST_CHARACTERS`."""
     return f"The statement has {len(text):,} characters; at most {MOST_CHARACTERS:,} are traced."
 
 
 def _trace(found: Trace, session: SessionOptions | None, is_batch: bool) -> Trace:
     pieces = split(found.text)
     if len(pieces) != 1:
-        return replace(found, error=f"Give one statement; here are {len(pieces)}." if pieces else "Give a statement.")
+        return replace(found, error=f"Give one statement, not {len(pieces)}." if pieces else "Give a statement.")
     if not is_ours(found.text):
         return replace(
             found, note="This statement is Spark's: it uses none of sqlext's constructs and reaches Spark byte for byte."
@@ -113,7 +113,7 @@ def _trace(found: Trace, session: SessionOptions | None, is_batch: bool) -> Trac
             note = "A query over a stream that does not end needs CREATE STREAMING TABLE or INSERT INTO around it to run."
             return replace(found, note=note, graph=graph_of(plan.graph, "no table"), firings=plan.firings)
         case statements.PartitionQuery(text=sql):
-            note = "Spark runs this query; calls of partition operators are written as Spark knows them."
+            note = "Spark runs this query; calls of partition operators are rewritten for Spark."
             return replace(found, note=note, sections=(Section("Query for Spark", (sql,)),))
         case _:
             return replace(found, note="This is a command: there is no query to rewrite.")
@@ -148,7 +148,7 @@ def _planned_job(found: Trace, plan: BoundedPlan, statement: BoundedStatement) -
 
 
 def _relations_of(tree: exp.Query) -> int:
-    """How many relations a query reads, each use of a WITH query counted with all that it reads."""
+    """Return how many relations a query reads, where each use of a WITH query counts with all that it reads."""
     return total_of(tree, lambda node: int(isinstance(node, exp.Table)))
 
 
@@ -167,7 +167,7 @@ def _queries_of(plan: FlowPlan) -> tuple[Section, ...]:
 
 
 def graph_of(graph: JobGraph, sink: str) -> GraphView:
-    """A graph with attributes and stages."""
+    """Return the view of a graph, with attributes and stages."""
     stages = graph.stages()
     stage_of = {operator: stage.id for stage in stages for operator in stage.operators}
     return GraphView(
@@ -180,7 +180,7 @@ def graph_of(graph: JobGraph, sink: str) -> GraphView:
 
 
 def recorded_graph(spec: FlowSpec, problem: str) -> GraphView:
-    """The graph that a flow's record holds, which has no attributes."""
+    """Return the graph in a flow's record, which has no attributes."""
     operators = tuple(
         OperatorView(at, each.kind, each.detail, each.inputs, is_stream=bool(each.stream))
         for at, each in enumerate(spec.operators)

@@ -1,7 +1,7 @@
-"""The process that traces statements (`tracer.py`): a request a line in, a trace a line out, within limits of memory.
+"""The process that traces statements (`tracer.py`): one request per line in, one trace per line out, within a limit of memory.
 
-Between a request and its trace it may ask for durations: `{"duration": text}`, answered by `{"microseconds": n}` or
-`{"error": text}`.
+Between a request and its trace, the process may send durations to parse: `{"duration": text}`, answered by
+`{"microseconds": n}` or `{"error": text}`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sqlext.page.tracer import TraceRequest
 from sqlext.planner import rule_book
 
 _IDLE_SECONDS = 600
-"""Without a request for so long, the process ends and gives its memory back; the next request starts another."""
+"""The idle time, in seconds, after which the process ends and frees its memory; the next request starts another one."""
 _MOST_BYTES = 1024**3
-"""Of memory, code and libraries included: a third of it is those."""
+"""The limit of memory, with code and libraries, which take a third of it."""
 
 
 def traced(request: TraceRequest) -> Trace:
-    """The trace of a request, by the rules and functions that came with it."""
-    rule_book._batches = request.batches  # noqa: SLF001  # what this process stands in for has them so
+    """Trace the statement of a request, with the rules and functions of the request."""
+    rule_book._batches = request.batches  # noqa: SLF001  # the requesting process has these rules
     for function in request.functions:
         FUNCTIONS.add(function)
     try:
@@ -38,7 +38,7 @@ def traced(request: TraceRequest) -> Trace:
         return Trace(
             request.text, error=f"The statement cannot be traced within {_MOST_BYTES // 1024**2} MB. Trace a part of it."
         )
-    except Exception as error:  # noqa: BLE001  # a bug of ours, or of a rule
+    except Exception as error:  # noqa: BLE001  # a bug of sqlext's or of a rule
         return Trace(request.text, error=f"The statement cannot be traced ({type(error).__name__}: {error}).")
 
 
@@ -56,8 +56,8 @@ def _write(answer: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Answer requests until the standard input ends, which it does when the asking process has; or until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    """Answer requests until standard input ends, as it does when the requesting process ends, or until the idle time is over."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the requesting process
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
     signal.alarm(_IDLE_SECONDS)
     while line := sys.stdin.readline():
@@ -65,7 +65,7 @@ def main() -> None:
         if not line.strip():
             _write({})
         else:
-            found = traced(pickle.loads(base64.b64decode(line)))  # noqa: S301  # the process that started this one has written it
+            found = traced(pickle.loads(base64.b64decode(line)))  # noqa: S301  # written by the process that started this one
             _write({"trace": base64.b64encode(pickle.dumps(found)).decode()})
         signal.alarm(_IDLE_SECONDS)
 

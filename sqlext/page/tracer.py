@@ -1,6 +1,6 @@
-"""Traces the statements that somebody sends to the page, in a process of its own whose time and memory are limited.
+"""Traces of the statements sent to the page, made in a process whose time and memory are limited.
 
-The process gets a request a line, and answers with a trace; or with a duration to be read, since Spark's parsers are here.
+The process gets one request per line, and answers with a trace, or with a duration to parse, since Spark's parsers are here.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from sqlext.planner.rule_book import rules_in_force
 from sqlext.sql.rewriter import Batch
 
 _SECONDS = 10.0
-"""For one statement."""
+"""The time, in seconds, for one statement."""
 _START_SECONDS = 60.0
-"""For the process to start: it takes two, on a machine with little else to do."""
+"""The time, in seconds, for the process to start, which takes 2 seconds on an idle machine."""
 
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """A statement, and what the host of flows knows that matters to it.
+    """A statement, with all that its trace needs from the host.
 
     Attributes:
-        levels, are_names_case_sensitive: as `SessionOptions` has them.
-        functions: those that users registered; they are not called.
-        batches: the rules in force, with those of users.
+        levels, are_names_case_sensitive: see `SessionOptions`.
+        functions: the functions that users registered; they are not called.
+        batches: the rules in force, including those of users.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Tracer:
     """The process that traces, started at the first statement. Any thread may call any method; statements take turns.
 
     Args:
-        seconds: that a statement may take.
+        seconds: the time, in seconds, that a statement may take.
     """
 
     def __init__(self, seconds: float = _SECONDS) -> None:
@@ -62,7 +62,7 @@ class Tracer:
         self._helper = HelperProcess(["-P", "-m", "sqlext.page.trace_process"], _START_SECONDS, "The statement cannot be traced")
 
     def trace(self, text: str, session: SessionOptions) -> Trace:
-        """Trace a statement; a limit that it reaches is the trace's error."""
+        """Trace a statement; if it exceeds a limit, the trace has that error."""
         if len(text) > MOST_CHARACTERS:
             return Trace(text[:MOST_CHARACTERS], error=too_long(text))
         try:
@@ -78,19 +78,19 @@ class Tracer:
                 return Trace(text, error=error.message)
 
     def close(self) -> None:
-        """End the process, also while it traces."""
+        """End the process, even while it traces."""
         self._helper.stop()
         with self._lock:
             self._helper.close()
 
     def _traced(self, line: bytes, session: SessionOptions) -> Trace:
-        """Send a request, and read durations for the process until it sends the trace."""
+        """Send a request, and parse durations for the process until it sends the trace."""
         self._helper.ask(b"")  # it may have to start
         deadline = Deadline(self._seconds)
         while True:
             answer = json.loads(self._helper.ask_once(line, deadline.left))
             if "trace" in answer:
-                found = pickle.loads(base64.b64decode(answer["trace"]))  # noqa: S301  # a process of ours has written it
+                found = pickle.loads(base64.b64decode(answer["trace"]))  # noqa: S301  # written by our own process
                 assert isinstance(found, Trace)
                 return found
             line = json.dumps(_duration(answer["duration"], session)).encode()
@@ -99,11 +99,11 @@ class Tracer:
 def _request(text: str, session: SessionOptions) -> bytes:
     functions = tuple(replace(each, function=_not_called) for each in FUNCTIONS)
     request = TraceRequest(text, session.levels, functions, rules_in_force(), session.are_names_case_sensitive)
-    return base64.b64encode(cloudpickle.dumps(request))  # type: ignore[no-untyped-call]  # a rule may be one of the main program's
+    return base64.b64encode(cloudpickle.dumps(request))  # type: ignore[no-untyped-call]  # a rule may be defined in the main program
 
 
 def _not_called(*_: object) -> None:
-    """In the place of a user's function, of which a trace needs no more than what it was registered with."""
+    """Stand in for a user's function: a trace needs only its registration."""
 
 
 def _duration(text: str, session: SessionOptions) -> dict[str, Any]:

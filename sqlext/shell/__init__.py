@@ -1,1 +1,1 @@
-"""`sqlext shell`: an SQL prompt on the session of this process. Needs the extra `shell`."""
+"""`sqlext shell`: an SQL prompt on this process's session. Needs the extra `shell`."""

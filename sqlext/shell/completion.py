@@ -1,4 +1,4 @@
-"""What may stand where the cursor is: statements, options, hints, and names of the session."""
+"""Completion at the cursor: statements, options, hints, and names of the session."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _EXAMPLES = {"duration": ("1 minute", "10 minutes"), "boolean": ("true", "false"
 
 @dataclass(frozen=True)
 class _Place:
-    """Where something is to be completed.
+    """The place of a completion.
 
     Attributes:
-        before: the tokens of the statement before the word that is being typed.
-        word: that word, or as much of it as is there.
+        before: the statement's tokens before the word that is being typed.
+        word: the part of that word before the cursor.
     """
 
     before: tuple[Token, ...]
     word: str
 
     def upper(self, back: int) -> str:
-        """The word so many tokens back, 1 being the last one."""
+        """Return a token before the word, in upper case; `back` is 1 for the last one. Empty: there is none."""
         return self.before[-back].upper if back <= len(self.before) else ""
 
 
 class StatementCompleter(Completer):
-    """See the module's docstring. Asks for names only where they can stand."""
+    """The completer of the shell. It reads names only where they can stand."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -70,7 +70,7 @@ class StatementCompleter(Completer):
         elif command == PATH_COMMAND:
             yield from self._paths.get_completions(Document(rest), event)
 
-    # Inside of quotes: keys and values of options.
+    # Inside quotes: keys and values of options.
 
     def _in_quotes(self, before: list[Token], word: str) -> Iterator[Completion]:
         if before and before[-1].text == "=":
@@ -109,7 +109,7 @@ class StatementCompleter(Completer):
             yield from _starting(name if dot else place.word, relations, is_name=True)
 
     def _is_in_from_list(self, place: _Place) -> bool:
-        """`FROM a, b`: after the comma."""
+        """Return whether the word follows a comma in a FROM list, as in `FROM a, b`."""
         if not place.before or place.before[-1].text != ",":
             return False
         words = [token.upper for token in place.before]
@@ -117,7 +117,7 @@ class StatementCompleter(Completer):
         return next((word for word in reversed(words) if word in clauses), "") == "FROM"
 
     def _phrases(self, place: _Place) -> Iterator[Completion]:
-        """The rest of a statement's first words; and inside of a statement, words of Spark's and ours."""
+        """Complete a statement's first words; later in a statement, keywords and functions of Spark and sqlext."""
         words = [token.upper for token in place.before]
         if rest := list(_starting(place.word, _rest_of_heads(words), is_word=True)):
             yield from rest
@@ -133,7 +133,7 @@ def _of_last_statement(found: list[Token]) -> list[Token]:
 
 
 def _open_quote(found: list[Token]) -> int | None:
-    """The index of a quote without its end."""
+    """Return the index of a quote that is not closed; None: there is none."""
     return next((at for at, token in enumerate(found) if token.kind == "symbol" and token.text in "'\""), None)
 
 
@@ -142,7 +142,7 @@ def _option_keys() -> Mapping[str, str]:
 
 
 def _option_of(before: list[Token]) -> Option[object] | None:
-    """The option whose key, in quotes, stands last."""
+    """Return the option whose quoted key is the last token."""
     key = before[-1].text.strip("'\"") if before else ""
     return OPTIONS.get(key)
 
@@ -152,7 +152,7 @@ def _values_of(option: Option[object]) -> Iterable[str]:
 
 
 def _rest_of_heads(words: list[str]) -> Mapping[str, str]:
-    """What may follow the first words of a statement, up to where its own names begin."""
+    """Return the words that may follow a statement's first words, up to its first name."""
     size = len(words)
     found = (head.split() for head in HEADS)
     return {" ".join(head[size:]): _MEANINGS.get(" ".join(head), "") for head in found if head[:size] == words and head[size:]}
@@ -164,11 +164,11 @@ def _matching(text: str, pattern: re.Pattern[str], names: Mapping[str, str]) -> 
 
 
 def _starting(word: str, names: Mapping[str, str], is_name: bool = False, is_word: bool = False) -> Iterator[Completion]:
-    """The names that begin with a word, whatever its case.
+    """Yield the names that begin with a word, ignoring case.
 
     Args:
-        is_name: identifiers, put in backticks where they need them.
-        is_word: keywords, written as small as the word is.
+        is_name: whether they are identifiers, which are quoted in backticks where necessary.
+        is_word: whether they are keywords, which are in lower case if the word is.
     """
     bare = word.lstrip("`").lower()
     for name, meaning in sorted(names.items()):

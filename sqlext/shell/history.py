@@ -1,4 +1,4 @@
-"""What was typed before, in a file that only its owner reads."""
+"""The history of typed statements, in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from sqlext.private_files import make_private_file
 
 
 def history_path(environment: Mapping[str, str]) -> Path:
-    """Where the history lies: in the user's state folder, as the XDG Base Directory Specification has it."""
+    """Return the path of the history: in the user's state folder, as the XDG Base Directory Specification says."""
     state = environment.get("XDG_STATE_HOME", "")
-    # the specification: a path that is not absolute is to be ignored
+    # the specification: a path that is not absolute must be ignored
     folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
     return folder / "sqlext" / "history"
 
 
 class PrivateHistory(FileHistory):
-    """A file of mode 0600, whatever it was before. What begins with a blank is not kept, as in bash: it may hold a secret.
+    """A history file of mode 0600, whatever its mode was before. Lines that begin with a blank are not kept, as in bash.
+
+    Such lines may hold secrets.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:

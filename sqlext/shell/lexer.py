@@ -1,4 +1,4 @@
-"""Colours for SQL as it is typed."""
+"""Colours for SQL while it is typed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlext.app.reference import HEADS, PHRASES
 _OURS = frozenset(word for text in (*HEADS, *PHRASES) for word in text.split())
 
 STYLE = Style.from_dict(
-    {  # of the terminal's own palette, so that they can be read on light and dark
+    {  # from the terminal's palette, so that they are readable on light and dark
         "pygments.keyword": "ansiblue bold",
         "pygments.literal.string": "ansigreen",
         "pygments.literal.number": "ansicyan",
@@ -26,7 +26,7 @@ STYLE = Style.from_dict(
 
 
 class SqlextLexer(SqlLexer):  # type: ignore[misc]  # pygments ships no types
-    """SQL with the words of our statements, Spark's quoted names and hints."""
+    """A lexer of SQL with sqlext's keywords, Spark's quoted names, and hints."""
 
     name = "sqlext"
     aliases = ("sqlext",)

@@ -1,4 +1,4 @@
-"""The shell: reads what is typed, runs it, shows what comes of it, until Ctrl-D."""
+"""The shell: it reads what is typed, runs it and prints the result, until Ctrl-D."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from sqlext.sql.scripts import ScriptStatement, split
 logger = logging.getLogger(__name__)
 
 FETCHED = 1_000
-"""How many rows of a result are asked for: those that are not shown are counted."""
+"""The most rows of a result that are fetched; those that are not shown are counted."""
 _SHOWN = 100
 _NO_TABLE = re.compile(r"(\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (`.*?`) cannot be found\.)")
 
 
 class Shell:
-    """See the module's docstring. Used by one thread, the main one.
+    """The shell of a session; only the main thread uses it.
 
     Args:
-        environment: of the process; says where the history lies.
-        source, sink: in place of the terminal, for tests.
+        environment: the environment variables of the process, which say where the history lies.
+        source, sink: replacements of the terminal, for tests.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class Shell:
         }
 
     def run(self) -> ExitCode:
-        """Read and run until Ctrl-D, or a signal that ends the process; then stop the flows, flushed."""
+        """Read and run until Ctrl-D or a signal that ends the process; then flush and stop the flows."""
         self._runner.note_resumed()
         self._printer.line(
             f"sqlext {version('sqlext')} on Spark {self._runner.spark.version}, Delta {version('delta-spark')}. "
-            "A statement ends with ;  \\? helps  Ctrl-D stops the flows, flushed, and leaves.",
+            "A statement ends with ;  \\? shows help  Ctrl-D flushes and stops the flows, and leaves.",
             "dim",
         )
         self._interrupts.is_forgiving, self._interrupts.on_end = True, self._prompt.end
@@ -105,10 +105,10 @@ class Shell:
         return self._runner.stop()
 
     def _take(self, text: str) -> bool:
-        """Do what was typed.
+        """Run what was typed.
 
         Returns:
-            Whether to leave.
+            Whether to leave the shell.
         """
         try:
             told = meta.parse(text)
@@ -127,7 +127,7 @@ class Shell:
     # Statements.
 
     def _run_statements(self, name: str, text: str) -> None:
-        """Run the statements of a text, up to the first that fails or is canceled."""
+        """Run the statements of a text, up to the first one that fails or is canceled."""
         for statement in split(text):
             self._last = statement.text
             began = time.monotonic()
@@ -146,10 +146,10 @@ class Shell:
         watch: Callable[[Callable[[], bool]], None],
         show: Callable[[LiveBatch], None] | None = None,
     ) -> Result | None:
-        """What a statement gives; None when it fails or is canceled, which is told.
+        """Return a statement's result; None if it fails or is canceled, which is printed.
 
         Args:
-            show: takes what a SELECT over a stream brings; None: there is to be none.
+            show: called with each micro-batch of a SELECT over a stream; None: such a SELECT is refused.
         """
         try:
             return self._runner.statements.run(statement.text, watch, FETCHED, show)
@@ -166,7 +166,7 @@ class Shell:
         self._printer.live_batch(replace(batch, result=batch.result.first(self._shown)))
 
     def _with_near_table(self, problem: Problem) -> Problem:
-        """Spark names the table that it does not find, and no other."""
+        """Add the nearest name to an error on a table that does not exist; Spark suggests none."""
         if (match := _NO_TABLE.match(problem.message)) is None:
             return problem
         name = [part.strip("`") for part in match[2].split("`.`")]
@@ -174,11 +174,11 @@ class Shell:
         return replace(problem, message=f"{match[1]}{near}{problem.message[match.end() :]}")
 
     def _watch(self, watch: Watch) -> None:
-        """Run a statement again and again, its result in place of the one before, until Ctrl-C."""
+        """Repeat a statement until Ctrl-C, each result in place of the one before."""
         statements = split(watch.text or self._last)
         if len(statements) != 1:
             many = "there is none yet" if not statements else f"there are {len(statements)}"
-            raise SyntaxProblem(f"\\watch repeats one statement, and {many}. Write it before: SHOW FLOWS \\watch 2")
+            raise SyntaxProblem(f"\\watch repeats one statement, and {many}. Write the statement first: SHOW FLOWS \\watch 2")
         statement = statements[0]
         self._last = statement.text
         asked = self._interrupts.asked
@@ -192,17 +192,17 @@ class Shell:
                 live.update(Group(title, self._printer.drawn(result.first(self._shown))), refresh=True)
                 asked.wait(max(watch.seconds - (time.monotonic() - began), 0))
 
-    # What the shell itself is told.
+    # The shell's own commands.
 
     def _help(self, _: str) -> None:
-        rows = [*meta.COMMANDS.items(), ("Esc Enter", "run what is typed, also without ;"), ("Ctrl-C", "cancel what runs")]
+        rows = [*meta.COMMANDS.items(), ("Esc Enter", "run what is typed, even without ;"), ("Ctrl-C", "cancel the statement")]
         rows += [("Tab", "complete statements, options, names"), ("Ctrl-X Ctrl-E", "edit what is typed in $EDITOR")]
         self._printer.result(Result(["typed", "what it does"], [False, False], rows))
 
     def _syntax(self, words: str) -> None:
         found = reference.statements_like(words)
         if not found:
-            raise SyntaxProblem(f"No statement of sqlext's has `{words}`. \\h alone lists all.")
+            raise SyntaxProblem(f"No statement of sqlext has `{words}`. \\h alone lists all.")
         for each in found:
             self._printer.line(each.syntax)
             self._printer.line(f"    {each.meaning}", "dim")
@@ -230,7 +230,7 @@ class Shell:
     # Pieces.
 
     def _tell_failures(self) -> None:
-        """Tell once of each flow and job that has failed beside the statements."""
+        """Print each flow and job that has failed in the background, once."""
         failed = [f"flow {flow.name} has failed: {flow.error}" for flow in self._runner.statuses() if flow.has_failed]
         for text in (*failed, *self._runner.jobs_not_resumed()):
             if text not in self._told:
@@ -240,7 +240,7 @@ class Shell:
     def _database(self) -> str:
         try:
             return self._runner.spark.catalog.currentDatabase()
-        except Exception:  # noqa: BLE001  # the next statement says what is wrong with Spark
+        except Exception:  # noqa: BLE001  # the next statement shows what is wrong with Spark
             return "?"
 
     def _history(self, environment: Mapping[str, str]) -> History:
@@ -248,7 +248,7 @@ class Shell:
         try:
             return PrivateHistory(path)
         except OSError as error:
-            self._printer.note(f"what is typed here is not kept: {path} cannot be written ({error.strerror})")
+            self._printer.note(f"the history is not kept: {path} cannot be written ({error.strerror})")
             return InMemoryHistory()
 
 
@@ -265,5 +265,5 @@ def _summary(result: Result, seconds: float) -> str:
 
 
 def run_shell(runner: Runner) -> ExitCode:
-    """The shell on this process's terminal."""
+    """Run the shell on this process's terminal."""
     return Shell(runner, os.environ).run()

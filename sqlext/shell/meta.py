@@ -1,4 +1,4 @@
-"""What the shell itself is told, as psql has it: `\\watch 2`, `\\q`, `help`."""
+r"""The shell's own commands, as in psql: `\watch 2`, `\q`, `help`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sqlext.sql.tokens import tokens
 PATH_COMMAND = "\\i"
 LEAVE = "\\q"
 COMMANDS = {
-    "\\?": "what can be typed here",
-    "\\h": "how sqlext's statements are written; \\h FLOW: those about flows",
+    "\\?": "list what can be typed",
+    "\\h": "show the syntax of sqlext's statements; \\h FLOW: those about flows",
     PATH_COMMAND: "run the statements of a file: \\i FILE",
-    "\\watch": "run a statement again and again, every 2 seconds: SHOW FLOWS \\watch 2; alone: the last one",
-    "\\timing": "whether to tell how long statements take: \\timing on, \\timing off",
-    "\\maxrows": "how many rows of a result to show: \\maxrows 100",
+    "\\watch": "repeat a statement every 2 seconds: SHOW FLOWS \\watch 2; alone: the last statement",
+    "\\timing": "show or hide how long statements take: \\timing on, \\timing off",
+    "\\maxrows": "set how many rows of a result are shown: \\maxrows 100",
     LEAVE: "stop the flows, with everything flushed, and leave; so does Ctrl-D",
 }
-"""Each command with its meaning."""
+"""The commands, each with its meaning."""
 
 _WORDS = {"help": "\\?", "quit": LEAVE, "exit": LEAVE}
 _WATCH = re.compile(r"\\watch\b([^\n\\]*)$")
@@ -28,11 +28,11 @@ _DEFAULT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Command:
-    """Something for the shell.
+    """A command to the shell.
 
     Attributes:
         name: one of `COMMANDS`.
-        argument: what stands behind it.
+        argument: the text after the name.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Command:
 
 @dataclass(frozen=True)
 class Watch:
-    """A statement to run again and again.
+    """A statement to repeat.
 
     Attributes:
-        text: of the statement; empty: the last one.
-        seconds: from one run's beginning to the next one's.
+        text: the statement; empty: the last statement.
+        seconds: the time from the start of one run to the start of the next.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Watch:
 
 
 def parse(text: str) -> Command | Watch | None:
-    """What a text that was typed tells the shell; None where it is statements.
+    """Return the shell command in a typed text; None if the text is statements.
 
     Raises:
         SyntaxProblem: there is no such command, or its argument is wrong.
@@ -68,12 +68,12 @@ def parse(text: str) -> Command | Watch | None:
         return None
     name, _, argument = bare.partition(" ")
     if name not in COMMANDS:
-        raise SyntaxProblem(f"There is no command {name}.{did_you_mean(name, COMMANDS)} \\? lists them.")
+        raise SyntaxProblem(f"There is no command {name}.{did_you_mean(name, COMMANDS)} \\? lists all commands.")
     return Command(name, argument.strip())
 
 
 def is_command(text: str) -> bool:
-    """Whether a line needs no `;` to be taken."""
+    """Return whether a line runs without a `;` at its end."""
     stripped = text.strip()
     if stripped.startswith("\\") or stripped.lower() in _WORDS:
         return True
@@ -82,7 +82,7 @@ def is_command(text: str) -> bool:
 
 
 def _is_quoted(before: str) -> bool:
-    """Whether a quote or comment is open behind a text."""
+    """Return whether a quote or comment is open at the end of a text."""
     found = tokens(before)
     is_open = any(token.kind == "symbol" and token.text in "'\"`" for token in found)
     return is_open or not tokens(before + " x")[len(found) :]

@@ -1,4 +1,4 @@
-"""What a session has names for, asked for when completion first needs it, and again after each statement."""
+"""The names of a session, for completion: read when first needed, and again after each statement."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ logger = logging.getLogger(__name__)
 
 
 class Names(Protocol):
-    """Names of a session, each with a word on what it is."""
+    """The names of a session, each with a short description."""
 
     def flows(self) -> Mapping[str, str]: ...
 
     def jobs(self) -> Mapping[str, str]: ...
 
     def relations(self, database: str = "") -> Mapping[str, str]:
-        """Tables and views of a database, the current one if none is given; of that one, databases too."""
+        """Return the tables and views of a database; without a database, those of the current one, and all databases."""
 
     def words(self) -> Sequence[str]:
-        """Spark's keywords."""
+        """Return Spark's keywords."""
 
     def functions(self) -> Sequence[str]: ...
 
 
 class SessionNames:
-    """Those of a Spark session. Completion must not fail: what cannot be asked for has no names.
+    """The names of a Spark session. Completion must not fail: a query that fails gives no names.
 
-    Used by one thread, the main one.
+    Only the main thread uses it.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -44,7 +44,7 @@ class SessionNames:
         self._lasting: dict[str, Sequence[str]] = {}
 
     def forget(self) -> None:
-        """A statement was run, which may have made or dropped something."""
+        """Forget the names that a statement may have changed."""
         self._known.clear()
 
     def flows(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The line that is typed: keys, colours, completion, history, and what runs meanwhile below it."""
+"""The input line: keys, colours, completion, history, and below it a toolbar with what runs in this process."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sqlext.sql.scripts import is_complete
 
 
 def is_done(text: str) -> bool:
-    """Whether Enter takes a text, or begins its next line: statements end with `;`, what the shell is told with the line."""
+    """Return whether Enter runs a text or begins its next line: statements end with `;`, the shell's commands with the line."""
     return meta.is_command(text) or is_complete(text)
 
 
 class Prompt:
-    """Reads statements. Used by one thread, the main one, but for `end`, which a signal handler may call.
+    """The prompt for statements. Only the main thread uses it, except for `end`, which a signal handler may call.
 
     Args:
-        toolbar: what stands below the line; asked every second.
-        must_end: whether there is no more to read.
-        source, sink: in place of the terminal, for tests.
+        toolbar: returns the text below the line; called every second.
+        must_end: returns whether the process ends, so that nothing more is read.
+        source, sink: replacements of the terminal, for tests.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Prompt:
         self._must_end = must_end
         self._session: PromptSession[str] = PromptSession(
             completer=completer,
-            complete_while_typing=False,  # Tab asks, as in psql: names may have to come from storage
+            complete_while_typing=False,  # only Tab completes, as in psql: names may have to be read from storage
             history=history,
             lexer=PygmentsLexer(SqlextLexer),
             style=STYLE,
@@ -63,24 +63,24 @@ class Prompt:
         )
 
     def read(self, label: str) -> str:
-        """What was typed. Errors of flows that come meanwhile are printed above the line.
+        """Return what was typed. Meanwhile errors of flows are printed above the line.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
-            EOFError: Ctrl-D, or the end that was asked for.
+            EOFError: Ctrl-D, or `end` was called.
         """
         with patch_stdout(raw=True):
             return self._session.prompt(label, pre_run=self._end_if_asked)
 
     def end(self) -> None:
-        """Let `read` raise EOFError."""
+        """Make `read` raise EOFError."""
         app = self._session.app
         if app.loop is not None and app.is_running:
             app.loop.call_soon_threadsafe(self._end_if_asked)
 
     def _end_if_asked(self) -> None:
         if self._must_end() and not self._session.app.is_done:
-            with suppress(Exception):  # it has just been given another end
+            with suppress(Exception):  # it has just ended otherwise
                 self._session.app.exit(exception=EOFError())
 
 
@@ -91,7 +91,7 @@ def _keys() -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if buffer.complete_state and buffer.complete_state.current_completion:
-            buffer.complete_state = None  # it stands in the text already
+            buffer.complete_state = None  # the text has the completion already
         elif is_done(buffer.text):
             buffer.validate_and_handle()
         else:
@@ -101,7 +101,7 @@ def _keys() -> KeyBindings:
 
 
 def toolbar_text(flows: list[FlowStatus], jobs: list[JobStatus]) -> str:
-    """What runs in this process, in one line; empty where nothing does."""
+    """Describe what runs in this process, in one line; empty if nothing does."""
     parts = [f"flows: {', '.join(f'{count} {phase.lower()}' for phase, count in _by_phase(flows))}"] if flows else []
     buffered = sum(flow.progress.buffered_rows for flow in flows)
     parts += [f"{buffered:,} rows buffered"] if buffered else []

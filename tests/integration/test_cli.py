@@ -112,7 +112,7 @@ def test_examples_run_and_run_again(tmp_path: Path) -> None:
     again = run(
         *(path for path in EXAMPLES if path.name in ("having.sql", "append_only.sql")), "--until-idle", "--warehouse", warehouse
     )
-    assert "flows taken up again: " in again
+    assert "resumed flows: " in again
     assert last_answers(again) == {name: EXPECTED[name] for name in ("having.sql", "append_only.sql")}
 
 
@@ -175,7 +175,7 @@ def test_a_flow_is_resumed_over_processes(tmp_path: Path) -> None:
     )
 
     failed = run(files["go_on.sql"], "--until-idle", "--warehouse", warehouse, expect=1)
-    assert "flows taken up again: hottest" in failed
+    assert "resumed flows: hottest" in failed
     assert [rows for _, rows in answers(failed)] == [
         [["cellar", "11"], ["roof", "22"]],
         [["attic", "31"], ["cellar", "12"], ["roof", "22"]],
@@ -201,8 +201,11 @@ def test_a_flow_is_resumed_over_processes(tmp_path: Path) -> None:
         (["run", "ok.sql", "--timeout", "5 s"], "--timeout requires --until-idle"),
         (["run", "ok.sql", "--conf", "spark.driver.memory"], "expected KEY=VALUE"),
         (["run", "ok.sql", "--conf", "execution.runtime-mode=BATCH"], "is called `spark.sqlext.execution.runtime-mode`"),
-        (["run", "ok.sql", "--conf", "driver.memory=4g"], "`driver.memory` is no Spark setting"),
-        (["run", "ok.sql", "--warehouse", "s3a://bucket/tables"], "The warehouse is a local folder, not s3a:/bucket/tables."),
+        (["run", "ok.sql", "--conf", "driver.memory=4g"], "`driver.memory` is not a Spark setting"),
+        (
+            ["run", "ok.sql", "--warehouse", "s3a://bucket/tables"],
+            "The warehouse must be a local folder, not s3a:/bucket/tables.",
+        ),
         (["run", "ok.sql", "--warehouse", "/dev/null/tables"], "The warehouse folder /dev/null/tables cannot be used"),
         (["run", "latin.sql"], "latin.sql cannot be read: it is not UTF-8 text."),
         (["demo", "--days", "366"], "366 is not in the range"),

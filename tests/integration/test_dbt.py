@@ -249,7 +249,7 @@ def test_the_same_flows_go_on_in_dbts_own_process(warehouse: Path) -> None:
         "delays late_departures",
         cwd=warehouse.parent / "example",
     )
-    found = re.search(r"taken up again: (.*)", said)
+    found = re.search(r"resumed flows: (.*)", said)
     assert found is not None, said
     assert sorted(found[1].split(", ")) == ["delays", "late_departures"]
     assert "PASS=5 WARN=0 ERROR=0" in said  # four tests, and the hook that comes before

@@ -166,7 +166,7 @@ def assert_tells(page: Page, url: str) -> None:
     vertices = page.get_by_role("table", name="A vertex is a piece of the plan")
     first = [cell.text_content() for cell in vertices.get_by_role("row").nth(1).get_by_role("cell").all()]
     assert first[4] == "1", "the part that the first driver had committed"
-    assert page.get_by_text("of them skipped by a resume").locator("xpath=following-sibling::dd").text_content() == "1"
+    assert page.get_by_text("parts skipped by a resume").locator("xpath=following-sibling::dd").text_content() == "1"
     page.get_by_role("link", name="Refresh every 5 seconds").click()
     assert page.locator("meta[http-equiv=refresh]").get_attribute("content") == "5"
 

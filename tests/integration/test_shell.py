@@ -58,7 +58,7 @@ def test_an_hour_at_the_prompt(tmp_path: Path) -> None:
 
         terminal.type(CTRL_D)
         assert terminal.end(DEADLINE) == 0, terminal.text
-    assert "the next run on this warehouse takes the flows up again" in terminal.text
+    assert "the next run on this warehouse resumes the flows" in terminal.text
     assert "Traceback" not in terminal.text
     (flush,) = commits(warehouse / "hottest")
     assert flush["reason"] == "stop"

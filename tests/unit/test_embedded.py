@@ -60,7 +60,7 @@ def test_after_a_kill_what_the_holder_left_behind_is_waited_for(lock_file: Path,
     said: list[str] = []
     with _Lock(lock_file, said.append):
         assert lock_file.read_text() == f"{os.getpid()}\n"
-    assert said in ([], [f"waiting for what process {holder.pid} left behind to end"])
+    assert said in ([], [f"waiting for the JVM of process {holder.pid} to end"])
 
 
 def test_a_lock_that_was_given_back_is_free(lock_file: Path) -> None:

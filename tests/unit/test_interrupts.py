@@ -58,7 +58,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
     twice = "for _ in range(2): os.kill(os.getpid(), signal.SIGTERM)\nprint('never')"
     ended = subprocess.run([sys.executable, "-c", script + twice], capture_output=True, text=True)
     assert ended.returncode == 128 + signal.SIGTERM
-    assert (ended.stdout, ended.stderr.strip()) == ("", "ended at once; flows are taken up again in the next run")
+    assert (ended.stdout, ended.stderr.strip()) == ("", "ended at once; flows resume in the next run")
 
 
 @pytest.fixture

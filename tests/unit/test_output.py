@@ -93,7 +93,10 @@ def test_a_line_is_printed_only_when_something_has_changed() -> None:
     display.watch("", times(3))
     display.watch("", times(3))
     assert len(sheet.text.splitlines()) == 2
-    assert "job into a.b.t: vertices 1 done, 1 running (1: 2 of 5), 3 left, parts 7 done (4 of them before)" in sheet.text
+    assert (
+        "job into a.b.t: vertices 1 done, 1 running (1: 2 of 5), 3 left, parts 7 done (4 of them by an earlier driver)"
+        in sheet.text
+    )
     assert "pages RUNNING, rows in 1,200, micro-batches 4, buffered 31, flushes 0, rows flushed 0" in sheet.text
 
 
@@ -111,7 +114,7 @@ def test_the_last_flush_and_an_error_are_in_the_line() -> None:
     progress = replace(FLOW.progress, flushes=2, rows_flushed=60, last_flush=moment, last_reason="interval")
     failed = FlowStatus("pages", FlowPhase.FAILED, progress, "the disk\nis full")
     assert line_of(failed).endswith(
-        f"last flush {moment.astimezone():%H:%M:%S} (interval), 0.0 micro-batches a flush, error: the disk is full"
+        f"last flush {moment.astimezone():%H:%M:%S} (interval), 0.0 micro-batches per flush, error: the disk is full"
     )
 
 

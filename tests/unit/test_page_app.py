@@ -212,7 +212,7 @@ def test_when_spark_is_gone_it_says_so(client: TestClient, pages: MadePages, cap
     pages.error = Py4JNetworkError("An error occurred while trying to connect to the Java server (127.0.0.1:1)")
     refused = client.get("/")
     assert refused.status_code == 503
-    assert "Spark is stopping, or has ended." in refused.text
+    assert "Spark is stopping or has ended." in refused.text
     assert "127.0.0.1:1" not in refused.text
     pages.error = ZeroDivisionError("/secret/path")
     failed = client.get("/")
@@ -229,6 +229,6 @@ def test_a_trace_of_what_is_not_ours_of_what_is_wrong_and_of_nothing(client: Tes
     wrong = "CREATE STREAMING TABLE t AS\nSELECT /*+ FLUSH_INTERVALL('1 s') */ k, count(*) AS n FROM STREAM e GROUP BY k"
     assert "Did you mean `FLUSH_INTERVAL`?" in traced(wrong)
     assert "(line 2, column 12)" in traced(wrong)
-    assert "Give one statement; here are 2." in traced("SELECT 1; SELECT 2")
+    assert "Give one statement, not 2." in traced("SELECT 1; SELECT 2")
     assert "refused" not in traced("  ")
     assert "This is a command" in traced("SHOW FLOWS")

@@ -213,7 +213,7 @@ def test_report_writes_one_file_and_starts_no_java(warehouse: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["report", "vews"], "There is no flow `vews`, and no one job whose id begins so. Did you mean `views`?"),
+        (["report", "vews"], "There is no flow `vews`, and no single job whose id begins with it. Did you mean `views`?"),
         (["report", "zzz"], "There are `views`, `j00ff11`."),
         (["report", "views", "--warehouse", "/nowhere"], "There is no warehouse in /nowhere"),
         (["report", "views", "-o", "/nowhere/r.html"], "cannot be written to /nowhere/r.html: No such file or directory."),
@@ -236,7 +236,7 @@ def test_a_port_that_is_taken_is_told_before_spark_starts(warehouse: Path, monke
         result = CliRunner().invoke(cli, ["run", "--page", str(port), "--warehouse", str(warehouse)])
     assert result.exit_code == 2
     assert result.output.strip().splitlines() == [
-        f"The page's port {port} is taken on 127.0.0.1. Give another one with --page, or 0 for any."
+        f"The page's port {port} is taken on 127.0.0.1. Give another port with --page, or 0 for any free one."
     ]
 
 

@@ -86,7 +86,7 @@ class Desk:
             jobs=list,
             jobs_not_resumed=list,
             problem=problem_of,
-            note_resumed=lambda: printer.note("flows taken up again: pages"),
+            note_resumed=lambda: printer.note("resumed flows: pages"),
             stop=self._stop,
         )
         self.environment: Mapping[str, str] = {"XDG_STATE_HOME": str(state)}
@@ -116,7 +116,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def test_a_statement_goes_over_lines_until_its_semicolon(desk: Desk) -> None:
     printed = desk.type("SELECT 1", ENTER, "  AS n", ENTER, ";", ENTER, CTRL_D)
     assert desk.statements.ran == ["SELECT 1\n  AS n"]
-    assert "flows taken up again: pages" in printed
+    assert "resumed flows: pages" in printed
     assert "│ 1 │" in printed
     assert re.search(r"\b1 row, \d+\.\d\d s\n", printed)
 
@@ -220,7 +220,7 @@ def test_a_file_is_run(desk: Desk, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "printed"),
     [
-        ("\\wacht", "There is no command \\wacht. Did you mean `\\watch`? \\? lists them."),
+        ("\\wacht", "There is no command \\wacht. Did you mean `\\watch`? \\? lists all commands."),
         ("\\watch soon", "\\watch cannot be `soon`. Give the seconds"),
         ("\\watch", "\\watch repeats one statement, and there is none yet."),
         ("SELECT 1; SELECT 2; \\watch", "\\watch repeats one statement, and there are 2."),
@@ -228,8 +228,8 @@ def test_a_file_is_run(desk: Desk, tmp_path: Path) -> None:
         ("\\timing perhaps", "\\timing cannot be `perhaps`."),
         ("\\timing", "timing is off"),
         ("\\i nowhere.sql", "nowhere.sql cannot be read: No such file or directory. Write \\i FILE."),
-        ("\\h FLUSH", "FLUSH FLOW f\n    write what is buffered now"),
-        ("\\h PARTITIONS", "No statement of sqlext's has `PARTITIONS`."),
+        ("\\h FLUSH", "FLUSH FLOW f\n    write what is buffered to the target now"),
+        ("\\h PARTITIONS", "No statement of sqlext has `PARTITIONS`."),
         ("help", "\\watch"),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_history_that_others_could_read_no_longer_can_be(tmp_path: Path) -> No
 def test_without_a_place_for_the_history_the_shell_works(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "sqlext").touch()
     printed = desk.type("SELECT 1;", ENTER, CTRL_D)
-    assert f"what is typed here is not kept: {tmp_path}/sqlext/history cannot be written" in "".join(printed.splitlines())
+    assert f"the history is not kept: {tmp_path}/sqlext/history cannot be written" in "".join(printed.splitlines())
     assert desk.statements.ran == ["SELECT 1"]
 
 
@@ -323,4 +323,4 @@ def test_the_line_below_says_what_runs() -> None:
 def test_without_a_terminal_the_shell_names_what_to_use() -> None:
     result = CliRunner().invoke(cli, ["shell"], input="SELECT 1;")
     assert result.exit_code == 2
-    assert "sqlext shell is for a terminal. To run statements from a file or pipe, use: sqlext run -" in result.output
+    assert "sqlext shell needs a terminal. To run statements from a file or pipe, use: sqlext run -" in result.output
