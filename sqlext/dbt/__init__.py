@@ -1,1 +1,1 @@
-"""dbt: the package of materializations that comes with sqlext, and dbt in the process that hosts the flows."""
+"""dbt: the package of materializations that ships with sqlext, and dbt in the process that hosts the flows."""

@@ -1,4 +1,4 @@
-"""`sqlext dbt ..`: dbt in the process that hosts the flows; and the package of materializations, written into a project."""
+"""`sqlext dbt ..`: runs dbt in the process that hosts the flows, or writes the package of materializations into a project."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ from sqlext.app.output import Printer
 from sqlext.app.runner import ExitCode, run_embedded
 
 PACKAGE = Path(__file__).parent / "package"
-"""The dbt package, as it is installed."""
+"""The folder of the installed dbt package."""
 FOLDER = "sqlext_package"
-"""What it is called in a project. dbt's own `dbt_packages` is no place for it: `dbt clean` and `dbt deps` empty that."""
+"""The package's folder in a project. It cannot be dbt's own `dbt_packages`, which `dbt clean` and `dbt deps` empty."""
 
 _PACKAGES = f"""\
 packages:
   - local: {FOLDER}  # written by `sqlext dbt init-package`
 """
 _WITH_SPARK = frozenset("build clone compile debug docs retry run run-operation seed show snapshot source test".split())
-"""Commands of dbt that send statements."""
+"""dbt's commands that send statements."""
 _WITHOUT_SPARK = frozenset("clean deps init list ls parse".split())
-"""Those that send none."""
+"""dbt's commands that send no statements."""
 _ONLY_TELL = frozenset(("--help", "-h", "--version", "-V", "-v"))
-"""Its options with which no command does."""
+"""dbt's options with which no command sends statements."""
 
 
 def run_dbt(arguments: Sequence[str], warehouse: Path, conf: Mapping[str, str]) -> ExitCode:
     """Run dbt over a warehouse folder, wait until its flows are idle, and stop them.
 
     Args:
-        arguments: dbt's, its command first.
-        warehouse: made when it is not there.
-        conf: Spark settings on top.
+        arguments: dbt's command and options.
+        warehouse: the warehouse folder, created if it does not exist.
+        conf: additional Spark settings.
+
+    Returns:
+        The exit code.
     """
     printer = Printer()
     if importlib.util.find_spec("dbt.adapters.spark") is None:
-        printer.error("dbt is not installed here. Install it with sqlext: pip install 'sqlext[dbt]'.")
+        printer.error("dbt is not installed. Install it with: pip install 'sqlext[dbt]'.")
         return ExitCode.USAGE
-    # dbt's own options may stand before its command. dbt itself is not asked: once imported, it prints what sqlext logs.
+    # dbt's own options may precede its command. dbt's parser is not used here: once imported, dbt prints what sqlext logs.
     command = next((each for each in arguments if each in _WITH_SPARK | _WITHOUT_SPARK), "")
     if command not in _WITH_SPARK or _ONLY_TELL.intersection(arguments):
         return _invoke(arguments, printer)
@@ -49,7 +52,7 @@ def run_dbt(arguments: Sequence[str], warehouse: Path, conf: Mapping[str, str]) 
 
 
 def _invoke(arguments: Sequence[str], printer: Printer) -> ExitCode:
-    """What dbt's own command does; it prints its results and errors itself, but for wrong usage."""
+    """Run dbt, which prints its own results and errors, except for those of wrong usage."""
     from dbt.cli.exceptions import DbtUsageException
     from dbt.cli.main import dbtRunner
 
@@ -61,13 +64,16 @@ def _invoke(arguments: Sequence[str], printer: Printer) -> ExitCode:
 
 
 def init_package(project: Path) -> ExitCode:
-    """Write the dbt package into a project, over an earlier copy, and name it in `packages.yml` when there is none yet.
+    """Write the dbt package into a project, over an earlier copy, and create `packages.yml` with it if there is none.
 
-    A copy goes with the project: into version control, onto machines that have dbt and no sqlext. A path to the installed package
-    would hold for one virtual environment only.
+    A copy travels with the project: into version control, and onto machines that have dbt but not sqlext. A path to the installed
+    package would be valid for one virtual environment only.
 
     Args:
         project: the folder with `dbt_project.yml`.
+
+    Returns:
+        The exit code.
     """
     printer = Printer()
     if not (project / "dbt_project.yml").is_file():
@@ -76,7 +82,7 @@ def init_package(project: Path) -> ExitCode:
     folder, packages = project / FOLDER, project / "packages.yml"
     try:
         if folder.exists() and not (folder / "dbt_project.yml").is_file():
-            printer.error(f"{folder} is there already and is no dbt package. Move it away.")
+            printer.error(f"{folder} exists and is not a dbt package. Move it away.")
             return ExitCode.USAGE
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(PACKAGE, folder)
@@ -87,5 +93,5 @@ def init_package(project: Path) -> ExitCode:
     except OSError as error:
         printer.error(f"The package cannot be written to {project.absolute()}: {error.strerror}.")
         return ExitCode.USAGE
-    printer.line(f"{folder} is written. `dbt deps` takes it into the project; run both again after an upgrade of sqlext.")
+    printer.line(f"{folder} is written. `dbt deps` installs it in the project; run both again after an upgrade of sqlext.")
     return ExitCode.FINE

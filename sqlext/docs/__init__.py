@@ -1,4 +1,4 @@
-"""The documentation: pages of Markdown that ship with the package, one a topic."""
+"""The documentation: pages of Markdown that ship with the package, one per topic."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ TOPICS = (
     "benchmarks",
     "limits",
 )
-"""In the order to read them in; each is the name of a file."""
+"""The topics, in reading order; each is the name of a file."""
 _MARK = re.compile(r"^<!-- [\w ]+ -->\n", re.MULTILINE)
-"""Stands around what tests compare with the code; readers need not see it."""
+"""A mark around text that tests compare with the code; it is not shown to readers."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What there is to read about a topic.
+    """The page of a topic.
 
     Attributes:
-        summary: one sentence.
-        text: all of it as Markdown, title and summary too.
+        topic: the name of the topic.
+        title: the title of the page.
+        summary: one sentence on the topic.
+        text: the whole page as Markdown, including title and summary.
     """
 
     topic: str
@@ -53,7 +55,7 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """Read all pages, in their order."""
+    """Read all pages, in the order of `TOPICS`."""
     return [page(topic) for topic in TOPICS]
 
 
@@ -62,7 +64,7 @@ def page(topic: str) -> Page:
     """Read the page of a topic.
 
     Raises:
-        NotFoundError: there is no such topic; the message names those that there are.
+        NotFoundError: there is no such topic; the message lists the topics.
     """
     if topic not in TOPICS:
         raise NotFoundError(f"There is no topic `{topic}`.{did_you_mean(topic, TOPICS)} The topics are {', '.join(TOPICS)}.")

@@ -1,1 +1,1 @@
-"""Thrift and Spark Connect servers, and what their clients are told."""
+"""Thrift and Spark Connect servers, and the error messages that their clients see."""

@@ -1,5 +1,7 @@
-"""What a client of a server is told of an error: the message, without Java's classes and stacks, Python's tracebacks, Spark's
-plans and the folders of this machine. The server's own log keeps all of it.
+"""Error messages for the clients of a server.
+
+They are without Java's classes and stacks, Python's tracebacks, Spark's plans and the folders of this machine. The server's own
+log keeps all of that.
 """
 
 from __future__ import annotations
@@ -23,16 +25,17 @@ _FRAME_OF_PYTHON = re.compile(r'^ *File "([^"]*/)?([^"/]+)", line', re.MULTILINE
 
 
 def for_client(text: str, hidden: Mapping[str, str]) -> str:
-    """An error's text as a client may see it.
+    r"""Return an error's text as a client may see it.
 
-    >>> for_client('Error running query: [X] org.apache.spark.SparkException: [X] Too bad.\\n\\tat a.B.c(D.scala:1)', {})
+    >>> for_client('Error running query: [X] org.apache.spark.SparkException: [X] Too bad.\n\tat a.B.c(D.scala:1)', {})
     '[X] Too bad.'
 
     Args:
-        hidden: folders, and what stands for each; longer ones first.
+        text: the error's text.
+        hidden: the folders to hide, longer ones first, with the text that replaces each.
     """
     text = _FRAMES.sub("", text)
-    for _ in range(3):  # a class of Hive's around one of Spark's, each with its prefix
+    for _ in range(3):  # an exception of Hive's may wrap one of Spark's, each with its prefix
         text = _CONDITION.sub("", _RUNNING.sub("", _CLASS_AT_START.sub("", text)))
     text = _TRACEBACK.sub("", _PLAN.sub(r"\1", _FREE_TEXT.sub("", text)))
     text = _FRAME_OF_PYTHON.sub(r'  File "\2", line', text)
@@ -42,10 +45,10 @@ def for_client(text: str, hidden: Mapping[str, str]) -> str:
 
 
 def hidden_folders(warehouse: str) -> dict[str, str]:
-    """The folders of this machine that messages may name, and what stands for them.
+    """Return the folders of this machine that messages may contain, longer ones first, with the text that replaces each.
 
     Args:
-        warehouse: a path or a `file:` URI.
+        warehouse: the warehouse's path or `file:` URI.
     """
     package = Path(__file__).parents[1]
     found = {

@@ -1,7 +1,7 @@
 """The servers of a process: Thrift (JDBC, beeline, PyHive, dbt) and Spark Connect, over the session that hosts parser and flows.
 
-Both are Spark's own. Each client gets a session made by `newSession()` of ours, so that its statements reach our parser, and its
-flows are this process's. This is a seam: it starts and stops Java's objects.
+Both are Spark's own. The session of each client is made by our session's `newSession()`, so that its statements reach our parser
+and its flows run in this process. This module starts and stops Spark's Java objects through Py4J.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ _WITHOUT_TRACEBACKS = {"spark.sql.execution.pyspark.udf.hideTraceback.enabled": 
 
 
 class Server(Protocol):
-    """A server that this process may run. Used by one thread."""
+    """A server that this process can run. Used by one thread."""
 
     def settings(self) -> Mapping[str, str]:
-        """What Spark must be started with; what the user sets goes before."""
+        """Return the settings with which Spark must be started; the user's own settings take precedence."""
 
     def check(self) -> None:
-        """See that it can listen, before Spark is started.
+        """Check that the server can listen, before Spark is started.
 
         Raises:
             SetupError: it cannot.
         """
 
     def start(self, spark: SparkSession) -> str:
-        """Start it over a session with sqlext.
+        """Start the server over a session with sqlext.
 
         Returns:
-            A sentence on where it listens.
+            A phrase with the server's address and authentication.
 
         Raises:
-            SetupError: it cannot listen there, or a setting is wrong.
+            SetupError: the server cannot listen on its address, or a setting is wrong.
         """
 
     def stop(self) -> None:
-        """Take no more clients, and end the statements of those that are there."""
+        """Refuse new clients, and end the statements of connected ones."""
 
 
 class _Listener:
-    """What listens on one address.
+    """A server that listens on one address.
 
     Args:
-        host: a name or address of this machine; `0.0.0.0` for all of them.
-        port: 0 for any that is free.
+        host: a name or address of this machine; `0.0.0.0`: all of its addresses.
+        port: the port; 0: any free port.
 
     Attributes:
-        what: it is called in messages.
+        what: the server's name in messages.
     """
 
     what: str
@@ -101,7 +101,7 @@ class ThriftServer(_Listener):
             raise SetupError(f"The Thrift server did not start: {root_reason(error)}.") from None
         service = next(each for each in _services(self._server) if "Thrift" in each.getName())
         authentication = str(self._server.getHiveConf().get("hive.server2.authentication")).upper()
-        if authentication != "KERBEROS":  # whose processor reads more from the connection
+        if authentication != "KERBEROS":  # its processor, which must not be replaced, reads more from the connection
             hide_stacks(spark, service, hidden_folders(spark.conf.get("spark.sql.warehouse.dir") or ""))
         return f"Thrift server on {self._host}:{service.getPortNumber()}, authentication {authentication}"
 
@@ -141,7 +141,10 @@ class ConnectServer(_Listener):
 
 
 def _show_to_hive(spark: SparkSession) -> None:
-    """Hive's authenticators make a configuration of their own, which knows of system properties, but not of Spark's settings."""
+    """Copy Spark's settings for HiveServer2 to system properties.
+
+    Hive's authenticators make a configuration of their own, which reads system properties but not Spark's settings.
+    """
     system = java.java_of(spark).java.lang.System
     for key, value in spark.sparkContext.getConf().getAll():
         if key.startswith(f"{_HADOOP}hive.server2."):
@@ -154,20 +157,25 @@ def _services(server: Any) -> list[Any]:
 
 
 def hive_settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """Settings as Spark takes them: Hive's own (`hive.server2.authentication`) go through Hadoop's."""
+    """Return settings under the keys that Spark takes: Hive's own (`hive.server2.authentication`) are passed as Hadoop's."""
     return {f"{_HADOOP}{key}" if key.startswith(_HIVE) else key: value for key, value in conf.items()}
 
 
 def check_address(what: str, host: str, port: int) -> None:
-    """See that a server can listen on an address.
+    """Check that a server can listen on an address.
+
+    Args:
+        what: the server's name in messages.
+        host: a name or address of this machine.
+        port: the port.
 
     Raises:
-        SetupError: says why not.
+        SetupError: it cannot; the message has the reason.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: connections that have ended do not matter
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: closed connections do not matter
             probe.bind(address)
             probe.listen(1)
     except socket.gaierror:
@@ -176,9 +184,9 @@ def check_address(what: str, host: str, port: int) -> None:
         ) from None
     except OSError as error:
         reasons = {
-            errno.EADDRINUSE: "another program has that port. End it, or choose another port.",
+            errno.EADDRINUSE: "another program uses that port. Stop it, or choose another port.",
             errno.EACCES: "this user may not open that port. Choose one above 1023.",
-            errno.EADDRNOTAVAIL: "that is no address of this machine. Choose another with --host.",
+            errno.EADDRNOTAVAIL: "that is not an address of this machine. Choose another with --host.",
         }
         reason = reasons.get(error.errno or 0, f"{error.strerror}.")
         raise SetupError(f"The {what} server cannot listen on {host}:{port}: {reason}") from None

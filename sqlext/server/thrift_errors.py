@@ -1,7 +1,7 @@
-"""HiveServer2's answers, with errors as `client_messages` tells them. This is a seam.
+"""HiveServer2's answers, with error messages rewritten by `client_messages`.
 
-HiveServer2 puts Java's stack of each error into its answer. Its Thrift interface is an interface of Java's, so an object of
-Python's can stand before it: requests and answers stay in Java, and only an answer that is an error is changed.
+HiveServer2 puts the Java stack of each error into its answer. Its Thrift interface is a Java interface, so a Python object can
+wrap it (through Py4J): requests and answers stay in Java, and only answers that are errors are changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WITHOUT_STATUS = "GetQueryId"
 
 
 class _Service:
-    """Stands before HiveServer2's own service. Java calls it from any thread; it holds no state but the service."""
+    """A proxy of HiveServer2's own service. Java calls it from any thread; its only state is the service."""
 
     def __init__(self, service: Any, hidden: Mapping[str, str]) -> None:
         self._service = service
@@ -34,7 +34,7 @@ class _Service:
         def call(*request: Any) -> Any:
             try:
                 response = method(*request)
-            except (CapturedException, Py4JJavaError) as error:  # Thrift's own, about a broken connection
+            except (CapturedException, Py4JJavaError) as error:  # one of Thrift's own, about a broken connection
                 origin = error._origin if isinstance(error, CapturedException) else error.java_exception
                 raise Py4JJavaError("", kept(origin)) from None
             if name != _WITHOUT_STATUS:
@@ -62,15 +62,17 @@ class _Service:
         return self is other
 
     class Java:
+        """The Java interface that Py4J implements with this class."""
+
         implements = ["org.apache.hive.service.rpc.thrift.TCLIService$Iface"]  # noqa: RUF012  # Py4J's own form
 
 
 def hide_stacks(spark: SparkSession, service: Any, hidden: Mapping[str, str]) -> None:
-    """Let clients that connect from now on see messages only.
+    """Let clients that connect from now on see only messages, without stacks.
 
     Args:
         service: a ThriftBinaryCLIService that has started.
-        hidden: see `for_client`.
+        hidden: the folders to hide, as in `for_client`.
     """
     java = java_of(spark)
     processor = java.org.apache.hive.service.auth.TSetIpAddressProcessor(_Service(service, hidden))

@@ -77,10 +77,7 @@ def test_a_job_that_survives_its_driver_can_be_gone_on_with(
         lambda: any(progress.graph for _, progress in sql.host.jobs.running()),
     )
     (job,) = sql("SHOW JOBS")
-    assert told == (
-        f"The statement was canceled. RESUME JOB {job.id} goes on with what its job had begun, "
-        f"CANCEL JOB {job.id} takes that away."
-    )
+    assert told == (f"The statement was canceled. RESUME JOB {job.id} resumes its job, CANCEL JOB {job.id} discards it.")
     assert job.status == "FAILED"
     assert not sql.spark.catalog.tableExists("made")
     sql(f"CANCEL JOB {job.id}")

@@ -97,11 +97,11 @@ def test_what_is_no_flows_is_taken_only_when_asked(sql: Workshop, project: Proje
     assert sql("SHOW FLOWS") == []
     sql("CREATE TABLE models.counts (k STRING) USING parquet")
     (said,) = project("run", fails=True).values()
-    assert "There is a table models.counts already, which no flow has made" in said
+    assert "There is a table models.counts already, which no flow has created" in said
     assert project("run", "--full-refresh") == {"counts": "OK"}
     project.edit("models/counts.sql", "streaming_table", "bounded_table")
     (said,) = project("run", fails=True).values()
-    assert "ends by GLOBAL WINDOW END OF STREAM" in said
+    assert "needs GLOBAL WINDOW END OF STREAM" in said
     project.edit("models/counts.sql", "group by k", "group by k global  window\nend of stream")
     (said,) = project("run", fails=True).values()
     assert "A flow keeps models.counts up to date" in said

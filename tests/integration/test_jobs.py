@@ -136,7 +136,7 @@ def test_a_job_is_resumed_after_its_driver_died(
     assert rows(jobs) == expected
     (row,) = jobs("SHOW JOBS")
     assert (row.status, row.skipped) == ("FINISHED", parts)
-    assert (f"{parts} had finished before" in answer[0]) == (parts > 0)
+    assert (f"{parts} finished by an earlier driver" in answer[0]) == (parts > 0)
 
 
 def test_a_resumed_job_keeps_its_first_time(
@@ -189,7 +189,7 @@ def test_a_driver_that_died_after_the_table_was_filled_fills_it_once(jobs: Works
     jobs("DROP TABLE facts")  # nothing has to be read again
     (row,) = jobs("SHOW JOBS")
     (answer,) = jobs(f"RESUME JOB {row.id}")
-    assert "its table was filled before" in answer[0]
+    assert "its table was already filled" in answer[0]
     assert rows(jobs) == expected
 
 
@@ -213,7 +213,7 @@ def test_a_table_of_somebody_else_in_the_place_of_a_new_one(
     shutil.rmtree(half_made)
     jobs.spark.range(3).write.format("delta").save(str(half_made))
     (row,) = jobs("SHOW JOBS")
-    with pytest.raises(PySparkException, match="a table that is not its own lies there now"):
+    with pytest.raises(PySparkException, match="a table that it did not write is there now"):
         jobs(f"RESUME JOB {row.id}")
     assert jobs.spark.read.format("delta").load(str(half_made)).count() == 3
     shutil.rmtree(half_made)
@@ -254,9 +254,9 @@ def test_a_table_in_the_way_is_seen_before_the_work(jobs: Workshop, tmp_path: Pa
     with pytest.raises(PySparkException, match=r"There is a table spark_catalog\.default\.t already"):
         jobs(f"CREATE TABLE t USING delta AS {QUERY}")
     (answer,) = jobs(f"CREATE TABLE IF NOT EXISTS t USING delta AS {QUERY}")
-    assert "no job was made" in answer[0]
+    assert "no job was submitted" in answer[0]
     (tmp_path / "file").touch()
-    with pytest.raises(PySparkException, match="files lie where it would be made"):
+    with pytest.raises(PySparkException, match=r"there are files at .*, where it would be created"):
         jobs(f"CREATE TABLE u USING delta LOCATION '{tmp_path}' AS {QUERY}")
     assert jobs("SHOW JOBS") == []
     jobs(f"CREATE OR REPLACE TABLE t USING delta AS {QUERY}")
@@ -281,10 +281,10 @@ def test_the_statement_of_a_lost_job_resumes_it(
     expected = jobs.batch(BATCH.format("facts"))
     statement = f"CREATE TABLE IF NOT EXISTS t USING delta AS {QUERY}"
     job = killed(jobs, statement, die_after, monkeypatch, 2)
-    with pytest.raises(PySparkException, match=f"Job {job} makes spark_catalog.default.t already, by another statement"):
+    with pytest.raises(PySparkException, match=f"Job {job} is already creating spark_catalog.default.t for another"):
         jobs(f"{statement} LIMIT 1")
     (answer,) = jobs(statement)
-    assert "2 had finished before" in answer[0]
+    assert "2 finished by an earlier driver" in answer[0]
     assert rows(jobs) == expected
     (row,) = jobs("SHOW JOBS")
     assert (row.id, row.status, row.skipped) == (job, "FINISHED", 2)
@@ -326,7 +326,7 @@ def test_a_pinned_version_that_is_gone(jobs: Workshop, die_after: Callable[[int]
     shutil.rmtree(place, ignore_errors=True)
     jobs.spark.range(5).selectExpr("id AS k", "id AS v").write.format("delta").saveAsTable("facts")
     jobs("INSERT INTO facts VALUES (1, 1)")
-    with pytest.raises(PySparkException, match=r"of spark_catalog\.default\.facts, and there is another table at its place now"):
+    with pytest.raises(PySparkException, match=r"of spark_catalog\.default\.facts, but another table is at its location now"):
         jobs(f"RESUME JOB {job}")
 
 
@@ -342,10 +342,10 @@ def test_pinned_files_that_were_changed(
     file = sorted((tmp_path / "in").glob("part-00001*.parquet"))[0]
     whole = file.read_bytes()
     file.unlink()
-    with pytest.raises(PySparkException, match=r"reads the file .*part-00001.* of .*plain, which is gone since it was submitted"):
+    with pytest.raises(PySparkException, match=r"reads the file .*part-00001.* of .*plain, which was deleted after the job"):
         jobs(f"RESUME JOB {job}")
     file.write_bytes(whole)
-    with pytest.raises(PySparkException, match="which is changed since it was submitted"):
+    with pytest.raises(PySparkException, match="which was changed after the job was submitted"):
         jobs(f"RESUME JOB {job}")
 
 
@@ -358,7 +358,7 @@ def test_a_changed_function_is_refused(jobs: Workshop, die_after: Callable[[int]
     mine = FUNCTIONS.find("twice_of_job")
     changed = {**FUNCTIONS._functions, "twice_of_job": PythonFunction("twice_of_job", lambda value: 3 * value, "BIGINT")}
     monkeypatch.setattr(FUNCTIONS, "_functions", changed)
-    with pytest.raises(PySparkException, match="twice_of_job is not the function it began with"):
+    with pytest.raises(PySparkException, match="were changed or are not registered: twice_of_job"):
         jobs(f"RESUME JOB {job}")
     monkeypatch.setattr(FUNCTIONS, "_functions", {**FUNCTIONS._functions, "twice_of_job": mine})
     jobs(f"RESUME JOB {job}")
@@ -419,7 +419,7 @@ def test_a_store_that_cannot_be_written_fails_the_job(jobs: Workshop, monkeypatc
         ("CANCEL JOB nope", "There is no job `nope`"),
         (
             f"CREATE TABLE t USING delta AS {QUERY.replace('STREAM facts', 'here')}",
-            "cannot read here, which ends with this session",
+            "cannot use here: temporary views and functions end with this session",
         ),
     ],
 )

@@ -314,11 +314,14 @@ def of_pair(one: Row, other: Row) -> Row:
         (lambda w: w.sort_partition("s.z"), "sort_partition has no column `s.z`. The columns are `id`, `value`, `s`, `m`."),
         (lambda w: w.sort_partition("*"), "sort_partition has no column `*`."),
         (lambda w: w.sort_partition("m"), 'does not support ordering on type "MAP<INT, BIGINT>".'),
-        (lambda w: w.sort_partition(None), "The key of sort_partition is a column's index or name, or a function, not None."),
-        (lambda w: w.sort_partition("id", "asc"), "is Order.ASCENDING or Order.DESCENDING, not 'asc'."),
-        (lambda w: w.sort_partition(lambda row: row.id), "does not know the type of the keys that <lambda> gives."),
+        (
+            lambda w: w.sort_partition(None),
+            "The key of sort_partition must be a column's index or name, or a function, not None.",
+        ),
+        (lambda w: w.sort_partition("id", "asc"), "must be Order.ASCENDING or Order.DESCENDING, not 'asc'."),
+        (lambda w: w.sort_partition(lambda row: row.id), "does not know the type of the keys that <lambda> returns."),
         (lambda w: w.sort_partition(lambda row: row.id, key_type="LNG"), "The key_type `LNG` of sort_partition cannot be read"),
-        (lambda w: w.sort_partition(of_pair), "does not know the type of the keys that of_pair gives."),
+        (lambda w: w.sort_partition(of_pair), "does not know the type of the keys that of_pair returns."),
         (lambda w: w.sort_partition(of_pair, key_type="INT"), "sort_partition calls its function with (record); of_pair"),
         (lambda w: w.map_partition(of_pair, "id INT"), "map_partition calls its function with (records); of_pair"),
         (lambda w: w.map_partition(3, "id INT"), "map_partition calls its function with (records); 3 is not a function."),
@@ -327,7 +330,7 @@ def of_pair(one: Row, other: Row) -> Row:
             "The schema `id INTT` of map_partition cannot be read: Unsupported data type",
         ),
         (lambda w: w.map_partition(iter, "INT"), "The schema `INT` of map_partition has no column names. Write `name INT`."),
-        (lambda w: w.map_partition(iter, "i INTERVAL"), "the column `i` is INTERVAL, which cannot go through Arrow."),
+        (lambda w: w.map_partition(iter, "i INTERVAL"), "the column `i` is INTERVAL, which cannot be converted to Arrow."),
         (lambda w: w.aggregate(Nothing(), "id INT"), "aggregate takes an object whose class extends sqlext.AggregateFunction"),
         (lambda w: w.aggregate(IdsOfRows, "id INT"), "aggregate takes an object whose class extends sqlext.AggregateFunction"),
         (lambda w: w.reduce(d_of_row), "reduce_partition calls its function with (one, other); d_of_row"),
@@ -342,7 +345,7 @@ def test_bad_input(spark: SparkSession, call: Callable[[Any], object], message: 
 
 def test_an_ambiguous_name(spark: SparkSession) -> None:
     frame = spark.range(1).selectExpr("id AS a", "id + 1 AS a")
-    with pytest.raises(SchemaError, match=r"^sort_partition: `a` may be several columns\. Give its index\.$"):
+    with pytest.raises(SchemaError, match=r"^sort_partition: the column `a` is ambiguous\. Give its index\.$"):
         full_window_partition(frame).sort_partition("a")
 
 
@@ -351,12 +354,15 @@ def test_an_ambiguous_name(spark: SparkSession) -> None:
     [
         (
             lambda s: s.readStream.format("rate").load(),
-            "full_window_partition needs the end of its input, and a stream has none.",
+            "full_window_partition needs the end of its input, and a stream has no end.",
         ),
         (lambda s: s.range(1).rollup("id"), "full_window_partition takes df.groupBy(columns); this is Rollup."),
         (lambda s: s.range(1).groupBy("id").pivot("id", [1]), "full_window_partition takes df.groupBy(columns); this is Pivot."),
         (lambda s: s.range(1).groupBy(), "this is groupBy() without columns."),
-        (lambda s: s.sql("SELECT 'a' COLLATE UTF8_LCASE AS c").groupBy("c"), "cannot group by `c`, of collation UTF8_LCASE."),
+        (
+            lambda s: s.sql("SELECT 'a' COLLATE UTF8_LCASE AS c").groupBy("c"),
+            "cannot group by `c`, which has the collation UTF8_LCASE.",
+        ),
     ],
 )
 def test_what_has_no_windows(spark: SparkSession, make: Callable[[SparkSession], Any], message: str) -> None:
@@ -392,16 +398,28 @@ def negated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     [
         (lambda w: w.map_partition(fails, "x DOUBLE"), "map_partition: the function `fails` in partition 1 failed:\n"),
         (lambda w: w.map_partition(fails, "x DOUBLE", name="inverses"), "map_partition: the function `inverses` in partition 1"),
-        (lambda w: w.map_partition(lambda rows: 3, "x INT"), "gives 3, which is no iterable of rows or batches; yield them."),
-        (lambda w: w.map_partition(lambda rows: [(1, 2)], "x INT"), "gives (1, 2), of 2 columns; declared are ['x']."),
-        (lambda w: w.map_partition(lambda rows: [{"y": 2}], "x INT"), "gives a row with the columns ['y']; declared are ['x']."),
-        (lambda w: w.map_partition(lambda rows: ["a"], "x INT"), "gives values that do not fit its column `x INT`: "),
-        (lambda w: w.map_partition(renamed, "id BIGINT"), "gives batches with the columns ['number']; declared are ['id']."),
-        (lambda w: w.map_partition(negated, "id BIGINT"), "gives `id` as Arrow's int32; declared is int64."),
-        (lambda w: w.aggregate(IdsOfRows(), "x INT"), "gives a row with the columns ['ids']; declared are ['x']."),
+        (
+            lambda w: w.map_partition(lambda rows: 3, "x INT"),
+            "returned 3, which is not an iterable of rows or batches; yield them.",
+        ),
+        (
+            lambda w: w.map_partition(lambda rows: [(1, 2)], "x INT"),
+            "returned (1, 2), of 2 columns; the declared columns are ['x'].",
+        ),
+        (
+            lambda w: w.map_partition(lambda rows: [{"y": 2}], "x INT"),
+            "returned a row with the columns ['y']; the declared columns are ['x'].",
+        ),
+        (lambda w: w.map_partition(lambda rows: ["a"], "x INT"), "returned values that do not fit its column `x INT`: "),
+        (
+            lambda w: w.map_partition(renamed, "id BIGINT"),
+            "returned batches with the columns ['number']; the declared columns are ['id'].",
+        ),
+        (lambda w: w.map_partition(negated, "id BIGINT"), "returned `id` as Arrow's int32; the declared type is int64."),
+        (lambda w: w.aggregate(IdsOfRows(), "x INT"), "returned a row with the columns ['ids']; the declared columns are ['x']."),
         (lambda w: w.reduce(lambda one, other: 1 / 0), "reduce_partition: the function `<lambda>` in partition "),
         (lambda w: w.sort_partition(lambda row: "a", key_type="INT"), "a key does not fit the type INT: "),
-        (lambda w: w.sort_partition(no_keys, key_type="BIGINT"), "a batch of 2 rows has as many keys; these are 0"),
+        (lambda w: w.sort_partition(no_keys, key_type="BIGINT"), "a batch of 2 rows must have as many keys, not 0"),
         (lambda w: w.sort_partition(d_of_batch, key_type="INT"), "'Field \"d\" does not exist in schema'"),
     ],
 )

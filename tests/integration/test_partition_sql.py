@@ -157,7 +157,7 @@ def test_show_and_explain(spark: SparkSession) -> None:
         ("SELECT * FROM map_partition(TABLE(t), 'a', 'b')", "map_partition is called with the wrong arguments."),
         ("SELECT * FROM map_partition(TABLE(t), lower('A'))", "map_partition is called with the wrong arguments."),
         ("SELECT * FROM sort_partition(TABLE(t))", "sort_partition needs an order."),
-        ("SELECT * FROM sort_partition(TABLE(t) ORDER BY nope)", "sort_partition cannot sort by that: "),
+        ("SELECT * FROM sort_partition(TABLE(t) ORDER BY nope)", "sort_partition cannot sort as requested: "),
         ("SELECT * FROM sort_partition(TABLE(SELECT map(1, id) AS m FROM t) ORDER BY m)", 'ordering on type "MAP<INT, BIGINT>"'),
         ("SELECT * FROM map_partition(TABLE(t) PARTITION BY nope, 'doubled')", "`nope` cannot be resolved"),
         ("SELECT * FROM map_partition(TABLE(nope), 'doubled')", "The table or view `nope` cannot be found."),

@@ -248,8 +248,8 @@ def test_a_taken_port_is_one_sentence(command: str, server: Serving, tmp_path: P
     assert ended.stdout == ""
     kind = {"thriftserver": "Thrift", "connect-server": "Spark Connect"}[command]
     assert ended.stderr == (
-        f"The {kind} server cannot listen on 127.0.0.1:{server.thrift_port}: another program has that port. "
-        "End it, or choose another port.\n"
+        f"The {kind} server cannot listen on 127.0.0.1:{server.thrift_port}: another program uses that port. "
+        "Stop it, or choose another port.\n"
     )
     assert not (tmp_path / "other").exists()
 

@@ -56,7 +56,7 @@ def test_nothing_is_written_where_there_is_no_project_or_something_else(tmp_path
     (tmp_path / "dbt_project.yml").touch()
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "mine.txt").touch()
-    assert "is there already and is no dbt package" in init_package(str(tmp_path), expect=2)
+    assert "exists and is not a dbt package" in init_package(str(tmp_path), expect=2)
     assert list(files(tmp_path / FOLDER)) == ["mine.txt"]
     assert "init-package takes one folder, not 2" in init_package("a", "b", expect=2)
 

@@ -72,10 +72,10 @@ def test_a_finished_job_needs_nothing() -> None:
 @pytest.mark.parametrize(
     ("vertices", "message"),
     [
-        ((JobVertex(1, VertexKind.SINK, "sink"),), "cannot stand at place 0"),
-        ((JobVertex(0, VertexKind.SINK, "sink", (0,)),), "cannot stand at place 0"),
-        ((JobVertex(0, VertexKind.SOURCE, "scan"),), "ends with its sink"),
-        ((), "ends with its sink"),
+        ((JobVertex(1, VertexKind.SINK, "sink"),), "cannot be at position 0"),
+        ((JobVertex(0, VertexKind.SINK, "sink", (0,)),), "cannot be at position 0"),
+        ((JobVertex(0, VertexKind.SOURCE, "scan"),), "must be its sink"),
+        ((), "must be its sink"),
     ],
 )
 def test_graphs_that_are_none(vertices: tuple[JobVertex, ...], message: str) -> None:

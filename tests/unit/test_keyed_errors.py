@@ -135,14 +135,14 @@ def test_long_rows_are_cut() -> None:
         (lambda self, _, __: self.state.update("a"),
          "sqlext.errors.SchemaError: The state `state` takes `n BIGINT`, Python's int; this is 'a', of type str."),
         (lambda self, _, __: self.runtime_context.get_value_state("late", "n BIGINT"),
-         "sqlext.errors.KeyedFunctionError: The state `late` is asked for after open() has returned. Ask for states in open() "),
+         "sqlext.errors.KeyedFunctionError: The state `late` is requested after open() has returned. Request states only in"),
         (lambda _, __, context: context.register_event_time_timer("1"),
-         "sqlext.errors.SchemaError: A timer's time is milliseconds, an integer; this is '1'."),
-        (lambda _, row, __: row, "TypeError: process_element gives Row(user='bob', v=3), which is no iterable of rows. "
+         "sqlext.errors.SchemaError: A timer's time must be an integer, in milliseconds, not '1'."),
+        (lambda _, row, __: row, "TypeError: process_element returned Row(user='bob', v=3), which is not an iterable of rows. "
                                  "Yield rows, or return a list of them."),
-        (lambda _, row, __: row.asDict(), "TypeError: process_element gives {'user': 'bob', 'v': 3}, which is no iterable of"),
-        (lambda _, __, ___: "bob", "TypeError: process_element gives 'bob', which is no iterable of rows."),
-        (lambda _, __, ___: 3, "TypeError: process_element gives 3, which is no iterable of rows."),
+        (lambda _, row, __: row.asDict(), "TypeError: process_element returned {'user': 'bob', 'v': 3}, which is not an"),
+        (lambda _, __, ___: "bob", "TypeError: process_element returned 'bob', which is not an iterable of rows."),
+        (lambda _, __, ___: 3, "TypeError: process_element returned 3, which is not an iterable of rows."),
     ],
 )  # fmt: skip
 def test_misuse_names_function_key_and_row(element: Callable[..., Any], reason: str) -> None:
@@ -167,8 +167,8 @@ def test_what_belongs_to_a_key_is_used_without_one(method: str, subject: str) ->
     named = "The state `state`" if subject == "state" else "The context"
     assert message.startswith(f'process_keyed: the function `f` failed in {method}():\n  File "')
     assert message.endswith(
-        f"sqlext.errors.KeyedFunctionError: {named} belongs to a key, and there is none now. "
-        "Use it in process_element and on_timer only."
+        f"sqlext.errors.KeyedFunctionError: {named} belongs to a key, and there is no key now. "
+        "Use it only in process_element and on_timer."
     )
 
 
@@ -178,12 +178,12 @@ def test_rows_come_from_keys_only(method: str) -> None:
         return [("ann", 1)]
 
     assert error_of(Scripted(opening=rows) if method == "open" else Scripted(closing=rows)) == (
-        f"process_keyed: the function `f` gives [('ann', 1)] in {method}(), where there is no key. "
-        "Rows come from process_element and on_timer."
+        f"process_keyed: the function `f` returned [('ann', 1)] from {method}(), where there is no key. "
+        "Return rows only from process_element and on_timer."
     )
 
 
-AT_BOB_GIVES = "process_keyed: the function `f` at user = 'bob', v > 0 = 'True' gives "
+AT_BOB_RETURNED = "process_keyed: the function `f` at user = 'bob', v > 0 = 'True' returned "
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ AT_BOB_GIVES = "process_keyed: the function `f` at user = 'bob', v > 0 = 'True' 
             LongType(),
             "Decimal('0.5'), of type Decimal, which does not fit its column `n BIGINT`: Decimal('0.5') is no",
         ),
-        (math.nan, LongType(), "nan, of type float, which does not fit its column `n BIGINT`: nan is no BIGINT."),
-        (5, DateType(), "5, of type int, which does not fit its column `n DATE`: 5 is no DATE."),
+        (math.nan, LongType(), "nan, of type float, which does not fit its column `n BIGINT`: nan is not a valid BIGINT."),
+        (5, DateType(), "5, of type int, which does not fit its column `n DATE`: 5 is not a valid DATE."),
         (1.5, DecimalType(10, 2), "1.5, of type float, which does not fit its column `n DECIMAL(10,2)`."),
         (Decimal(10**9), DecimalType(3, 2), "Decimal('1000000000'), of type Decimal, which does not fit its column `n DECIMAL(3"),
         (None, None, "None, of type NoneType, which does not fit its column `n BIGINT NOT NULL`: "),
@@ -209,7 +209,7 @@ def test_wrong_output_names_column_value_and_type(value: Any, declared: DataType
     right = {DecimalType: Decimal(1), DateType: None}.get(type(declared), 1)
     function = Scripted(element=lambda _, row, __: [(row.user, value if row.user == "bob" else right)])
     field = StructField("n", declared or LongType(), declared is not None)
-    assert error_of(function, StructType([StructField("user", StringType()), field])).startswith(AT_BOB_GIVES + message)
+    assert error_of(function, StructType([StructField("user", StringType()), field])).startswith(AT_BOB_RETURNED + message)
 
 
 def test_whole_numbers_of_other_classes_are_integers() -> None:
@@ -222,13 +222,13 @@ def test_whole_numbers_of_other_classes_are_integers() -> None:
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (("bob",), "('bob',), of 1 columns; declared are ['user', 'n']."),
-        (7, "7, of 1 columns; declared are ['user', 'n']."),
-        ({"user": "bob", "m": 1}, "a row with the columns ['m', 'user']; declared are ['user', 'n']."),
+        (("bob",), "('bob',), of 1 columns; the declared columns are ['user', 'n']."),
+        (7, "7, of 1 columns; the declared columns are ['user', 'n']."),
+        ({"user": "bob", "m": 1}, "a row with the columns ['m', 'user']; the declared columns are ['user', 'n']."),
     ],
 )
 def test_rows_of_other_columns(item: Any, message: str) -> None:
-    assert error_of(at_bob(lambda *_: [item])) == AT_BOB_GIVES + message
+    assert error_of(at_bob(lambda *_: [item])) == AT_BOB_RETURNED + message
 
 
 def test_a_time_column_that_is_none() -> None:
@@ -237,5 +237,6 @@ def test_a_time_column_that_is_none() -> None:
         list(task.run(iter([ROWS])))
     assert str(caught.value).startswith(AT_ANN + "row Row(user='ann', v=1):\n")
     assert str(caught.value).endswith(
-        "SchemaError: The column `user` gives no event time: it is of type string, and no TIMESTAMP."
+        "SchemaError: The column `user` cannot be the event time: its type is string. Order by a timestamp, a date, or a whole "
+        "number of milliseconds."
     )

@@ -119,7 +119,7 @@ def uses() -> dict[str, Callable[[ValueState, ListState, MapState], object]]:
 def test_without_a_key_there_is_no_state(use: Callable[[ValueState, ListState, MapState], object], value: str) -> None:
     backend = SingleKeyStateBackend()
     made = backend.get_value_state("v", value), backend.get_list_state("l", value), backend.get_map_state("m", "k STRING", value)
-    message = r"^The state `[vlm]` belongs to a key, and there is none now\. Use it in process_element and on_timer only\.$"
+    message = r"^The state `[vlm]` belongs to a key, and there is no key now\. Use it only in process_element and on_timer\.$"
     with pytest.raises(KeyedFunctionError, match=message):
         use(*made)
     backend.end_open()
@@ -137,7 +137,7 @@ def test_states_are_made_in_open_once() -> None:
         with pytest.raises(SchemaError, match=r"^There is a state `v` of another type already\. Give this one another name\.$"):
             other()
     backend.end_open()
-    with pytest.raises(KeyedFunctionError, match=r"^The state `v` is asked for after open\(\) has returned\."):
+    with pytest.raises(KeyedFunctionError, match=r"^The state `v` is requested after open\(\) has returned\."):
         backend.get_value_state("v", "n BIGINT")
 
 
@@ -204,9 +204,9 @@ def test_values_that_do_not_fit(ddl: str, given: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
-        ("n BIGNT", "The state `v` has the type `n BIGNT`, and there is no type BIGNT. Did you mean `BIGINT`?"),
-        ("BIGINT", "The state `v` has the type `BIGINT`, where a column has no name. Write `value BIGINT`."),
-        ("ARRAY<INT>", "The state `v` has the type `ARRAY<INT>`, where a column has no name. Write `value ARRAY < INT >`."),
+        ("n BIGNT", "The state `v` has the type `n BIGNT`, but there is no type BIGNT. Did you mean `BIGINT`?"),
+        ("BIGINT", "The state `v` has the type `BIGINT`, in which a column has no name. Write `value BIGINT`."),
+        ("ARRAY<INT>", "The state `v` has the type `ARRAY<INT>`, in which a column has no name. Write `value ARRAY < INT >`."),
         ("", "The state `v` has the type ``, which cannot be read. Write it as 'n BIGINT, s STRING'."),
         ("n INT,", "The state `v` has the type `n INT,`, which cannot be read."),
         ("a ARRAY<INT", "The state `v` has the type `a ARRAY<INT`, which cannot be read."),
@@ -237,7 +237,7 @@ def test_keys_of_maps() -> None:
         SchemaError, match=r"^A key of the state `m` takes `x DOUBLE`, Python's float; this is 'a', of type str\.$"
     ):
         pairs.put(("a", 1), 2)
-    with pytest.raises(SchemaError, match=r"^A key of the state `m` cannot be `a ARRAY < INT >`\. Take a STRUCT, or several"):
+    with pytest.raises(SchemaError, match=r"^A key of the state `m` cannot be `a ARRAY < INT >`\. Use a STRUCT, or several"):
         states(key="n INT, a ARRAY<INT>")
 
 
@@ -313,9 +313,9 @@ def test_timers_that_come_and_go_take_no_memory() -> None:
 @pytest.mark.parametrize(
     ("time", "message"),
     [
-        (1.5, "A timer's time is milliseconds, an integer; this is 1.5."),
-        (None, "A timer's time is milliseconds, an integer; this is None."),
-        (2**63, "A timer's time is a BIGINT; 9223372036854775808 is none."),
+        (1.5, "A timer's time must be an integer, in milliseconds, not 1.5."),
+        (None, "A timer's time must be an integer, in milliseconds, not None."),
+        (2**63, "A timer's time must fit a BIGINT; 9223372036854775808 does not."),
     ],
 )
 def test_times_that_are_none(time: Any, message: str) -> None:
@@ -335,5 +335,5 @@ def test_without_a_key_the_context_knows_nothing() -> None:
         lambda: context.register_event_time_timer(1),
         lambda: context.delete_event_time_timer(1),
     ):
-        with pytest.raises(KeyedFunctionError, match=r"^The context belongs to a key, and there is none now\."):
+        with pytest.raises(KeyedFunctionError, match=r"^The context belongs to a key, and there is no key now\."):
             use()

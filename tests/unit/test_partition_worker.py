@@ -30,15 +30,15 @@ def given(values: list[Any], declared: DataType) -> list[Any]:
 @pytest.mark.parametrize(
     ("values", "declared", "message"),
     [
-        ([1, 1.5], LongType(), "`v BIGINT`: 1.5 is no BIGINT."),
-        ([None, Decimal("0.1")], IntegerType(), "`v INT`: Decimal('0.1') is no INT."),
-        ([DAY, 1], DateType(), "`v DATE`: 1 is no DATE."),
+        ([1, 1.5], LongType(), "`v BIGINT`: 1.5 is not a valid BIGINT."),
+        ([None, Decimal("0.1")], IntegerType(), "`v INT`: Decimal('0.1') is not a valid INT."),
+        ([DAY, 1], DateType(), "`v DATE`: 1 is not a valid DATE."),
     ],
 )
 def test_what_would_be_cut_off_is_refused(values: list[Any], declared: DataType, message: str) -> None:
     with pytest.raises(PartitionFunctionError) as caught:
         given(values, declared)
-    assert str(caught.value) == f"map_partition: the function `f` gives values that do not fit its column {message}"
+    assert str(caught.value) == f"map_partition: the function `f` returned values that do not fit its column {message}"
 
 
 def test_what_is_whole_passes() -> None:

@@ -16,7 +16,7 @@ def test_a_taken_port_is_told() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         for server in (ThriftServer("127.0.0.1", port), ConnectServer("127.0.0.1", port)):
-            with pytest.raises(SetupError, match=rf"cannot listen on 127\.0\.0\.1:{port}: another program has that port\."):
+            with pytest.raises(SetupError, match=rf"cannot listen on 127\.0\.0\.1:{port}: another program uses that port\."):
                 server.check()
     ThriftServer("127.0.0.1", port).check()
 
@@ -24,7 +24,7 @@ def test_a_taken_port_is_told() -> None:
 @pytest.mark.parametrize(
     ("host", "reason"),
     [
-        ("192.0.2.77", "that is no address of this machine. Choose another with --host."),
+        ("192.0.2.77", "that is not an address of this machine. Choose another with --host."),
         ("no such host", "there is no such host. Choose another with --host."),
     ],
 )

@@ -1,7 +1,7 @@
-"""What happens to a job, as its event store keeps it (FLIP-383's JobEvent).
+"""The events of a job, as its event store keeps them (FLIP-383's JobEvent).
 
-Each event is a line of JSON with its version. What another version has written is refused, not guessed at; a torn line is left
-out: what it told is then simply not known, and run again.
+Each event is a line of JSON with its version. An event of another version is refused, not guessed at. A torn line is ignored:
+the work that it recorded is run again.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from sqlext.errors import JobError
 from sqlext.execution.jobs.execution_graph import ExecutionVertex
 
 VERSION = 1
-"""Of the format."""
+"""The version of the format."""
 
 
 @dataclass(frozen=True)
 class ExecutionJobVertexInitialized:
-    """How a job vertex is divided has been decided.
+    """The decision how a job vertex is divided into parts.
 
     Attributes:
-        vertex: its id.
-        parts: its parallelism.
-        division: what each part reads: the numbers of buckets, or of slices.
-        table: the folder its results go to, under the job's.
-        epoch: of the driver that decided.
-        name: what the vertex does, for people.
-        inputs: the vertices that it reads.
+        vertex: the job vertex's id.
+        parts: the vertex's parallelism.
+        division: for each part, the numbers of the files or buckets that it reads.
+        table: the folder of the vertex's results, relative to the job's.
+        epoch: the epoch of the driver that decided.
+        name: a description of the vertex, for people.
+        inputs: the ids of the vertices that it reads.
     """
 
     vertex: int
@@ -43,15 +43,15 @@ class ExecutionJobVertexInitialized:
 
 @dataclass(frozen=True)
 class ExecutionVertexFinished:
-    """A part has finished; the event stands in the commit of its output.
+    """The end of a part; the event is stored in the commit of the part's output.
 
     Attributes:
-        vertex: its job vertex.
-        part: its number.
-        epoch: of the driver that ran it.
-        seconds: how long it ran.
-        metrics: its IO: rows and bytes, read and written.
-        accumulators: what else its tasks counted.
+        vertex: the id of the part's job vertex.
+        part: the part's number.
+        epoch: the epoch of the driver that ran it.
+        seconds: the part's run time.
+        metrics: its I/O: rows and bytes, read and written.
+        accumulators: other counts of its tasks.
     """
 
     vertex: int
@@ -63,17 +63,18 @@ class ExecutionVertexFinished:
 
     @property
     def execution_vertex(self) -> ExecutionVertex:
+        """The part as an execution vertex."""
         return ExecutionVertex(self.vertex, self.part)
 
 
 @dataclass(frozen=True)
 class CoordinatorSnapshot:
-    """What the driver itself knew of a running job: its progress, at most once each `snapshot.min-pause`.
+    """A snapshot of the driver's own state: the progress of a running job, written at most once per `snapshot.min-pause`.
 
     Attributes:
-        epoch: of the driver.
-        finished: how many parts had finished, by job vertex.
-        at: when, ISO 8601.
+        epoch: the driver's epoch.
+        finished: the number of finished parts, by job vertex.
+        at: the time of the snapshot, ISO 8601.
     """
 
     epoch: int
@@ -89,20 +90,20 @@ _KINDS: Mapping[str, type[JobEvent]] = {
 
 
 class TornEventError(JobError):
-    """A line that is no whole event."""
+    """A line that is not a complete event."""
 
 
 def to_json(event: JobEvent) -> str:
-    """An event as one line."""
+    """Write an event as one line of JSON."""
     return json.dumps({"version": VERSION, "type": type(event).__name__, **asdict(event)}, separators=(",", ":"))
 
 
 def from_json(line: str) -> JobEvent:
-    """An event as it was written.
+    """Read an event back.
 
     Raises:
-        TornEventError: the line is not whole.
-        JobError: it was written by another version of sqlext.
+        TornEventError: the line is incomplete.
+        JobError: another version of sqlext wrote the line.
     """
     try:
         data = dict(json.loads(line))
@@ -110,9 +111,14 @@ def from_json(line: str) -> JobEvent:
         raise TornEventError(f"An event of the job is torn: {line[:80]!r}.") from None
     version, kind = data.pop("version", None), data.pop("type", None)
     if version != VERSION:
-        raise JobError(f"An event of the job has version {version}; this sqlext reads version {VERSION}. Resume it with its own.")
+        raise JobError(
+            f"An event of the job has version {version}; this sqlext reads version {VERSION}. Resume the job with the sqlext "
+            "that wrote it."
+        )
     if kind not in _KINDS:
-        raise JobError(f"An event of the job is a {kind}, which this sqlext does not know. Resume it with its own.")
+        raise JobError(
+            f"An event of the job is a {kind}, which this sqlext does not know. Resume the job with the sqlext that wrote it."
+        )
     try:
         return _KINDS[kind](**{key: _frozen(value) for key, value in data.items()})
     except TypeError as error:

@@ -1,8 +1,8 @@
-"""The execution graph of a bounded job: which parts of it exist, and which of them are still to be run.
+"""The execution graph of a bounded job: its parts, and which of them are still to be run.
 
-After Flink's ExecutionGraph: a job vertex is a piece of the query's plan, and an execution vertex is that piece over one part
-of its input. The results of a vertex are blocking: a vertex above runs when all parts of those below it have finished. Knows no
-Spark.
+Modeled on Flink's ExecutionGraph: a job vertex is a piece of the query's plan, and an execution vertex is that piece over one
+part of its input. Results are blocking: a vertex runs once all parts of the vertices it reads have finished. This module does
+not depend on Spark.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from sqlext.errors import JobError
 
 
 class VertexKind(StrEnum):
-    """How a job vertex is divided into parts."""
+    """The way in which a job vertex is divided into parts."""
 
-    SOURCE = "source"  # slices of the files of one input
-    BUCKETS = "buckets"  # groups of the buckets that the vertices below it have written
-    SINGLE = "single"  # not at all
-    SINK = "sink"  # not at all: it writes the job's table
+    SOURCE = "source"  # into slices of one input's files
+    BUCKETS = "buckets"  # into groups of the buckets that the vertices below it have written
+    SINGLE = "single"  # not divided
+    SINK = "sink"  # not divided; it writes the job's table
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class JobVertex:
     """A piece of the plan between two exchanges.
 
     Attributes:
-        id: its place in the graph, from 0; it reads only vertices with smaller ones.
-        kind: how it is divided.
-        name: what it does, for people.
-        inputs: the vertices that it reads.
-        buckets: into how many its result is divided.
+        id: its position in the graph, from 0; it reads only vertices with smaller ids.
+        kind: the way in which it is divided into parts.
+        name: a description, for people.
+        inputs: the ids of the vertices that it reads.
+        buckets: the number of buckets of its result.
     """
 
     id: int
@@ -55,10 +55,14 @@ class ExecutionVertex:
 
 @dataclass(frozen=True)
 class ExecutionGraph:
-    """The job vertices, each behind those that it reads; the last one is the sink.
+    """The graph of a job's vertices.
+
+    Attributes:
+        vertices: the job vertices, each after those that it reads; the last one is the sink.
+        above: the ids of the vertices that read a vertex, by its id.
 
     Raises:
-        JobError: a vertex reads one that does not stand before it, or the last one is no sink.
+        JobError: a vertex is placed before one that it reads, or the last vertex is not a sink.
     """
 
     vertices: tuple[JobVertex, ...]
@@ -67,18 +71,23 @@ class ExecutionGraph:
     def __post_init__(self) -> None:
         for at, vertex in enumerate(self.vertices):
             if vertex.id != at or any(below >= at for below in vertex.inputs):
-                raise JobError(f"The job vertex {vertex.id} cannot stand at place {at} of its graph.")
+                raise JobError(f"Job vertex {vertex.id} cannot be at position {at} of its graph.")
         if not self.vertices or self.vertices[-1].kind is not VertexKind.SINK:
-            raise JobError("A job graph ends with its sink.")
+            raise JobError("The last vertex of a job must be its sink.")
         readers = {v.id: tuple(r.id for r in self.vertices if v.id in r.inputs) for v in self.vertices}
         object.__setattr__(self, "above", readers)
 
     @property
     def sink(self) -> JobVertex:
+        """The vertex that writes the job's table."""
         return self.vertices[-1]
 
     def needed(self, is_finished: Mapping[int, bool]) -> tuple[int, ...]:
-        """The vertices of which something is still to be run, in order: from the sink upstream, as far as results are missing."""
+        """Return the ids of the vertices still to be run, ascending: the sink, and upstream of it those with missing results.
+
+        Args:
+            is_finished: whether a vertex has finished, by its id; a vertex that is not in it has not.
+        """
         found: set[int] = set()
 
         def visit(vertex: JobVertex) -> None:
@@ -94,12 +103,12 @@ class ExecutionGraph:
 
 @dataclass(frozen=True)
 class VertexCounts:
-    """How far a job is.
+    """The progress of a job in numbers.
 
     Attributes:
-        done, running, left: job vertices.
-        parts: the execution vertices that have finished.
-        skipped: those of them that an earlier driver has run.
+        done, running, left: numbers of job vertices that have finished, are running, and are not yet started.
+        parts: the number of execution vertices that have finished.
+        skipped: the number of those that an earlier driver ran.
     """
 
     done: int
@@ -111,12 +120,13 @@ class VertexCounts:
 
 @dataclass
 class Progress:
-    """Which parts of a job have finished. One thread changes it; others may ask how far it is.
+    """The progress of a job: which parts of it have finished. One thread changes it; any thread may read it.
 
     Attributes:
-        parallelism: in how many parts each vertex runs, once that is decided.
+        graph: the job's vertices.
+        parallelism: the number of parts of each vertex that is initialized, by vertex id.
         finished: the parts that have finished.
-        skipped: those of them that had finished when this driver took the job.
+        skipped: those that had finished when this driver took over the job.
     """
 
     graph: ExecutionGraph
@@ -125,33 +135,37 @@ class Progress:
     skipped: frozenset[ExecutionVertex] = frozenset()
 
     def is_finished(self, vertex: int) -> bool:
-        """Whether all parts of a job vertex have."""
+        """Return whether all parts of a job vertex have finished."""
         parts = self.parallelism.get(vertex)
         if parts is None:
             return False
-        # From the last one, which mostly ends last: this is asked after each part.
+        # From the last part, which usually ends last: this runs after each part.
         return all(ExecutionVertex(vertex, part) in self.finished for part in reversed(range(parts)))
 
     def missing(self, vertex: int) -> Iterator[ExecutionVertex]:
-        """The parts of an initialized vertex that have not finished."""
+        """Yield the parts of an initialized vertex that have not finished."""
         for part in range(self.parallelism[vertex]):
             if (found := ExecutionVertex(vertex, part)) not in self.finished:
                 yield found
 
     def counts(self) -> VertexCounts:
-        """How far the job is."""
+        """Count the vertices and parts by their progress."""
         done = sum(self.is_finished(vertex.id) for vertex in self.graph.vertices)
         running = len(self.parallelism) - done
         return VertexCounts(done, running, len(self.graph.vertices) - done - running, len(self.finished), len(self.skipped))
 
     def summary(self) -> str:
-        """The vertices that have begun and not ended, with how many of their parts have: `1: 3 of 8`."""
+        """Return the running vertices, each with the number of its finished parts: `1: 3 of 8`."""
         begun = [vertex for vertex in sorted(self.parallelism) if not self.is_finished(vertex)]
         done = {vertex: sum(part.vertex == vertex for part in list(self.finished)) for vertex in begun}
         return ", ".join(f"{vertex}: {done[vertex]} of {self.parallelism[vertex]}" for vertex in begun)
 
     def ready(self, started: Collection[int]) -> Sequence[JobVertex]:
-        """The vertices that are needed, can run now, and are not among those that have started."""
+        """Return the vertices that are needed, can run now, and have not been started.
+
+        Args:
+            started: the ids of the vertices that have been started.
+        """
         done = {vertex.id: self.is_finished(vertex.id) for vertex in self.graph.vertices}
         needed = self.graph.needed(done)
         return [

@@ -1,4 +1,4 @@
-"""Fingerprints of Python functions: a resumed job must call what it called before."""
+"""Fingerprints of Python functions: a resumed job must call the functions it began with."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def fingerprint(function: Any) -> str:
-    """The same for the same code, in whichever process; of an object, that of its class.
+    """Return a fingerprint of a function's code, the same in every process; for an object, that of its class.
 
-    What a function calls, and the values it was made with, are not looked at.
+    It covers neither the functions that it calls nor the values that it closes over.
     """
     subject = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     try:

@@ -1,10 +1,10 @@
-"""Cuts the physical plan of a bounded query into the pieces that a job runs one after the other.
+"""The physical plan of a bounded query, cut into the pieces that a job runs one after the other.
 
-Spark's plan is cut at its shuffle exchanges. What stands below an exchange, partial aggregates and all, becomes a vertex of its
-own, whose rows go to a table by the buckets that the exchange would have sent them to; what stands above reads them from there.
-Broadcasts are no cut: each piece reads them whole.
+Spark's plan is cut at its shuffle exchanges. The plan below an exchange, including partial aggregates, becomes a vertex of its
+own. Its rows are written to a table, in the buckets that the exchange would have sent them to, and the plan above the exchange
+reads that table. A broadcast is not cut: each piece reads it whole.
 
-This is a seam: it reads Catalyst's plans. Seen with Spark 4.2.
+This module reads Catalyst's plans, which are internal to Spark; it was tested with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _BY_ROW = frozenset(
     ExpandExec BatchEvalPythonExec ArrowEvalPythonExec InputAdapter
     """.split()
 )
-"""Operators that may run over one slice of their input after the other: what they give is the union of what each gives."""
+"""Operators that may run over each slice of their input separately: their result is the union of the slices' results."""
 _BY_KEY = _BY_ROW | frozenset(
     """
     SortMergeJoinExec ShuffledHashJoinExec WindowExec WindowGroupLimitExec FlatMapGroupsInPandasExec FlatMapGroupsInArrowExec
     """.split()
 )
-"""The same, if a slice has all rows of its keys."""
+"""Operators of which this holds as long as a slice has all rows of its keys."""
 _SCAN = "FileSourceScanExec"
 _STAND_IN = "sqlext input "
 
 
 @dataclass(frozen=True)
 class Input:
-    """Where a piece reads the result of another vertex.
+    """An input of a piece: the result of another vertex.
 
     Attributes:
-        vertex: its id.
-        is_whole: whether each part reads all of it, as of the small side of a broadcast join.
+        vertex: the id of that vertex.
+        is_whole: whether each part reads the whole result, such as the small side of a broadcast join.
     """
 
     vertex: int
@@ -55,10 +55,10 @@ class Fragment:
     """A piece of the plan.
 
     Attributes:
-        vertex: its place in the graph.
-        plan: physical, with a leaf in the place of each input (`input_number`).
-        inputs: by their numbers.
-        bucket: Catalyst's expression of a row's bucket; None when there is one only.
+        vertex: its vertex in the execution graph.
+        plan: its physical plan, with a leaf in place of each input (`input_number`).
+        inputs: its inputs, by number.
+        bucket: Catalyst's expression of a row's bucket; None: there is only one bucket.
         scan: the leaf that is read in slices; None unless the vertex is a source.
     """
 
@@ -74,9 +74,9 @@ class FragmentedPlan:
     """The plan of a query, cut into fragments.
 
     Attributes:
-        graph: its last vertex is the sink, which has no fragment of its own unless the last piece cannot be divided.
-        fragments: by vertex.
-        fingerprint: the same for the same pieces; tells whether a job is resumed with the plan it began with.
+        graph: the execution graph. Its last vertex is the sink, which has a fragment only if the last piece cannot be divided.
+        fragments: the fragments, by vertex.
+        fingerprint: a hash of the fragments, which shows whether a job is resumed with the plan it began with.
     """
 
     graph: ExecutionGraph
@@ -85,11 +85,12 @@ class FragmentedPlan:
 
 
 def cut(spark: SparkSession, analysed: Any, is_sorted: bool = False) -> FragmentedPlan:
-    """Cut the plan of an analysed query, which runs nothing.
+    """Cut the plan of an analysed query, without running anything.
 
     Args:
-        spark: its setting `spark.sql.shuffle.partitions` is the number of buckets.
-        is_sorted: whether aggregates behind an exchange sort.
+        spark: a session whose setting `spark.sql.shuffle.partitions` is the number of buckets.
+        analysed: Catalyst's analysed plan of the query.
+        is_sorted: whether aggregates above an exchange sort.
     """
     with active(spark):
         return _cut(spark, analysed, is_sorted)
@@ -106,7 +107,7 @@ def _cut(spark: SparkSession, analysed: Any, is_sorted: bool) -> FragmentedPlan:
 
 
 def input_number(node: Any) -> int | None:
-    """The number of the input that a leaf stands for; None for any other node."""
+    """Return the number of the input that a leaf stands for; None for any other node."""
     if node.getClass().getSimpleName() != "RDDScanExec" or not str(node.name()).startswith(_STAND_IN):
         return None
     return int(str(node.name()).removeprefix(_STAND_IN))
@@ -114,7 +115,7 @@ def input_number(node: Any) -> int | None:
 
 @dataclass
 class _Piece:
-    """A fragment while it is cut; the nodes are those outside of broadcasts."""
+    """A fragment that is being cut; it counts only nodes outside of broadcasts."""
 
     inputs: list[Input] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
@@ -124,7 +125,7 @@ class _Piece:
 
 
 class _Cutter:
-    """Cuts one plan."""
+    """Cuts one physical plan into fragments."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -136,7 +137,7 @@ class _Cutter:
 
     def run(self, plan: Any) -> FragmentedPlan:
         last = self._piece(plan, None)
-        if last.kind is VertexKind.SINGLE:  # there is nothing to keep of it: the sink runs it
+        if last.kind is VertexKind.SINGLE:  # its result need not be kept: the sink itself runs it
             sink = JobVertex(last.id, VertexKind.SINK, last.name, last.inputs)
             self._vertices[-1] = sink
             whole = self._fragments[-1]
@@ -146,7 +147,7 @@ class _Cutter:
         return FragmentedPlan(ExecutionGraph(tuple(self._vertices)), tuple(self._fragments), self._fingerprint())
 
     def _piece(self, top: Any, partitioning: Any) -> JobVertex:
-        """Make a vertex of what stands below an exchange, or of the top of the plan."""
+        """Make a vertex of the plan below an exchange, or of the top of the whole plan."""
         piece = _Piece()
         plan = self._walk(top, piece, is_whole=False)
         kind = _kind(piece)
@@ -166,7 +167,7 @@ class _Cutter:
                 piece.buckets.add(below.buckets)
             piece.inputs.append(Input(below.id, is_whole))
             return self._stand_in(node, len(piece.inputs) - 1)
-        if kind == "BroadcastExchangeExec":  # Spark puts it in again when the piece is planned
+        if kind == "BroadcastExchangeExec":  # Spark adds it again when it plans the piece
             return self._walk(node.child(), piece, is_whole=True)
         children = items_of(node.children())
         if not is_whole:
@@ -176,7 +177,7 @@ class _Cutter:
         return node.withNewChildren(scala_seq(self._spark, changed)) if children else node
 
     def _exchanged(self, exchange: Any) -> JobVertex:
-        """The vertex below an exchange. An exchange that the plan has twice is one, as in Spark's ReuseExchangeAndSubquery."""
+        """Return the vertex below an exchange; equal exchanges share one vertex, as in Spark's ReuseExchangeAndSubquery."""
         canonical = exchange.canonicalized()
         for known, vertex in self._exchanges:
             if known.equals(canonical):
@@ -210,19 +211,19 @@ def _kind(piece: _Piece) -> VertexKind:
 
 
 def _is_fixed(node: Any) -> bool:
-    """Whether an operator gives the same whatever partition a row is in: no rand(), no spark_partition_id(), no global sort."""
+    """Return whether an operator's result is independent of partitions: no rand(), spark_partition_id() or global sort."""
     if node.getClass().getSimpleName() == "SortExec" and getattr(node, "global")():
         return False
     return all(expression.deterministic() for expression in items_of(node.expressions()))
 
 
 def _buckets(partitioning: Any) -> tuple[Any, int]:
-    """The expression of a row's bucket, and how many there are."""
+    """Return the expression of a row's bucket, None for a single bucket, and the number of buckets."""
     if partitioning is None or partitioning.getClass().getSimpleName() != "HashPartitioning":
         return None, 1
     return partitioning.partitionIdExpression(), int(partitioning.numPartitions())
 
 
 def _name(node: Any) -> str:
-    """What a piece does, as SHOW JOBS tells it."""
+    """Return the name of a piece, as SHOW JOBS displays it."""
     return str(node.nodeName())

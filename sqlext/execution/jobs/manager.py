@@ -1,7 +1,7 @@
-"""The recoverable jobs of this process: submitted, gone on with, canceled, shown.
+"""The manager of this process's recoverable jobs: it submits, resumes, cancels and lists them.
 
-A job runs on the thread of whoever submits or resumes it. Its folder under the home holds its events and the results of its
-vertices; the registry says what it is and what became of it.
+A job runs on the thread that submits or resumes it. The job's folder under the home holds its events and the results of its
+vertices; the registry holds its definition and its state.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from sqlext.spark.storage import HadoopPath
 logger = logging.getLogger(__name__)
 
 Fingerprints = Callable[[Iterable[str]], Mapping[str, str]]
-"""Gives the fingerprints of registered functions, by name."""
+"""Returns the fingerprints of registered functions, by name."""
 
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 60.0
@@ -63,12 +63,13 @@ _CLOSE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class JobCost:
-    """What a job has cost this driver.
+    """The cost of a job for this driver.
 
     Attributes:
-        parts: that it ran.
-        skipped: that earlier drivers had finished.
-        event_bytes: written to the store.
+        parts: the number of parts that this driver ran.
+        skipped: the number of parts that earlier drivers had finished.
+        seconds: the time that the job took.
+        event_bytes: the bytes written to the event store.
     """
 
     parts: int = 0
@@ -79,7 +80,13 @@ class JobCost:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as SHOW JOBS tells it; progress is there only for those that run in this process."""
+    """A job as SHOW JOBS displays it.
+
+    Attributes:
+        record: its record in the registry.
+        status: its state, or `LOST` if its driver is gone.
+        progress: its progress if it runs in this process, else None.
+    """
 
     record: JobRecord
     status: str
@@ -87,12 +94,12 @@ class JobView:
 
 
 class JobManager:
-    """See the module's docstring. Statements call it from any thread; what changes a job goes through the registry.
+    """The manager of this process's jobs. Statements call it from any thread; every change of a job goes through the registry.
 
     Args:
         spark: any session of the application.
-        home: where the registry and the jobs' folders lie.
-        lease: this process's sign of life.
+        home: the folder of the registry and of the jobs' folders.
+        lease: the lease by which this process shows that it is alive.
     """
 
     def __init__(self, spark: SparkSession, home: HadoopPath, lease: Lease) -> None:
@@ -101,23 +108,24 @@ class JobManager:
         self._lease = lease
         self._registry = JobRegistry(home)
         self.resumed: tuple[str, ...] = ()  # the ids of the jobs of dead drivers that this process resumes
-        self.not_resumed: dict[str, str] = {}  # those of them that failed, and why; written by the thread that runs them
+        self.not_resumed: dict[str, str] = {}  # the errors of those that failed, by id; written by the thread that resumes them
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._runs: dict[str, tuple[JobSpec, JobRun]] = {}  # by id; each is put in and taken out by the thread that runs it
-        self._claimed: set[str] = set()  # the ids of the jobs that a thread of this process has
-        self._claims = threading.Condition()  # guards `_claimed`, and tells when it has changed
+        self._runs: dict[str, tuple[JobSpec, JobRun]] = {}  # by id; each is added and removed by the thread that runs it
+        self._claimed: set[str] = set()  # the ids of the jobs that a thread of this process runs
+        self._claims = threading.Condition()  # guards `_claimed`, and is notified when it changes
 
     def submit(self, session: SparkSession, request: JobRequest, options: Options) -> str:
-        """Run a statement as a job, to its end. The statement of a job that was making a new table when its driver died goes
-        on with that job.
+        """Run a statement as a job, to its end, or resume its job.
+
+        If a job was creating a new table when its driver died, running the statement again resumes that job.
 
         Returns:
-            A sentence with its id, parts and time.
+            A sentence with the job's id, parts and time.
 
         Raises:
-            NameTakenError: the table that it is to make is there, or another job makes it.
-            SqlextError, PySparkException: it failed; what has finished of it stays, for RESUME JOB.
+            NameTakenError: the table that the statement creates exists, or another job is creating it.
+            SqlextError, PySparkException: the job failed; its finished parts are kept for RESUME JOB.
         """
         check_references(session, request.references)
         name = target.qualified(session, request.target)
@@ -125,7 +133,7 @@ class JobManager:
             return self._resume_earlier(earlier, request, options)
         there = sink.target_state(session, request.head, name)
         if there.is_done:
-            return f"there is a table {'.'.join(name)} already; no job was made"
+            return f"there is a table {'.'.join(name)} already; no job was submitted"
         job = planned(sessions.session_for(session, request.references), request, name, there)
         self._lease.beat()
         self._home.child("jobs").make_private()
@@ -135,10 +143,15 @@ class JobManager:
         return self._run(job.spec, lambda: job, options)
 
     def resume(self, job_id: str, functions: Fingerprints, options: Options) -> str:
-        """Go on with a job whose driver died, or which failed.
+        """Resume a job that failed or whose driver died.
+
+        Args:
+            job_id: the job's id, or the beginning of it.
+            functions: returns the current fingerprints of registered functions.
 
         Raises:
-            NotFoundError, JobError: there is no such job, it has ended, or it runs; or its functions or inputs were changed.
+            NotFoundError: there is no such job.
+            JobError: the job has ended or is running, or its functions or inputs were changed.
         """
         record = find(self._registry.read(), job_id)
         if record.state in (JobState.FINISHED, JobState.CANCELED):
@@ -148,16 +161,22 @@ class JobManager:
         changed = {name for name, text in record.spec.functions.items() if known.get(name) != text}
         if changed:
             raise JobError(
-                f"Job {record.spec.id} cannot go on: {', '.join(sorted(changed))} is not the function it began with. Register "
-                "that one, or CANCEL JOB it and run the statement again."
+                f"Job {record.spec.id} cannot be resumed, because its functions were changed or are not registered: "
+                f"{', '.join(sorted(changed))}. Register the original ones, or run CANCEL JOB {record.spec.id} and then the "
+                "statement again."
             )
         return self._run(record.spec, partial(planned_again, self._spark, record.spec), options)
 
     def cancel(self, job_id: str) -> str:
-        """End a job that is not finished, wherever it runs, and take its folder away."""
+        """Cancel a job that has not finished, in whichever process it runs, and delete its folder.
+
+        Raises:
+            NotFoundError: there is no such job.
+            JobError: the job has finished or was canceled before.
+        """
         record = find(self._registry.read(), job_id)
         if record.state in (JobState.FINISHED, JobState.CANCELED):
-            raise JobError(f"Job {record.spec.id} is {record.state} already.")
+            raise JobError(f"Job {record.spec.id} is {record.state} already: there is nothing to cancel.")
         epoch = record.epoch + 1
         self._fence(record.spec, epoch).take()
         self._registry.append(RegisteredEvent(record.spec.id, JobEventKind.CANCELED, epoch=epoch))
@@ -167,20 +186,20 @@ class JobManager:
         return f"job {record.spec.id} canceled"
 
     def views(self) -> list[JobView]:
-        """All jobs, the newest first."""
+        """Return all jobs, the newest first."""
         return [self._view(record) for record in reversed(self._registry.read().values())]
 
     def unfinished(self) -> list[str]:
-        """The ids of the jobs whose driver is gone."""
+        """Return the ids of the running jobs whose driver is gone."""
         records = self._registry.read().values()
         return [r.spec.id for r in records if r.state is JobState.RUNNING and not self._lease.is_alive(r.host)]
 
     def running(self) -> list[tuple[JobSpec, Progress]]:
-        """The jobs that run in this process, as they are now; asks no storage."""
+        """Return the jobs that run in this process, with their progress, without reading from storage."""
         return [(spec, run.progress) for spec, run in list(self._runs.values())]
 
     def events(self, job_id: str) -> list[JobEvent]:
-        """All events of a job that are kept: what the store has, each vertex followed by its finished parts."""
+        """Return all stored events of a job, each vertex followed by its finished parts."""
         folder = self._folder(find(self._registry.read(), job_id).spec)
         events: list[JobEvent] = []
         for event in read_events(EventLog(folder.child("events")).read_new()):
@@ -190,10 +209,10 @@ class JobManager:
         return events
 
     def resume_all(self, functions: Fingerprints, options: Options) -> tuple[str, ...]:
-        """Resume all jobs whose driver is gone, one after the other, on a thread of this host's.
+        """Resume all jobs whose driver is gone, one after the other, on a thread of this process.
 
         Returns:
-            Their ids.
+            The ids of these jobs.
         """
         self.resumed = tuple(self.unfinished())
         if self.resumed:
@@ -203,11 +222,11 @@ class JobManager:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether a job that was resumed still runs."""
+        """Whether `resume_all` is still resuming jobs."""
         return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop what runs in this process; the registry keeps it as running, for the next host."""
+        """Stop the jobs that run in this process; they stay `RUNNING` in the registry, so that the next host resumes them."""
         self._closing = True
         for _, run in list(self._runs.values()):
             run.cancel()
@@ -219,27 +238,28 @@ class JobManager:
             if self._closing:
                 return
             if job not in self.unfinished():
-                continue  # its statement was run again meanwhile
+                continue  # its statement was run again in the meantime
             try:
-                logger.info("taken up again: %s", self.resume(job, functions, options))
+                logger.info("resumed: %s", self.resume(job, functions, options))
             except (SqlextError, *target.SPARK_ERRORS) as error:
                 self.not_resumed[job] = jvm.reason_of(error)
-                logger.error("job %s cannot be taken up: %s", job, jvm.reason_of(error))
+                logger.error("job %s cannot be resumed: %s", job, jvm.reason_of(error))
 
     # A run.
 
     def _maker_of(self, name: tuple[str, ...]) -> JobRecord | None:
-        """The job that makes a table, or was making it when its driver died."""
+        """Return the job that is creating a table, or was creating it when its driver died."""
         records = self._registry.read().values()
         made = (record for record in records if record.spec.makes_table and record.spec.target == name)
         return next((record for record in made if record.state is JobState.RUNNING), None)
 
     def _resume_earlier(self, earlier: JobRecord, request: JobRequest, options: Options) -> str:
-        """End the job that makes a statement's table, if it is the statement's own."""
+        """Run the job that is creating a statement's table to its end, if it is the statement's own."""
         spec = earlier.spec
         if spec.text != request.text:
             raise NameTakenError(
-                f"Job {spec.id} makes {'.'.join(spec.target)} already, by another statement. RESUME JOB or CANCEL JOB it first."
+                f"Job {spec.id} is already creating {'.'.join(spec.target)} for another statement. First run RESUME JOB "
+                f"{spec.id} or CANCEL JOB {spec.id}."
             )
         with self._claims:
             while spec.id in self._claimed and not self._closing:
@@ -254,7 +274,7 @@ class JobManager:
     def _claim(self, job_id: str) -> Iterator[None]:
         with self._claims:
             if job_id in self._claimed:
-                raise JobError(f"Job {job_id} runs in this process.")
+                raise JobError(f"Job {job_id} is already running in this process.")
             self._claimed.add(job_id)
         try:
             yield
@@ -264,10 +284,10 @@ class JobManager:
                 self._claims.notify_all()
 
     def _run(self, spec: JobSpec, plan: Callable[[], PlannedJob], options: Options) -> str:
-        """Run a job to its end, unless its table is filled already.
+        """Run a job to its end, unless its table is already filled.
 
         Args:
-            plan: gives the job that can run; asked only when it has to.
+            plan: plans the job; called only if the job has to run.
         """
         started = time.monotonic()
         with self._claim(spec.id):
@@ -279,10 +299,10 @@ class JobManager:
             except FencedError:
                 raise
             except (SqlextError, *target.SPARK_ERRORS) as error:
-                is_canceled = cancellation.is_canceled(self._spark)  # an interrupt must not reach what is still to be noted
+                is_canceled = cancellation.is_canceled(self._spark)  # clears an interrupt, so the registry can be written
                 if not self._closing:  # else the next host resumes it
                     self._registry.append(RegisteredEvent(spec.id, JobEventKind.FAILED, epoch, detail=jvm.reason_of(error)))
-                if is_canceled:  # Spark's own word for it says nothing of the job
+                if is_canceled:  # Spark's own message does not mention the job
                     raise StatementCanceledError(f"The statement was canceled.{_left(spec)}") from None
                 raise
             cost = replace(cost, seconds=round(time.monotonic() - started, 1))
@@ -316,7 +336,7 @@ class JobManager:
         return JobCost(len(run.progress.finished) - skipped, skipped, event_bytes=store.bytes_written)
 
     def _delete_old(self, retention: timedelta) -> None:
-        """Take away the folders of jobs that have finished before the retention."""
+        """Delete the folders of jobs that finished longer ago than the retention."""
         until = datetime.now(UTC) - retention
         records = self._registry.read()
         for record in (records[name] for name in self._home.child("jobs").names() if name in records):
@@ -326,20 +346,20 @@ class JobManager:
     # Records.
 
     def _take(self, spec: JobSpec) -> int:
-        """Note that this process runs the job from here on.
+        """Record that this process runs a job from now on.
 
         Returns:
-            This run's epoch.
+            The epoch of this run.
 
         Raises:
-            JobError: another driver has it, or it has ended.
+            JobError: another driver runs the job, or the job has ended.
         """
 
         def started(records: Records) -> RegisteredEvent:
             record = find(records, spec.id)
             is_elsewhere = record.epoch > 0 and record.host != self._lease.host_id and self._lease.is_alive(record.host)
             if record.state is JobState.RUNNING and is_elsewhere:
-                raise JobError(f"Job {spec.id} runs in another process. CANCEL JOB it, or let it end there.")
+                raise JobError(f"Job {spec.id} is running in another process. Wait until it ends, or run CANCEL JOB {spec.id}.")
             if record.state in (JobState.FINISHED, JobState.CANCELED):
                 raise JobError(f"Job {spec.id} is {record.state}: there is nothing to resume.")
             return RegisteredEvent(spec.id, JobEventKind.STARTED, record.epoch + 1, self._lease.host_id)
@@ -347,13 +367,18 @@ class JobManager:
         return self._registry.append(started)[spec.id].epoch
 
     def _wait_for_previous(self, record: JobRecord, timeout: timedelta) -> None:
-        """Wait until the driver before this one is known to be gone."""
+        """Wait until the previous driver of a job is known to be gone.
+
+        Raises:
+            JobError: it is still alive after the timeout.
+        """
         deadline = Deadline(timeout.total_seconds())
         while record.state is JobState.RUNNING and record.host != self._lease.host_id and self._lease.is_alive(record.host):
             if deadline.has_passed:
                 raise JobError(
-                    f"Job {record.spec.id} runs in another process, which still gave signs of life after "
-                    f"{timeout.total_seconds():g} s ({PREVIOUS_WORKER_TIMEOUT.key})."
+                    f"Job {record.spec.id} is running in another process, which was still alive after "
+                    f"{timeout.total_seconds():g} s ({PREVIOUS_WORKER_TIMEOUT.key}). Wait until the job ends, or run CANCEL JOB "
+                    f"{record.spec.id}."
                 )
             time.sleep(_POLL_SECONDS)
             cancellation.raise_if_canceled(self._spark)
@@ -372,12 +397,12 @@ class JobManager:
 
 
 def _sentence(spec: JobSpec, cost: JobCost) -> str:
-    """What the user is told of a finished job."""
-    what = f"{cost.parts} parts" if cost.parts else "its table was filled before"
-    again = f", {cost.skipped} had finished before" if cost.skipped else ""
+    """Return the sentence that reports a finished job to the user."""
+    what = f"{cost.parts} parts run" if cost.parts else "its table was already filled"
+    again = f", {cost.skipped} finished by an earlier driver" if cost.skipped else ""
     return f"job {spec.id} finished into {'.'.join(spec.target)}, {what}{again}, {cost.seconds:.1f} s"
 
 
 def _left(spec: JobSpec) -> str:
-    """What can be done about a job whose statement was canceled."""
-    return f" RESUME JOB {spec.id} goes on with what its job had begun, CANCEL JOB {spec.id} takes that away."
+    """Return what the user can do with the job of a canceled statement."""
+    return f" RESUME JOB {spec.id} resumes its job, CANCEL JOB {spec.id} discards it."

@@ -1,8 +1,8 @@
-"""The results of a job vertex: a Delta table, partitioned by bucket, of which each commit is what one part gave, with its event.
+"""The results of a job vertex: a Delta table, partitioned by bucket, with one commit for the output and event of each part.
 
-Spark writes the Parquet files of a part into a folder of their own. Then one commit, written as Delta writes its commits, adds
-them to the table and tells in its `userMetadata` that the part has finished: either both are there or none is. Delta's own
-writer would take a second for each commit. A part that was run by two drivers counts as the later one, by epoch, has written it.
+Spark writes the Parquet files of a part into a folder of their own. Then one commit, in Delta's own format, adds them to the
+table and records in its `userMetadata` that the part has finished, so that both are there or neither is. Delta's own writer
+would take a second per commit. If two drivers ran a part, the output of the later one, by epoch, counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 BUCKET = "bucket"
 """The partition column."""
 _ATTEMPTS = 100
-_UNMARKED = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}  # the commit with the event tells that a part is whole
+_UNMARKED = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}  # the commit with the event shows that a part is whole
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class OutputFile:
     """A Parquet file of a result.
 
     Attributes:
-        path: below the table's folder.
-        bucket: whose rows are in it.
-        bytes: its size.
-        rows: how many.
+        path: its path, relative to the table's folder.
+        bucket: the bucket whose rows it holds.
+        bytes: its size, in bytes.
+        rows: its number of rows.
     """
 
     path: str
@@ -53,19 +53,23 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class PartOutput:
-    """What a part has given."""
+    """The output of a part: its event and its files."""
 
     event: ExecutionVertexFinished
     files: tuple[OutputFile, ...]
 
 
 class VertexTable:
-    """The table of one job vertex. Not for several threads: its driver takes turns.
+    """The table of one job vertex. Not thread-safe, except for `write`.
 
     Args:
-        spark: whose file systems and writer are used.
-        folder: of the table.
-        schema: of the results, without the bucket.
+        spark: the session whose file systems and writer are used.
+        folder: the table's folder.
+        schema: the schema of the results, without the bucket.
+
+    Attributes:
+        schema: the schema of the results, without the bucket.
+        parts: the outputs of the finished parts, by part number.
     """
 
     def __init__(self, spark: SparkSession, folder: HadoopPath, schema: StructType) -> None:
@@ -78,23 +82,26 @@ class VertexTable:
 
     @property
     def location(self) -> str:
+        """The location of the table's folder."""
         return self._folder.location
 
     def open(self) -> None:
-        """Make the table if it is not there, and read which parts have finished.
+        """Create the table if it does not exist, and read which parts have finished.
 
         Raises:
-            JobError: another version of sqlext wrote it, or it cannot be written.
+            JobError: another version of sqlext wrote the table, or it cannot be written.
         """
         self._read()
         if self._log.count == 0 and not self._log.append(_first_commit(self.schema)):
             self._read()
 
     def write(self, rows: DataFrame, part: int, epoch: int) -> tuple[OutputFile, ...]:
-        """Write the Parquet files of a part; any thread may, for parts of its own. They count once they are committed.
+        """Write the Parquet files of a part, which take effect once committed. Different threads may write different parts.
 
         Args:
-            rows: with the bucket as their last column.
+            rows: the part's rows, with the bucket as the last column.
+            part: the part's number.
+            epoch: the epoch of this driver.
         """
         folder = f"part-{part}-{epoch}-{uuid.uuid4().hex[:8]}"
         writer = rows.write.options(**_encodings(self.schema), **_UNMARKED).partitionBy(BUCKET)
@@ -102,45 +109,51 @@ class VertexTable:
         return tuple(self._files(folder))
 
     def commit(self, output: PartOutput) -> None:
-        """Add a part's files to the table and tell that it has finished.
+        """Add a part's files to the table, and record that the part has finished.
 
         Raises:
             SetupError: the commit cannot be written.
+            JobError: another driver keeps writing to the table.
         """
         text = _commit(output)
         for _ in range(_ATTEMPTS):
             if self._log.append(text):
                 self._take(output)
                 return
-            self._read()  # a driver that was thought dead has committed; it may finish other parts, and be of use
+            self._read()  # a driver that was taken for dead has committed; the other parts that it finishes are of use
         raise JobError(f"The table {self.location} is busy: another driver keeps writing to it.")
 
     def reconcile(self) -> list[int]:
-        """Leave out the parts of which a file is gone or is not what was written.
+        """Drop the parts with a file that is missing or differs from the one written.
 
         Returns:
-            Their numbers.
+            The numbers of these parts.
         """
         lost = [number for number, output in self.parts.items() if not self._is_whole(output)]
         for number in lost:
-            logger.warning("part %d of %s is lost: a file is gone or torn", number, self.location)
+            logger.warning("part %d of %s is lost: a file is missing or torn", number, self.location)
             del self.parts[number]
         return lost
 
     def files(self, buckets: Iterable[int] | None = None) -> list[OutputFile]:
-        """The files of some buckets, or of all."""
+        """Return the files of some buckets; None: of all buckets."""
         wanted = None if buckets is None else set(buckets)
         found = [file for output in self.parts.values() for file in output.files]
         return [file for file in found if wanted is None or file.bucket in wanted]
 
     def bytes_by_bucket(self, buckets: int) -> list[int]:
-        """The measured size of each bucket."""
+        """Return the measured size of each bucket, in bytes.
+
+        Args:
+            buckets: the number of buckets.
+        """
         sizes = [0] * buckets
         for file in self.files():
             sizes[file.bucket] += file.bytes
         return sizes
 
     def paths(self, files: Sequence[OutputFile]) -> list[str]:
+        """Return the full paths of files."""
         return [self._folder.child(file.path).location for file in files]
 
     def _read(self) -> None:
@@ -172,24 +185,27 @@ class VertexTable:
 
 
 def _encodings(schema: StructType) -> dict[str, str]:
-    """How the columns are written: once, and read once, soon. Numbers in a result rarely repeat, so a dictionary costs only."""
+    """Return the writer's options for results, which are written once and read once, soon.
+
+    Numbers in a result rarely repeat, so a dictionary would only cost time.
+    """
     numbers = [field.name for field in schema if isinstance(field.dataType, (NumericType, DatetimeType))]
     return {"compression": "lz4_raw", **{f"parquet.enable.dictionary#{name}": "false" for name in numbers}}
 
 
 def finished_events(folder: HadoopPath) -> list[ExecutionVertexFinished]:
-    """The events in the commits of a table."""
+    """Read the events in the commits of a vertex's table."""
     return [output.event for text in EventLog(folder.child("_delta_log"), first=0).read_new() if (output := _output_of(text))]
 
 
 def finished(output: Sequence[OutputFile], event: ExecutionVertexFinished) -> PartOutput:
-    """A part's output with what it measures in its event."""
+    """Return a part's output, with its rows and bytes added to the event's metrics."""
     written = {"rows_written": sum(file.rows for file in output), "bytes_written": sum(file.bytes for file in output)}
     return PartOutput(replace(event, metrics={**event.metrics, **written}), tuple(output))
 
 
 def _first_commit(schema: StructType) -> str:
-    """Protocol and metadata, as Delta's protocol has them."""
+    """Return the first commit of a table: protocol and metadata, as in Delta's protocol."""
     columns = json.loads(schema.json())
     columns["fields"].append({"name": BUCKET, "type": "integer", "nullable": True, "metadata": {}})
     now = int(time.time() * 1000)
@@ -230,10 +246,10 @@ def _commit(output: PartOutput) -> str:
 
 
 def _output_of(text: str) -> PartOutput | None:
-    """What a commit tells; None when it is the first one, or torn.
+    """Read a part's output from its commit; None for the first commit of a table and for a torn one.
 
     Raises:
-        JobError: another version of sqlext wrote it.
+        JobError: another version of sqlext wrote the commit.
     """
     try:
         actions = [dict(json.loads(line)) for line in text.splitlines()]
@@ -243,7 +259,7 @@ def _output_of(text: str) -> PartOutput | None:
         event = from_json(info["userMetadata"])
         files = tuple(_file(action["add"]) for action in actions if "add" in action)
     except (ValueError, KeyError, TypeError, StopIteration, TornEventError) as error:
-        logger.warning("left out a commit that is torn: %s", error)
+        logger.warning("ignored a torn commit: %s", error)
         return None
     return PartOutput(event, files) if isinstance(event, ExecutionVertexFinished) else None
 

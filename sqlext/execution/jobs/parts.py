@@ -1,6 +1,6 @@
 """The DataFrame of one part of a job vertex: its piece of the plan over a slice of its scan, or over a group of buckets.
 
-This is a seam: it makes Catalyst's plans. Seen with Spark 4.2 and Delta 4.4.
+This module makes Catalyst's plans, which are internal to Spark; it was tested with Spark 4.2 and Delta 4.4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlext.spark.physical_plan import as_columns, frame_over
 
 
 def schema_of(spark: SparkSession, fragment: Fragment) -> StructType:
-    """The schema of a fragment's results: its columns by their places, as names may come twice."""
+    """Return the schema of a fragment's results: columns are named by position, since their names may not be unique."""
     fields = []
     for at, attribute in enumerate(items_of(fragment.plan.output())):
         kind = attribute.dataType().json()
@@ -32,14 +32,15 @@ def schema_of(spark: SparkSession, fragment: Fragment) -> StructType:
 def rows_of_part(
     spark: SparkSession, fragment: Fragment, tables: Sequence[VertexTable], buckets: Sequence[int] | None, slice_of_scan: Any
 ) -> DataFrame:
-    """What a part gives, with the bucket as its last column.
+    """Return the rows of a part, with the bucket as the last column.
 
     Args:
         tables: the results of each input.
-        buckets: that a part of a vertex of that kind reads; None for other vertices, which read all.
-        slice_of_scan: that a part of a source reads, of `Slices.scan`; None for other vertices.
+        buckets: the buckets that a part of a BUCKETS vertex reads; None for other vertices, which read all of them.
+        slice_of_scan: the scan that a part of a source reads, from `Slices.scan`; None for other vertices.
     """
-    plan = _with_inputs(spark, fragment, fragment.plan.clone(), tables, buckets, slice_of_scan)  # parts are made side by side
+    # A clone, since parts are planned concurrently.
+    plan = _with_inputs(spark, fragment, fragment.plan.clone(), tables, buckets, slice_of_scan)
     catalyst = java_of(spark).org.apache.spark.sql.catalyst.expressions
     named = [alias(spark, each, _column(at)) for at, each in enumerate(items_of(fragment.plan.output()))]
     none = java_of(spark).org.apache.spark.sql.types.DataTypes.IntegerType
@@ -54,11 +55,12 @@ def rows_of_sink(
     names: Sequence[str],
     division: Sequence[Sequence[int]] | None,
 ) -> DataFrame:
-    """What the last piece of a plan gives, when the sink itself runs it.
+    """Return the rows of the last piece of a plan, if the sink itself runs it.
 
     Args:
-        names: of the query's columns.
-        division: the groups of buckets that are run side by side; None for a piece that cannot be divided.
+        tables: the results of each input.
+        names: the names of the query's columns.
+        division: the groups of buckets that run side by side; None for a piece that cannot be divided.
     """
     groups: Sequence[Sequence[int] | None] = division or [None]
     frames = [_of_sink(spark, fragment, tables, names, buckets) for buckets in groups]
@@ -74,14 +76,14 @@ def _of_sink(
 
 
 def result(spark: SparkSession, table: VertexTable, names: Sequence[str]) -> DataFrame:
-    """The rows of a whole result, under the query's own names."""
+    """Return the rows of a whole result, under the query's own column names."""
     return _read(spark, table, None).toDF(*names)
 
 
 def _with_inputs(
     spark: SparkSession, fragment: Fragment, node: Any, tables: Sequence[VertexTable], buckets: Sequence[int] | None, scan: Any
 ) -> Any:
-    """The plan with what it reads in the place of its leaves."""
+    """Return the plan, with each leaf that stands for an input or a scan replaced by what this part reads."""
     if (number := input_number(node)) is not None:
         is_whole = buckets is None or fragment.inputs[number].is_whole
         return _input(spark, node, tables[number], None if is_whole else buckets)
@@ -93,10 +95,10 @@ def _with_inputs(
 
 
 def _input(spark: SparkSession, leaf: Any, table: VertexTable, buckets: Sequence[int] | None) -> Any:
-    """The rows of a result, as the columns of the exchange they stand for; those of a group of buckets in one partition."""
+    """Return a plan that reads a result as the columns of the exchange it replaces; a group of buckets is one partition."""
     scan = _read(spark, table, buckets)._jdf.queryExecution().sparkPlan()
     if buckets is not None:
-        # so that Spark knows: all rows of a key are in one place
+        # so that Spark knows that all rows of a key are in one partition
         scan = java_of(spark).org.apache.spark.sql.execution.CoalesceExec(1, scan)
     return as_columns(spark, scan, items_of(leaf.output()))
 

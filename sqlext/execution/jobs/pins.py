@@ -1,9 +1,9 @@
-"""The inputs of a job as they were when it was submitted, so that a resumed job reads what its first run read.
+"""The inputs of a job as they were when it was submitted, so that a resumed job reads the same rows as its first run.
 
-A Delta table is pinned to its version, any other table of files to those files. What cannot be pinned cannot be resumed either,
-and is refused when the job is submitted.
+A Delta table is pinned to its version, any other table of files to its files. A job with an input that cannot be pinned could
+not be resumed, and is refused when it is submitted.
 
-This is a seam: it reads and changes Catalyst's plans. Seen with Spark 4.2 and Delta 4.4.
+This module reads and changes Catalyst's plans, which are internal to Spark; it was tested with Spark 4.2 and Delta 4.4.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from sqlext.spark.storage import HadoopPath
 
 _OF_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _WITHOUT_DATA = frozenset("LocalRelation OneRowRelation Range CTERelationRef".split())
-"""Leaves that read nothing, or what stands elsewhere in the plan."""
+"""Leaves that read nothing, or read another part of the plan."""
 
 
 @dataclass(frozen=True)
 class Pin:
-    """One input.
+    """One pinned input of a job.
 
     Attributes:
-        name: as users know it.
-        location: of its files.
-        version: of a Delta table; -1 for files.
-        table_id: Delta's id of it: at its place there may be another table later.
-        files: path, bytes and time of change (ms since 1970) of each, when it is no Delta table.
+        name: its name, as users know it.
+        location: the location of its files.
+        version: the version of a Delta table; -1 for other tables.
+        table_id: Delta's id of the table, since another table may take its location later.
+        files: path, size in bytes and modification time (ms since 1970) of each file, if it is not a Delta table.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Pin:
 
 
 def pins_of(spark: SparkSession, plan: Any) -> tuple[Pin, ...]:
-    """The inputs of an analysed plan, as they are now.
+    """Pin the inputs of an analysed plan as they are now.
 
     Raises:
-        UnsupportedError: one cannot be pinned.
+        UnsupportedError: an input cannot be pinned.
     """
     pins: list[Pin] = []
 
@@ -65,28 +65,34 @@ def pins_of(spark: SparkSession, plan: Any) -> tuple[Pin, ...]:
 
 
 def pinned(spark: SparkSession, plan: Any, pins: Sequence[Pin]) -> Any:
-    """The plan with its inputs as they were.
+    """Return the plan with its inputs as they were pinned.
 
     Raises:
-        JobError: the plan has other inputs now, or a pinned one is gone or was changed.
+        JobError: the plan has other inputs now, or a pinned input is gone or was changed.
     """
     left = list(pins)
 
     def replace(leaf: Any) -> Any:
         pin = left.pop(0) if left else None
         if pin is None or _location(spark, leaf) != pin.location:
-            raise JobError(f"The query reads other tables than when the job was submitted, {_name(spark, leaf)} among them.")
+            raise JobError(
+                f"The query reads other tables than when the job was submitted, such as {_name(spark, leaf)}. Cancel the job "
+                "with CANCEL JOB, and run the statement again."
+            )
         relation = _of_version(spark, pin) if pin.version >= 0 else _of_files(spark, leaf.relation(), pin)
         return leaf.copy(relation, leaf.output(), leaf.catalogTable(), leaf.isStreaming(), leaf.stream())
 
     changed = _over_inputs(plan, replace)
     if left:
-        raise JobError(f"The query no longer reads {left[0].name}, as it did when the job was submitted.")
+        raise JobError(
+            f"The query no longer reads {left[0].name}, which it read when the job was submitted. Cancel the job with CANCEL "
+            "JOB, and run the statement again."
+        )
     return changed
 
 
 def _over_inputs(plan: Any, function: Callable[[Any], Any]) -> Any:
-    """The plan with what `function` makes of its leaves, also those of subqueries, in an order that is always the same."""
+    """Replace each input of a plan and its subqueries by the result of `function`, in a deterministic order."""
 
     def over(node: Any) -> Any:
         is_input = node.children().isEmpty() and str(node.getClass().getSimpleName()) not in _WITHOUT_DATA
@@ -99,7 +105,7 @@ def _pin(spark: SparkSession, leaf: Any) -> Pin:
     location = _location(spark, leaf)
     if location is None:
         raise UnsupportedError(
-            f"A job with {JOB_RECOVERY.key} reads tables of files only, and {_name(spark, leaf)} is none: what it holds now "
+            f"A job with {JOB_RECOVERY.key} can read only tables of files, and {_name(spark, leaf)} is not one: its current rows "
             "could not be read again. Copy it into a table first, or set the option to false."
         )
     index = leaf.relation().location()
@@ -114,45 +120,53 @@ def _pin(spark: SparkSession, leaf: Any) -> Pin:
 
 
 def _of_version(spark: SparkSession, pin: Pin) -> Any:
-    """The relation of a version of a Delta table."""
+    """Return the relation of a pinned version of a Delta table.
+
+    Raises:
+        JobError: the version is gone, or another table is at the location.
+    """
     try:
         frame = spark.read.format("delta").option("versionAsOf", pin.version).load(pin.location)
         relation = frame._jdf.queryExecution().analyzed().collectLeaves().head().relation()
     except (AnalysisException, Py4JJavaError, CapturedException) as error:
         raise JobError(
-            f"The job reads version {pin.version} of {pin.name}, which is gone: {reason_of(error)} It cannot go on with another "
-            "version. CANCEL JOB it, and run the statement again."
+            f"The job reads version {pin.version} of {pin.name}, which is gone: {reason_of(error)} Another version cannot "
+            "replace it. Cancel the job with CANCEL JOB, and run the statement again."
         ) from None
     if str(relation.location().getSnapshot().metadata().id()) != pin.table_id:
         raise JobError(
-            f"The job reads version {pin.version} of {pin.name}, and there is another table at its place now. CANCEL JOB it, and "
-            "run the statement again."
+            f"The job reads version {pin.version} of {pin.name}, but another table is at its location now. Cancel the job with "
+            "CANCEL JOB, and run the statement again."
         )
     return relation
 
 
 def _of_files(spark: SparkSession, relation: Any, pin: Pin) -> Any:
-    """The relation over the pinned files."""
+    """Return the relation over the pinned files, all of which are on one file system.
+
+    Raises:
+        JobError: a file was deleted or changed.
+    """
     place: HadoopPath | None = None
-    for path, size, changed in pin.files:  # which are on one file system
+    for path, size, changed in pin.files:
         place = HadoopPath(spark, path) if place is None else place.on_same_system(path)
         status = place.status()
         if status is None or (int(status.getLen()), int(status.getModificationTime())) != (size, changed):
-            state = "changed" if status is not None else "gone"
+            state = "changed" if status is not None else "deleted"
             raise JobError(
-                f"The job reads the file {path} of {pin.name}, which is {state} since it was submitted. CANCEL JOB it, and run "
-                "the statement again."
+                f"The job reads the file {path} of {pin.name}, which was {state} after the job was submitted. Cancel the job "
+                "with CANCEL JOB, and run the statement again."
             )
     index = index_of_files(spark, relation.location(), [path for path, _, _ in pin.files])
     return with_index(relation, index)
 
 
 def _location(spark: SparkSession, leaf: Any) -> str | None:
-    """Where the files of a leaf lie; None when it has none."""
+    """Return the location of a leaf's files; None if the leaf does not read files."""
     if str(leaf.getClass().getSimpleName()) != "LogicalRelation":
         return None
     relation = leaf.relation()
-    if not java_of(spark).py4j.reflection.TypeUtil.isInstanceOf(_OF_FILES, relation):  # Delta's is of a class of its own
+    if not java_of(spark).py4j.reflection.TypeUtil.isInstanceOf(_OF_FILES, relation):  # Delta's is a subclass
         return None
     index = relation.location()
     roots = [index.path()] if is_delta(index) else items_of(index.rootPaths())
@@ -160,7 +174,7 @@ def _location(spark: SparkSession, leaf: Any) -> str | None:
 
 
 def _name(spark: SparkSession, leaf: Any) -> str:
-    """A leaf, as users know it."""
+    """Return the name of a leaf, as users know it."""
     if str(leaf.getClass().getSimpleName()) == "LogicalRelation" and leaf.catalogTable().isDefined():
         return str(leaf.catalogTable().get().identifier().unquotedString())
     return _location(spark, leaf) or str(leaf.nodeName())

@@ -1,4 +1,4 @@
-"""The registry of jobs: what each one is, and what became of it, as a log of events."""
+"""The registry of jobs: the definition and state of each job, as a log of events."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ SPEC_VERSION = 1
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job: all that a driver needs to run it, or to go on with it.
+    """The definition of a job: all that a driver needs to run or resume it.
 
     Attributes:
-        id: names its folder and its transaction; never used twice.
-        text: of the statement, as the user wrote it.
-        head: what stands before the query, for Spark: `INSERT INTO t (a)`, `CREATE TABLE t USING delta AS`.
-        query: for Spark, rules applied; without END OF STREAM.
-        target: catalog, database and table that it fills.
-        target_version: of the target when the job was submitted; -1 when there was no table.
-        target_location: of a table that the job makes, where nothing lay when it was submitted; empty when it makes none, or
-            Spark does not tell.
+        id: its id, never reused; its folder and its transaction are named after it.
+        text: the statement, as the user wrote it.
+        head: the statement up to the query, for Spark: `INSERT INTO t (a)`, `CREATE TABLE t USING delta AS`.
+        query: the query for Spark, with rules applied and without END OF STREAM.
+        target: catalog, database and name of the table that it fills.
+        target_version: the target's version when the job was submitted; -1: there was no table.
+        target_location: the location, empty on submission, of a table that the job creates; "" if it creates none, or the
+            location is not known.
         is_sorted: whether its aggregates sort.
-        buckets: into how many an exchange divides.
-        pins: its inputs.
-        time: what current_timestamp() gives, in milliseconds since 1970; 0: of each driver its own.
-        fingerprint: of its plan.
-        functions: a fingerprint of the code of each Python function that it calls.
-        catalog, database, settings: of the session that submitted it.
-        variables: the session variables it names: type and value, as DECLARE VARIABLE takes them.
+        buckets: the number of buckets of an exchange.
+        pins: its pinned inputs.
+        time: the value of current_timestamp(), in milliseconds since 1970; 0: each driver has its own.
+        fingerprint: a hash of its plan.
+        functions: a fingerprint of each Python function that it calls, by name.
+        catalog, database, settings: those of the session that submitted it.
+        variables: the session variables that it uses: type and value, as DECLARE VARIABLE takes them, by name.
     """
 
     id: str
@@ -61,12 +61,13 @@ class JobSpec:
 
     @property
     def makes_table(self) -> bool:
-        """Whether its table is new."""
+        """Whether the job creates its table."""
         return self.target_version < 0
 
     def to_json(self) -> str:
+        """Write the spec as JSON, for the registry."""
         data = asdict(self)
-        data["statement"] = data.pop("text")  # what records call it
+        data["statement"] = data.pop("text")  # the name in stored records
         return json.dumps({"version": SPEC_VERSION, **data}, sort_keys=True)
 
     @classmethod
@@ -74,13 +75,15 @@ class JobSpec:
         """Read a spec back.
 
         Raises:
-            JobError: it is torn, or another version of sqlext wrote it.
+            JobError: the spec is torn, or another version of sqlext wrote it.
         """
         try:
             data: dict[str, Any] = json.loads(text)
             version = data.pop("version")
             if version != SPEC_VERSION:
-                raise JobError(f"A job was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
+                raise JobError(
+                    f"A job was recorded in version {version} of the registry's format; this sqlext reads version {SPEC_VERSION}."
+                )
             pins = tuple(Pin(**{**pin, "files": tuple((p, s, t) for p, s, t in pin["files"])}) for pin in data.pop("pins"))
             data["text"] = data.pop("statement")
             return cls(**{**data, "target": tuple(data["target"]), "pins": pins})
@@ -89,7 +92,7 @@ class JobSpec:
 
 
 class JobEventKind(StrEnum):
-    """What happened to a job as a whole."""
+    """The kind of an event of a job as a whole."""
 
     SUBMITTED = "submitted"
     STARTED = "started"
@@ -99,7 +102,7 @@ class JobEventKind(StrEnum):
 
 
 class JobState(StrEnum):
-    """RUNNING is also the state of a job whose driver died."""
+    """The state of a job; RUNNING is also that of a job whose driver died."""
 
     RUNNING = "RUNNING"
     FINISHED = "FINISHED"
@@ -112,9 +115,12 @@ class RegisteredEvent(RegistryEvent):
     """One event of the registry, as written.
 
     Attributes:
-        epoch: of the driver that runs the job; one with an older epoch is fenced.
-        host: its process.
-        detail: an error's message, or what a finished job counted.
+        job_id: the job's id.
+        kind: the kind of the event.
+        epoch: the epoch of the driver that runs the job; a driver with an older epoch is fenced.
+        host: the id of the driver's process.
+        spec: the job's definition as JSON, in a SUBMITTED event.
+        detail: an error's message, or the cost of a finished job as JSON.
     """
 
     job_id: str
@@ -127,7 +133,7 @@ class RegisteredEvent(RegistryEvent):
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job as its events tell it."""
+    """A job in its current state, as recorded by its events."""
 
     spec: JobSpec
     state: JobState
@@ -149,19 +155,19 @@ _STATES = {
 
 
 def fold(events: Iterable[RegisteredEvent]) -> dict[str, JobRecord]:
-    """The jobs, by id, after `events` in order; a torn record is left out and logged."""
+    """Return the jobs after `events`, by id, in order of submission; a job whose record is torn is ignored and logged."""
     records: dict[str, JobRecord] = {}
     for event in events:
         if event.kind is JobEventKind.SUBMITTED:
             try:
                 spec = JobSpec.from_json(event.spec)
             except JobError as error:
-                logger.error("job %s is left out: %s", event.job_id, error)
+                logger.error("job %s is ignored: %s", event.job_id, error)
                 continue
             records[event.job_id] = JobRecord(spec, JobState.RUNNING, 0, event.host, event.at)
         record = records.get(event.job_id)
         if record is None or event.kind is JobEventKind.SUBMITTED or 0 < event.epoch < record.epoch:
-            continue  # a driver that another has replaced says so; the job goes on elsewhere
+            continue  # a fenced driver wrote it; the job runs elsewhere
         is_over = event.kind is not JobEventKind.STARTED
         records[event.job_id] = replace(
             record,
@@ -175,23 +181,23 @@ def fold(events: Iterable[RegisteredEvent]) -> dict[str, JobRecord]:
 
 
 def find(records: Records, job_id: str) -> JobRecord:
-    """The job of an id, or of its beginning when that is of one job only.
+    """Return the job with an id, or with an id that begins with the text given, if there is only one such job.
 
     Raises:
-        NotFoundError: with the nearest id.
+        NotFoundError: there is no such job, or there are several; the message names the nearest id.
     """
     found = [record for key, record in records.items() if key.startswith(job_id.lower())]
     if len(found) == 1 and job_id:
         return found[0]
-    what = f"There are {len(found)} jobs" if found else "There is no job"
+    what = f"There are {len(found)} jobs whose ids begin with" if found else "There is no job"
     raise NotFoundError(f"{what} `{job_id}`.{did_you_mean(job_id, list(records))} SHOW JOBS lists them.")
 
 
 class JobRegistry(Registry[RegisteredEvent, JobRecord]):
-    """The jobs of one home.
+    """The registry of the jobs of one home.
 
     Args:
-        home: the folder under which the files lie.
+        home: the folder that holds the registry's files.
     """
 
     def __init__(self, home: Folder) -> None:

@@ -1,8 +1,8 @@
-"""Runs a bounded job, from where its events say it is to its end.
+"""The run of a bounded job, from the state that its events record to its end.
 
-The driver's loop: a vertex whose inputs have finished is initialized, which decides into how many parts it is divided; its
-missing parts run side by side, each a Spark job on a thread of the pool; a part that has finished is committed with its event, by
-the loop's own thread. So nothing is shared between the threads but the futures.
+In the driver's loop, a vertex whose inputs have finished is initialized: its division into parts is decided. Its missing parts
+run concurrently, each as a Spark job on a thread of the pool. The loop's own thread commits a finished part with its event, so
+the threads share nothing but the futures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sqlext.spark.storage import HadoopPath
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-"""How often the driver shows that it lives, and looks whether the job is still its own."""
+"""The interval, in seconds, at which the driver renews its lease and checks that the job is still its own."""
 
 WriteEvent = Callable[[JobEvent], None]
 WriteSink = Callable[[DataFrame], None]
@@ -39,15 +39,15 @@ WriteSink = Callable[[DataFrame], None]
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run needs to know of the job it is of.
+    """The settings of a run.
 
     Attributes:
-        job: its id.
-        epoch: of this driver.
+        job: the job's id.
+        epoch: the epoch of this driver.
         home: the job's folder.
         columns: the names of the query's columns.
-        slots: how many tasks run at once.
-        snapshot_pause: between two snapshots of the driver's own knowledge.
+        slots: the number of tasks that run at once.
+        snapshot_pause: the minimum time between two snapshots of the driver's state.
     """
 
     job: str
@@ -59,23 +59,26 @@ class RunSettings:
 
     @property
     def tag(self) -> str:
-        """Of this driver's Spark jobs: one that has lost the job cancels its own only."""
+        """The tag of this driver's Spark jobs, so that a driver that has lost the job cancels only its own."""
         return f"{self.job}-{self.epoch}"
 
 
 class JobRun:
-    """One driver's run of one job. `run` belongs to one thread; `cancel` may be called from any.
+    """One driver's run of one job. One thread calls `run`; any thread may call `cancel`.
 
     Args:
-        session: nobody else uses it.
-        pieces: of the query.
-        settings: of the job.
-        events: that earlier drivers have written.
-        write_event: takes an event for the store.
-        flush_events: returns when the store has written all of them.
+        session: a session of the run's own.
+        pieces: the fragments of the query.
+        settings: the settings of the run.
+        events: the events that earlier drivers have written.
+        write_event: passes an event to the event store.
+        flush_events: returns once the event store has written all its events.
         write_sink: fills the job's table with the query's rows, exactly once.
-        tick: called every few seconds; raises when the job is to end.
-        check: called before each commit; raises when another driver has the job.
+        tick: called every `TICK_SECONDS`; raises if the job must end.
+        check: called before each commit; raises if another driver has taken over the job.
+
+    Attributes:
+        progress: the parts that have finished.
     """
 
     def __init__(
@@ -110,13 +113,13 @@ class JobRun:
         self._ticked_at = time.monotonic()
 
     def run(self) -> None:
-        """Run what is missing, up to the sink.
+        """Run the missing parts, up to the sink.
 
         Raises:
-            SqlextError, PySparkException: of a part, or of the store; what has finished stays finished.
+            SqlextError, PySparkException: a part or the event store failed; finished parts stay finished.
         """
         self._replay()
-        # Twice as many threads as slots: a part is planned, and what it wrote is looked at, while others' tasks have the slots.
+        # Twice as many threads as slots: a part is planned, and its files are read, while tasks of other parts use the slots.
         pool = ThreadPoolExecutor(2 * self._settings.slots, thread_name_prefix=f"sqlext-job-{self._settings.job}")
         try:
             self._loop(pool)
@@ -125,11 +128,11 @@ class JobRun:
             pool.shutdown(cancel_futures=True)
 
     def cancel(self) -> None:
-        """Stop the parts that run; `run` then raises."""
+        """Cancel the running parts; `run` then raises an error."""
         self._session.sparkContext.cancelJobsWithTag(self._settings.tag)
 
     def _replay(self) -> None:
-        """Take over what earlier drivers have finished and is still there."""
+        """Take over the parts that earlier drivers have finished and whose files are intact."""
         for vertex, event in self._initialized.items():
             self.progress.parallelism[vertex] = event.parts
             if vertex not in self._fragments or vertex == self._pieces.graph.sink.id:
@@ -139,7 +142,7 @@ class JobRun:
             self.progress.finished |= {ExecutionVertex(vertex, part) for part in table.parts}
         self.progress.skipped = frozenset(self.progress.finished)
         if self.progress.skipped:
-            logger.info("job %s: %d parts had finished before", self._settings.job, len(self.progress.skipped))
+            logger.info("job %s: %d parts finished by earlier drivers", self._settings.job, len(self.progress.skipped))
 
     def _loop(self, pool: ThreadPoolExecutor) -> None:
         started: set[int] = set()
@@ -168,7 +171,7 @@ class JobRun:
             self._tick()
 
     def _is_left_to_sink(self, vertex: JobVertex) -> bool:
-        """Whether the sink itself runs the last vertex, whose result is then written once, into the job's table."""
+        """Return whether the sink itself runs the last vertex, whose result is then written only once, into the job's table."""
         sink = self._pieces.graph.sink
         if vertex.kind is not VertexKind.BUCKETS or vertex.id in self._initialized or vertex.id not in sink.inputs:
             return False
@@ -184,7 +187,7 @@ class JobRun:
         self.progress.finished |= {*self.progress.missing(vertex.id), ExecutionVertex(last, 0)}
 
     def _snapshot(self) -> None:
-        """What FLIP-383 calls the operator coordinators' snapshot; here, how far each vertex is."""
+        """Write a snapshot if one is due: FLIP-383's snapshot of the operator coordinators, here the progress of each vertex."""
         now = time.monotonic()
         if now - self._snapshot_at < self._settings.snapshot_pause.total_seconds():
             return
@@ -194,7 +197,7 @@ class JobRun:
         self._write_event(CoordinatorSnapshot(self._settings.epoch, dict(counts), at))
 
     def _initialize(self, vertex: JobVertex) -> None:
-        """Decide how a vertex is divided, unless an earlier driver has."""
+        """Decide how a vertex is divided into parts, unless an earlier driver has decided it."""
         if vertex.kind is VertexKind.SOURCE:
             self._slices[vertex.id] = Slices(self._session, self._fragments[vertex.id].scan)
         if (event := self._initialized.get(vertex.id)) is not None:
@@ -211,7 +214,7 @@ class JobRun:
         self._table(event)
 
     def _largest_first(self, vertex: JobVertex) -> list[ExecutionVertex]:
-        """The missing parts of a vertex, in an order that leaves no slot without work for long before the last one ends."""
+        """Return the missing parts of a vertex, the largest first, so that no slot is idle for long before the last part ends."""
         divided, sizes = self._initialized[vertex.id].division, [0]
         if vertex.kind is VertexKind.SOURCE:
             sizes = self._slices[vertex.id].bytes
@@ -221,13 +224,13 @@ class JobRun:
         return sorted(missing, key=lambda part: -sum(sizes[number] for number in divided[part.part]))
 
     def _check_files(self, event: ExecutionJobVertexInitialized) -> None:
-        """The pinned input must have the files that were divided."""
+        """Raise JobError unless the pinned input has as many files as were divided."""
         if (slices := self._slices.get(event.vertex)) is not None:
             divided = sum(len(part) for part in event.division)
             if divided != len(slices.bytes):
                 raise JobError(
-                    f"An input of job {self._settings.job} had {divided} files when it was submitted, and has "
-                    f"{len(slices.bytes)} now. CANCEL JOB it, and run the statement again."
+                    f"An input of job {self._settings.job} had {divided} files when the job was submitted, and has "
+                    f"{len(slices.bytes)} now. Run CANCEL JOB {self._settings.job} and then the statement again."
                 )
 
     def _division(self, vertex: JobVertex) -> Division:
@@ -238,7 +241,7 @@ class JobRun:
         return ((),)
 
     def _bytes_of_buckets(self, vertex: JobVertex) -> list[int]:
-        """The measured bytes of each bucket that a vertex reads, of all its inputs together."""
+        """Return the measured size of each bucket that a vertex reads, in bytes, summed over its inputs."""
         read = [each.vertex for each in self._fragments[vertex.id].inputs if not each.is_whole]
         buckets = self._pieces.graph.vertices[read[0]].buckets
         sizes = [self._tables[each].bytes_by_bucket(buckets) for each in read]
@@ -253,14 +256,14 @@ class JobRun:
         return table
 
     def _run_part(self, part: ExecutionVertex) -> tuple[OutputFile, ...]:
-        """On a thread of the pool."""
+        """Run a part and write its files, on a thread of the pool."""
         with jvm.active(self._session):
             return self._written(part)
 
     def _written(self, part: ExecutionVertex) -> tuple[OutputFile, ...]:
         context, fragment = self._session.sparkContext, self._fragments[part.vertex]
         context.addJobTag(self._settings.tag)
-        context.setLocalProperty("spark.scheduler.pool", self._settings.job)  # in FAIR mode, jobs share the cluster
+        context.setLocalProperty("spark.scheduler.pool", self._settings.job)  # so that in FAIR mode jobs share the cluster
         kind, chosen = fragment.vertex.kind, self._initialized[part.vertex].division[part.part]
         tables = [self._tables[each.vertex] for each in fragment.inputs]
         scan = self._slices[part.vertex].scan(chosen) if kind is VertexKind.SOURCE else None
@@ -277,7 +280,7 @@ class JobRun:
         logger.info("job %s: %s finished in %.1f s", self._settings.job, part, seconds)
 
     def _sink(self, vertex: JobVertex) -> None:
-        """On a thread of the pool."""
+        """Fill the job's table, on a thread of the pool."""
         fragment = self._fragments.get(vertex.id)
         context = self._session.sparkContext
         context.addJobTag(self._settings.tag)
@@ -296,18 +299,18 @@ def prepare(session: SparkSession, buckets: int) -> None:
     """Set a session up for planning and running a job.
 
     Args:
-        session: the job's own.
-        buckets: into how many an exchange divides.
+        session: the job's own session.
+        buckets: the number of buckets of an exchange.
     """
     slots = int(session.sparkContext.defaultParallelism)
     settings = {
         "spark.sql.shuffle.partitions": buckets,
-        # Parts run side by side, so a part is few tasks: each task gives a partial aggregate of each of its keys.
+        # Parts run concurrently, so few tasks per part suffice, and fewer are better: each one emits a partial aggregate per key.
         "spark.sql.files.minPartitionNum": max(1, slots // division.LEAST_SLICES),
-        "spark.sql.unionOutputPartitioning": "false",  # the groups of buckets that the sink reads would be one partition
+        "spark.sql.unionOutputPartitioning": "false",  # else the groups of buckets that the sink reads would be one partition
         "spark.sql.maxConcurrentOutputFileWriters": buckets,  # no sort by bucket before the files are written
-        "spark.sql.sources.bucketing.enabled": "false",  # a bucketed scan needs no exchange, and so could not be cut
-        "spark.sql.sources.parallelPartitionDiscovery.threshold": 1_000_000,  # no Spark job to look for files that are known
+        "spark.sql.sources.bucketing.enabled": "false",  # a bucketed scan needs no exchange, so the plan could not be cut there
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": 1_000_000,  # no Spark job to list files that are known
         "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",  # it would prune one piece by another's rows
     }
     for key, value in settings.items():

@@ -1,4 +1,4 @@
-"""The table that a job fills: what is there before it begins, and filling it exactly once."""
+"""The table that a job fills: its state before the job begins, and filling it exactly once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _RESULT = "__sqlext_job_result"
 
 @dataclass(frozen=True)
 class TargetState:
-    """What there is of a target when its job is submitted.
+    """The state of a job's target when the job is submitted.
 
     Attributes:
-        version: of the table; -1 when there is none.
-        location: of a table that the job is to make, where nothing lies yet; None when it makes none, or Spark does not tell.
-        is_done: whether the statement asks for nothing: CREATE TABLE IF NOT EXISTS of a table that exists.
+        version: the table's version; -1: there is no table.
+        location: the location, still empty, of a table that the job is to create; None if it creates none, or the location is
+            not known.
+        is_done: whether there is nothing to do: CREATE TABLE IF NOT EXISTS of a table that exists.
     """
 
     version: int = -1
@@ -37,40 +38,45 @@ class TargetState:
 
 
 def target_state(session: SparkSession, head: str, name: tuple[str, ...]) -> TargetState:
-    """Look a job's target up, so that it is not found to be in the way when all the work is done.
+    """Look up a job's target, so that a conflict is found before the work and not after it.
 
     Args:
-        head: what stands before the query.
+        head: the statement up to the query.
+        name: the target's qualified name.
 
     Raises:
-        NameTakenError: the table that it is to make is there, or files lie in its place.
-        UnsupportedError: it is no Delta table.
+        NameTakenError: the table that the job is to create exists, or there are files at its location.
+        UnsupportedError: the table is not a Delta table.
     """
     create = _create(session, head)
     if target.exists(session, name):
         if create is not None and not _replaces(create):
             if create.ignoreIfExists():
                 return TargetState(is_done=True)
-            raise NameTakenError(f"There is a table {'.'.join(name)} already. DROP TABLE it, or choose another name.")
+            raise NameTakenError(f"There is a table {'.'.join(name)} already. Drop it with DROP TABLE, or choose another name.")
         return TargetState(jvm.table_version(session, target.describe(session, name).location))
     given = create.tableSpec().location() if create is not None else None
     place = target.path_of(name) or (str(given.get()) if given is not None and given.isDefined() else None)
     location = place or jvm.default_location(session, name)
     if location and HadoopPath(session, location).names():
         raise NameTakenError(
-            f"There is no table {'.'.join(name)}, but files lie where it would be made, in {location}. Move them away, or "
-            "choose another name."
+            f"There is no table {'.'.join(name)}, but there are files at {location}, where it would be created. Move them away, "
+            "or choose another name."
         )
     return TargetState(location=location)
 
 
 def makes_table(session: SparkSession, head: str) -> bool:
-    """Whether a statement is a CREATE TABLE .. AS."""
+    """Return whether a statement is a CREATE TABLE .. AS.
+
+    Args:
+        head: the statement up to the query.
+    """
     return _create(session, head) is not None
 
 
 def is_filled(spark: SparkSession, spec: JobSpec) -> bool:
-    """Whether a commit of the target since the submission is the job's."""
+    """Return whether the job has committed to its target since it was submitted."""
     if not target.exists(spark, spec.target):
         return False
     location = target.describe(spark, spec.target).location
@@ -79,14 +85,14 @@ def is_filled(spark: SparkSession, spec: JobSpec) -> bool:
 
 
 def fill(session: SparkSession, spec: JobSpec, rows: DataFrame) -> None:
-    """Fill the target in one transaction; does nothing when an earlier driver has.
+    """Fill the target in one transaction, unless an earlier driver has filled it.
 
     Raises:
-        JobError: somebody else has made a table in the place of the one that the job makes.
-        PySparkException: Spark's.
+        JobError: another table is at the location of the one that the job creates.
+        PySparkException: Spark cannot run the query or write the table.
     """
     if is_filled(session, spec):
-        logger.info("job %s: its table was filled before", spec.id)
+        logger.info("job %s: its table was already filled", spec.id)
         return
     _clear_place(session, spec)
     rows.createOrReplaceTempView(_RESULT)
@@ -96,9 +102,12 @@ def fill(session: SparkSession, spec: JobSpec, rows: DataFrame) -> None:
 
 
 def _clear_place(session: SparkSession, spec: JobSpec) -> None:
-    """Take away what a driver has left that died before its new table was in the catalog.
+    """Delete what is left of a driver that died before its new table was in the catalog.
 
-    Nothing lay there when the job was submitted, and a Delta table that is there now says whose it is.
+    The location was empty when the job was submitted, and the first commit of a Delta table there names the job that wrote it.
+
+    Raises:
+        JobError: there is a table that the job did not write.
     """
     if not spec.target_location or target.exists(session, spec.target):
         return
@@ -108,10 +117,10 @@ def _clear_place(session: SparkSession, spec: JobSpec) -> None:
     made = delta_log.exists(session, spec.target_location)
     if made and not _is_of(spec, delta_log.commit_info(session, spec.target_location, 0)):
         raise JobError(
-            f"Job {spec.id} was to make {'.'.join(spec.target)} in {spec.target_location}, and a table that is not its own lies "
-            "there now. Move it away and RESUME JOB it, or CANCEL JOB it."
+            f"Job {spec.id} is to create {'.'.join(spec.target)} at {spec.target_location}, but a table that it did not write is "
+            f"there now. Move that table away and run RESUME JOB {spec.id}, or run CANCEL JOB {spec.id}."
         )
-    logger.info("job %s: an earlier driver left %s half made; it is made anew", spec.id, spec.target_location)
+    logger.info("job %s: an earlier driver left %s incomplete; it is recreated", spec.id, spec.target_location)
     place.delete()
 
 
@@ -120,7 +129,7 @@ def _is_of(spec: JobSpec, commit: dict[str, Any]) -> bool:
 
 
 def _create(session: SparkSession, head: str) -> Any:
-    """Spark's plan of a CREATE TABLE .. AS; None for an INSERT."""
+    """Return Spark's plan of a CREATE TABLE .. AS; None for an INSERT."""
     parser = session._jsparkSession.sessionState().sqlParser()
     plan = parser.parsePlan(f"{head} SELECT 1")
     return plan if plan.getClass().getSimpleName().endswith("TableAsSelect") else None

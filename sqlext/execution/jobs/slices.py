@@ -1,6 +1,7 @@
-"""The files of a scan, in slices that a source vertex reads one after the other.
+"""The files of a scan, in slices that a source vertex reads separately.
 
-This is a seam: it makes Catalyst's plans and Delta's file indexes. Seen with Spark 4.2 and Delta 4.4.
+This module makes Catalyst's plans and Delta's file indexes, which are internal to Spark and Delta; it was tested with Spark 4.2
+and Delta 4.4.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from sqlext.spark.java import items_of, java_of, scala_seq
 
 
 class Slices:
-    """The files that one scan reads, in an order that is always the same.
+    """The files that one scan reads, in a deterministic order.
 
     Args:
         scan: a FileSourceScanExec.
+
+    Attributes:
+        bytes: the size of each file, in bytes.
     """
 
     def __init__(self, spark: SparkSession, scan: Any) -> None:
@@ -31,7 +35,11 @@ class Slices:
         self.bytes = [size for _, size, _ in found]
 
     def scan(self, files: Sequence[int]) -> Any:
-        """The scan over some of the files only, by their numbers."""
+        """Return the scan over some of the files only.
+
+        Args:
+            files: the numbers of the files.
+        """
         chosen = [self._files[number] for number in files]
         index = self._delta_index(chosen) if self._is_delta else index_of_files(self._spark, self._index, chosen)
         scan, relation = self._scan, self._scan.relation()
@@ -58,7 +66,7 @@ class Slices:
         return [(str(add.path()), int(add.size()), add) for add in items_of(adds)]
 
     def _delta_index(self, files: list[Any]) -> Any:
-        # The index that Delta's planning leaves in a scan would choose its files again; this one has them.
+        # The index that Delta's planning leaves in a scan would choose the files again; a batch index has these files.
         delta, index = java_of(self._spark).org.apache.spark.sql.delta, self._index
         snapshot = index.preparedScan().scannedSnapshot() if self._is_prepared else index.getSnapshot()
         adds = scala_seq(self._spark, files)
@@ -73,12 +81,12 @@ class Slices:
 
 
 def is_delta(index: Any) -> bool:
-    """Whether a file index is of a Delta table."""
+    """Return whether a file index is that of a Delta table."""
     return str(index.getClass().getName()).startswith("org.apache.spark.sql.delta.")
 
 
 def index_of_files(spark: SparkSession, index: Any, paths: Sequence[str]) -> Any:
-    """A file index like another one, over some files only; folders' names still give columns, as many as they gave there."""
+    """Return a file index like another one, but over some files only, with the same partition columns from folder names."""
     java = java_of(spark)
     depth = int(index.partitionSchema().length())
     bases = {path.rsplit("/", depth + 1)[0] for path in paths} if depth else set()
@@ -96,7 +104,7 @@ def index_of_files(spark: SparkSession, index: Any, paths: Sequence[str]) -> Any
 
 
 def with_index(relation: Any, index: Any) -> Any:
-    """A HadoopFsRelation over another file index."""
+    """Return a HadoopFsRelation over another file index."""
     return relation.copy(
         index,
         relation.partitionSchema(),

@@ -1,4 +1,4 @@
-"""The job-event store (FLIP-383): events that no output carries, written in order by a thread of its own."""
+"""The job-event store (FLIP-383): events that are not stored with an output, written in order by a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from sqlext.execution.jobs.events import JobEvent, TornEventError, from_json, to
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 60.0
-"""How long `close` waits for the last write."""
+"""The time, in seconds, that `flush` and `close` wait for the last write."""
 
 
 class JobEventStore:
     """Writes the events of one job. Any thread may call any method; the lock guards the buffer and the failure.
 
     Args:
-        job: its id, for messages and the thread's name.
-        log: where they go; only the store's thread uses it.
-        buffer_bytes: the store writes when it holds so much.
-        interval: and so long after the first event it holds.
-        check: raises when another driver has the job.
-        failed: called, on the store's thread, when an event cannot be written; the job must end then.
+        job: the job's id, for messages and the thread's name.
+        log: the log that the events are written to; only the store's thread uses it.
+        buffer_bytes: the size of the buffer, in bytes, at which the store writes it.
+        interval: the time after the first buffered event at which the store writes the buffer at the latest.
+        check: raises if another driver has taken over the job.
+        failed: called on the store's thread if an event cannot be written; the job must end then.
+
+    Attributes:
+        bytes_written: the bytes written so far.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class JobEventStore:
         self._thread.start()
 
     def write(self, event: JobEvent) -> None:
-        """Take an event; it is written later.
+        """Buffer an event, to be written later.
 
         Raises:
             SqlextError: the store has failed, or was closed.
@@ -74,10 +77,10 @@ class JobEventStore:
             self._lock.notify()
 
     def flush(self) -> None:
-        """Write what is held, and return when it is written.
+        """Write the buffered events, and return once they are written.
 
         Raises:
-            SqlextError: it cannot be written, or not within `CLOSE_SECONDS`.
+            SqlextError: they cannot be written, or not within `CLOSE_SECONDS`.
         """
         with self._lock:
             until, self._flushing = self._taken, True
@@ -88,17 +91,17 @@ class JobEventStore:
                 raise self._failure
 
     def close(self) -> None:
-        """Write what is held, and end the thread.
+        """Write the buffered events, and end the store's thread.
 
         Raises:
-            SqlextError: it cannot be written, or not within `CLOSE_SECONDS`.
+            SqlextError: they cannot be written, or not within `CLOSE_SECONDS`.
         """
         with self._lock:
             self._closing = True
             self._lock.notify()
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            raise JobError(f"The event store of job {self._job} did not end within {CLOSE_SECONDS:.0f} s.")
+            raise JobError(f"The event store of job {self._job} did not close within {CLOSE_SECONDS:.0f} s.")
         if self._failure is not None:
             raise self._failure
 
@@ -106,7 +109,7 @@ class JobEventStore:
         while (lines := self._due()) is not None:
             try:
                 self._append(lines)
-            except Exception as error:  # noqa: BLE001  # nobody else would hear of it, and the job would go on
+            except Exception as error:  # noqa: BLE001  # it would otherwise be lost with this thread, and the job would not end
                 failure = error if isinstance(error, SqlextError) else JobError(f"The events of job {self._job}: {error}")
                 logger.error("job %s: its events cannot be written: %s", self._job, failure)
                 with self._lock:
@@ -116,7 +119,7 @@ class JobEventStore:
                 return
 
     def _due(self) -> list[str] | None:
-        """Wait until events must be written; None when there will be none any more."""
+        """Wait until the buffered events must be written, and take them from the buffer; None: the store is closed."""
         with self._lock:
             self._lock.wait_for(lambda: self._lines or self._closing)
             is_due = lambda: self._held >= self._buffer_bytes or self._closing or self._flushing  # noqa: E731
@@ -127,7 +130,7 @@ class JobEventStore:
     def _append(self, lines: list[str]) -> None:
         text = "\n".join(lines)
         self._check()
-        while not self._log.append(text):  # a driver that was thought dead came first; whose job it is, the check tells
+        while not self._log.append(text):  # a driver that was taken for dead wrote first; the check shows whose job it is
             self._log.read_new()
             self._check()
         with self._lock:
@@ -137,10 +140,13 @@ class JobEventStore:
 
 
 def read_events(texts: Iterable[str]) -> list[JobEvent]:
-    """The events of a log, in order; torn ones are left out and logged.
+    """Read the events of a log, in order; torn ones are ignored and logged.
+
+    Args:
+        texts: the entries of the log, each with an event per line.
 
     Raises:
-        JobError: one was written by another version of sqlext.
+        JobError: another version of sqlext wrote an event.
     """
     events: list[JobEvent] = []
     for text in texts:
@@ -148,5 +154,5 @@ def read_events(texts: Iterable[str]) -> list[JobEvent]:
             try:
                 events.append(from_json(line))
             except TornEventError as error:
-                logger.warning("left out: %s", error)
+                logger.warning("ignored: %s", error)
     return events

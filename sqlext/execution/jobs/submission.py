@@ -1,4 +1,4 @@
-"""From a statement to a job that can run: its record, and its query cut into pieces over pinned inputs."""
+"""The way from a statement to a job that can run: its definition, and its query cut into pieces over pinned inputs."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class PlannedJob:
     """A job that can run.
 
     Attributes:
-        session: its own.
-        pieces: of its query, over the pinned inputs.
+        spec: its definition.
+        session: its own session.
+        pieces: the fragments of its query, over the pinned inputs.
         columns: the names of the query's columns.
     """
 
@@ -52,21 +53,22 @@ class PlannedJob:
 
 
 def check_references(session: SparkSession, references: References) -> None:
-    """Raise UnsupportedError when the query names what ends with its session."""
+    """Raise UnsupportedError if the query uses a temporary view or function, which ends with its session."""
     if bound := sessions.bound_to(session, references):
         raise UnsupportedError(
-            f"A job that is to survive its driver cannot read {', '.join(bound)}, which ends with this session. Make it a "
-            "view or a table of a catalog, or set execution.batch.job-recovery.enabled to false."
+            f"A job that is to survive its driver cannot use {', '.join(bound)}: temporary views and functions end with this "
+            "session. Create them in a catalog instead, or set execution.batch.job-recovery.enabled to false."
         )
 
 
 def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found: TargetState) -> PlannedJob:
-    """A new job, whose inputs are pinned as they are now.
+    """Plan a new job, and pin its inputs as they are now.
 
     Args:
         own: the job's own session.
-        name: of its target, qualified.
-        found: what there is of the target.
+        request: the statement.
+        name: the qualified name of its target.
+        found: the state of its target.
     """
     kept = settings.recorded(own)
     buckets = _buckets(own)
@@ -76,7 +78,7 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found
     pins = pins_of(own, plan)
     pieces = cut(own, pinned(own, plan, pins), request.is_sorted)
     spec = JobSpec(
-        id=f"j{uuid.uuid4().hex}",  # so that SQL takes it for a name
+        id=f"j{uuid.uuid4().hex}",  # begins with a letter, so that SQL accepts it as a name
         text=request.text,
         head=request.head,
         query=request.query,
@@ -98,10 +100,10 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found
 
 
 def planned_again(spark: SparkSession, spec: JobSpec) -> PlannedJob:
-    """A job as it was, in a session like its first.
+    """Plan a job again as it was, in a session like its first.
 
     Raises:
-        JobError: an input is gone or was changed, or Spark plans the query otherwise now.
+        JobError: an input is gone or was changed, or Spark now plans the query differently.
     """
     own = sessions.restored_session(spark, spec)
     prepare(own, spec.buckets)
@@ -109,14 +111,14 @@ def planned_again(spark: SparkSession, spec: JobSpec) -> PlannedJob:
     pieces = cut(own, pinned(own, plan, spec.pins), spec.is_sorted)
     if pieces.fingerprint != spec.fingerprint:
         raise JobError(
-            f"Job {spec.id} cannot go on: Spark plans its query otherwise than when it began. CANCEL JOB it, and run the "
-            "statement again."
+            f"Job {spec.id} cannot be resumed: Spark now plans its query differently than when it was submitted. Run CANCEL JOB "
+            f"{spec.id} and then the statement again."
         )
     return PlannedJob(spec, own, pieces, columns)
 
 
 def _analysed(own: SparkSession, text: str, at: int) -> tuple[Any, tuple[str, ...]]:
-    """Catalyst's plan of a query that reads what its streams hold now, and its columns.
+    """Return Catalyst's plan of a query, in which streams end at their current rows, and the names of its columns.
 
     Args:
         at: the current time, as `JobSpec.time`.
@@ -127,6 +129,6 @@ def _analysed(own: SparkSession, text: str, at: int) -> tuple[Any, tuple[str, ..
 
 
 def _buckets(own: SparkSession) -> int:
-    """Enough for all slots twice, and no more than Spark's own number of shuffle partitions."""
+    """Return the number of buckets: four per slot, enough to use every slot twice, but at most spark.sql.shuffle.partitions."""
     asked = int(own.conf.get("spark.sql.shuffle.partitions") or 1)
     return max(1, min(asked, 4 * int(own.sparkContext.defaultParallelism)))

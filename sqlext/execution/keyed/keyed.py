@@ -1,6 +1,6 @@
-"""Keyed functions: in a bounded stage exchange by key, sort by key and order, one key at a time (FLIP-140).
+"""Keyed functions: a bounded stage exchanges rows by key, sorts them by key and order, and reads one key at a time (FLIP-140).
 
-Over a stream the same function runs on Spark's transformWithState.
+Over a stream, the same function runs on Spark's transformWithState.
 
 sqlext.process_keyed(spark.table("clicks").groupBy("user"), Sessions(), "user STRING, clicks BIGINT", order_by="at")
 """
@@ -40,20 +40,20 @@ def process_keyed(
 ) -> DataFrame:
     """Call a keyed function with the rows of each key, in order.
 
-    It is lazy, as a DataFrame is: the function is called when the result is read.
+    The result is lazy, like any DataFrame: the function is called when the result is read.
 
     Args:
         df: `df.groupBy(..)`, also of a streaming DataFrame.
-        function: sees one key after the other; state and timers are those of its key.
-        returns: the columns of what it gives, as DDL or type.
-        order_by: columns in whose order the rows of a key come, ascending; the first one is the event time, if it is a
-            timestamp, a date, or milliseconds as a whole number.
-        name: what messages call the function.
+        function: the keyed function; it reads one key after the other, with the state and timers of that key.
+        returns: the columns of the function's results, as DDL or type.
+        order_by: the columns by which the rows of a key are ordered, ascending; the first one is the event time, if it is a
+            timestamp, a date, or a whole number of milliseconds.
+        name: the function's name in messages.
 
     Raises:
-        SchemaError: it is no keyed function, an order cannot be sorted by, or a type cannot go through Arrow.
-        SetupError: over a stream, when protobuf is missing, by which Spark's workers reach its state.
-        UnsupportedError: it is grouped by more than plain GROUP BY, or a stream is ordered by more than its event time.
+        SchemaError: `function` is not a keyed function, a column cannot be ordered by, or a type cannot be converted to Arrow.
+        SetupError: over a stream, protobuf is missing, through which Spark's workers access its state.
+        UnsupportedError: `df` is grouped by more than plain GROUP BY, or a stream is ordered by more than its event time.
     """
     frame, keys = grouped(OPERATOR, df)
     given = [order_by] if isinstance(order_by, (str, Column)) else list(order_by)
@@ -72,12 +72,17 @@ def processed(
     name: str,
     has_timers: bool,
 ) -> DataFrame:
-    """The same for keys and orders as expressions.
+    """Call a keyed function as `process_keyed` does, with keys and orders as expressions.
 
     Args:
-        keys: name, for messages, and expression of each.
-        times: what the rows are ordered by first, without ASC or DESC; nothing when they have no order.
-        has_timers: of a stream, whether it has a watermark.
+        frame: the rows.
+        keys: the name, for messages, and the expression of each key.
+        function: the keyed function.
+        returns: the columns of the function's results.
+        orders: the expressions by which the rows of a key are ordered.
+        times: the first of them, without ASC or DESC; empty if the rows are not ordered.
+        name: the function's name in messages.
+        has_timers: whether the rows are a stream with a watermark.
     """
     if not isinstance(function, KeyedProcessFunction):
         raise SchemaError(f"process_keyed takes an object whose class extends sqlext.KeyedProcessFunction, not {function!r}.")
@@ -90,7 +95,7 @@ def processed(
             )
         in_windows = windowed(OPERATOR, timed if is_timed else frame, keys, orders).in_windows()
     except AnalysisException as error:
-        raise SchemaError(f"process_keyed cannot order by that: {reason_of(error).partition(';')[0]}") from None
+        raise SchemaError(f"process_keyed cannot order rows as requested: {reason_of(error).partition(';')[0]}") from None
     rows = frame.schema
     return through_arrow(
         in_windows,
@@ -122,7 +127,7 @@ def _over_stream(
     name: str,
     has_timers: bool,
 ) -> DataFrame:
-    """The same over a stream, whose event time, if it has one, stands behind its `width` columns."""
+    """Call a keyed function over a stream, whose event time, if it has one, follows its `width` columns."""
     is_timed = len(timed.schema) > width
     if len(orders) > is_timed:
         raise UnsupportedError(

@@ -1,8 +1,8 @@
 """Keyed functions over a stream: the same function on Spark's transformWithState, its states and timers in RocksDB.
 
-What a function sees is as in a bounded stage, but that a key never ends: state stays from one micro-batch to the next, the
-watermark grows, and a timer fires once the watermark has passed it. Of a micro-batch, the rows of a key come in the order of
-their event times.
+A function runs as in a bounded stage, except that a key never ends: state is kept from one micro-batch to the next, the
+watermark advances, and a timer fires once the watermark has passed it. Within a micro-batch, the rows of a key are read in the
+order of their event times.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sqlext.functions.keyed import MIN_WATERMARK, KeyedContext, ListState, MapSt
 
 
 class KeyedProcessor(StatefulProcessor):
-    """A keyed function as Spark calls it. One copy runs in each task, in one thread.
+    """A keyed function as a stateful processor, whose methods Spark calls. One copy runs in each task, in one thread.
 
     Args:
-        task: the function, and the types of its rows; rows have the columns of its schema, then the event time in
+        task: the function and the types of its rows. Rows have the columns of the task's schema, then the event time in
             milliseconds if there is one, then the keys.
-        has_timers: whether there is a watermark for them.
+        has_timers: whether timers can be used, which need a watermark.
     """
 
     def __init__(self, task: KeyedTask, has_timers: bool) -> None:
@@ -90,7 +90,7 @@ class KeyedProcessor(StatefulProcessor):
             raise self._task.failure(error, f", timer {time}", lambda: context.key, __file__) from None
 
     def _rows(self, results: Iterator[Any]) -> Iterator[Row]:
-        """What the function gives, by way of the same conversion to Arrow as in a bounded stage."""
+        """Yield the function's results, after the same conversion to Arrow as in a bounded stage."""
         task, names = self._task, self._task.returns.names
         while found := list(itertools.islice(results, ROWS_IN_A_BATCH)):
             rows = []
@@ -98,7 +98,7 @@ class KeyedProcessor(StatefulProcessor):
                 try:
                     rows.append(as_tuple(each, names))
                 except TypeError as error:
-                    raise task.problem(f"gives {error}", lambda: self._context.key) from None
+                    raise task.problem(f"returned {error}", lambda: self._context.key) from None
             for values in task.checked_batch(rows, [lambda: self._context.key] * len(rows)).to_pylist():
                 yield Row(**values)
 
@@ -107,7 +107,7 @@ class _StreamContext(KeyedContext):
     """The current key, and its timers in Spark's state store.
 
     Attributes:
-        time: the event time of the row, or the time of the timer.
+        time: the event time of the row, or the time of the timer, in milliseconds.
     """
 
     def __init__(self, handle: StatefulProcessorHandle, has_watermark: bool) -> None:
@@ -118,9 +118,10 @@ class _StreamContext(KeyedContext):
         self.time: int | None = None
 
     def start_key(self, key: tuple[Any, ...], timers: TimerValues) -> None:
+        """Make a key the current one."""
         self._key = key
         reached = timers.getCurrentWatermarkInMs()
-        self._watermark = reached if reached > 0 else MIN_WATERMARK  # Spark's 0 is: no event has come yet
+        self._watermark = reached if reached > 0 else MIN_WATERMARK  # Spark's 0 means that no event has arrived yet
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -149,8 +150,8 @@ class _StreamContext(KeyedContext):
         time = timer_time(timestamp)
         if not self._has_watermark:
             raise KeyedFunctionError(
-                "Timers fire when the watermark passes them, and this stream has none. Give it one: STREAM t WATERMARK ts DELAY "
-                "OF INTERVAL 1 MINUTE, and ORDER BY ts."
+                "Timers fire when the watermark passes them, but this stream has no watermark. Give it one: STREAM t WATERMARK "
+                "ts DELAY OF INTERVAL 1 MINUTE, and ORDER BY ts."
             )
         return time
 
@@ -172,7 +173,7 @@ class _States(StatesOfOpen):
 
 
 def _packed(kind: StateType, value: Any) -> tuple[Any, ...]:
-    """As Spark takes it: always a tuple."""
+    """Return a value in the form that Spark takes: always a tuple."""
     conformed = kind.conform(value)
     return conformed if len(kind.kinds) > 1 else (conformed,)
 
@@ -272,6 +273,6 @@ class _StreamMapState(MapState):
 
 
 def _converter(kind: Any) -> Callable[[Any], Any]:
-    """From a value as Arrow gives it to Spark's own; Spark gives these rows unconverted."""
-    convert: Callable[[Any], Any] = ArrowTableToRowsConversion._create_converter(kind)  # noqa: SLF001  # the one that batches go through
+    """Return a function that converts a value from Arrow's form to Spark's; Spark passes rows of streams unconverted."""
+    convert: Callable[[Any], Any] = ArrowTableToRowsConversion._create_converter(kind)  # noqa: SLF001  # the one used for batches
     return convert

@@ -1,7 +1,7 @@
-"""What runs in Python workers for keyed functions: sorted batches in, a user's function over one key at a time, batches out.
+"""The Python workers' side of keyed functions: sorted batches in, a user's function over one key at a time, batches out.
 
-FLIP-140's bounded execution: state is that of one key, and timers fire at the end of the key. In memory are one batch of rows,
-the state of one key and up to a batch of rows that come out, whatever the number of keys and of a key's rows.
+This is FLIP-140's bounded execution: state is that of one key, and timers fire at the end of the key. Memory holds one batch of
+rows, the state of one key and up to a batch of results, however many keys there are and however many rows a key has.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from sqlext.execution.partitions.partition_worker import as_tuple, to_batch
 from sqlext.functions.keyed import OPERATOR, KeyedProcessFunction
 
 ROWS_IN_A_BATCH = 1000
-"""So many rows that a function gives wait for each other; more would be little faster, and rows may be long."""
+"""The number of result rows in a batch; more would be hardly faster, and rows may be long."""
 _LONGEST_ROW = 500
-"""So many characters of a row stand in a message."""
+"""The number of characters of a row that a message shows at most."""
 _OWN_FILES = {__file__, single_key_state.__file__, state_types.__file__}
 _END_OF_BATCH = object()
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 Batches = Iterator[pa.RecordBatch]
 Key = Callable[[], tuple[Any, ...]]
-"""Gives a key; making it waits until somebody asks."""
+"""Returns a key, which is only made when it is needed."""
 
 
 @dataclass(frozen=True)
 class KeyedTask:
-    """One partition, read key by key.
+    """A task that reads one partition key by key.
 
     Attributes:
-        name: of the function, for messages.
-        function: opened before the first row and closed at the end, in each partition.
-        schema: of the rows, which are the first columns of the batches.
-        keys: the key columns, which stand last; their names are for messages.
-        returns: of what comes out.
-        time: index, in the batches, of the column with the rows' event time; None where there is none.
-        operator: for messages.
+        name: the function's name, for messages.
+        function: the keyed function, opened before the first row and closed at the end of each partition.
+        schema: the schema of the rows, which are the first columns of the batches.
+        keys: the key columns, which are the last columns of the batches; their names are for messages.
+        returns: the schema of the results.
+        time: the index, in the batches, of the column with the rows' event time; None: there is no event time.
+        operator: the operator's name, for messages.
     """
 
     name: str
@@ -62,23 +62,23 @@ class KeyedTask:
     operator: str = OPERATOR
 
     def run(self, batches: Batches) -> Batches:
-        """What comes out of the partition; Spark calls it.
+        """Yield the results of a partition. Spark calls this method.
 
         Args:
-            batches: sorted by their key columns.
+            batches: the rows, sorted by their key columns.
 
         Raises:
-            KeyedFunctionError: the function failed, or what it gives is not as declared.
+            KeyedFunctionError: the function failed, or its results are not as declared.
         """
         execution = _Execution(self)
         try:
             execution.open()
-            with contextlib.closing(execution.results(batches)) as results:  # with it, a generator of the function's
+            with contextlib.closing(execution.results(batches)) as results:  # closes a generator of the function's, too
                 yield from self._batches(results, execution.context)
             execution.end_keys()
         except BaseException:
             execution.end_keys()
-            with contextlib.suppress(Exception):  # the first error says what went wrong
+            with contextlib.suppress(Exception):  # the first error is the cause
                 self.function.close()
             raise
         execution.close()
@@ -88,7 +88,7 @@ class KeyedTask:
         rows: list[tuple[Any, ...]] = []
         keys: list[Key] = []  # of each row, for messages
         for item in results:
-            if item is _END_OF_BATCH:  # rows that wait would keep their keys, and these their batch
+            if item is _END_OF_BATCH:  # rows kept any longer would keep their keys, and these the batch, in memory
                 if rows:
                     yield self.checked_batch(rows, keys)
                     rows, keys = [], []
@@ -101,7 +101,7 @@ class KeyedTask:
                 try:
                     rows.append(as_tuple(item, names))
                 except TypeError as error:
-                    raise self.problem(f"gives {error}", key) from None
+                    raise self.problem(f"returned {error}", key) from None
             keys.append(key)
             if len(rows) == ROWS_IN_A_BATCH:
                 yield self.checked_batch(rows, keys)
@@ -110,10 +110,10 @@ class KeyedTask:
             yield self.checked_batch(rows, keys)
 
     def call_outside_of_keys(self, method: str, *arguments: Any) -> None:
-        """Call the function's open or close, which give no rows.
+        """Call the function's open or close, which return no rows.
 
         Raises:
-            KeyedFunctionError: it failed, or gives something.
+            KeyedFunctionError: the call failed, or returned something.
         """
         try:
             result = getattr(self.function, method)(*arguments)
@@ -121,14 +121,15 @@ class KeyedTask:
             raise self.failure(error, f" in {method}()") from None
         if result is not None:
             raise self.problem(
-                f"gives {shown(result)} in {method}(), where there is no key. Rows come from process_element and on_timer"
+                f"returned {shown(result)} from {method}(), where there is no key. Return rows only from process_element and "
+                "on_timer"
             )
 
     def checked_batch(self, rows: list[tuple[Any, ...]], keys: list[Key]) -> pa.RecordBatch:
-        """What comes out, as declared.
+        """Return results as a batch of the declared types.
 
         Raises:
-            KeyedFunctionError: a value does not fit its column; names it, and its row's key.
+            KeyedFunctionError: a value does not fit its column; the message names the value, the column and the row's key.
         """
         try:
             return to_batch(rows, self.returns)
@@ -136,7 +137,10 @@ class KeyedTask:
             raise self._misfit(rows, keys, error) from None
 
     def _misfit(self, rows: list[tuple[Any, ...]], keys: list[Key], error: Exception) -> KeyedFunctionError:
-        """Which value it is that cannot be converted: columns are tried one by one, and then the bad one's values."""
+        """Return an error that names the value that cannot be converted.
+
+        Columns are tried one by one, and then the values of the one that fails.
+        """
         for index, field in enumerate(self.returns.fields):
             column = StructType([field])
             if _fails([(row[index],) for row in rows], column) is None:
@@ -145,21 +149,29 @@ class KeyedTask:
                 value = row[index]
                 if (cause := _fails([(value,)], column)) is not None:
                     declared = f"`{field.name} {field.dataType.simpleString().upper()}{'' if field.nullable else ' NOT NULL'}`"
-                    reason = f": {cause}" if str(cause) else ""  # a failed assertion says nothing
+                    reason = f": {cause}" if str(cause) else ""  # a failed assertion has no text
                     kind = type(value).__name__
                     return self.problem(
-                        f"gives {shown(value)}, of type {kind}, which does not fit its column {declared}{reason}", key
+                        f"returned {shown(value)}, of type {kind}, which does not fit its column {declared}{reason}", key
                     )
-        return self.problem(f"gives rows that do not fit `{self.returns.simpleString()}`: {error}")
+        return self.problem(f"returned rows that do not fit `{self.returns.simpleString()}`: {error}")
 
     def problem(self, text: str, key: Key | None = None) -> KeyedFunctionError:
-        """An error about what the function gives."""
+        """Return an error about the function's results.
+
+        Args:
+            text: what the function did.
+            key: returns the key at which it did so; None: there is none.
+        """
         return KeyedFunctionError(f"{self._subject()}{self._at(key)} {text.rstrip('.')}.")
 
     def failure(self, error: Exception, place: str, key: Key | None = None, caller: str = __file__) -> KeyedFunctionError:
-        """An error with the user's own traceback: what stands above the function's first frame, and below its last, is ours.
+        """Return an error with the user's own traceback, without our frames above the function's first and below its last.
 
         Args:
+            error: the error that the function raised.
+            place: the place at which it did so, for the message.
+            key: returns the current key; None: there is none.
             caller: the file of the module that calls the function.
         """
         frames = traceback.extract_tb(error.__traceback__)
@@ -183,7 +195,7 @@ class KeyedTask:
 
 
 class _Execution:
-    """One run of a task: the function, its state, and where it stands in its input. One thread uses it."""
+    """One run of a task: the function, its state, and its position in the input. One thread uses it."""
 
     def __init__(self, task: KeyedTask) -> None:
         self._task = task
@@ -202,7 +214,7 @@ class _Execution:
         self.context.end_keys()
 
     def results(self, batches: Batches) -> Generator[Any]:
-        """What the function gives, row by row, and `_END_OF_BATCH` after what it gives for the rows of a batch."""
+        """Yield the function's results, row by row, and `_END_OF_BATCH` after the results for the rows of a batch."""
         task, backend, context = self._task, self._backend, self.context
         for cut in cut_batches(batches, len(task.keys)):
             rows = _rows(cut.values.columns[: len(task.schema)], task.schema, cut.values.num_rows, as_tuples=False)
@@ -245,7 +257,7 @@ class _Execution:
 
 
 class _KeysOfBatch:
-    """The keys that begin in a batch, converted all at once when one is asked for."""
+    """The keys that begin in a batch, all converted when the first one is needed."""
 
     def __init__(self, cut: CutBatch, schema: StructType) -> None:
         self._columns, self._starts = cut.keys, cut.starts
@@ -262,7 +274,7 @@ class _KeysOfBatch:
 
 
 class _EventTimes:
-    """The event times of a batch, in milliseconds, converted all at once when one is asked for."""
+    """The event times of a batch, in milliseconds, all converted when the first one is needed."""
 
     def __init__(self, batch: pa.RecordBatch, index: int) -> None:
         self._name, self._column = batch.schema.names[index], batch.column(index)
@@ -281,13 +293,16 @@ class _EventTimes:
         if pa.types.is_date(kind):
             column, kind = column.cast(pa.timestamp("ms")), pa.timestamp("ms")
         if not pa.types.is_timestamp(kind) or kind.unit not in _MICROSECONDS:
-            raise SchemaError(f"The column `{self._name}` gives no event time: it is of type {kind}, and no TIMESTAMP.")
+            raise SchemaError(
+                f"The column `{self._name}` cannot be the event time: its type is {kind}. Order by a timestamp, a date, or "
+                "a whole number of milliseconds."
+            )
         unit = _MICROSECONDS[kind.unit]
         return [None if each is None else each * unit // 1000 for each in column.cast(pa.int64()).to_pylist()]
 
 
 def _rows(columns: list[pa.Array], schema: StructType, count: int, *, as_tuples: bool) -> list[Any]:
-    """Rows of columns, each value as Spark converts it."""
+    """Return columns as rows, with each value converted as Spark does."""
     if not columns:
         return [() if as_tuples else Row()] * count
     table = pa.Table.from_arrays(columns, names=[str(index) for index in range(len(columns))])
@@ -295,19 +310,23 @@ def _rows(columns: list[pa.Array], schema: StructType, count: int, *, as_tuples:
 
 
 def iterable(method: str, results: Any) -> Iterable[Any]:
-    """What a method gives, if it is rows: a single row can be iterated over, too, but that is not what it means.
+    """Return a method's results if they are an iterable of rows.
+
+    A single row is refused: it is iterable, too, but its values are not rows.
 
     Raises:
-        TypeError: it is no iterable, or a row.
+        TypeError: the results are not iterable, or a single row.
     """
     if isinstance(results, (Row, dict, str, bytes)) or not isinstance(results, Iterable):
-        raise TypeError(f"{method} gives {shown(results)}, which is no iterable of rows. Yield rows, or return a list of them.")
+        raise TypeError(
+            f"{method} returned {shown(results)}, which is not an iterable of rows. Yield rows, or return a list of them."
+        )
     rows: Iterable[Any] = results
     return rows
 
 
 def _fails(rows: list[tuple[Any, ...]], schema: StructType) -> Exception | None:
-    """Why rows cannot be converted; None if they can."""
+    """Return the error with which rows cannot be converted; None if they can."""
     try:
         to_batch(rows, schema)
     except Exception as error:  # noqa: BLE001  # conversions of Spark's and Arrow's raise many kinds
@@ -316,6 +335,6 @@ def _fails(rows: list[tuple[Any, ...]], schema: StructType) -> Exception | None:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut where it is long."""
+    """Return a value's text for a message, truncated if it is long."""
     text = repr(value)
     return text if len(text) <= _LONGEST_ROW else text[:_LONGEST_ROW] + "..."

@@ -1,8 +1,8 @@
 """State and timers of one key at a time: FLIP-140's SingleKeyStateBackend and its timer service.
 
 A state is a field of an object; when the key changes, the field is reset. Nothing is looked up, written out or locked: one task
-runs it, in one thread. Outside of keys the field is not there at all, and the class of values is one that no value has; so the
-common path of each access needs no question whether there is a key.
+uses it, in one thread. Outside of keys the field does not exist, and the expected class of values is one that no value has. So
+the common path of each access need not check whether there is a key.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from sqlext.functions.keyed import MAX_WATERMARK, MIN_WATERMARK, KeyedContext, L
 
 
 class _NoValue:
-    """The class of no value: with it, each value takes the path that looks more closely."""
+    """A class that no value has: as the expected class, it sends each value down the path with all checks."""
 
 
 def no_key(subject: str) -> KeyedFunctionError:
-    """What is said of a state or context that is used outside of keys."""
-    return KeyedFunctionError(f"{subject} belongs to a key, and there is none now. Use it in process_element and on_timer only.")
+    """Return the error for a state or context that is used outside of keys."""
+    return KeyedFunctionError(
+        f"{subject} belongs to a key, and there is no key now. Use it only in process_element and on_timer."
+    )
 
 
 def timer_time(timestamp: Any) -> int:
-    """A timer's time, in milliseconds.
+    """Return a timer's time, in milliseconds, as an int.
 
     Raises:
-        SchemaError: it is no integer, or no BIGINT.
+        SchemaError: the time is not an integer, or outside of BIGINT's range.
     """
     try:
         time = operator.index(timestamp)
     except TypeError:
-        raise SchemaError(f"A timer's time is milliseconds, an integer; this is {timestamp!r}.") from None
+        raise SchemaError(f"A timer's time must be an integer, in milliseconds, not {timestamp!r}.") from None
     if not MIN_WATERMARK <= time <= MAX_WATERMARK:
-        raise SchemaError(f"A timer's time is a BIGINT; {timestamp} is none.")
+        raise SchemaError(f"A timer's time must fit a BIGINT; {timestamp} does not.")
     return time
 
 
 class SingleKeyValueState(ValueState):
-    """A value in a field."""
+    """A value state in a field; the backend calls `enter`, `reset` and `leave` as keys begin, change and end."""
 
     __slots__ = ("_kind", "_type", "_value")
 
@@ -92,7 +94,10 @@ class SingleKeyValueState(ValueState):
 
 
 class SingleKeyListState(ListState):
-    """A list in a field; it is replaced, not emptied, so what `get` gave stays as it was."""
+    """A list state in a field. The list is replaced, not emptied, so what `get` returned does not change.
+
+    The backend calls `enter`, `reset` and `leave` as keys begin, change and end.
+    """
 
     __slots__ = ("_kind", "_type", "_values")
 
@@ -150,7 +155,7 @@ class SingleKeyListState(ListState):
 
 
 class SingleKeyMapState(MapState):
-    """A dict in a field."""
+    """A map state, as a dict in a field; the backend calls `enter`, `reset` and `leave` as keys begin, change and end."""
 
     __slots__ = ("_entries", "_key_kind", "_key_type", "_kind", "_type")
 
@@ -210,7 +215,7 @@ class SingleKeyMapState(MapState):
     # For the backend.
 
     def enter(self) -> None:
-        # A float may be NaN, and is to be looked at.
+        # A float may be NaN, and must be checked.
         self._key_kind = _NoValue if self._key_type.kind is float else self._key_type.kind or _NoValue
         self._kind = self._type.kind or _NoValue
         self.reset()
@@ -229,7 +234,7 @@ _CLASSES: dict[str, Any] = {"value": SingleKeyValueState, "list": SingleKeyListS
 class SingleKeyStateBackend(StatesOfOpen):
     """The states of a task, all of the current key (FLIP-140).
 
-    First states are made; `end_open` ends that. `start_key` begins a key, with all states empty. After `end_keys` there is none.
+    States are created first, until `end_open` is called.
     """
 
     __slots__ = ("_has_key",)
@@ -244,6 +249,7 @@ class SingleKeyStateBackend(StatesOfOpen):
     # For the worker.
 
     def start_key(self) -> None:
+        """Begin a key, with all states empty."""
         if self._has_key:
             for state in self._states.values():
                 state.reset()
@@ -253,6 +259,7 @@ class SingleKeyStateBackend(StatesOfOpen):
             state.enter()
 
     def end_keys(self) -> None:
+        """End the current key, if there is one; no key follows it."""
         self._is_open = False
         if self._has_key:
             for state in self._states.values():
@@ -263,13 +270,14 @@ class SingleKeyStateBackend(StatesOfOpen):
 class SingleKeyContext(KeyedContext):
     """The current key, the event time of its row, and its timers, which fire at the end of the key (FLIP-140's timer service).
 
-    While rows are read, timers are a set only; they are put in order when they fire. So one that is registered and deleted again
+    While rows are read, timers are only a set; they are sorted when they fire. So a timer that is registered and deleted again
     with each row takes no memory.
 
     Attributes:
-        index: of the current row in its batch; the worker sets it with each row.
-        times: makes the event time of such an index; the worker sets it with each batch, where there is a time column.
-        key_of: gives the current key; None where there is none.
+        index: the index of the current row in its batch; the worker sets it with each row.
+        times: returns the event time, in milliseconds, at such an index; the worker sets it with each batch, if there is a time
+            column.
+        key_of: returns the current key; None: there is no key.
     """
 
     __slots__ = ("_fired", "_heap", "_timers", "index", "key_of", "times")
@@ -279,7 +287,7 @@ class SingleKeyContext(KeyedContext):
         self.times: Callable[[int], int | None] | None = None
         self.key_of: Callable[[], tuple[Any, ...]] | None = None
         self._timers: set[int] = set()
-        self._heap: list[int] | None = None  # of times, while timers fire; one that is not in the set was deleted
+        self._heap: list[int] | None = None  # of times, while timers fire; a time that is not in the set was deleted
         self._fired: int | None = None
 
     @property
@@ -323,20 +331,21 @@ class SingleKeyContext(KeyedContext):
 
     @property
     def fired(self) -> int | None:
-        """The time of the timer that fires now, in milliseconds; None while rows are read."""
+        """The time of the firing timer, in milliseconds; None while rows are read."""
         return self._fired
 
     @property
     def has_timers(self) -> bool:
+        """Whether the current key has timers."""
         return bool(self._timers)
 
     def start_key(self, key_of: Callable[[], tuple[Any, ...]]) -> None:
-        """Begin a key, whose timers have all fired before."""
+        """Begin a key, after all timers of the previous one have fired."""
         self.key_of = key_of
         self._heap = self._fired = None
 
     def fire(self) -> Iterator[int]:
-        """The times of the current key's timers, those registered meanwhile included, each once; the key ends with them."""
+        """Yield the times of the current key's timers in order, including timers registered meanwhile; the key ends with them."""
         heap = self._heap = sorted(self._timers)
         while heap:
             time = heapq.heappop(heap)
@@ -346,4 +355,5 @@ class SingleKeyContext(KeyedContext):
                 yield time
 
     def end_keys(self) -> None:
+        """End the current key; no key follows it."""
         self.key_of = None

@@ -1,8 +1,8 @@
-"""Types of keyed state: DDL read without a JVM, since workers have none, and a cheap look at each value that is written.
+"""The types of keyed state: DDL parsed without a JVM, since workers have none, and a cheap check of each value that is written.
 
-What both backends ask of a state stands here too: that open() makes it, and that its name has one type.
+This module also has the checks that both backends make: states are created only in open(), and a name has one type.
 
-Spark's own parser has the last word on a type where the state lives in Spark; here only the class of a column's value counts.
+Where the state is in Spark, Spark's own parser decides on a type; here only the class of a column's values is checked.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class StateType:
     """The type of a state's values.
 
     Attributes:
-        subject: what has this type, for messages.
-        columns: each as DDL, for messages.
-        kinds: the class of each column's values; None where any will do.
+        subject: the state or key with this type, for messages.
+        columns: the DDL of each column, for messages.
+        kinds: the class of each column's values; None: values of any class are accepted.
     """
 
     subject: str
@@ -55,10 +55,10 @@ class StateType:
 
     @classmethod
     def of(cls, subject: str, schema: str | StructType) -> StateType:
-        """The type that DDL, such as `n BIGINT, s STRING`, or a StructType says.
+        """Read a type from DDL, such as `n BIGINT, s STRING`, or a StructType.
 
         Raises:
-            SchemaError: it cannot be read; says which word.
+            SchemaError: the type cannot be read.
         """
         ddl = schema
         if isinstance(schema, StructType):
@@ -70,14 +70,14 @@ class StateType:
 
     @property
     def kind(self) -> type | None:
-        """The class of its values where they need no further look; None where they do."""
+        """The class of the values if it is the only check that they need, else None."""
         return self.kinds[0] if len(self.kinds) == 1 else None
 
     def conform(self, value: Any) -> Any:
-        """The value as the state keeps it: a tuple where there are several columns.
+        """Convert a value to the form that the state keeps: a tuple if there are several columns.
 
         Raises:
-            SchemaError: it is not of this type.
+            SchemaError: the value is not of this type.
         """
         kinds = self.kinds
         if type(value) is tuple and tuple(map(type, value)) == kinds and len(kinds) > 1:
@@ -89,10 +89,10 @@ class StateType:
         return tuple(self._conform(each, index) for index, each in enumerate(value))
 
     def conform_key(self, value: Any) -> Any:
-        """As `conform`, of a key of a map.
+        """Convert a key of a map, as `conform` does a value.
 
         Raises:
-            SchemaError: it is not of this type, or NaN.
+            SchemaError: the key is not of this type, or is NaN.
         """
         key = self.conform(value)
         if any(each != each for each in (key if isinstance(key, tuple) else (key,))):
@@ -116,7 +116,10 @@ class StateType:
 
 
 class StatesOfOpen(RuntimeContext):
-    """Makes the states of a function while its open() runs; a backend says how. Asked for again, a state is the same one."""
+    """Creates the states of a function while its open() runs. The same name and type return the same state again.
+
+    The subclass of a backend implements `_make`.
+    """
 
     __slots__ = ("_is_open", "_schemas", "_states")
 
@@ -126,6 +129,7 @@ class StatesOfOpen(RuntimeContext):
         self._is_open = True
 
     def end_open(self) -> None:
+        """Refuse to create states from now on: open() has returned."""
         self._is_open = False
 
     def get_value_state(self, name: str, schema: str | StructType) -> ValueState:
@@ -140,14 +144,14 @@ class StatesOfOpen(RuntimeContext):
         key_type = StateType.of(f"A key of the state `{name}`", key_schema)
         for column, kind in zip(key_type.columns, key_type.kinds, strict=True):
             if kind in (list, dict):
-                raise SchemaError(f"A key of the state `{name}` cannot be `{column}`. Take a STRUCT, or several columns.")
+                raise SchemaError(f"A key of the state `{name}` cannot be `{column}`. Use a STRUCT, or several columns.")
         value_type = StateType.of(f"The state `{name}`", value_schema)
         made: MapState = self._made("map", name, [key_schema, value_schema], key_type, value_type)
         return made
 
     def _made(self, kind: str, name: str, schemas: Sequence[str | StructType], *types: StateType) -> Any:
         if not self._is_open:
-            raise KeyedFunctionError(f"The state `{name}` is asked for after open() has returned. Ask for states in open() only.")
+            raise KeyedFunctionError(f"The state `{name}` is requested after open() has returned. Request states only in open().")
         shape = (kind, *(", ".join(each.columns) for each in types))
         if self._schemas.setdefault(name, shape) != shape:
             raise SchemaError(f"There is a state `{name}` of another type already. Give this one another name.")
@@ -157,11 +161,11 @@ class StatesOfOpen(RuntimeContext):
 
     @abstractmethod
     def _make(self, kind: str, name: str, schemas: Sequence[str | StructType], types: Sequence[StateType]) -> Any:
-        """A new state of kind `value`, `list` or `map`; of a map, key and value have each a schema and type."""
+        """Create a state of kind `value`, `list` or `map`; for a map, `schemas` and `types` are those of key and value."""
 
 
 def _columns(subject: str, ddl: str) -> list[list[str]]:
-    """The words of each column: its name, and its type."""
+    """Split DDL into the words of each column: its name and its type."""
     columns: list[list[str]] = [[]]
     depth = 0
     for word in _TOKEN.findall(ddl):
@@ -179,10 +183,10 @@ def _columns(subject: str, ddl: str) -> list[list[str]]:
 
 def _kind(subject: str, ddl: str, words: list[str]) -> type | None:
     if len(words) == 1 or words[1] in "<(":  # no name, but a type alone
-        raise SchemaError(f"{subject} has the type `{ddl}`, where a column has no name. Write `value {' '.join(words)}`.")
+        raise SchemaError(f"{subject} has the type `{ddl}`, in which a column has no name. Write `value {' '.join(words)}`.")
     word = words[1].upper()
     if word not in _KIND_OF_WORD:
-        raise SchemaError(f"{subject} has the type `{ddl}`, and there is no type {words[1]}.{did_you_mean(word, _KIND_OF_WORD)}")
+        raise SchemaError(f"{subject} has the type `{ddl}`, but there is no type {words[1]}.{did_you_mean(word, _KIND_OF_WORD)}")
     return _KIND_OF_WORD[word]
 
 

@@ -1,1 +1,1 @@
-"""Whole partitions mapped, sorted, aggregated and reduced (FLIP-380), and cogroups (FLIP-331)."""
+"""Map, sort, aggregate and reduce over whole partitions (FLIP-380), and cogroups (FLIP-331)."""

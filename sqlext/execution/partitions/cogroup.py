@@ -1,7 +1,7 @@
-"""Cogroups (FLIP-331): the rows of each key of two DataFrames, seen together, once both have ended.
+"""Cogroups (FLIP-331): the rows of each key of two DataFrames, processed together once both inputs have ended.
 
-Both are laid one upon the other, exchanged by key and sorted by key and side, on disk where memory is too small. So a key's rows
-of the first side come before those of the second, and no key is ever held as a whole.
+The union of both sides is exchanged by key and sorted by key and side, on disk where memory is too small. So a key's rows of the
+first side come before those of the second, and no key is ever held in memory as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIDE, _FIRST, _SECOND = (f"{INTERNAL_PREFIX}{name}" for name in ("side", "first
 _KEY = f"{INTERNAL_PREFIX}cogroup_key_"
 
 CogroupFunction = Callable[[Iterator[Row], Iterator[Row]], Iterable[Any]]
-"""Takes the rows of a key of both DataFrames, and gives the rows that come out (Flink's `CoGroupFunction`)."""
+"""Takes the rows of a key of both DataFrames, and returns the rows of the result (Flink's `CoGroupFunction`)."""
 
 
 def cogroup(
@@ -33,14 +33,14 @@ def cogroup(
 ) -> DataFrame:
     """Call a function with the rows of each key that either DataFrame has.
 
-    It is lazy, as a DataFrame is: the function is called when the result is read.
+    The result is lazy, like any DataFrame: the function is called when the result is read.
 
     Args:
-        first, second: `df.groupBy(..)` of batch DataFrames, by as many keys of the same types; null is a key as well.
-        function: takes an iterator of each side's rows; one that has no row of the key is empty. It may read the second side
-            only after the first without keeping rows: what is left of the first side is then held in memory.
-        returns: the columns of what it gives, as DDL or type.
-        name: what messages call the function.
+        first, second: `df.groupBy(..)` of batch DataFrames, by the same number of keys of the same types; null is a key as well.
+        function: takes an iterator over each side's rows of a key, which is empty if the side has none. Once it reads the second
+            side, the rows of the first side that it has not read yet are held in memory.
+        returns: the columns of the function's results, as DDL or type.
+        name: the function's name in messages.
 
     Raises:
         SchemaError: the keys differ in number or type, or the function does not take two iterators.
@@ -53,7 +53,12 @@ def cogroup(
 
 
 def as_side(frame: DataFrame, keys: Sequence[tuple[str, Column]]) -> DataFrame:
-    """Rows, each as one struct, and behind it their keys, of which name and expression are given."""
+    """Return the rows of a side, each as one struct, followed by its keys.
+
+    Args:
+        frame: the rows.
+        keys: the name and the expression of each key.
+    """
     columns = [F.col(quote(column)) for column in frame.columns]
     return frame.select(F.struct(*columns).alias(_FIRST), *(key.alias(f"{_KEY}{index}") for index, (_, key) in enumerate(keys)))
 
@@ -61,12 +66,16 @@ def as_side(frame: DataFrame, keys: Sequence[tuple[str, Column]]) -> DataFrame:
 def cogrouped(
     first: DataFrame, second: DataFrame, names: Sequence[str], function: CogroupFunction, returns: StructType | str, name: str
 ) -> DataFrame:
-    """As `cogroup`, of what `as_side` made of either side; `names` are those of the keys, for messages."""
+    """Call a function as `cogroup` does, with two results of `as_side`.
+
+    Args:
+        names: the names of the keys, for messages.
+    """
     sides = [first, second]
     kinds = [[field.dataType.simpleString() for field in frame.schema.fields[1:]] for frame in sides]
     if kinds[0] != kinds[1]:
         one, other = (", ".join(each) for each in kinds)
-        raise SchemaError(f"cogroup takes keys of the same types on both sides; these are ({one}) and ({other}).")
+        raise SchemaError(f"cogroup needs keys of the same types on both sides; these are ({one}) and ({other}).")
     (left, right), keys = (frame.schema.fields[0].dataType for frame in sides), [F.col(key) for key in first.columns[1:]]
     firsts = [F.lit(0).alias(_SIDE), F.col(_FIRST), F.lit(None).cast(right).alias(_SECOND), *keys]
     seconds = [F.lit(1).alias(_SIDE), F.lit(None).cast(left).alias(_FIRST), F.col(_FIRST).alias(_SECOND), *keys]
@@ -76,7 +85,7 @@ def cogrouped(
 
 
 class _SideSplitter:
-    """Parts the rows of a key, which come side after side."""
+    """Splits the rows of a key into its two sides, and calls the user's function."""
 
     def __init__(self, function: CogroupFunction) -> None:
         self._function = function
@@ -87,7 +96,10 @@ class _SideSplitter:
 
 
 class _Key:
-    """One key's rows, each of side, first and second."""
+    """The rows of one key, each with its side, first struct and second struct.
+
+    Rows of the first side that are still unread when the second side is read are held in memory.
+    """
 
     def __init__(self, records: Iterator[Row]) -> None:
         self._records = records

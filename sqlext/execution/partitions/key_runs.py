@@ -1,6 +1,7 @@
 """Keyed windows: batches sorted by key, cut where the key changes, one key at a time (FLIP-380 over FLIP-140's sorted input).
 
-Two keys are one exactly when Spark's GROUP BY says so: null is null, NaN is NaN, and -0.0 is 0.0. Runs in Python workers.
+Keys are equal exactly when Spark's GROUP BY takes them for one: null equals null, NaN equals NaN, and -0.0 equals 0.0. This
+module runs in Python workers.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ import pyarrow.compute as pc
 
 
 class KeyRun:
-    """The rows of one key, which stand beside each other.
+    """The consecutive rows of one key.
 
     Args:
-        keys: the key columns of its first row.
+        keys: the key columns of the first row.
     """
 
     def __init__(self, keys: list[pa.Array]) -> None:
         self._keys = keys
 
     def values(self) -> list[Any]:
-        """The key, for messages."""
+        """Return the key, for messages."""
         return [column[0].as_py() for column in self._keys]
 
 
@@ -34,10 +35,12 @@ def key_runs(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[tupl
     """Cut sorted batches into the runs of their keys.
 
     Args:
-        batches: sorted by their last `key_count` columns; these are taken off.
+        batches: the rows, sorted by their last `key_count` columns.
+        key_count: the number of key columns.
 
     Yields:
-        A run and its batches. What is left of them is skipped when the next run is asked for; only one batch is in memory.
+        A run and its batches, without the key columns. Batches that are still unread when the next run is requested are skipped.
+        Only one batch is in memory.
     """
     for run, pieces in itertools.groupby(_pieces(batches, key_count), key=itemgetter(0)):
         yield run, map(itemgetter(1), pieces)
@@ -45,13 +48,13 @@ def key_runs(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[tupl
 
 @dataclass(frozen=True)
 class CutBatch:
-    """A batch, and where keys begin in it.
+    """A batch and the positions at which keys begin in it.
 
     Attributes:
         values: its columns without the keys.
         keys: the key columns.
-        starts: indices, ascending, of the rows whose key is not that of the row before; the row before row 0 is the last one of
-            the batch before, and of the very first batch there is none.
+        starts: the indices, ascending, of the rows whose key differs from that of the previous row. The row before row 0 is the
+            last row of the previous batch; row 0 of the very first batch begins a key.
     """
 
     values: pa.RecordBatch
@@ -60,10 +63,11 @@ class CutBatch:
 
 
 def cut_batches(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[CutBatch]:
-    """The batches that have rows, each whole, with the places where keys begin.
+    """Find the positions at which keys begin in each batch; empty batches are skipped.
 
     Args:
-        batches: sorted by their last `key_count` columns.
+        batches: the rows, sorted by their last `key_count` columns.
+        key_count: the number of key columns.
     """
     last: list[pa.Array] = []
     for batch in batches:
@@ -79,7 +83,7 @@ def cut_batches(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[C
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[tuple[KeyRun, pa.RecordBatch]]:
-    run = KeyRun([])  # stands for none: the first batch begins one
+    run = KeyRun([])  # a placeholder: the first batch begins a run
     for cut in cut_batches(batches, key_count):
         begin = 0
         for start in cut.starts:
@@ -90,7 +94,7 @@ def _pieces(batches: Iterable[pa.RecordBatch], key_count: int) -> Iterator[tuple
 
 
 def _starts_of_runs(keys: list[pa.Array]) -> list[int]:
-    """Indices of the rows, but for row 0, whose key is not that of the row before."""
+    """Return the indices, from 1, of the rows whose key differs from that of the previous row."""
     changes = _changes(keys[0])
     for column in keys[1:]:
         changes = pc.or_(changes, _changes(column))
@@ -98,7 +102,7 @@ def _starts_of_runs(keys: list[pa.Array]) -> list[int]:
 
 
 def _changes(column: pa.Array) -> pa.BooleanArray:
-    """For each row but the first, whether its value is not that of the row before."""
+    """Return, for each row but the first, whether its value differs from that of the previous row."""
     before, after = column.slice(0, len(column) - 1), column.slice(1)
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):  # Arrow does not compare these
         pairs = zip(before.to_pylist(), after.to_pylist(), strict=True)

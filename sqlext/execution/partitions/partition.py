@@ -1,10 +1,10 @@
 """Full-partition processing: map, sort, aggregate and reduce over whole partitions (FLIP-380).
 
-df = sqlext.full_window_partition(spark.table("readings"))                    # one window a partition, as it is
-df = sqlext.full_window_partition(spark.table("readings").groupBy("sensor"))  # one window a key
+df = sqlext.full_window_partition(spark.table("readings"))                    # one window per partition, as it is
+df = sqlext.full_window_partition(spark.table("readings").groupBy("sensor"))  # one window per key
 
-Without keys nothing moves: partitions and parallelism are the input's. With keys Spark brings the rows of a key into one
-partition and sorts them by key; the worker then reads key after key, and keeps one of them at a time.
+Without keys, no rows are moved: partitions and parallelism are the input's. With keys, Spark brings the rows of a key into one
+partition and sorts them by key; the worker then reads one key after the other.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def _full_dam(operator: str) -> OperatorAttributes:
 
 
 ATTRIBUTES: Mapping[str, OperatorAttributes] = MappingProxyType({name: _full_dam(name) for name in OPERATORS})
-"""Of each operator. All are full dams (FLIP-331): a window is complete only at the end of the input."""
+"""The attributes of each operator. All are full dams (FLIP-331): a window is complete only at the end of the input."""
 
 
 class Order(Enum):
-    """The order of a sort. Ascending: null first, then values, then NaN; descending: the other way round."""
+    """The order of a sort. Ascending: nulls first, then values, then NaN; descending: the reverse."""
 
     ASCENDING = "ascending"
     DESCENDING = "descending"
@@ -68,10 +68,11 @@ def full_window_partition(df: DataFrame | GroupedData) -> PartitionWindowedDataF
     """Collect the rows of each partition, or of each key, into one window (FLIP-380's `fullWindowPartition`).
 
     Args:
-        df: a batch DataFrame: a window is a partition of it. Or `df.groupBy(..)`: a window is a key, in GROUP BY's sense.
+        df: a batch DataFrame, whose partitions are the windows; or `df.groupBy(..)`, whose keys, as in GROUP BY, are the windows.
 
     Raises:
-        UnsupportedError: it reads a stream, or it is grouped by more than plain GROUP BY, or by a collated string.
+        SchemaError: `df` is not a DataFrame.
+        UnsupportedError: `df` reads a stream, or is grouped by more than plain GROUP BY, or by a collated string.
     """
     if isinstance(df, GroupedData):
         return windowed("full_window_partition", *grouped("full_window_partition", df))
@@ -83,14 +84,14 @@ def full_window_partition(df: DataFrame | GroupedData) -> PartitionWindowedDataF
 def window_all(df: DataFrame) -> PartitionWindowedDataFrame:
     """Collect all rows into one window (Flink's `windowAll` with FLIP-331's end-of-stream window): one task reads them all.
 
-    Rows come in no order that is sure; `sort_partition` gives them one.
+    The order of the rows is undefined; `sort_partition` defines one.
 
     Args:
         df: a batch DataFrame.
 
     Raises:
-        SchemaError: it is none.
-        UnsupportedError: it reads a stream.
+        SchemaError: `df` is not a DataFrame.
+        UnsupportedError: `df` reads a stream.
     """
     if not isinstance(df, DataFrame):
         raise SchemaError(f"window_all takes a DataFrame, not {type(df).__name__}.")
@@ -99,16 +100,16 @@ def window_all(df: DataFrame) -> PartitionWindowedDataFrame:
 
 
 def single_partition(frame: DataFrame) -> DataFrame:
-    """All rows in one partition, even where there is none: a window that is empty is one too."""
+    """Bring all rows into one partition, even if there are none: an empty window is a window too."""
     return frame.repartition(1)
 
 
 def grouped(operator: str, df: GroupedData) -> tuple[DataFrame, Sequence[tuple[str, Column]]]:
-    """What an operator's `df.groupBy(columns)` was made of: `df`, and name and expression of each key.
+    """Return the parts of an operator's `df.groupBy(columns)`: `df`, and the name and the expression of each key.
 
     Raises:
-        SchemaError: it is not grouped.
-        UnsupportedError: it is grouped by more than plain GROUP BY, or by nothing.
+        SchemaError: `df` is not grouped.
+        UnsupportedError: `df` is grouped by more than plain GROUP BY, or without columns.
     """
     if not isinstance(df, GroupedData):
         raise SchemaError(f"{operator} takes df.groupBy(columns), not {type(df).__name__}.")
@@ -120,25 +121,26 @@ def grouped(operator: str, df: GroupedData) -> tuple[DataFrame, Sequence[tuple[s
 
 
 def check_bounded(operator: str, is_streaming: bool) -> None:
-    """Raise UnsupportedError for a stream."""
+    """Raise UnsupportedError if an operator's input is a stream."""
     if is_streaming:
         raise UnsupportedError(
-            f"{operator} needs the end of its input, and a stream has none. Give it a table, or a query that leaves STREAM out."
+            f"{operator} needs the end of its input, and a stream has no end. Give it a table, or a query without STREAM."
         )
 
 
 def windowed(
     operator: str, frame: DataFrame, keys: Sequence[tuple[str, Column]], orders: Sequence[Column] = ()
 ) -> PartitionWindowedDataFrame:
-    """The windows of a DataFrame: of its partitions, or of its keys where there are any.
+    """Return the windows of a DataFrame: its keys if there are any, else its partitions.
 
     Args:
-        operator: for messages.
-        keys: name, for messages, and expression of each.
-        orders: in which functions read the rows of a window.
+        operator: the operator's name, for messages.
+        frame: the rows.
+        keys: the name, for messages, and the expression of each key.
+        orders: the expressions by which the rows of a window are ordered.
 
     Raises:
-        UnsupportedError: as of `full_window_partition`.
+        UnsupportedError: as `full_window_partition` does.
     """
     check_bounded(operator, frame.isStreaming)
     if keys:
@@ -146,21 +148,21 @@ def windowed(
         for (name, _), field in zip(keys, frame.schema.fields[-len(keys) :], strict=True):
             if isinstance(field.dataType, StringType) and field.dataType.collation not in (None, "UTF8_BINARY"):
                 raise UnsupportedError(
-                    f"{operator} cannot group by `{name}`, of collation {field.dataType.collation}. Group by "
-                    f"collate({name}, 'UTF8_BINARY'), or by lower(..) of it."
+                    f"{operator} cannot group by `{name}`, which has the collation {field.dataType.collation}. Group by "
+                    f"collate({name}, 'UTF8_BINARY'), or by lower(..) of that."
                 )
     return PartitionWindowedDataFrame(frame, tuple(name for name, _ in keys), tuple(orders))
 
 
 class PartitionWindowedDataFrame:
-    """A DataFrame in windows, each a whole partition or all rows of a key. `full_window_partition` makes it.
+    """A DataFrame in windows, each a whole partition or all rows of a key, as `full_window_partition` returns it.
 
-    Its methods are lazy, as a DataFrame's are: functions are called when the result is read.
+    Its methods are lazy, like a DataFrame's: functions are called when the result is read.
 
     Args:
-        frame: the rows; key columns stand last.
-        keys: names of these, for messages.
-        orders: in which functions read the rows of a window.
+        frame: the rows, with the key columns last.
+        keys: the names of the key columns, for messages.
+        orders: the expressions by which the rows of a window are ordered.
     """
 
     def __init__(self, frame: DataFrame, keys: tuple[str, ...], orders: tuple[Column, ...] = ()) -> None:
@@ -175,17 +177,19 @@ class PartitionWindowedDataFrame:
     ) -> DataFrame:
         """Call a function with each window.
 
-        The function starts when the first rows are there, not when all are, and what it yields goes on at once.
+        The function starts with the first rows, before all of them have arrived, and the rows that it yields are passed on at
+        once.
 
         Args:
-            function: takes an iterator of `pyspark.sql.Row`, or of `pyarrow.RecordBatch` where its parameter is annotated so,
+            function: takes an iterator of `pyspark.sql.Row`, or of `pyarrow.RecordBatch` if its parameter is annotated so,
                 such as `Iterator[pa.RecordBatch]`; yields rows (Row, tuple, list, dict, or the bare value of a single column),
-                batches, or both. It is also called with an empty partition; of keys, there is none without rows.
-            schema: of what it yields, as DDL (`a INT, b STRING`) or type. Batches must have just these columns and types.
-            name: what messages call the function.
+                batches, or both. It is also called with an empty partition; a key always has rows.
+            schema: the columns that it yields, as DDL (`a INT, b STRING`) or type. Batches must have exactly these columns and
+                types.
+            name: the function's name in messages.
 
         Raises:
-            SchemaError: the function takes no single argument, or a schema cannot go through Arrow.
+            SchemaError: the function does not take a single argument, or a column's type cannot be converted to Arrow.
         """
         check_arity("map_partition", function, ("records",))
         process, name = MapWindow(function), name or name_of(function)
@@ -198,41 +202,42 @@ class PartitionWindowedDataFrame:
         *,
         key_type: DataType | str | None = None,
     ) -> DataFrame:
-        """Sort the rows of each window, on disk where memory is too small. The rows of a key stay beside each other.
+        """Sort the rows of each window, on disk where memory is too small. The rows of a key stay consecutive.
 
         Nulls are first when ascending and last when descending; NaN is greater than all numbers.
 
         Args:
-            key: a column's 0-based index; its name, also of a nested field, `a.b`; or a function of a row that gives its key;
-                where its parameter is annotated with `pyarrow.RecordBatch`, of a batch, and gives a `pyarrow.Array` of keys.
-            order: of the keys.
-            key_type: of the keys that a function gives. Where it is None, the function's return annotation says it.
+            key: a column's 0-based index; a column's name, or that of a nested field, `a.b`; or a function that takes a row and
+                returns its key. A function whose parameter is annotated with `pyarrow.RecordBatch` takes a batch, and returns
+                a `pyarrow.Array` of keys.
+            order: the order of the keys.
+            key_type: the type of the keys that a function returns; None: that of the function's return annotation.
 
         Raises:
             SchemaError: there is no such column, or more than one; its type has no order; or the type of a key is not known.
         """
         if not isinstance(order, Order):
-            raise SchemaError(f"The order of sort_partition is Order.ASCENDING or Order.DESCENDING, not {order!r}.")
+            raise SchemaError(f"The order of sort_partition must be Order.ASCENDING or Order.DESCENDING, not {order!r}.")
         if callable(key):
             return self._sorted_by_selector(key, order, _key_type(key, key_type))
         if isinstance(key, int) and not isinstance(key, bool):
             return self._sorted_by_index(key, order)
         if isinstance(key, str):
             return self._sorted_by(_ordered(self._named(key), order))
-        raise SchemaError(f"The key of sort_partition is a column's index or name, or a function, not {key!r}.")
+        raise SchemaError(f"The key of sort_partition must be a column's index or name, or a function, not {key!r}.")
 
     def aggregate(self, function: AggregateFunction, schema: StructType | str, *, name: str | None = None) -> DataFrame:
-        """Make one row of each window.
+        """Aggregate each window into one row.
 
-        An empty partition gives a row too, the result of a new accumulator: FLIP-380 makes one before it reads the first record.
+        An empty partition has a row too, the result of a new accumulator: FLIP-380 creates one before it reads the first record.
 
         Args:
-            function: an `AggregateFunction`; it reads batches where the value that `add` takes is annotated so.
-            schema: of the row, as DDL or type.
-            name: what messages call the function.
+            function: an `AggregateFunction`; it reads batches if the value that `add` takes is annotated so.
+            schema: the columns of the row, as DDL or type.
+            name: the function's name in messages.
 
         Raises:
-            SchemaError: it is no `AggregateFunction`, or a schema cannot go through Arrow.
+            SchemaError: `function` is not an `AggregateFunction`, or a column's type cannot be converted to Arrow.
         """
         if not isinstance(function, AggregateFunction):
             raise SchemaError(f"aggregate takes an object whose class extends sqlext.AggregateFunction, not {function!r}.")
@@ -241,30 +246,30 @@ class PartitionWindowedDataFrame:
         return self.run("aggregate_partition", name, process, reads_batches(function.add), fields)
 
     def reduce(self, function: Callable[[Any, Any], Any], *, name: str | None = None) -> DataFrame:
-        """Make one row of each window, of two rows over and over, in the window's order. An empty partition gives none.
+        """Reduce each window to one row, by combining two rows at a time in the window's order. An empty partition has no row.
 
         Args:
-            function: takes two rows and gives one with the same columns; of a single row, it is that row.
-            name: what messages call the function.
+            function: takes two rows and returns one with the same columns; the result of a single row is that row.
+            name: the function's name in messages.
 
         Raises:
-            SchemaError: the function does not take two arguments, or the columns cannot go through Arrow.
+            SchemaError: the function does not take two arguments, or a column's type cannot be converted to Arrow.
         """
         check_arity("reduce_partition", function, ("one", "other"))
         process = ReduceWindow(function, tuple(self._schema.names))
         return self.run("reduce_partition", name or name_of(function), process, False, self._schema)
 
     def sorted(self) -> DataFrame:
-        """The rows of each window in the orders that were given with it.
+        """Return the rows of each window, sorted by the windows' orders.
 
         Raises:
-            SchemaError: Spark does not take one of them; with its reason.
+            SchemaError: Spark cannot sort by one of the orders; the message has its reason.
         """
         try:
             return self.in_windows().drop(*self._frame.columns[len(self._schema) :])
         except AnalysisException as error:
             reason = reason_of(error).partition(";")[0]  # Spark's plan follows
-            raise SchemaError(f"sort_partition cannot sort by that: {reason}") from None
+            raise SchemaError(f"sort_partition cannot sort as requested: {reason}") from None
 
     # Sorting.
 
@@ -275,7 +280,7 @@ class PartitionWindowedDataFrame:
         names = self._schema.names
         if not 0 <= index < len(names):
             columns = ", ".join(f"{at} `{name}`" for at, name in enumerate(names))
-            raise SchemaError(f"sort_partition has no column {index}. The columns are {columns}.")
+            raise SchemaError(f"The input of sort_partition has no column {index}. The columns are {columns}.")
         if _can_be_named(names):
             return self._sorted_by(_ordered(F.col(names[index]), order))
         numbered = PartitionWindowedDataFrame(_numbered(self._frame), self._keys)
@@ -287,16 +292,16 @@ class PartitionWindowedDataFrame:
             found = self._frame.select(F.col(name)).columns
         except AnalysisException as error:
             if "AMBIGUOUS" in (error.getCondition() or ""):
-                raise SchemaError(f"sort_partition: `{name}` may be several columns. Give its index.") from None
+                raise SchemaError(f"sort_partition: the column `{name}` is ambiguous. Give its index.") from None
             raise SchemaError(
-                f"sort_partition has no column `{name}`.{did_you_mean(name, self._schema.names)} {columns}"
+                f"The input of sort_partition has no column `{name}`.{did_you_mean(name, self._schema.names)} {columns}"
             ) from None
         if len(found) != 1 or found[0].startswith(_KEY):
-            raise SchemaError(f"sort_partition has no column `{name}`. {columns}")
+            raise SchemaError(f"The input of sort_partition has no column `{name}`. {columns}")
         return F.col(name)
 
     def _sorted_by_selector(self, selector: Callable[[Any], Any], order: Order, kind: DataType) -> DataFrame:
-        """The keys are made in Python, go with the rows through the sort, and are dropped behind it."""
+        """Sort by keys that are made in Python, travel with the rows through the sort, and are dropped after it."""
         check_arity("sort_partition", selector, ("record",))
         frame = _numbered(self._frame)
         key = StructField(_SORT_KEY, kind)
@@ -317,12 +322,20 @@ class PartitionWindowedDataFrame:
         is_over_batches: bool,
         returns: StructType,
     ) -> DataFrame:
-        """What a process makes of each window; `operator` and `name` are for messages."""
+        """Run a process over each window, and return its results.
+
+        Args:
+            operator: the operator's name, for messages.
+            name: the function's name, for messages.
+            process: returns the results of a window.
+            is_over_batches: whether the process reads batches; else it reads rows.
+            returns: the columns of the results.
+        """
         task = PartitionTask(operator, name, process, is_over_batches, self._schema, returns, self._keys or None)
         return through_arrow(self.in_windows(), task)
 
     def in_windows(self) -> DataFrame:
-        """The rows of each key beside each other in one partition; without keys, as they are."""
+        """Return the rows with those of each key consecutive in one partition; without keys, as they are."""
         keys = [F.col(name) for name in self._frame.columns[len(self._schema) :]]
         frame = self._frame.repartition(*keys) if keys else self._frame
         return frame.sortWithinPartitions(*keys, *self._orders) if keys or self._orders else frame
@@ -333,35 +346,39 @@ def _ordered(column: Column, order: Order) -> Column:
 
 
 def _can_be_named(names: list[str]) -> bool:
-    """Whether each name, as it is, finds its column: it has no dot in it, and stands there once."""
+    """Return whether each name finds its column without quoting: it is a plain word, and unique."""
     return len({name.lower() for name in names}) == len(names) and all(re.fullmatch(r"\w+", name) for name in names)
 
 
 def _numbered(frame: DataFrame) -> DataFrame:
-    """The same columns, under names that are no other's; key columns keep theirs."""
+    """Return the same columns under unique names; key columns keep their names."""
     return frame.toDF(*(name if name.startswith(_KEY) else f"{_COLUMN}{at}" for at, name in enumerate(frame.columns)))
 
 
 class ArrowTask(Protocol):
-    """What runs in Python workers, a partition at a time; see `PartitionTask` and `KeyedTask`."""
+    """A task that Python workers run, a partition at a time; see `PartitionTask` and `KeyedTask`."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The function's name, for messages."""
 
     @property
-    def operator(self) -> str: ...
+    def operator(self) -> str:
+        """The operator's name, for messages."""
 
     @property
-    def returns(self) -> StructType: ...
+    def returns(self) -> StructType:
+        """The schema of the results."""
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]: ...
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the results of a partition."""
 
 
 def through_arrow(frame: DataFrame, task: ArrowTask) -> DataFrame:
-    """What a task makes of each partition.
+    """Run a task over each partition, and return its results.
 
     Raises:
-        SchemaError: a column's type has no counterpart in Arrow.
+        SchemaError: a column's type cannot be converted to Arrow.
     """
     for field in (*frame.schema.fields, *task.returns.fields):
         try:
@@ -369,7 +386,8 @@ def through_arrow(frame: DataFrame, task: ArrowTask) -> DataFrame:
         except PySparkException:
             kind = field.dataType.simpleString().upper()
             raise SchemaError(
-                f"{task.operator}: the column `{field.name}` is {kind}, which cannot go through Arrow. Cast it, or leave it out."
+                f"{task.operator}: the column `{field.name}` is {kind}, which cannot be converted to Arrow. Cast it, or leave it "
+                "out."
             ) from None
 
     names = task.returns.names
@@ -380,7 +398,7 @@ def through_arrow(frame: DataFrame, task: ArrowTask) -> DataFrame:
         for batch in task.run(batches):
             yield batch if is_plain else pa.RecordBatch.from_arrays(batch.columns, names=unique)
 
-    run.__name__ = re.sub(r"\W", "_", f"{task.operator}_{task.name}")  # Spark's plans show it
+    run.__name__ = re.sub(r"\W", "_", f"{task.operator}_{task.name}")  # shown in Spark's plans
     frame = frame if _can_be_named(frame.columns) else _numbered(frame)
     if is_plain:
         return frame.mapInArrow(run, task.returns)
@@ -389,10 +407,10 @@ def through_arrow(frame: DataFrame, task: ArrowTask) -> DataFrame:
 
 
 def as_schema(operator: str, schema: StructType | str) -> StructType:
-    """A schema given as DDL or type.
+    """Read a schema from DDL or a type.
 
     Raises:
-        SchemaError: it cannot be read, or names no columns.
+        SchemaError: the schema cannot be read, or has no column names.
     """
     if isinstance(schema, StructType):
         return schema
@@ -414,8 +432,8 @@ def _key_type(selector: Callable[[Any], Any], given: DataType | str | None) -> D
         given = by_name.get(getattr(annotation, "__name__", str(annotation).rpartition(".")[2]))
     if given is None:
         raise SchemaError(
-            f"sort_partition does not know the type of the keys that {name_of(selector)} gives. Give key_type, such as "
-            f"'BIGINT', or annotate what it returns: {', '.join(sorted(by_name))}."
+            f"sort_partition does not know the type of the keys that {name_of(selector)} returns. Give key_type, such as "
+            f"'BIGINT', or annotate the return type as one of {', '.join(sorted(by_name))}."
         )
     try:
         return DataType.fromDDL(given)

@@ -1,7 +1,7 @@
-"""What runs in Python workers for full-partition processing: windows in, a user's function over each, batches out.
+"""The Python workers' side of full-partition processing: windows in, a user's function over each, batches out.
 
-Batches come and go one by one, so memory does not grow with the partition: Spark writes them to the worker while the worker
-reads, and neither runs far ahead of the other.
+Batches are read and written one by one, so memory does not grow with the partition: Spark sends them while the worker reads,
+and neither runs far ahead of the other.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from sqlext.execution.partitions.key_runs import KeyRun, key_runs
 from sqlext.functions.partition import AggregateFunction
 
 _ROWS_IN_A_BATCH = 1000
-"""So many rows that a function gives wait for each other; more would be little faster, and rows may be long."""
+"""The number of result rows in a batch; more would be hardly faster, and rows may be long."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True)
 class MapWindow:
-    """map_partition: what the function gives of the window."""
+    """The process of map_partition: the function's results for a window."""
 
     function: Callable[[Iterator[Any]], Iterable[Any]]
 
@@ -45,7 +45,7 @@ class MapWindow:
 
 @dataclass(frozen=True)
 class AggregateWindow:
-    """aggregate: one result, also of an empty window."""
+    """The process of aggregate: one result per window, even if the window is empty."""
 
     function: AggregateFunction
 
@@ -58,11 +58,11 @@ class AggregateWindow:
 
 @dataclass(frozen=True)
 class ReduceWindow:
-    """reduce: one row of all; an empty window gives none.
+    """The process of reduce: one row per window, none if the window is empty.
 
     Attributes:
-        function: what it gives is made a Row again before it is called with it.
-        names: of the columns.
+        function: combines two rows; its result is converted to a Row before it is passed to the next call.
+        names: the names of the columns.
     """
 
     function: Callable[[Row, Row], Any]
@@ -81,11 +81,12 @@ class ReduceWindow:
 
 @dataclass(frozen=True)
 class SelectKey:
-    """sort_partition: each batch with the keys of its rows as a column behind those of `schema`, before what else it has.
+    """The process of sort_partition: each batch, with a column of its rows' keys inserted after the columns of `schema`.
 
     Attributes:
-        selector: makes a key of a row; or an array of keys of a batch, when `reads_batches`.
-        schema: of the records.
+        selector: returns the key of a row; or, if `reads_batches`, an array with the keys of a batch.
+        reads_batches: whether the selector takes batches.
+        schema: the schema of the records.
         key: the key's column, as a schema of its own.
     """
 
@@ -113,9 +114,9 @@ class SelectKey:
             keys = keys.combine_chunks()
         if not isinstance(keys, pa.Array) or not _are_alike(keys.type, self._declared):
             found = keys.type if isinstance(keys, pa.Array) else type(keys).__name__
-            raise TypeError(f"the keys of a batch are a pyarrow.Array of {self._declared}, as key_type says; this is {found}")
+            raise TypeError(f"the keys of a batch must be a pyarrow.Array of {self._declared}, as key_type says, not {found}")
         if len(keys) != batch.num_rows:
-            raise TypeError(f"a batch of {batch.num_rows} rows has as many keys; these are {len(keys)}")
+            raise TypeError(f"a batch of {batch.num_rows} rows must have as many keys, not {len(keys)}")
         return keys
 
     def _of_rows(self, rows: list[Row]) -> pa.Array:
@@ -129,15 +130,16 @@ class SelectKey:
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """One partition, read window by window.
+    """A task that reads one partition window by window.
 
     Attributes:
-        operator: for messages; so is `name`, the user's function's.
-        process: makes the results of one window from its records.
+        operator: the operator's name, for messages.
+        name: the name of the user's function, for messages.
+        process: returns the results of one window's records.
         reads_batches: whether a record is a `pyarrow.RecordBatch`; else it is a `pyspark.sql.Row`.
-        schema: of the records, without key columns; batches may come under other names, which Spark can tell apart.
-        returns: of what comes out.
-        keys: names of the key columns, which stand last; None where the whole partition is one window.
+        schema: the schema of the records, without key columns. Batches may have other column names, which are unique for Spark.
+        returns: the schema of the results.
+        keys: the names of the key columns, which are the last columns; None: the whole partition is one window.
     """
 
     operator: str
@@ -149,10 +151,10 @@ class PartitionTask:
     keys: tuple[str, ...] | None = None
 
     def run(self, batches: Batches) -> Batches:
-        """What comes out of the partition; Spark calls it.
+        """Yield the results of a partition. Spark calls this method.
 
         Raises:
-            PartitionFunctionError: the function failed, or what it gives is not as declared.
+            PartitionFunctionError: the function failed, or its results are not as declared.
         """
         rows: list[tuple[Any, ...]] = []
         checked: pa.Schema | None = None
@@ -170,7 +172,7 @@ class PartitionTask:
             try:
                 rows.append(as_tuple(item, self.returns.names))
             except TypeError as error:
-                raise self._problem(f"gives {error}") from None
+                raise self._problem(f"returned {error}") from None
             if len(rows) == _ROWS_IN_A_BATCH:
                 yield from self._batches(rows)
                 rows = []
@@ -190,7 +192,7 @@ class PartitionTask:
         try:
             iterator = iter(results)
         except TypeError:
-            raise self._problem(f"gives {results!r}, which is no iterable of rows or batches; yield them") from None
+            raise self._problem(f"returned {results!r}, which is not an iterable of rows or batches; yield them") from None
         return iterator
 
     def _windows(self, batches: Batches) -> Iterator[tuple[KeyRun | None, Iterator[Any]]]:
@@ -227,19 +229,21 @@ class PartitionTask:
             try:
                 to_batch([(row[index],) for row in rows], StructType([field]))
             except (pa.ArrowException, TypeError, ValueError) as cause:
-                return f"gives values that do not fit its column `{field.name} {field.dataType.simpleString().upper()}`: {cause}"
-        return f"gives rows that do not fit `{self.returns.simpleString()}`: {error}"
+                return (
+                    f"returned values that do not fit its column `{field.name} {field.dataType.simpleString().upper()}`: {cause}"
+                )
+        return f"returned rows that do not fit `{self.returns.simpleString()}`: {error}"
 
     def _check(self, schema: pa.Schema) -> None:
         expected = _arrow_schema(self.returns)
         if schema.names != expected.names:
-            raise self._problem(f"gives batches with the columns {schema.names}; declared are {expected.names}")
+            raise self._problem(f"returned batches with the columns {schema.names}; the declared columns are {expected.names}")
         for found, declared in zip(schema, expected, strict=True):
             if not _are_alike(found.type, declared.type):
-                raise self._problem(f"gives `{found.name}` as Arrow's {found.type}; declared is {declared.type}")
+                raise self._problem(f"returned `{found.name}` as Arrow's {found.type}; the declared type is {declared.type}")
 
     def _failure(self, error: Exception, run: KeyRun | None) -> PartitionFunctionError:
-        """The user's own traceback: what stands above the function's first frame is ours and Spark's."""
+        """Return an error with the user's own traceback, without our frames and Spark's above the function's first one."""
         frames = traceback.extract_tb(error.__traceback__)
         while frames and frames[0].filename == __file__:
             del frames[0]
@@ -259,10 +263,10 @@ class PartitionTask:
 
 
 def to_batch(rows: list[tuple[Any, ...]], schema: StructType) -> pa.RecordBatch:
-    """Rows as one batch, each value as Spark converts it.
+    """Return rows as one batch, with each value converted as Spark does.
 
     Raises:
-        ValueError: a value is not of its column's type; so are many errors of Arrow's and Spark's, of other classes.
+        ValueError: a value is not of its column's type. Arrow and Spark also raise errors of other classes in that case.
     """
     for index, field in enumerate(schema.fields):
         if isinstance(field.dataType, (IntegralType, DateType)):
@@ -271,30 +275,32 @@ def to_batch(rows: list[tuple[Any, ...]], schema: StructType) -> pa.RecordBatch:
 
 
 def _check_whole(rows: list[tuple[Any, ...]], index: int, declared: DataType) -> None:
-    """Raise ValueError where Arrow would take a number for a date, or cut off a fraction, and say nothing."""
+    """Raise ValueError where Arrow would silently take a number for a date, or drop a fraction."""
     usual: set[type] = {date, datetime} if isinstance(declared, DateType) else {int}
     if set(map(type, map(itemgetter(index), rows))) <= {*usual, NoneType}:
         return
     for row in rows:
         value = row[index]
         if isinstance(value, (Number, Decimal)) and (isinstance(declared, DateType) or value != value // 1):  # type: ignore[operator]
-            raise ValueError(f"{value!r} is no {declared.simpleString().upper()}")
+            raise ValueError(f"{value!r} is not a valid {declared.simpleString().upper()}")
 
 
 def as_tuple(item: Any, names: Iterable[str]) -> tuple[Any, ...]:
-    """A row as a tuple: of a Row, tuple or list by place, of a dict by name; any other value is that of a single column.
+    """Convert a row to a tuple.
+
+    A Row, tuple or list has its values by position, a dict by name; any other value is that of a single column.
 
     Raises:
-        TypeError: it has other columns than `names`.
+        TypeError: the row has other columns than `names`.
     """
     expected = list(names)
     if isinstance(item, dict):
         if set(item) != set(expected):
-            raise TypeError(f"a row with the columns {sorted(map(str, item))}; declared are {expected}")
+            raise TypeError(f"a row with the columns {sorted(map(str, item))}; the declared columns are {expected}")
         return tuple(item[name] for name in expected)
     values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
     if len(values) != len(expected):
-        raise TypeError(f"{item!r}, of {len(values)} columns; declared are {expected}")
+        raise TypeError(f"{item!r}, of {len(values)} columns; the declared columns are {expected}")
     return values
 
 
@@ -307,7 +313,7 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _are_alike(found: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether Spark reads both as one type: time zones and the width of offsets say nothing to it, inside nested types too."""
+    """Return whether Spark reads both as one type: it ignores time zones and the width of offsets, inside nested types too."""
     if found == declared:
         return True
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(declared):

@@ -1,4 +1,4 @@
-{#- A model that a job fills: its query says GLOBAL WINDOW END OF STREAM. Each run computes it anew, in one transaction. -#}
+{#- A model that a job fills: its query has GLOBAL WINDOW END OF STREAM. Each run recomputes it, in one transaction. -#}
 {% materialization bounded_table, adapter='spark' %}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set existing = load_cached_relation(this) -%}
@@ -7,13 +7,13 @@
     {%- do properties.update({'execution.batch.job-recovery.enabled': sqlext._plain(config.get('recovery'))}) -%}
   {%- endif -%}
   {%- if not modules.re.search('global\\s+window\\s+end\\s+of\\s+stream', compiled_code, modules.re.IGNORECASE) -%}
-    {% do exceptions.raise_compiler_error("The query of a bounded_table ends by GLOBAL WINDOW END OF STREAM, after GROUP BY or HAVING, or after FROM and WHERE. Write it there, or use materialized='table'.") %}
+    {% do exceptions.raise_compiler_error("The query of a bounded_table needs GLOBAL WINDOW END OF STREAM, after GROUP BY or HAVING, or after FROM and WHERE. Add it there, or use materialized='table'.") %}
   {%- endif -%}
 
   {{ run_hooks(pre_hooks) }}
 
   {%- if existing is not none and sqlext.find_flow(relation) is not none -%}
-    {% do exceptions.raise_compiler_error("A flow keeps " ~ relation ~ " up to date, and a job would replace what it has written. Drop it first: dbt run-operation sqlext.drop_flow --args '{name: " ~ relation ~ "}'.") %}
+    {% do exceptions.raise_compiler_error("A flow keeps " ~ relation ~ " up to date, and a job would replace its rows. Drop the flow first: dbt run-operation sqlext.drop_flow --args '{name: " ~ relation ~ "}'.") %}
   {%- endif -%}
   {%- if existing is not none and not existing.is_delta -%}
     {% do adapter.drop_relation(existing) %}

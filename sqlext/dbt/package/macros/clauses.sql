@@ -1,6 +1,6 @@
-{#- Pieces of statements. -#}
+{#- Parts of statements. -#}
 
-{#- A model's table properties; `flush_interval` is short for one of them. -#}
+{#- Return a model's table properties; `flush_interval` is an abbreviation for one of them. -#}
 {% macro _flow_properties() %}
   {%- set properties = {} -%}
   {%- for key, value in (config.get('tblproperties') or {}).items() -%}
@@ -13,7 +13,7 @@
 {% endmacro %}
 
 
-{#- What stands between a table's name and its properties; a change of it needs the table anew. -#}
+{#- Return the clauses between a table's name and its properties; if they change, the table has to be recreated. -#}
 {% macro _table_clauses() %}
   {%- set clauses = [] -%}
   {%- for label, key in (('partitioned by', 'partition_by'), ('cluster by', 'clustered_by')) if config.get(key) is not none -%}
@@ -41,7 +41,7 @@
 {% endmacro %}
 
 
-{#- A value as a property has it; YAML's booleans are Python's. -#}
+{#- Return a value as the text of a property; YAML's booleans arrive as Python's. -#}
 {% macro _plain(value) %}
   {% do return(value | string | lower if value is boolean else value | string) %}
 {% endmacro %}
@@ -52,7 +52,7 @@
 {% endmacro %}
 
 
-{#- An option of sqlext, by its namespace: sqlext itself refuses the unknown ones. -#}
+{#- Return whether a key is an option of sqlext, by its namespace; sqlext itself refuses unknown options. -#}
 {% macro _is_option(key) %}
   {% do return(modules.re.match('((execution|state[.]backend|backlog|job-event|operator-coordinator-snapshot)[.]|schema-evolution)', key | lower) is not none) %}
 {% endmacro %}
@@ -63,14 +63,14 @@
 {% endmacro %}
 
 
-{#- The same for two texts that differ in comments and white space only. -#}
+{#- Return a fingerprint of a text, the same for two texts that differ only in comments and white space. -#}
 {% macro _fingerprint(text) %}
   {%- set pattern = '(\'(?:[^\'\\\\]|\\\\.)*\'|"(?:[^"\\\\]|\\\\.)*"|`[^`]*`)|(?:\\s|--[^\\n]*|/\\*(?!\\+).*?\\*/)+' -%}
   {% do return(local_md5(modules.re.sub(pattern, '\\1 ', text, flags=modules.re.DOTALL) | trim)) %}
 {% endmacro %}
 
 
-{#- The rows of a statement as they come, without dbt's guesses at their types. -#}
+{#- Return the rows of a statement as they are, without the types that dbt infers. -#}
 {% macro _rows(sql) %}
   {%- call statement('sqlext_rows', fetch_result=True) -%} {{ sql }} {%- endcall -%}
   {% do return(load_result('sqlext_rows').data) %}
@@ -86,7 +86,7 @@
 {% endmacro %}
 
 
-{#- The descriptions of columns, where `persist_docs` asks for them. -#}
+{#- Write the descriptions of columns to the table, if `persist_docs` asks for it. -#}
 {% macro _comment_columns(relation) %}
   {%- if config.persist_column_docs() and model.columns -%}
     {%- for name, column in model.columns.items() if column.description -%}

@@ -1,4 +1,4 @@
-{#- The flow that keeps a relation up to date, as a dictionary of the columns of SHOW FLOWS; none when there is none. -#}
+{#- Return the flow that keeps a relation up to date, as a dictionary of the columns of SHOW FLOWS; none: there is no flow. -#}
 {% macro find_flow(relation) %}
   {%- for flow in sqlext.flows() if flow.target.lower().split('.')[-2:] == [relation.schema | lower, relation.identifier | lower] -%}
     {% do return(flow) %}
@@ -7,7 +7,7 @@
 {% endmacro %}
 
 
-{#- All flows, each as a dictionary of the columns of SHOW FLOWS. -#}
+{#- Return all flows, each as a dictionary of the columns of SHOW FLOWS. -#}
 {% macro flows() %}
   {%- set found = [] -%}
   {%- if execute -%}
@@ -21,7 +21,7 @@
 {% endmacro %}
 
 
-{#- Return when all that had arrived is in the relation. Of a relation that no flow keeps up to date: at once. -#}
+{#- Wait until all rows that had arrived are in the relation; if no flow keeps the relation up to date, return at once. -#}
 {% macro wait_for_flow(relation, timeout=none) %}
   {%- if execute -%}
     {%- set flow = sqlext.find_flow(relation) -%}
@@ -42,7 +42,10 @@
 {% endmacro %}
 
 
-{#- dbt run-operation sqlext.drop_flow --args '{name: my_model}': of a model that is gone. Its table stays unless `drop_table`. -#}
+{#-
+  Drop the flow of a deleted model: dbt run-operation sqlext.drop_flow --args '{name: my_model}'. Its table is kept unless
+  `drop_table` is true.
+-#}
 {% macro drop_flow(name, drop_table=false) %}
   {%- set parts = name.split('.') -%}
   {%- set relation = api.Relation.create(schema=parts[0] if parts | length > 1 else target.schema, identifier=parts[-1]) -%}
@@ -50,5 +53,5 @@
   {%- if drop_table -%}
     {% do run_query('drop table if exists ' ~ relation) %}
   {%- endif -%}
-  {% do log('flow ' ~ relation ~ ' dropped' ~ (', with its table' if drop_table else '; its table stays'), info=true) %}
+  {% do log('flow ' ~ relation ~ ' dropped' ~ (', with its table' if drop_table else '; its table is kept'), info=true) %}
 {% endmacro %}

@@ -1,8 +1,8 @@
 {#-
-  A model that a flow keeps up to date. A run makes the flow, or makes it anew when the model has changed, or leaves it alone.
+  A model that a flow keeps up to date. A run creates the flow, recreates it if the model has changed, or else leaves it alone.
 
-  What it was made from is kept in two table properties: a fingerprint of query and clauses, and the options themselves. Only a new
-  fingerprint computes the table anew; options are altered while the flow runs.
+  The definition is kept in the table's properties: a fingerprint of query and clauses, and the options themselves. The table is
+  recomputed only if the fingerprint changes; options are altered while the flow runs.
 -#}
 {% materialization streaming_table, adapter='spark' %}
   {%- set relation = this.incorporate(type='table') -%}
@@ -21,9 +21,9 @@
   {%- set is_ours = 'sqlext.flow' in there -%}
   {%- if existing is not none and not is_ours -%}
     {%- if not existing.is_view and not should_full_refresh() -%}
-      {% do exceptions.raise_compiler_error("There is a table " ~ relation ~ " already, which no flow has made. `dbt run --full-refresh` drops it and makes a streaming table in its place.") %}
+      {% do exceptions.raise_compiler_error("There is a table " ~ relation ~ " already, which no flow has created. `dbt run --full-refresh` drops it and creates a streaming table in its place.") %}
     {%- endif -%}
-    {#- EXPLAIN refuses what CREATE would refuse, and then nothing is dropped. -#}
+    {#- EXPLAIN refuses what CREATE would refuse, before anything is dropped. -#}
     {% do run_query('explain ' ~ sqlext._create('refresh', relation, clauses, properties, compiled_code)) %}
     {% do adapter.drop_relation(existing) %}
     {%- set existing = none -%}
@@ -61,28 +61,28 @@
 {% endmacro %}
 
 
-{#- Whether a changed query is to take the place of the flow's, by `on_configuration_change` and `on_schema_change`. -#}
+{#- Return whether a changed query is to replace the flow's, by `on_configuration_change` and `on_schema_change`. -#}
 {% macro _applies_change(relation, flow, sql) %}
   {%- set wanted = config.get('on_configuration_change') | string -%}
   {%- if wanted == 'continue' -%}
-    {% do exceptions.warn("The query of " ~ relation ~ " has changed; its flow goes on with the old one, since `on_configuration_change` is `continue`. `dbt run --full-refresh` computes it anew.") %}
+    {% do exceptions.warn("The query of " ~ relation ~ " has changed; its flow keeps the old one, since `on_configuration_change` is `continue`. `dbt run --full-refresh` recomputes the table.") %}
     {% do return(false) %}
   {%- elif wanted == 'fail' -%}
-    {% do exceptions.raise_compiler_error("The query of " ~ relation ~ " has changed, and `on_configuration_change` is `fail`. `dbt run --full-refresh` computes it anew.") %}
+    {% do exceptions.raise_compiler_error("The query of " ~ relation ~ " has changed, and `on_configuration_change` is `fail`. `dbt run --full-refresh` recomputes the table.") %}
   {%- endif -%}
   {%- set policy = config.get('on_schema_change') -%}
   {%- if policy in ('fail', 'append_new_columns') -%}
     {%- set changes = sqlext._column_changes(relation, sql) -%}
     {%- set refused = changes.gone + changes.retyped + (changes.new if policy == 'fail' else []) -%}
     {%- if refused -%}
-      {% do exceptions.raise_compiler_error("The columns of " ~ relation ~ " would change (" ~ refused | join(', ') ~ "), and `on_schema_change` is `" ~ policy ~ "`. `dbt run --full-refresh` computes it anew.") %}
+      {% do exceptions.raise_compiler_error("The columns of " ~ relation ~ " would change (" ~ refused | join(', ') ~ "), and `on_schema_change` is `" ~ policy ~ "`. `dbt run --full-refresh` recomputes the table.") %}
     {%- endif -%}
   {%- endif -%}
   {% do return(true) %}
 {% endmacro %}
 
 
-{#- What a query's columns have that a table's have not, each as a phrase. -#}
+{#- Return the differences between the columns of a query and a table, each as a phrase. -#}
 {% macro _column_changes(relation, sql) %}
   {%- set before = {} -%}
   {%- for row in sqlext._rows('describe table ' ~ relation) if row[0] and not row[0].startswith('#') -%}
@@ -107,7 +107,7 @@
 {% endmacro %}
 
 
-{#- Leave a flow as it is but for its options, and see that it runs. -#}
+{#- Keep a flow, alter its changed options, and start it if it does not run. -#}
 {% macro _keep_flow(relation, flow, properties, there) %}
   {%- set changed = {} -%}
   {%- set done = [] -%}
@@ -115,7 +115,7 @@
     {%- do changed.update({key: value}) -%}
   {%- endfor -%}
   {%- for key in there if sqlext._is_option(key) and key not in properties -%}
-    {% do exceptions.warn("`" ~ key ~ "` is no longer an option of the model; the flow of " ~ relation ~ " keeps `" ~ there[key] ~ "` until `ALTER FLOW` sets another value, or `dbt run --full-refresh` makes it anew.") %}
+    {% do exceptions.warn("`" ~ key ~ "` is no longer an option of the model; the flow of " ~ relation ~ " keeps `" ~ there[key] ~ "` until `ALTER FLOW` sets another value, or `dbt run --full-refresh` recreates it.") %}
   {%- endfor -%}
   {%- if changed -%}
     {%- set options = {} -%}

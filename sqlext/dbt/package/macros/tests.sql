@@ -1,4 +1,4 @@
-{#- All that had arrived is in the table: fails, with the flow's own error, when the flow does not run or is not done in time. -#}
+{#- All rows that had arrived are in the table. Fails with the flow's own error if the flow does not run or is not done in time. -#}
 {% test flushed(model, timeout='10 minutes') %}
   {%- if execute and sqlext.find_flow(model) is none -%}
     select 'no flow keeps {{ model }} up to date' as problem
@@ -9,7 +9,7 @@
 {% endtest %}
 
 
-{#- Once all that had arrived is in the table, its rows are those of another relation, such as a view with the batch query. -#}
+{#- Once all rows that had arrived are in the table, it equals another relation, such as a view with the batch query. -#}
 {% test flushed_equals(model, compare_model, timeout='10 minutes') %}
   {%- do sqlext.wait_for_flow(model, timeout) -%}
   {%- set columns = '*' -%}
