@@ -52,6 +52,7 @@ LAYERS = (
     "commands",
     "extension",
     "",  # sqlext itself: what users import
+    "testing",
     "server",
     "page",
     "app",

@@ -527,6 +527,9 @@ Sink db.top [upsert by k]
 == Buffering ==
 Buffered: Aggregate is output-idempotent and execution.flush.max-interval is 2 min (hint). One commit per flush.
 
+== Backlog ==
+v: while it reads its history; then micro-batches of about 30 min (SET), back to back, and no flush until the backlog ends
+
 == Options ==
 execution.flush.max-interval = 2 min (hint)
 execution.checkpointing.interval-during-backlog = 30 min (SET)
