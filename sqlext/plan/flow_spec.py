@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -11,6 +10,7 @@ from typing import Any
 from sqlext.errors import FlowError
 from sqlext.options import STATE_BACKEND, Level, LevelTexts, ValueText
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
+from sqlext.plan.records import from_record, to_record
 
 SPEC_VERSION = 4
 ROCKSDB_ASKED_FOR = f"{STATE_BACKEND.key} is rocksdb."
@@ -235,35 +235,30 @@ class FlowSpec:
         """Return the record as JSON text."""
         data = asdict(self)
         data["stages"], data["statement"] = data.pop("prerequisites"), data.pop("text")  # their names in records
-        return json.dumps({"version": SPEC_VERSION, **data}, sort_keys=True)
+        return to_record(data, SPEC_VERSION)
 
     @classmethod
     def from_json(cls, text: str) -> FlowSpec:
         """Read a record.
 
         Raises:
-            FlowError: the record is incomplete, or another version of sqlext wrote it.
+            FlowError: the record is torn, or another version of sqlext wrote it.
         """
-        try:
-            data: dict[str, Any] = json.loads(text)
-            version = data.pop("version")
-            if version != SPEC_VERSION:
-                raise FlowError(f"A flow was recorded in version {version} of the registry; this sqlext reads {SPEC_VERSION}.")
-            data["text"] = data.pop("statement")
-            data["streams"] = tuple(_stream(stream) for stream in data["streams"])
-            data["prerequisites"] = tuple(
-                PrerequisiteSpec(**{**each, "after": tuple(each["after"])}) for each in data.pop("stages", ())
-            )
-            data["operators"] = tuple(OperatorSpec(**{**each, "inputs": tuple(each["inputs"])}) for each in data["operators"])
-            data["sources"] = tuple(SourceSpec(**{**each, "name": tuple(each["name"])}) for each in data["sources"])
-            data["hybrids"] = tuple(_hybrid(each) for each in data["hybrids"])
-            data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
-            for name in ("target", "session_bound", "full_name", "clauses"):
-                data[name] = tuple(data.get(name, ()))
-            data["listed"] = None if data.get("listed") is None else tuple(data["listed"])
-            return cls(**data)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FlowError(f"A flow's record in the registry cannot be read: {type(error).__name__}: {error}.") from error
+        return from_record(text, "flow", SPEC_VERSION, _made, FlowError)
+
+
+def _made(data: dict[str, Any]) -> FlowSpec:
+    data["text"] = data.pop("statement")
+    data["streams"] = tuple(_stream(stream) for stream in data["streams"])
+    data["prerequisites"] = tuple(PrerequisiteSpec(**{**each, "after": tuple(each["after"])}) for each in data.pop("stages", ()))
+    data["operators"] = tuple(OperatorSpec(**{**each, "inputs": tuple(each["inputs"])}) for each in data["operators"])
+    data["sources"] = tuple(SourceSpec(**{**each, "name": tuple(each["name"])}) for each in data["sources"])
+    data["hybrids"] = tuple(_hybrid(each) for each in data["hybrids"])
+    data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
+    for name in ("target", "session_bound", "full_name", "clauses"):
+        data[name] = tuple(data.get(name, ()))
+    data["listed"] = None if data.get("listed") is None else tuple(data["listed"])
+    return FlowSpec(**data)
 
 
 def levels_of(given: Mapping[str, Mapping[str, str]]) -> LevelTexts:

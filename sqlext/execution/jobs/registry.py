@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any
 from sqlext.errors import JobError, NotFoundError, did_you_mean
 from sqlext.execution.coordination.event_log import EventLog, Folder, Registry, RegistryEvent
 from sqlext.execution.jobs.pins import Pin
+from sqlext.plan.records import from_record, to_record
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class JobSpec:
         """Write the spec as JSON, for the registry."""
         data = asdict(self)
         data["statement"] = data.pop("text")  # the name in stored records
-        return json.dumps({"version": SPEC_VERSION, **data}, sort_keys=True)
+        return to_record(data, SPEC_VERSION)
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
@@ -77,18 +77,13 @@ class JobSpec:
         Raises:
             JobError: the spec is torn, or another version of sqlext wrote it.
         """
-        try:
-            data: dict[str, Any] = json.loads(text)
-            version = data.pop("version")
-            if version != SPEC_VERSION:
-                raise JobError(
-                    f"A job was recorded in version {version} of the registry's format; this sqlext reads version {SPEC_VERSION}."
-                )
-            pins = tuple(Pin(**{**pin, "files": tuple((p, s, t) for p, s, t in pin["files"])}) for pin in data.pop("pins"))
-            data["text"] = data.pop("statement")
-            return cls(**{**data, "target": tuple(data["target"]), "pins": pins})
-        except (ValueError, KeyError, TypeError) as error:
-            raise JobError(f"The record of a job is torn: {error}.") from None
+        return from_record(text, "job", SPEC_VERSION, _made, JobError)
+
+
+def _made(data: dict[str, Any]) -> JobSpec:
+    pins = tuple(Pin(**{**pin, "files": tuple((p, s, t) for p, s, t in pin["files"])}) for pin in data.pop("pins"))
+    data["text"] = data.pop("statement")
+    return JobSpec(**{**data, "target": tuple(data["target"]), "pins": pins})
 
 
 class JobEventKind(StrEnum):
