@@ -315,6 +315,7 @@ class Case(NamedTuple):
         sql(f"CREATE OR REPLACE STREAMING TABLE {self.table} {backed} AS {PER_KEY.format('STREAM ev')}")
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_fault_at_any_step_leaves_the_old_table_and_its_flow(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     sql.source()
     cases = [*(Case(step) for step in FAULTS), Case("in the start", "rocksdb")]
