@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import pytest
 from pyspark.sql import DataFrame
 
 T = TypeVar("T")
@@ -51,3 +53,30 @@ def eventually(predicate: Callable[[], T], timeout: float, otherwise: Callable[[
             raise AssertionError(f"{otherwise()} ({timeout:.0f} s)")
         time.sleep(_POLL_SECONDS)
     return answer
+
+
+def side_by_side(step: Callable[[T], object], cases: Iterable[T]) -> None:
+    """Run a step of a test for each of its cases, three at once, and tell what is wrong with any of them.
+
+    Args:
+        step: makes, or checks, what a case needs beside the others.
+        cases: each is called in an error by what `str` gives.
+
+    Raises:
+        BaseExceptionGroup: each case that has failed, with its name, what was found and where.
+    """
+
+    def failure(case: T) -> BaseException | None:
+        try:
+            step(case)
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # whatever it is, it is told
+            error.add_note(f"in the case {case}")
+            return error
+        return None
+
+    cases = list(cases)
+    with ThreadPoolExecutor(3) as pool:
+        failures = list(pool.map(failure, cases))
+    failed = [str(case) for case, error in zip(cases, failures, strict=True) if error is not None]
+    if failed:
+        raise BaseExceptionGroup(f"failed: {'; '.join(failed)}", [error for error in failures if error is not None])

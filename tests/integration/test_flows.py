@@ -27,8 +27,11 @@ from sqlext.planner import rule_book
 from sqlext.quoting import quote, quote_string
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
+from sqlext.testing import HandClock
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are_contiguous, local
-from tests.support import commits, eventually
+from tests.support import commits, eventually, side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean")
 
 NAME = ("spark_catalog", "default", "t")
 
@@ -43,23 +46,29 @@ def backend(sql: Workshop, state_backend: str) -> str:
 # What the target holds, and what its commits say.
 
 
-@pytest.mark.parametrize("using", ["delta", "parquet"])
-def test_target_equals_a_batch_query_after_each_arrival(sql: Workshop, using: str, backend: str) -> None:
-    sql.source(using=using)
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+def test_target_equals_a_batch_query_after_each_arrival(sql: Workshop, backend: str) -> None:
+    formats = ("delta", "parquet")
+    for using in formats:
+        sql.source(f"ev_{using}", using=using)
+        sql(f"CREATE STREAMING TABLE of_{using} {BUFFERED} AS {COUNTS.format(f'STREAM ev_{using}')}")
 
-    for more in ("", "INSERT INTO ev VALUES ('a', 10), ('c', NULL)", "INSERT INTO ev SELECT k, v + 1 FROM ev"):
-        _ = more and sql(more)
-        sql("WAIT FLOW t")
-        assert sql.equals_batch()
+    def equals_batch(using: str) -> None:
+        sql(f"WAIT FLOW of_{using}")
+        assert sql.batch(f"SELECT k, n, total FROM of_{using}") == sql.batch(COUNTS.format(f"ev_{using}"))
 
-    found = sql.commits("t")
-    assert [(c["first_batch"], c["last_batch"], c["rows"], c["reason"]) for c in found] == [
-        (0, 0, 3, "command"),
-        (1, 1, 2, "command"),
-        (2, 2, 4 if backend == "rocksdb" else 5, "command"),  # partial results: of a group in two files there are two
-    ]
-    assert {(c["flow"], c["epoch"]) for c in found} == {("t", 1)}
+    for more in ("", "INSERT INTO {0} VALUES ('a', 10), ('c', NULL)", "INSERT INTO {0} SELECT k, v + 1 FROM {0}"):
+        for using in formats:
+            _ = more and sql(more.format(f"ev_{using}"))
+        side_by_side(equals_batch, formats)
+
+    for using in formats:
+        found = sql.commits(f"of_{using}")
+        assert [(c["first_batch"], c["last_batch"], c["rows"], c["reason"]) for c in found] == [
+            (0, 0, 3, "command"),
+            (1, 1, 2, "command"),
+            (2, 2, 4 if backend == "rocksdb" else 5, "command"),  # partial results: of a group in two files there are two
+        ], using
+        assert {(c["flow"], c["epoch"]) for c in found} == {(f"of_{using}", 1)}
 
 
 def test_a_flush_is_one_commit_with_its_transaction(sql: Workshop) -> None:
@@ -107,23 +116,26 @@ def test_created_tables_and_state_are_of_the_quick_kinds(sql: Workshop, backend:
 
 
 def test_flushes_at_the_interval_while_data_arrives_and_when_it_stops(sql: Workshop) -> None:
-    """More files lie ready than are read within the interval, one a micro-batch: the flow is never idle meanwhile."""
+    """The interval passes while files lie ready, one a micro-batch; then all has arrived, and a tenth of an interval passes."""
+    clock = HandClock()
+    sql.installed.clock = clock
     sql("CREATE TABLE ev (k STRING, v INT) USING parquet")
-    sql.spark.range(0, 24, 1, 24).selectExpr("concat('k', id % 3)", "CAST(id AS INT)").write.insertInto("ev")
-    sql(
-        "CREATE STREAMING TABLE t TBLPROPERTIES ('execution.flush.max-interval' = '2 s') AS "
-        + COUNTS.format("STREAM ev WITH ('maxFilesPerTrigger' = '1')")
-    )
-    eventually(
-        lambda: any(commit["reason"] == "interval" for commit in sql.commits("t")),
-        DEADLINE,
-        lambda: f"no flush at the interval: {sql.commits('t')}",
-    )
+    sql.spark.range(0, 8, 1, 8).selectExpr("concat('k', id % 3)", "CAST(id AS INT)").write.insertInto("ev")
+    one_file = "STREAM ev WITH ('maxFilesPerTrigger' = '1')"
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format(one_file)}")
+    eventually(lambda: sql.shown("t").buffered > 0, DEADLINE)
+    clock.advance(600)
+    eventually(lambda: sql.commits("t"), DEADLINE, lambda: "no flush at the interval")
+    assert sql.commits("t")[0]["reason"] == "interval"
 
     sql("ALTER FLOW t SET ('execution.flush.max-interval' = '20 s')")  # idle after 2 s
     sql("WAIT FLOW t")  # also for a flush at the old interval that has begun
     before = len(sql.commits("t"))
     sql("INSERT INTO ev VALUES ('b', 1)")
+    sql.take_in("t")
+    schedule = sql.flow("t")._schedule
+    eventually(lambda: schedule._quiet_since == clock.monotonic(), DEADLINE)
+    clock.advance(2)
     eventually(lambda: len(sql.commits("t")) > before, DEADLINE)
 
     assert sql.commits("t")[-1]["reason"] == "idle"

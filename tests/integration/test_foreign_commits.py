@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from sqlext.execution.delta import commit, delta_log
 from sqlext.execution.delta.transaction import TableTransaction
 from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.state import delta_state
 from sqlext.execution.state.delta_state import DeltaState
 from tests.integration.workshop import BUFFERED, COUNTS, Workshop
+from tests.support import side_by_side
 
+pytestmark = pytest.mark.usefixtures("lean")
+
+BACKENDS = ("rocksdb", "delta")
 DELTA = "TBLPROPERTIES ('state.backend.type' = 'delta'"
 MEANS = COUNTS.replace("sum(v)", "avg(v)")
 ONE_ROW = "SELECT count(*) AS n, {}(v) AS x FROM {}"
 
 
-def once(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, action: Callable[[], object]) -> None:
+def once(monkeypatch: pytest.MonkeyPatch, kind: Any, method: str, action: Callable[[], object]) -> None:
     """Do something just before a method runs for the first time."""
     to_do, original = [action], getattr(kind, method)
 
@@ -31,129 +39,176 @@ def once(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, action: Calla
     monkeypatch.setattr(kind, method, after_action)
 
 
-@pytest.mark.parametrize(
-    ("query", "properties", "kind", "method", "statement"),
-    [
-        (COUNTS, ")", TableTransaction, "_commit", "INSERT INTO t VALUES ('a', 7, 7)"),
-        (COUNTS, ", 'delta.enableChangeDataFeed' = 'true')", TableWriter, "_merge_rows", "DELETE FROM t WHERE k = 'a'"),
-        (MEANS, ")", DeltaState, "_store", "DELETE FROM delta.`{home}/state`"),
-    ],
-    ids=["transaction", "merged", "own"],
-)
-def test_a_change_in_the_middle_of_a_flush_stays_refused(
-    sql: Workshop, monkeypatch: pytest.MonkeyPatch, query: str, properties: str, kind: type, method: str, statement: str
-) -> None:
-    if method == "_store":
-        monkeypatch.setattr(delta_state, "_MOST_FILES", -1)  # as of a state too large to be held in hand
-    sql.source()
-    sql(f"CREATE STREAMING TABLE t {DELTA}{properties} AS {query.format('STREAM ev')}")
-    sql("WAIT FLOW t")
-    once(monkeypatch, kind, method, lambda: sql(statement.format(home=sql.home("t"))))
-    sql("INSERT INTO ev VALUES ('a', 10)")
-    with pytest.raises(PySparkException, match="changed rows that hold the state"):
-        sql("WAIT FLOW t")
+class Change(NamedTuple):
+    """A change of rows by somebody else, in the middle of a flush.
+
+    Attributes:
+        owner, method: just before it runs, the change comes.
+        because: what the flow says of it.
+    """
+
+    table: str
+    query: str
+    properties: str
+    owner: Any
+    method: str
+    statement: str
+    because: str = "changed rows that hold the state"
+
+
+CHANGES = [
+    Change("transaction", COUNTS, f"{DELTA})", TableTransaction, "_commit", "INSERT INTO transaction VALUES ('a', 7, 7)"),
+    Change(
+        "merged",
+        COUNTS,
+        f"{DELTA}, 'delta.enableChangeDataFeed' = 'true')",
+        TableWriter,
+        "_merge_rows",
+        "DELETE FROM merged WHERE k = 'a'",
+    ),
+    Change("own", MEANS, f"{DELTA})", DeltaState, "_store", "DELETE FROM delta.`{home}/state`"),
+    Change(
+        "one_row",
+        ONE_ROW.format("sum", "{}"),
+        "TBLPROPERTIES ('state.backend.type' = 'rocksdb')",
+        commit,
+        "merge",
+        "INSERT INTO one_row VALUES (-1, -1)",
+        "holds rows of others",
+    ),
+]
+
+
+def test_a_change_in_the_middle_of_a_flush_stays_refused(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = delta_log.table_size
+
+    def as_of_a_large_one(spark: SparkSession, location: str) -> delta_log.TableSize | None:
+        """Of `own`'s state, the size of one too large to be held in hand."""
+        found = size(spark, location)
+        return replace(found, files=delta_state._MOST_FILES + 1) if found and location.endswith("/state") else found
+
+    monkeypatch.setattr(delta_state, "table_size", as_of_a_large_one)
+
+    def create(change: Change) -> None:
+        sql.source(f"to_{change.table}")
+        query = change.query.format(f"STREAM to_{change.table}")
+        sql(f"CREATE STREAMING TABLE {change.table} {change.properties} AS {query}")
+        sql(f"WAIT FLOW {change.table}")
+
+    def is_refused(change: Change, value: int) -> None:
+        sql(f"INSERT INTO to_{change.table} VALUES ('a', {value})")
+        with pytest.raises(PySparkException, match=change.because):
+            sql(f"WAIT FLOW {change.table}")
+
+    def stays_refused(change: Change) -> None:
+        sql(f"START FLOW {change.table}")
+        is_refused(change, 20)
+
+    side_by_side(create, CHANGES)
+    for change in CHANGES:
+        with monkeypatch.context() as patch:
+            statement = change.statement.format(home=sql.home(change.table))
+            once(patch, change.owner, change.method, partial(sql, statement))
+            is_refused(change, 10)
     for _ in range(2):
         sql.crash()
-        sql("START FLOW t")
-        sql("INSERT INTO ev VALUES ('a', 20)")
-        with pytest.raises(PySparkException, match="changed rows that hold the state"):
-            sql("WAIT FLOW t")
+        side_by_side(stays_refused, CHANGES)
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
-@pytest.mark.parametrize("function", ["sum", "avg"])
-def test_one_row_does_not_overwrite_those_of_others(sql: Workshop, backend: str, function: str) -> None:
+def test_one_row_does_not_overwrite_those_of_others(sql: Workshop) -> None:
     sql.source()
-    query = ONE_ROW.format(function, "STREAM ev")
-    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ('state.backend.type' = '{backend}') AS {query}")
-    sql("WAIT FLOW t")
-    sql("INSERT INTO t VALUES (-1, -1)")
+    tables = {f"{function}_{backend}": (function, backend) for backend in BACKENDS for function in ("sum", "avg")}
+    state = "sum_delta"  # the table is the state
+    told = dict.fromkeys(tables, r"holds rows of others.* Version 2 \(WRITE\) added some")
+    told[state] = "changed rows that hold the state"
+
+    def create(table: str) -> None:
+        function, backend = tables[table]
+        query = ONE_ROW.format(function, "STREAM ev")
+        sql(f"CREATE STREAMING TABLE {table} TBLPROPERTIES ('state.backend.type' = '{backend}') AS {query}")
+        sql(f"WAIT FLOW {table}")
+        sql(f"INSERT INTO {table} VALUES (-1, -1)")
+
+    def is_refused(table: str) -> None:
+        with pytest.raises(PySparkException, match=told[table]):
+            sql(f"WAIT FLOW {table}")
+
+    def stays_refused(table: str) -> None:
+        sql(f"START FLOW {table}")
+        is_refused(table)
+        assert sql.batch(f"SELECT n FROM {table}") == [(-1,), (3,)]
+
+    def writes_into_an_empty_one(table: str) -> None:
+        sql(f"WAIT FLOW {table}")
+        assert sql.batch(f"SELECT * FROM {table}") == sql.batch(ONE_ROW.format(tables[table][0], "ev"))
+
+    side_by_side(create, tables)
     sql("INSERT INTO ev VALUES ('a', 10)")
-    is_state = backend == "delta" and function == "sum"
-    because = "changed rows that hold the state" if is_state else r"holds rows of others.* Version 2 \(WRITE\) added some"
-    with pytest.raises(PySparkException, match=because):
-        sql("WAIT FLOW t")
+    side_by_side(is_refused, tables)
     sql.crash()
-    sql("START FLOW t")
-    with pytest.raises(PySparkException, match=because):
-        sql("WAIT FLOW t")
-    assert sql.batch("SELECT n FROM t") == [(-1,), (3,)]
-    if not is_state:  # whose table is another flow's from then on
-        sql("TRUNCATE TABLE t")
-        sql("START FLOW t")
-        sql("INSERT INTO ev VALUES ('a', 20)")
-        sql("WAIT FLOW t")
-        assert sql.batch("SELECT * FROM t") == sql.batch(ONE_ROW.format(function, "ev"))
+    side_by_side(stays_refused, tables)
+
+    del tables[state]  # the others' tables are another flow's from then on
+    for table in tables:
+        sql(f"TRUNCATE TABLE {table}")
+        sql(f"START FLOW {table}")
+    sql("INSERT INTO ev VALUES ('a', 20)")
+    side_by_side(writes_into_an_empty_one, tables)
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
-def test_one_row_into_a_table_that_others_fill(sql: Workshop, backend: str) -> None:
+def test_one_row_into_a_table_that_others_fill(sql: Workshop) -> None:
     """Before the first flush, and after it; what came and went before the flow was made does not matter."""
     sql.source()
-    sql("CREATE TABLE t (n BIGINT, x BIGINT) USING delta")
-    sql("INSERT INTO t VALUES (-1, -1)")
-    sql("DELETE FROM t")
-    sql(f"SET `state.backend.type` = {backend}")
-    query = ONE_ROW.format("sum", "STREAM ev")
-    sql(f"CREATE FLOW f AS INSERT INTO t {query.replace('SELECT', '''SELECT /*+ FLUSH_INTERVAL('10 minutes') */''')}")
+
+    for backend in BACKENDS:
+        sql(f"CREATE TABLE {backend} (n BIGINT, x BIGINT) USING delta")
+        sql(f"INSERT INTO {backend} VALUES (-1, -1)")
+        sql(f"DELETE FROM {backend}")
+        sql(f"SET `state.backend.type` = {backend}")
+        query = ONE_ROW.format("sum", "STREAM ev").replace("SELECT", "SELECT /*+ FLUSH_INTERVAL('10 minutes') */")
+        sql(f"CREATE FLOW {backend} AS INSERT INTO {backend} {query}")
     sql.freeze()
-    sql.take_in("f")
-    sql("INSERT INTO t VALUES (-2, -2)")
-    with pytest.raises(PySparkException, match="holds rows of others"):
-        sql("FLUSH FLOW f")
-    assert sql.batch("SELECT * FROM t") == [(-2, -2)]
-    sql("DELETE FROM t")
-    sql.crash()
-    sql("START FLOW f")
-    sql("WAIT FLOW f")
-    assert sql.batch("SELECT * FROM t") == [(3, 6)]
-    sql("UPDATE t SET x = 0")  # the flow's own row: nobody else's is lost
-    sql("INSERT INTO ev VALUES ('a', 10)")
-    sql("WAIT FLOW f")
-    assert sql.batch("SELECT * FROM t") == [(4, 16)]
 
-
-def test_a_row_that_comes_just_before_the_merge_is_told(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlext.execution.delta import commit
-
-    sql.source()
-    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ('state.backend.type' = 'rocksdb') AS {ONE_ROW.format('sum', 'STREAM ev')}")
-    sql("WAIT FLOW t")
-    to_do, merge = ["INSERT INTO t VALUES (-1, -1)"], commit.merge
-
-    def after_insert(*arguments: Any) -> None:
-        if to_do:
-            sql(to_do.pop())
-        merge(*arguments)
-
-    monkeypatch.setattr(commit, "merge", after_insert)
-    for value in (10, 20):
-        sql(f"INSERT INTO ev VALUES ('a', {value})")
+    def is_refused(backend: str) -> None:
+        sql.take_in(backend)
+        sql(f"INSERT INTO {backend} VALUES (-2, -2)")
         with pytest.raises(PySparkException, match="holds rows of others"):
-            sql("WAIT FLOW t")
-        sql.crash()
-        sql("START FLOW t")
+            sql(f"FLUSH FLOW {backend}")
+        assert sql.batch(f"SELECT * FROM {backend}") == [(-2, -2)]
+        sql(f"DELETE FROM {backend}")
+
+    def goes_on(backend: str) -> None:
+        sql(f"START FLOW {backend}")
+        sql(f"WAIT FLOW {backend}")
+        assert sql.batch(f"SELECT * FROM {backend}") == [(3, 6)]
+        sql(f"UPDATE {backend} SET x = 0")  # the flow's own row: nobody else's is lost
+
+    def takes_in(backend: str) -> None:
+        sql(f"WAIT FLOW {backend}")
+        assert sql.batch(f"SELECT * FROM {backend}") == [(4, 16)]
+
+    side_by_side(is_refused, BACKENDS)
+    sql.crash()
+    side_by_side(goes_on, BACKENDS)
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    side_by_side(takes_in, BACKENDS)
 
 
 # What is stored, and by whom.
 
 
-@pytest.mark.parametrize(("query", "is_readable"), [(COUNTS, True), (MEANS, False)], ids=["results", "partial results"])
-def test_partial_results_are_read_by_the_spark_that_wrote_them(
-    sql: Workshop, monkeypatch: pytest.MonkeyPatch, query: str, is_readable: bool
-) -> None:
+def test_partial_results_are_read_by_the_spark_that_wrote_them(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     sql.source()
-    sql(f"CREATE STREAMING TABLE t {DELTA}) AS {query.format('STREAM ev')}")
-    sql("STOP FLOW t")
-    monkeypatch.setitem(sql.flow("t").session.__dict__, "version", "4.2.99")
+    for table, query in (("results", COUNTS), ("partial_results", MEANS)):
+        sql(f"CREATE STREAMING TABLE {table} {DELTA}) AS {query.format('STREAM ev')}")
+        sql(f"STOP FLOW {table}")
+        monkeypatch.setitem(sql.flow(table).session.__dict__, "version", "4.2.99")
     sql("INSERT INTO ev VALUES ('a', 10)")
-    if is_readable:
-        sql("START FLOW t")
-        sql("WAIT FLOW t")
-        assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
-    else:
-        with pytest.raises(PySparkException, match="cannot be read any more"):
-            sql("START FLOW t")
+    sql("START FLOW results")
+    sql("WAIT FLOW results")
+    assert sql.batch("SELECT * FROM results") == sql.batch(COUNTS.format("ev"))
+    with pytest.raises(PySparkException, match="cannot be read any more"):
+        sql("START FLOW partial_results")
 
 
 def test_a_woken_driver_and_its_successor(sql: Workshop) -> None:

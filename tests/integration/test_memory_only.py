@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop
-from tests.support import eventually
+from tests.support import eventually, side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean")
 
 MEMORY = (
     "'execution.flush.max-interval' = '10 minutes', "
@@ -119,25 +121,33 @@ def test_a_clean_stop_loses_nothing_and_brings_nothing_back(sql: Workshop) -> No
     assert [commit["reason"] for commit in sql.commits("t")] == flushed
 
 
-@pytest.mark.parametrize("before", ["true", "false"])
-def test_switching_between_memory_and_files_over_a_crash(sql: Workshop, before: str) -> None:
-    after = "false" if before == "true" else "true"
+def test_switching_between_memory_and_files_over_a_crash(sql: Workshop) -> None:
     sql.source()
-    sql(
-        "CREATE STREAMING TABLE t TBLPROPERTIES ("
-        "'state.backend.type' = 'rocksdb', 'execution.flush.max-interval' = '10 minutes', "
-        f"'execution.flush.memory-buffer-only' = '{before}') AS {QUERY}"
-    )
+    was_in_memory = {"to_files": True, "to_memory": False}
+    option = "'execution.flush.memory-buffer-only' = '{}'"
+    for table, before in was_in_memory.items():
+        sql(
+            f"CREATE STREAMING TABLE {table} TBLPROPERTIES ("
+            "'state.backend.type' = 'rocksdb', 'execution.flush.max-interval' = '10 minutes', "
+            f"{option.format(str(before).lower())}) AS {QUERY}"
+        )
     sql.freeze()
-    sql.take_in("t")
+    side_by_side(sql.take_in, was_in_memory)
     sql("INSERT INTO ev VALUES ('a', 10)")
-    sql.take_in("t")
+    side_by_side(sql.take_in, was_in_memory)
     sql.crash()
-    sql(f"ALTER FLOW t SET ('execution.flush.memory-buffer-only' = '{after}')")
-    sql("START FLOW t")
+
+    def switch(table: str) -> None:
+        sql(f"ALTER FLOW {table} SET ({option.format(str(not was_in_memory[table]).lower())})")
+        sql(f"START FLOW {table}")
+
+    def equals_batch(table: str) -> None:
+        sql(f"WAIT FLOW {table}")
+        assert sql.batch(f"SELECT k, n, total FROM {table}") == sql.batch(COUNTS.format("ev"))
+
+    side_by_side(switch, was_in_memory)
     sql("INSERT INTO ev VALUES ('a', 20)")
-    sql("WAIT FLOW t")
-    assert sql.equals_batch()
+    side_by_side(equals_batch, was_in_memory)
 
 
 def test_with_a_watermark_the_buffer_is_durable(sql: Workshop) -> None:

@@ -173,7 +173,7 @@ def test_the_query_above_an_aggregate_reads_a_prerequisite(tables: Workshop) -> 
 def test_what_is_wrong_with_a_prerequisite_is_told_before_anything_exists(tables: Workshop) -> None:
     for query, message in (
         (f"SELECT s.k FROM STREAM ev s JOIN (SELECT k, kk FROM hist GROUP BY k {END}) h USING (k)", "`kk`"),
-        (f"SELECT s.k FROM STREAM ev s JOIN (SELECT k, sum(v) FROM hist GROUP BY k {END}) h USING (k)", "Give it one"),
+        (f"SELECT s.k FROM STREAM ev s JOIN (SELECT k, sum(v) FROM hist GROUP BY k {END}) h USING (k)", "Give it another"),
         (f"SELECT s.k FROM STREAM ev s JOIN (SELECT k FROM nowhere GROUP BY k {END}) h USING (k)", "nowhere"),
     ):
         with pytest.raises(Exception, match=message):

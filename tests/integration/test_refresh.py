@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.errors import PySparkException
@@ -13,33 +14,52 @@ from sqlext.execution.flows import making, succession
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.manager import FlowManager
 from tests.integration.workshop import BUFFERED, COUNTS, Workshop, are_contiguous
+from tests.support import side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean")
 
 STREAM = COUNTS.format("STREAM ev")
 PER_KEY = "SELECT k, max(v) AS most FROM {} GROUP BY k"
 
 
-@pytest.fixture(params=["delta"])
-def flow(sql: Workshop, request: pytest.FixtureRequest) -> str:
-    """The id of a streaming table's flow; what it has its state in is the fixture's parameter."""
-    sql(f"SET `spark.sqlext.state.backend.type` = {request.param}")
+@pytest.fixture
+def flow(sql: Workshop) -> str:
+    """The id of a streaming table's flow, whose state is its table."""
     sql.source()
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {STREAM}")
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({buffered('delta')}) AS {STREAM}")
     sql("WAIT FLOW t")
     return str(sql.shown("t").id)
+
+
+def buffered(backend: str) -> str:
+    return f"'execution.flush.max-interval' = '10 minutes', 'state.backend.type' = '{backend}'"
 
 
 def epoch(sql: Workshop) -> int:
     return int(next(row.value for row in sql("DESCRIBE FLOW t") if row.property == "epoch"))
 
 
-def goes_on(sql: Workshop, flow: str) -> None:
-    """The old flow takes in what arrives, and adds it to what it had."""
+def ids(sql: Workshop) -> dict[str, str]:
+    """The flows' ids by their tables' names."""
+    return {row.name: row.id for row in sql("SHOW FLOWS")}
+
+
+def go_on(sql: Workshop, flows: Mapping[str, str]) -> None:
+    """The old flows take in what arrives, and add it to what they had.
+
+    Args:
+        flows: their ids by their tables' names.
+    """
     sql("INSERT INTO ev VALUES ('a', 10), ('z', 1)")
-    sql("WAIT FLOW t")
-    assert sql.shown("t").id == flow
-    assert sql.shown("t").status == "RUNNING"
-    assert sql.equals_batch()
-    assert len(sql("SHOW FLOWS")) == 1
+    expected = sql.batch(COUNTS.format("ev"))
+
+    def takes_in(table: str) -> None:
+        sql(f"WAIT FLOW {table}")
+        assert sql.batch(f"SELECT k, n, total FROM {table}") == expected
+
+    side_by_side(takes_in, flows)
+    found = [(row.name, row.id, row.status) for row in sql("SHOW FLOWS") if row.name in flows]
+    assert sorted(found) == sorted((table, flow, "RUNNING") for table, flow in flows.items())
 
 
 # CREATE OR REFRESH
@@ -90,33 +110,33 @@ def test_or_refresh_starts_a_stopped_flow_and_applies_options_properties_and_com
     assert sql.equals_batch()
 
 
-@pytest.mark.parametrize(
-    ("clauses", "query", "differs"),
-    [
-        (BUFFERED, COUNTS.format("STREAM ev WHERE v > 1"), "the query"),
-        (f"CLUSTER BY (k) {BUFFERED}", STREAM, "CLUSTER BY"),
+def test_another_definition_is_an_error_that_names_both_ways(sql: Workshop, flow: str) -> None:
+    sql("CREATE SCHEMA s")
+    sql("CREATE TABLE s.ev (k STRING, v INT) USING delta")
+    refresh = "CREATE OR REFRESH STREAMING TABLE {} {} AS {}"
+    backed = f"TBLPROPERTIES ({buffered('delta')})"
+    for clauses, query, differs in (
+        (backed, COUNTS.format("STREAM ev WHERE v > 1"), "the query"),
+        (f"CLUSTER BY (k) {backed}", STREAM, "CLUSTER BY"),
         ("TBLPROPERTIES ('state.backend.type' = 'rocksdb')", STREAM, "`state.backend.type`"),
-    ],
-)
-def test_another_definition_is_an_error_that_names_both_ways(sql: Workshop, clauses: str, query: str, differs: str) -> None:
-    sql.source()
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {STREAM}")
-    sql("WAIT FLOW t")
-    flow = sql.shown("t").id
-    with pytest.raises(PySparkException) as caught:
-        sql(f"CREATE OR REFRESH STREAMING TABLE t {clauses} AS {query}")
-    said = str(caught.value)
-    assert f"was made from another definition: {differs} differs." in said
-    assert "CREATE OR REPLACE STREAMING TABLE t takes the new definition" in said
-    assert "REFRESH STREAMING TABLE t FULL" in said
-    goes_on(sql, flow)
+    ):
+        with pytest.raises(PySparkException) as caught:
+            sql(refresh.format("t", clauses, query))
+        said = str(caught.value)
+        assert f"was made from another definition: {differs} differs." in said
+        assert "CREATE OR REPLACE STREAMING TABLE t takes the new definition" in said
+        assert "REFRESH STREAMING TABLE t FULL" in said
+    sql("USE s")  # where the same text is another query
+    with pytest.raises(PySparkException, match=r"the schema in which its query finds tables \(it was spark_catalog\.default,"):
+        sql(refresh.format("default.t", backed, STREAM))
+    sql("USE default")
+    go_on(sql, {"t": flow})
 
 
 def test_another_column_list_is_another_definition(sql: Workshop) -> None:
     sql.source()
     create = "CREATE OR REFRESH STREAMING TABLE t {} AS " + STREAM
     sql(create.format("(k STRING COMMENT 'key', n, total)"))
-    sql("WAIT FLOW t")
     flow = sql.shown("t").id
     (said,) = sql(create.format("(K string /* of ev */ COMMENT 'key', n, total)"))
     assert said[0] == f"flow t ({flow}) goes on"
@@ -124,17 +144,7 @@ def test_another_column_list_is_another_definition(sql: Workshop) -> None:
     for other in (*others, "(k STRING COMMENT 'key', n NOT NULL, total)"):
         with pytest.raises(PySparkException, match="was made from another definition: the column list differs"):
             sql(create.format(other))
-    goes_on(sql, flow)
-
-
-def test_the_same_text_in_another_schema_is_another_query(sql: Workshop) -> None:
-    sql.source()
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {STREAM}")
-    sql("CREATE SCHEMA s")
-    sql("USE s")
-    sql.source()
-    with pytest.raises(PySparkException, match=r"the schema in which its query finds tables \(it was spark_catalog\.default,"):
-        sql(f"CREATE OR REFRESH STREAMING TABLE default.t {BUFFERED} AS {STREAM}")
+    go_on(sql, {"t": flow})
 
 
 def test_a_table_that_was_dropped_is_made_again(sql: Workshop) -> None:
@@ -233,7 +243,7 @@ def test_a_job_does_not_replace_what_a_flow_keeps(sql: Workshop, flow: str) -> N
         sql(f"CREATE OR {way} STREAMING TABLE other AS {STREAM}")
     assert sql.equals_batch("other")
     sql("SET execution.runtime-mode = STREAMING")
-    goes_on(sql, flow)
+    go_on(sql, {"t": flow})
 
 
 def test_only_streaming_tables_are_refreshed(sql: Workshop) -> None:
@@ -249,35 +259,19 @@ def test_only_streaming_tables_are_refreshed(sql: Workshop) -> None:
 # What stays when a successor fails.
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SELECT map(k, v) AS m, count(*) AS n FROM STREAM ev GROUP BY map(k, v)",  # refused by its key
-        "SELECT k, row_number() OVER (ORDER BY v) AS n FROM STREAM ev",  # refused by the planner
-        "SELECT k, v AS `a b` FROM STREAM ev",  # a name that Delta does not store
-        "SELECT nothing FROM STREAM ev",  # refused by Spark
-    ],
-)
-def test_a_refused_successor_touches_nothing(sql: Workshop, statement: str) -> None:
-    sql.source()
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {STREAM}")
-    sql("WAIT FLOW t")
-    flow, before = sql.shown("t").id, epoch(sql)
-    with pytest.raises(PySparkException):
-        sql(f"CREATE OR REPLACE STREAMING TABLE t AS {statement}")
-    assert epoch(sql) == before
-    goes_on(sql, flow)
-
-
-def test_a_definition_that_delta_refuses_touches_nothing(sql: Workshop) -> None:
-    sql.source()
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {STREAM}")
-    sql("WAIT FLOW t")
-    flow, before = sql.shown("t").id, epoch(sql)
-    with pytest.raises(PySparkException, match="nowhere"):
-        sql(f"CREATE OR REPLACE STREAMING TABLE t PARTITIONED BY (nowhere) AS {STREAM}")
-    assert epoch(sql) == before
-    goes_on(sql, flow)
+def test_a_refused_successor_touches_nothing(sql: Workshop, flow: str) -> None:
+    before = epoch(sql)
+    for successor, because in (
+        ("AS SELECT map(k, v) AS m, count(*) AS n FROM STREAM ev GROUP BY map(k, v)", "The key `m`"),
+        ("AS SELECT k, row_number() OVER (ORDER BY v) AS n FROM STREAM ev", "row_number"),
+        ("AS SELECT k, v AS `a b` FROM STREAM ev", "a b"),
+        ("AS SELECT nothing FROM STREAM ev", "nothing"),
+        (f"PARTITIONED BY (nowhere) AS {STREAM}", "nowhere"),
+    ):
+        with pytest.raises(PySparkException, match=because):
+            sql(f"CREATE OR REPLACE STREAMING TABLE t {successor}")
+        assert epoch(sql) == before, successor
+    go_on(sql, {"t": flow})
 
 
 def fails(*_: Any, **__: Any) -> Any:
@@ -302,63 +296,100 @@ FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("flow", "step"), [*(("delta", step) for step in FAULTS), ("rocksdb", "in the start")], indirect=["flow"]
-)
-def test_a_fault_at_any_step_leaves_the_old_table_and_its_flow(
-    sql: Workshop, flow: str, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    owner, name, fault = FAULTS[step]
-    found = getattr(owner, name)
-    tries: list[str] = []
+class Case(NamedTuple):
+    """A flow whose place another one takes, with a fault on the way."""
+
+    step: str
+    backend: str = "delta"
+
+    @property
+    def table(self) -> str:
+        return re.sub(r"\W", "_", f"{self.step} {self.backend}")
+
+    def create(self, sql: Workshop) -> None:
+        sql(f"CREATE STREAMING TABLE {self.table} TBLPROPERTIES ({buffered(self.backend)}) AS {STREAM}")
+        sql(f"WAIT FLOW {self.table}")
+
+    def replace(self, sql: Workshop) -> None:
+        backed = f"TBLPROPERTIES ('state.backend.type' = '{self.backend}')"
+        sql(f"CREATE OR REPLACE STREAMING TABLE {self.table} {backed} AS {PER_KEY.format('STREAM ev')}")
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_fault_at_any_step_leaves_the_old_table_and_its_flow(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.source()
+    cases = [*(Case(step) for step in FAULTS), Case("in the start", "rocksdb")]
+    side_by_side(lambda case: case.create(sql), cases)
+    flows = ids(sql)
+    sql("INSERT INTO ev VALUES ('b', 5)")
+    for case in cases:
+        owner, name, fault = FAULTS[case.step]
+        with monkeypatch.context() as patch:
+            tries = fail_once(patch, owner, name, fault)
+            with pytest.raises(PySparkException, match="the disk is gone"):
+                case.replace(sql)
+        assert tries, case
+    go_on(sql, flows)
+
+    expected = sql.batch(PER_KEY.format("ev"))
+
+    def is_replaced(case: Case) -> None:
+        case.replace(sql)
+        sql(f"WAIT FLOW {case.table}")
+        assert sql.batch(f"SELECT * FROM {case.table}") == expected
+
+    side_by_side(is_replaced, cases)
+    assert ids(sql).keys() == flows.keys()
+    assert not set(ids(sql).values()) & set(flows.values())
+
+
+def fail_once(patch: pytest.MonkeyPatch, owner: Any, name: str, fault: Callable[[Any], Any]) -> list[str]:
+    """Let a step fail the first time; what is returned has an entry for each time."""
+    found, tries = getattr(owner, name), []
 
     def once(*arguments: Any, **named: Any) -> Any:
         tries.append(name)
         return (fault(found) if len(tries) == 1 else found)(*arguments, **named)
 
-    monkeypatch.setattr(owner, name, once)
-    sql("INSERT INTO ev VALUES ('b', 5)")
-    with pytest.raises(PySparkException, match="the disk is gone"):
-        sql(f"CREATE OR REPLACE STREAMING TABLE t AS {PER_KEY.format('STREAM ev')}")
-    assert tries
-    goes_on(sql, flow)
-    sql(f"CREATE OR REPLACE STREAMING TABLE t AS {PER_KEY.format('STREAM ev')}")
-    sql("WAIT FLOW t")
-    assert sql.batch("SELECT * FROM t") == sql.batch(PER_KEY.format("ev"))
-    assert sql.shown("t").id != flow
+    patch.setattr(owner, name, once)
+    return tries
 
 
-@pytest.mark.parametrize("step", ["after the table", "in the start"])
-def test_a_crash_in_the_middle_of_a_succession_brings_the_old_flow_back(
-    sql: Workshop, flow: str, monkeypatch: pytest.MonkeyPatch, step: str
+def test_a_crash_brings_the_old_flow_back_and_after_the_succession_forgets_it(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner, name, fault = FAULTS[step]
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, fault(getattr(owner, name)))
-        patch.setattr(succession, "undo_table", fails)  # a killed process undoes nothing
-        patch.setattr(making.FlowMaker, "_run_again", lambda *_: None)
-        with pytest.raises(PySparkException, match="the disk is gone"):
-            sql(f"CREATE OR REPLACE STREAMING TABLE t AS {PER_KEY.format('STREAM ev')}")
-    if step == "in the start":
-        assert {record.state for record in sql.host.flows._registry.read().values()} == {"RUNNING", "RETRYING"}
-    sql.crash()
-    assert sql.resume() == ["t"]
-    goes_on(sql, flow)
-
-
-def test_a_crash_after_a_succession_forgets_the_old_flow(sql: Workshop, flow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.source()
+    middle, after = [Case("after the table"), Case("in the start")], Case("after all")
+    side_by_side(lambda case: case.create(sql), [*middle, after])
+    flows = ids(sql)
+    for case in middle:
+        owner, name, fault = FAULTS[case.step]
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fault(getattr(owner, name)))
+            patch.setattr(succession, "undo_table", fails)  # a killed process undoes nothing
+            patch.setattr(making.FlowMaker, "_run_again", lambda *_: None)
+            with pytest.raises(PySparkException, match="the disk is gone"):
+                case.replace(sql)
+    assert sorted(states(sql, "in_the_start_delta")) == ["RETRYING", "RUNNING"]
     with monkeypatch.context() as patch:
         patch.setattr(FlowManager, "forget", fails)
         with pytest.raises(PySparkException, match="the disk is gone"):
-            sql(f"CREATE OR REPLACE STREAMING TABLE t AS {PER_KEY.format('STREAM ev')}")
-    assert len(sql.host.flows._registry.read()) == 2
+            after.replace(sql)
+    assert len(states(sql, after.table)) == 2
+
     sql.crash()
-    assert sql.resume() == ["t"]
-    sql("INSERT INTO ev VALUES ('b', 50)")
-    sql("WAIT FLOW t")
-    (record,) = sql.host.flows._registry.read().values()
-    assert record.spec.id != flow
-    assert sql.batch("SELECT * FROM t") == sql.batch(PER_KEY.format("ev"))
+    assert sorted(sql.resume()) == sorted(flows)
+    old = flows.pop(after.table)
+    go_on(sql, flows)
+    sql(f"WAIT FLOW {after.table}")
+    assert len(states(sql, after.table)) == 1
+    assert ids(sql)[after.table] != old
+    assert sql.batch(f"SELECT * FROM {after.table}") == sql.batch(PER_KEY.format("ev"))
+
+
+def states(sql: Workshop, name: str) -> list[str]:
+    """The states on record of all flows of a name."""
+    return [record.state for record in sql.host.flows._registry.read().values() if record.spec.name == name]
 
 
 def test_a_map_is_refused_as_a_key_by_its_name(sql: Workshop) -> None:

@@ -8,7 +8,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, local
-from tests.support import eventually
+from tests.support import eventually, side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean")
 
 
 def goes_on(sql: Workshop, name: str, source: str = "ev") -> None:
@@ -34,21 +36,24 @@ def failure(sql: Workshop, name: str) -> str:
     return str(eventually(for_good, DEADLINE, lambda: str(sql.shown(name))).error)
 
 
-@pytest.mark.parametrize("backend", ["delta", "rocksdb"])
-def test_a_flow_goes_on_over_what_its_query_does_not_use(sql: Workshop, backend: str) -> None:
-    sql(f"SET `spark.sqlext.state.backend.type` = {backend}")
+def test_a_flow_goes_on_over_what_its_query_does_not_use(sql: Workshop) -> None:
+    backends = ("delta", "rocksdb")
     sql.source()
     sql("ALTER TABLE ev SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
     sql("ALTER TABLE ev ADD COLUMNS (other INT)")
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
-    sql("WAIT FLOW t")
-    flow = sql.shown("t").id
+    for backend in backends:
+        properties = f"'execution.flush.max-interval' = '10 minutes', 'state.backend.type' = '{backend}'"
+        sql(f"CREATE STREAMING TABLE {backend} TBLPROPERTIES ({properties}) AS {COUNTS.format('STREAM ev')}")
+    for backend in backends:
+        sql(f"WAIT FLOW {backend}")
+    flows = [(row.name, row.id, row.status) for row in sql("SHOW FLOWS")]
     changes = ["ADD COLUMNS (more STRING)", "ALTER COLUMN other TYPE BIGINT", "ALTER COLUMN v COMMENT 'how much'"]
     for number, change in enumerate(changes):
         sql(f"ALTER TABLE ev {change}")
         sql(f"INSERT INTO ev (k, v) VALUES ('a', {number}), ('new{number}', 1)")
-        goes_on(sql, "t")
-    assert (sql.shown("t").id, sql.shown("t").status) == (flow, "RUNNING")
+        side_by_side(lambda backend: goes_on(sql, backend), backends)
+    assert [(row.name, row.id, row.status) for row in sql("SHOW FLOWS")] == flows
+    assert {status for *_, status in flows} == {"RUNNING"}
 
 
 def test_a_flow_that_appends_all_columns_says_how_its_table_gets_a_new_one(sql: Workshop) -> None:
@@ -96,51 +101,61 @@ def test_a_wider_type_that_is_used_is_told(sql: Workshop) -> None:
     assert sql.batch("SELECT * FROM copy") == sql.batch("SELECT * FROM ev")
 
 
-@pytest.mark.parametrize(
-    ("statement", "operation"), [("DELETE FROM ev WHERE k = 'a'", "DELETE"), ("UPDATE ev SET v = 9 WHERE k = 'a'", "UPDATE")]
-)
-def test_a_source_whose_rows_were_changed_is_named_with_what_happened(sql: Workshop, statement: str, operation: str) -> None:
-    sql.source()
-    sql("INSERT INTO ev VALUES ('a', 5), ('a', 6)")
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
-    sql("WAIT FLOW t")
-    sql(statement)
-    said = failure(sql, "t")
-    assert f"Version 3 of ev, {operation}, changed or deleted rows" in said
-    for way in ("STREAM ev WITH ('skipChangeCommits' = 'true')", "without STREAM", "MATERIALIZED VIEW"):
-        assert way in said
+def test_a_source_whose_rows_were_changed_is_named_with_what_happened(sql: Workshop) -> None:
+    statements = {"DELETE": "DELETE FROM of_delete WHERE k = 'a'", "UPDATE": "UPDATE of_update SET v = 9 WHERE k = 'a'"}
 
-    skipping = COUNTS.format("STREAM ev WITH ('skipChangeCommits' = 'true')")
-    sql(f"CREATE OR REPLACE STREAMING TABLE t {BUFFERED} AS {skipping}")
-    sql("WAIT FLOW t")
-    assert sql.equals_batch()
-    before = sql.batch(COUNTS.format("ev"))
-    sql("DELETE FROM ev WHERE k = 'b'")
-    sql("INSERT INTO ev VALUES ('c', 1)")
-    sql("WAIT FLOW t")
-    assert sql.batch("SELECT k, n, total FROM t") == sorted([*before, ("c", 1, 1)], key=repr)
+    def is_named(operation: str) -> None:
+        source, table = f"of_{operation.lower()}", f"after_{operation.lower()}"
+        sql.source(source)
+        sql(f"INSERT INTO {source} VALUES ('a', 5), ('a', 6)")
+        sql(f"CREATE STREAMING TABLE {table} {BUFFERED} AS {COUNTS.format(f'STREAM {source}')}")
+        sql(f"WAIT FLOW {table}")
+        sql(statements[operation])
+        said = failure(sql, table)
+        assert f"Version 3 of {source}, {operation}, changed or deleted rows" in said
+        for way in (f"STREAM {source} WITH ('skipChangeCommits' = 'true')", "without STREAM", "MATERIALIZED VIEW"):
+            assert way in said
+
+        skipping = COUNTS.format(f"STREAM {source} WITH ('skipChangeCommits' = 'true')")
+        sql(f"CREATE OR REPLACE STREAMING TABLE {table} {BUFFERED} AS {skipping}")
+        sql(f"WAIT FLOW {table}")
+        before = sql.batch(COUNTS.format(source))
+        assert sql.batch(f"SELECT k, n, total FROM {table}") == before
+        sql(f"DELETE FROM {source} WHERE k = 'b'")
+        sql(f"INSERT INTO {source} VALUES ('c', 1)")
+        sql(f"WAIT FLOW {table}")
+        assert sql.batch(f"SELECT k, n, total FROM {table}") == sorted([*before, ("c", 1, 1)], key=repr)
+
+    side_by_side(is_named, statements)
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
-def test_a_value_that_has_no_place_in_a_table_of_others_is_an_error(sql: Workshop, ansi: str) -> None:
+def test_a_value_that_has_no_place_in_a_table_of_others_is_an_error(sql: Workshop) -> None:
     """A table that the flow did not make keeps its type; Spark's INSERT wraps no value either, in whatever mode CAST is."""
-    sql(f"SET spark.sql.ansi.enabled = {ansi}")
+    flows = ("ansi", "not_ansi")
     sql.source()
     sql("ALTER TABLE ev SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
-    sql("CREATE TABLE fed (k STRING, v INT) USING delta")
-    sql("CREATE FLOW f AS INSERT INTO fed SELECT k, v FROM STREAM ev")
-    sql("WAIT FLOW f")
+    for flow in flows:
+        sql(f"CREATE TABLE fed_{flow} (k STRING, v INT) USING delta")
+        sql(f"SET spark.sql.ansi.enabled = {str(flow == 'ansi').lower()}")
+        sql(f"CREATE FLOW {flow} AS INSERT INTO fed_{flow} SELECT k, v FROM STREAM ev")
+    for flow in flows:
+        sql(f"WAIT FLOW {flow}")
     sql("ALTER TABLE ev ALTER COLUMN v TYPE BIGINT")
     sql("INSERT INTO ev VALUES ('c', 4)")
-    eventually(lambda: sql.batch("SELECT * FROM fed") == sql.batch("SELECT * FROM ev"), DEADLINE, lambda: str(sql.shown("f")))
-    before = sql.batch("SELECT * FROM fed")
+    before = sql.batch("SELECT * FROM ev")
+
+    def holds_all(flow: str) -> None:
+        eventually(lambda: sql.batch(f"SELECT * FROM fed_{flow}") == before, DEADLINE, lambda: str(sql.shown(flow)))
+
+    side_by_side(holds_all, flows)
     sql("INSERT INTO ev VALUES ('d', 5000000000)")
-    said = failure(sql, "f")
-    if ansi == "false":
-        assert "A value of the column `v`, which is BIGINT, is out of range for INT of the table's column `v`." in said
-        assert said.count("5000000000") == 1
-    assert "5000000000" in said
-    assert sql.batch("SELECT * FROM fed") == before
+    for flow in flows:
+        said = failure(sql, flow)
+        if flow == "not_ansi":
+            assert "A value of the column `v`, which is BIGINT, is out of range for INT of the table's column `v`." in said
+            assert said.count("5000000000") == 1
+        assert "5000000000" in said, flow
+        assert sql.batch(f"SELECT * FROM fed_{flow}") == before, flow
 
 
 def test_a_new_column_goes_into_a_column_of_its_name_only_if_that_takes_it(sql: Workshop) -> None:

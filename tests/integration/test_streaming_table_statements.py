@@ -8,7 +8,9 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from tests.integration.workshop import COUNTS, Workshop
-from tests.support import eventually
+from tests.support import eventually, side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean")
 
 DEADLINE = 180.0
 SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM STREAM ev GROUP BY k"
@@ -26,18 +28,26 @@ def properties(sql: Workshop, table: str) -> dict[str, str]:
 # Column lists.
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
-def test_a_column_list_names_types_and_describes_the_query_s_columns(sql: Workshop, backend: str) -> None:
+def test_a_column_list_names_types_and_describes_the_query_s_columns(sql: Workshop) -> None:
     sql.source()
-    sql(f"SET state.backend.type = {backend}")
+    backends = ("rocksdb", "delta")
     listed = "the_key STRING COMMENT 'it\\'s k', many DECIMAL(20, 0) NOT NULL, total COMMENT 'of v'"
-    sql(f"CREATE STREAMING TABLE t ({listed}) AS {SUMS}")
-    sql("WAIT FLOW t")
-    assert columns(sql, "t") == [("the_key", "string", "it's k"), ("many", "decimal(20,0)", None), ("total", "bigint", "of v")]
-    for _ in range(2):
-        assert sql.batch("SELECT the_key, CAST(many AS BIGINT), total FROM t") == sql.batch(COUNTS.format("ev"))
-        sql("INSERT INTO ev VALUES ('a', 7), ('c', 8)")
-        sql("WAIT FLOW t")
+    described = [("the_key", "string", "it's k"), ("many", "decimal(20,0)", None), ("total", "bigint", "of v")]
+
+    def is_described(backend: str) -> None:
+        backed = f"TBLPROPERTIES ('state.backend.type' = '{backend}')"
+        sql(f"CREATE STREAMING TABLE {backend} ({listed}) {backed} AS {SUMS}")
+        assert columns(sql, backend) == described
+
+    def equals_batch(backend: str) -> None:
+        sql(f"WAIT FLOW {backend}")
+        found = sql.batch(f"SELECT the_key, CAST(many AS BIGINT), total FROM {backend}")
+        assert found == sql.batch(COUNTS.format("ev"))
+
+    side_by_side(is_described, backends)
+    side_by_side(equals_batch, backends)
+    sql("INSERT INTO ev VALUES ('a', 7), ('c', 8)")
+    side_by_side(equals_batch, backends)
 
 
 def test_a_column_list_above_an_aggregate_and_of_rows_that_are_appended(sql: Workshop) -> None:
@@ -71,26 +81,30 @@ def test_keys_are_kept_as_information(sql: Workshop) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("listed", "message"),
-    [
-        ("k, n", r"The column list has 2 columns \(k, n\), but the query has 3 \(k, n, total\)\."),
-        ("k, n STRUCT<a: INT>, total", r"The column `n` of the query is BIGINT, but `n` of the column list is STRUCT<a: INT>\."),
-        ("k INT, n, total", "The column `k` of the query is STRING, but `k` of the column list is INT"),
-        ("k CHAR(3), n, total", "several groups would become one row"),
-        ("k, n, total, CONSTRAINT some EXPECT (n > 0)", "The constraint `some` is EXPECT"),
-        ("k, n DEFAULT 3, total", "Expected NOT NULL or COMMENT"),
-        ("k, n, total, PRIMARY KEY (nothing)", "There is no column `nothing`"),
-        ("k, n, total, PRIMARY KEY (k) ENFORCED", "cannot be ENFORCED"),
-        ("k, n, K", "The column `K` is given twice"),
-    ],
-)
-def test_what_a_column_list_cannot_say_is_refused_and_nothing_is_made(sql: Workshop, listed: str, message: str) -> None:
+UNSAYABLE = [
+    ("k, n", r"The column list has 2 columns \(k, n\), but the query has 3 \(k, n, total\)\."),
+    ("k, n STRUCT<a: INT>, total", r"The column `n` of the query is BIGINT, but `n` of the column list is STRUCT<a: INT>\."),
+    ("k INT, n, total", "The column `k` of the query is STRING, but `k` of the column list is INT"),
+    ("k CHAR(3), n, total", "several groups would become one row"),
+    ("k, n, total, CONSTRAINT some EXPECT (n > 0)", "The constraint `some` is EXPECT"),
+    ("k, n DEFAULT 3, total", "Expected NOT NULL or COMMENT"),
+    ("k, n, total, PRIMARY KEY (nothing)", "There is no column `nothing`"),
+    ("k, n, total, PRIMARY KEY (k) ENFORCED", "cannot be ENFORCED"),
+    ("k, n, K", "The column `K` is given twice"),
+]
+
+
+def test_what_a_column_list_cannot_say_is_refused_and_nothing_is_made(sql: Workshop) -> None:
     sql.source()
-    with pytest.raises(PySparkException, match=message):
-        sql(f"CREATE STREAMING TABLE t ({listed}) AS {SUMS}")
-    assert not sql.spark.catalog.tableExists("t")
-    assert sql("SHOW FLOWS") == []
+
+    def is_refused(case: tuple[str, str]) -> None:
+        listed, message = case
+        with pytest.raises(PySparkException, match=message):
+            sql(f"CREATE STREAMING TABLE t ({listed}) AS {SUMS}")
+        assert not sql.spark.catalog.tableExists("t")
+        assert sql("SHOW FLOWS") == []
+
+    side_by_side(is_refused, UNSAYABLE)
 
 
 # ALTER and DROP.
@@ -152,57 +166,64 @@ def test_drop_takes_a_table_whose_flow_is_gone_and_no_other_table(sql: Workshop)
     assert [row.name for row in sql("SHOW FLOWS")] == ["f"]
 
 
-@pytest.mark.parametrize("using", ["delta", "parquet"])
-def test_a_table_in_the_place_of_the_flow_s_is_nobody_s_to_drop_or_alter(sql: Workshop, using: str) -> None:
+def test_a_table_in_the_place_of_the_flow_s_is_nobody_s_to_drop_or_alter(sql: Workshop) -> None:
     sql.source()
-    create = f"CREATE OR REFRESH STREAMING TABLE t AS {SUMS}"
-    sql(create)
-    sql("WAIT FLOW t")
-    sql("CREATE TABLE copied SHALLOW CLONE t")
-    with pytest.raises(PySparkException, match=r"copied is a copy of the streaming table spark_catalog\.default\.t"):
+    formats = ("delta", "parquet")
+    create = "CREATE OR REFRESH STREAMING TABLE of_{} AS " + SUMS
+    for using in formats:
+        sql(create.format(using))
+    for using in formats:
+        sql(f"WAIT FLOW of_{using}")
+    sql("CREATE TABLE copied SHALLOW CLONE of_delta")
+    with pytest.raises(PySparkException, match=r"copied is a copy of the streaming table spark_catalog\.default\.of_delta"):
         sql("DROP STREAMING TABLE copied")
-    sql("DROP TABLE t")
-    sql(f"CREATE TABLE t USING {using} AS SELECT 1 AS mine")
-    for statement in (create, "ALTER STREAMING TABLE t SET TBLPROPERTIES ('a' = 'b')"):
-        with pytest.raises(PySparkException, match=r"is now another table|was dropped and recreated|of the format parquet"):
-            sql(statement)
-    (said,) = sql("DROP STREAMING TABLE t")
-    assert said[0].startswith("flow t dropped; spark_catalog.default.t stays: it is not the table that the flow made.")
+
+    def is_nobody_s(using: str) -> None:
+        table = f"of_{using}"
+        sql(f"DROP TABLE {table}")
+        sql(f"CREATE TABLE {table} USING {using} AS SELECT 1 AS mine")
+        for statement in (create.format(using), f"ALTER STREAMING TABLE {table} SET TBLPROPERTIES ('a' = 'b')"):
+            with pytest.raises(PySparkException, match=r"is now another table|was dropped and recreated|of the format parquet"):
+                sql(statement)
+        (said,) = sql(f"DROP STREAMING TABLE {table}")
+        assert said[0].startswith(
+            f"flow {table} dropped; spark_catalog.default.{table} stays: it is not the table that the flow made."
+        )
+        assert sql.batch(f"SELECT * FROM {table}") == [(1,)]
+        with pytest.raises(PySparkException, match=rf"spark_catalog\.default\.{table} is no streaming table"):
+            sql(f"DROP STREAMING TABLE {table}")
+
+    side_by_side(is_nobody_s, formats)
     assert sql("SHOW FLOWS") == []
-    assert sql.batch("SELECT * FROM t") == [(1,)]
-    with pytest.raises(PySparkException, match=r"spark_catalog\.default\.t is no streaming table"):
-        sql("DROP STREAMING TABLE t")
 
 
 # Flows.
 
 
-def test_the_comment_of_a_flow_is_kept_over_a_restart(sql: Workshop) -> None:
+def test_the_comment_of_a_flow_and_the_name_of_its_stream_are_kept_over_a_restart(sql: Workshop) -> None:
     sql.source()
+    sql("SET spark.sql.streaming.queryEvolution.enableSourceEvolution = true")
+    queries = {
+        "rows": "SELECT k, v FROM STREAM ev IDENTIFIED BY events",
+        "sums": SUMS.replace("STREAM ev", "STREAM ev IDENTIFIED BY `the events` AS e"),
+    }
+    for table, query in queries.items():
+        sql(f"CREATE STREAMING TABLE {table} AS {query}")
+    sql("SET spark.sql.streaming.queryEvolution.enableSourceEvolution = false")
     sql("CREATE TABLE fed (k STRING, v INT) USING delta")
     sql("CREATE FLOW f COMMENT 'it''s for the web team' AS INSERT INTO fed SELECT * FROM STREAM ev")
     assert sql.shown("f").comment == "it's for the web team"
-    sql.crash()
-    sql.resume()
-    assert sql.shown("f").comment == "it's for the web team"
-    assert ("comment", "it's for the web team") in [tuple(row) for row in sql("DESCRIBE FLOW f")]
-
-
-@pytest.mark.parametrize(
-    "query",
-    ["SELECT k, v FROM STREAM ev IDENTIFIED BY events", SUMS.replace("STREAM ev", "STREAM ev IDENTIFIED BY `the events` AS e")],
-)
-def test_a_stream_with_a_name_goes_on_after_a_restart(sql: Workshop, query: str) -> None:
-    sql.source()
-    sql("SET spark.sql.streaming.queryEvolution.enableSourceEvolution = true")
-    sql(f"CREATE STREAMING TABLE t AS {query}")
-    sql("WAIT FLOW t")
+    for table in queries:
+        sql(f"WAIT FLOW {table}")
     sql.crash()
     sql("INSERT INTO ev VALUES ('a', 9)")
-    assert sql.resume() == ["t"]
-    sql("WAIT FLOW t")
-    plain = query.replace("STREAM ev IDENTIFIED BY `the events` AS e", "ev").replace("STREAM ev IDENTIFIED BY events", "ev")
-    assert sql.batch("SELECT * FROM t") == sql.batch(plain)
+    assert sorted(sql.resume()) == ["f", "rows", "sums"]
+    for table in queries:
+        sql(f"WAIT FLOW {table}")
+    assert sql.batch("SELECT * FROM rows") == sql.batch("SELECT k, v FROM ev")
+    assert sql.batch("SELECT * FROM sums") == sql.batch(COUNTS.format("ev"))
+    assert sql.shown("f").comment == "it's for the web team"
+    assert ("comment", "it's for the web team") in [tuple(row) for row in sql("DESCRIBE FLOW f")]
 
 
 def test_without_source_evolution_spark_says_so(sql: Workshop) -> None:
@@ -223,41 +244,45 @@ def test_insert_replace_where_of_a_stream_is_refused(sql: Workshop) -> None:
     assert sql.batch("SELECT * FROM fed") == [(None, 3)]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT k, sum(v) AS n FROM {} GROUP BY k QUALIFY row_number() OVER (ORDER BY n DESC) = 1",
-        "SELECT k, sum(v) AS n FROM {} GROUP BY k HAVING n > 1 QUALIFY max(n) OVER () = n",
-        "SELECT DISTINCT k FROM {} QUALIFY row_number() OVER (ORDER BY k) < 3",
-    ],
-)
-def test_qualify_above_an_aggregate_equals_batch(sql: Workshop, query: str) -> None:
+def test_qualify_above_an_aggregate_equals_batch(sql: Workshop) -> None:
+    queries = {
+        "first": "SELECT k, sum(v) AS n FROM {} GROUP BY k QUALIFY row_number() OVER (ORDER BY n DESC) = 1",
+        "most": "SELECT k, sum(v) AS n FROM {} GROUP BY k HAVING n > 1 QUALIFY max(n) OVER () = n",
+        "distinct_ones": "SELECT DISTINCT k FROM {} QUALIFY row_number() OVER (ORDER BY k) < 3",
+    }
     sql.source()
-    sql(f"CREATE STREAMING TABLE t AS {query.format('STREAM ev')}")
+
+    def create(table: str) -> None:
+        sql(f"CREATE STREAMING TABLE {table} AS {queries[table].format('STREAM ev')}")
+
+    def equals_batch(table: str) -> None:
+        sql(f"WAIT FLOW {table}")
+        assert sql.batch(f"SELECT * FROM {table}") == sql.batch(queries[table].format("ev"))
+
+    side_by_side(create, queries)
     for values in ("('b', 5)", "('a', 90)"):
         sql(f"INSERT INTO ev VALUES {values}")
-        sql("WAIT FLOW t")
-        assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+        side_by_side(equals_batch, queries)
 
 
 # Paths.
 
 
-@pytest.mark.parametrize("recovery", ["true", "false"])
-def test_a_job_fills_a_table_that_is_named_by_its_path(sql: Workshop, tmp_path: Path, recovery: str) -> None:
+def test_a_job_fills_a_table_that_is_named_by_its_path(sql: Workshop, tmp_path: Path) -> None:
     sql.source()
-    sql(f"SET execution.batch.job-recovery.enabled = {recovery}")
-    path = f"delta.`{tmp_path / 'made'}`"
     query = COUNTS.format("STREAM ev") + " GLOBAL WINDOW END OF STREAM"
-    (said,) = sql(f"CREATE TABLE {path} USING delta AS {query}")
-    assert "finished into" in said[0]
-    assert sql.batch(f"SELECT * FROM {path}") == sql.batch(COUNTS.format("ev"))
-    with pytest.raises(PySparkException, match="already"):
-        sql(f"CREATE TABLE {path} USING delta AS {query}")
-    sql(f"INSERT INTO {path} {query}")
-    assert sql.batch(f"SELECT count(*) FROM {path}") == [(6,)]
-    with pytest.raises(PySparkException):
-        sql(f"INSERT INTO delta.`{tmp_path / 'nothing'}` {query}")
+    for recovery in ("true", "false"):
+        sql(f"SET execution.batch.job-recovery.enabled = {recovery}")
+        path = f"delta.`{tmp_path / f'made {recovery}'}`"
+        (said,) = sql(f"CREATE TABLE {path} USING delta AS {query}")
+        assert "finished into" in said[0], recovery
+        assert sql.batch(f"SELECT * FROM {path}") == sql.batch(COUNTS.format("ev")), recovery
+        with pytest.raises(PySparkException, match="already"):
+            sql(f"CREATE TABLE {path} USING delta AS {query}")
+        sql(f"INSERT INTO {path} {query}")
+        assert sql.batch(f"SELECT count(*) FROM {path}") == [(6,)], recovery
+        with pytest.raises(PySparkException):
+            sql(f"INSERT INTO delta.`{tmp_path / 'nothing'}` {query}")
 
 
 def test_a_flow_appends_to_a_table_that_is_named_by_its_path(sql: Workshop, tmp_path: Path) -> None:

@@ -17,6 +17,12 @@ from tests.support import commits, rows
 DEADLINE = 180.0
 COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM {} GROUP BY k"
 BUFFERED = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')"
+LEAN = {  # no code is generated and no plan is made twice for a few rows, which have one task after a shuffle
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 
 
 class Workshop(FlowProcess):
