@@ -89,7 +89,7 @@ STATEMENTS = (
     StatementDoc(
         "SHOW JOB EVENTS j", "list an unfinished job's parts: how they were divided, when they finished, rows and bytes"
     ),
-    StatementDoc("RESUME JOB j", "resume a job whose driver died, or that failed or was canceled"),
+    StatementDoc("RESUME JOB j", "resume a job that failed, whose driver died, or whose statement was canceled"),
     StatementDoc("CANCEL JOB j", "end a job and delete its folder"),
     StatementDoc("SHOW PARTITION FUNCTIONS", "list the Python functions that partition operators can call"),
     StatementDoc("SET key = value", "set an option for the flows and jobs that this session creates"),
