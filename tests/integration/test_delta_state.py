@@ -349,7 +349,7 @@ def test_what_cannot_be_split_stays_in_rocksdb(sql: Workshop) -> None:
     assert answer[0].endswith("; its state lives in RocksDB: a watermark decides when Spark evicts a group")
     assert sql.shown("t").note == "state in RocksDB: a watermark decides when Spark evicts a group"
     assert state(sql) == "rocksdb: a watermark decides when Spark evicts a group."
-    with pytest.raises(PySparkException, match=r"`state\.backend\.type` differs"):  # and what is there stays
+    with pytest.raises(PySparkException, match=f"`state.backend.type` is delta, and {because}"):  # and what is there stays
         sql(f"CREATE OR REFRESH STREAMING TABLE t {DELTA} AS {late}")
     assert sql.shown("t").status == "RUNNING"
     (answer,) = sql(
