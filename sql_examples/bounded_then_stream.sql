@@ -1,7 +1,7 @@
 -- A stream joined with what a bounded query made of the history, as one statement (FLIP-331).
 --
 -- The part with GLOBAL WINDOW END OF STREAM is a stage of its own: it runs first and ends, and its result is kept with the flow.
--- Only then does the stream start, and takes resources. A flow that starts again reads the result and does not compute it anew;
+-- Only then does the stream start, and takes resources. A restarted flow reads the result and does not compute it again;
 -- CREATE OR REPLACE does.
 
 CREATE OR REPLACE TABLE history (customer STRING, amount DECIMAL(8, 2)) USING delta;

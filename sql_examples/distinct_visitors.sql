@@ -7,7 +7,7 @@ DROP FLOW IF EXISTS visitors_per_page;
 CREATE OR REPLACE TABLE visits (page STRING, visitor STRING) USING delta;
 INSERT INTO visits VALUES ('home', 'ann'), ('home', 'bob'), ('home', 'ann'), ('docs', 'ann'), ('docs', NULL);
 
--- OR REFRESH goes on with the table if it is there already; OR REPLACE computes it anew from all that the stream holds.
+-- OR REFRESH keeps an existing table and its flow; OR REPLACE recomputes it from all that the stream holds.
 CREATE OR REPLACE STREAMING TABLE visitors_per_page
 TBLPROPERTIES ('execution.flush.max-interval' = '1 minute')
 AS SELECT

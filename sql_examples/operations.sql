@@ -13,21 +13,21 @@ CREATE OR REPLACE STREAMING TABLE temperatures
 TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')
 AS SELECT sensor, count(*) AS readings, avg(celsius) AS celsius FROM STREAM readings GROUP BY sensor;
 
--- WAIT FLOW: all that had arrived when it was called is in the table. It gives up, and the flow goes on, after TIMEOUT.
+-- WAIT FLOW: all that had arrived when it was called is in the table. After TIMEOUT it gives up, and the flow keeps running.
 WAIT FLOW temperatures TIMEOUT 5 minutes;
 
 -- All flows of this warehouse, and all about one of them. Both are tables with columns, also for Thrift and JDBC clients.
 SHOW FLOWS;
 DESCRIBE FLOW temperatures;
 
--- A running flow goes on with changed options at once.
+-- Changed options apply to a running flow at once.
 ALTER FLOW temperatures SET ('execution.flush.max-interval' = '30 seconds');
 
 -- FLUSH FLOW writes what is buffered now, and does not wait for what has not been read yet.
 FLUSH FLOW temperatures;
 
 -- A stopped flow stays stopped, also when this process ends and another one starts, until it is started again. Nothing is lost
--- meanwhile: it goes on where it was.
+-- meanwhile: it resumes where it was.
 STOP FLOW temperatures;
 INSERT INTO readings VALUES ('cellar', 12.0), ('attic', 25.0);
 START FLOW temperatures;

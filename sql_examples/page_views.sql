@@ -24,7 +24,7 @@ AS SELECT
 FROM STREAM page_view_events
 GROUP BY page;
 
--- The statement above returns at once and the flow goes on beside us. WAIT FLOW returns when all that has arrived is in the table.
+-- The statement above returns at once, and the flow runs in the background. WAIT FLOW returns when all that has arrived is in the table.
 WAIT FLOW page_views;
 
 SELECT * FROM page_views ORDER BY views DESC, page;

@@ -26,8 +26,10 @@ class Table:
     rows: Sequence[Mapping[str, Any]]
 
     def redacted(self, show: Redaction) -> Table:
-        """The table without secrets: SQL as SQL and all else as messages, each text alone, since what an apostrophe is depends on
-        that."""
+        """Return the table without secrets: SQL is redacted as SQL, other texts as messages.
+
+        Each text is redacted alone, because the meaning of an apostrophe depends on which of the two it is.
+        """
         return Table(self.columns, [{name: _shown(value, show) for name, value in row.items()} for row in self.rows])
 
 
@@ -60,7 +62,7 @@ Answer = Table | DeferredCommand | SparkStatement
 
 
 def relation_sql(table: Table) -> str:
-    """A query that is the table: Spark's own SQL, so that it needs no session and no job.
+    """Return a query whose result is the table: plain SQL of Spark, which needs no session and no job.
 
     The values travel as one JSON string literal.
     """

@@ -51,7 +51,7 @@ def explain(spark: SparkSession, job: PlannedJob, spark_parse: SparkParse) -> An
 
 
 def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, text: str, spark_parse: SparkParse) -> str | None:
-    """Write a statement that Spark refuses without our clause: Spark's error then tells the place in the user's text.
+    """Write a statement that Spark refuses without our clause: Spark's error then has the place in the user's text.
 
     Args:
         text: what is to run. Streams in subqueries are bounded in it, and refused in the user's text.
@@ -69,7 +69,7 @@ def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, text: st
 
 
 def without_clauses(text: str) -> str:
-    """A text that Spark's parser reads: blanks in place of each GLOBAL WINDOW END OF STREAM, and of STREAM before a call."""
+    """Return a text that Spark's parser reads: with blanks for GLOBAL WINDOW END OF STREAM, and for STREAM before a call."""
     found = tokens(text)
     for number, token in enumerate(found[:-2]):
         if found[number + 1].upper and found[number + 2].text == "(" and is_stream_relation(found, number):

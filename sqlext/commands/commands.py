@@ -154,7 +154,7 @@ class Commands:
         return _change(spark, f"{command.verb} FLOW", changes[command.verb])
 
     def _refresh(self, spark: SparkSession, command: statements.RefreshStreamingTable) -> Answer:
-        """Bring a streaming table up to date; FULL: make it anew by its own statement, in the session that its flow has."""
+        """Bring a streaming table up to date; FULL: recreate it by its own statement, in a session like its flow's."""
         name = target.qualified(spark, command.name)
 
         def refresh(canceled: threading.Event) -> str:
@@ -202,7 +202,7 @@ class Commands:
 
 
 def _change(spark: SparkSession, name: str, change: Callable[[threading.Event], str]) -> DeferredCommand:
-    """A command that is not left half done when its client takes it back."""
+    """Return a command that is not left half done when its client cancels it."""
     return DeferredCommand(name, lambda: [cancellation.to_its_end(spark, name, change)])
 
 

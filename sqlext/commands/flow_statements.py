@@ -1,4 +1,4 @@
-"""CREATE STREAMING TABLE, INSERT INTO and CREATE FLOW as flows: analysed, and made, explained, or made again by REFRESH FULL."""
+"""CREATE STREAMING TABLE, INSERT INTO and CREATE FLOW as flows: analysed, then created, explained, or recreated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sqlext.sql.tokens import normal_text
 
 
 def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowManager) -> Answer:
-    """Make a flow and start it."""
+    """Create a flow and start it."""
     flow = _analysed(spark, planned)
     if isinstance(flow, SparkStatement):
         return flow
@@ -45,7 +45,7 @@ def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowMana
 
 
 def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> Answer:
-    """Explain a flow. What making it refuses is refused here too, but whether there is a table of its name is not looked at."""
+    """Explain a flow. What CREATE refuses is refused here too, but an existing table of its name is not looked for."""
     flow = _analysed(spark, planned)
     if isinstance(flow, SparkStatement):
         return flow
@@ -58,7 +58,7 @@ def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> An
 
 
 def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch], canceled: threading.Event) -> str:
-    """Make a streaming table anew by its own statement, in the session that its flow has."""
+    """Recreate a streaming table by its own statement, in a session like its flow's."""
     spec = flows.record_of_table(name).spec
     session, options = flows.session_of(spec), flows.options_of(spec)
     statement = grammar.parse(spec.text)
@@ -140,7 +140,7 @@ def _request(spark: SparkSession, statement: FlowStatement, flow: AnalysedFlow, 
 
 
 def _memory(flow: AnalysedFlow) -> str | None:
-    """What EXPLAIN says of the buffer in memory."""
+    """Return the line of EXPLAIN about the buffer in memory."""
     backends = [query.state_backend for query in flow.queries]
     durable = next(filter(None, (query.durable_because for query in flow.queries)), None)
     return explain_memory(
@@ -149,7 +149,7 @@ def _memory(flow: AnalysedFlow) -> str | None:
 
 
 def _states(flow: AnalysedFlow, request: FlowRequest) -> list[str]:
-    """What EXPLAIN says of the state of each aggregate."""
+    """Return the lines of EXPLAIN about the state of each aggregate."""
     found = list[str]()
     for query in flow.queries:
         is_ours = not query.writes_target or request.definition is not None

@@ -1,4 +1,4 @@
-"""What a session says of our options, and what is in force of all that is said."""
+"""The options that a session gives, and the options in force."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sqlext.spark import jvm
 
 
 def resolve_levels(spark: SparkSession, given: Mapping[Level, Mapping[str, ValueText]]) -> Options:
-    """The options in force; durations are read by Spark's parsers."""
+    """Return the options in force; durations are parsed by Spark."""
     return resolve(given, lambda text: jvm.parse_duration(spark, text))
 
 
 def session_levels(spark: SparkSession) -> dict[Level, dict[str, ValueText]]:
-    """What SET and SparkConf say of our options."""
+    """Return the options that SET and SparkConf give."""
     application, settings = jvm.application_settings(spark), jvm.all_settings(spark)
     of_session = {key: ValueText(settings[key]) for key in OPTIONS if key in settings}
     of_conf: dict[str, ValueText] = {}

@@ -36,7 +36,7 @@ def answer(spark: SparkSession, statement: DropStreamingTable | AlterStreamingTa
 def unless_kept(
     spark: SparkSession, statement: CreateStreamingTable, job: DeferredCommand, host: Callable[[], Host]
 ) -> DeferredCommand:
-    """The job that CREATE STREAMING TABLE is in BATCH mode. It fails where a flow writes to the table: it would replace that."""
+    """Return the job of CREATE STREAMING TABLE in BATCH mode. It fails if a flow writes to the table, which it would replace."""
     name = target.qualified(spark, statement.name)
 
     def run() -> list[str]:
@@ -53,7 +53,7 @@ def unless_kept(
 
 
 def _to_its_end(spark: SparkSession, verb: str, change: Callable[[], str]) -> DeferredCommand:
-    """A command that is not left half done when its client takes it back."""
+    """Return a command that is not left half done when its client cancels it."""
 
     def run(_: threading.Event) -> str:
         return change()
@@ -121,6 +121,6 @@ def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: Al
 
 
 def _flow_of(host: Host, name: tuple[str, ...]) -> FlowSpec | None:
-    """The record of the flow that made a streaming table, of its qualified name."""
+    """Return the record of the flow that created a streaming table, by the table's qualified name."""
     specs = (record.spec for record in current(host.flows.records()))
     return next((spec for spec in specs if spec.owns_target and same_name(spec.target, name)), None)

@@ -77,7 +77,7 @@ def test_or_refresh_makes_what_is_not_there_and_goes_on_with_what_is(sql: Worksh
     written_otherwise = create.lower().replace("select", "-- the same\nselect").replace("from stream ev", "FROM   STREAM ev\n")
     written_otherwise = written_otherwise.replace("tblproperties ('execution", "TBLPROPERTIES ('execution")
     (said,) = sql(written_otherwise)
-    assert said[0] == f"flow t ({flow}) goes on"
+    assert said[0] == f"flow t ({flow}) keeps running"
     sql("WAIT FLOW t")
     assert (sql.shown("t").id, epoch(sql)) == (flow, before)
     assert sql.equals_batch()
@@ -96,7 +96,7 @@ def test_or_refresh_starts_a_stopped_flow_and_applies_options_properties_and_com
     sql("STOP FLOW t")
     (said,) = sql(create.format("COMMENT 'new' TBLPROPERTIES ('execution.flush.max-interval' = '5 minutes', 'mine' = 'y')"))
     assert said[0] == (
-        f"flow t ({flow}) goes on; altered: backlog.lag-threshold, execution.flush.max-interval, mine, comment, started again"
+        f"flow t ({flow}) keeps running; altered: backlog.lag-threshold, execution.flush.max-interval, mine, comment, restarted"
     )
     described = {row.property: row.value for row in sql("DESCRIBE FLOW t")}
     assert described["option execution.flush.max-interval"] == "5 minutes (table property)"
@@ -139,7 +139,7 @@ def test_another_column_list_is_another_definition(sql: Workshop) -> None:
     sql(create.format("(k STRING COMMENT 'key', n, total)"))
     flow = sql.shown("t").id
     (said,) = sql(create.format("(K string /* of ev */ COMMENT 'key', n, total)"))
-    assert said[0] == f"flow t ({flow}) goes on"
+    assert said[0] == f"flow t ({flow}) keeps running"
     others = ("(k STRING COMMENT 'key', many, total)", "(k COMMENT 'key', n DECIMAL(20, 0), total)", "(k, n, total)", "")
     for other in (*others, "(k STRING COMMENT 'key', n NOT NULL, total)"):
         with pytest.raises(PySparkException, match="was made from another definition: the column list differs"):
@@ -171,7 +171,7 @@ def test_refresh_brings_up_to_date_and_full_computes_anew(sql: Workshop, flow: s
     sql("STOP FLOW t")
     sql("INSERT INTO ev VALUES ('a', 10)")
     (said,) = sql("REFRESH STREAMING TABLE t")
-    assert said[0] == "flow t started again; flow t is up to date"
+    assert said[0] == "flow t restarted; flow t is up to date"
     assert sql.shown("t").id == flow
     assert sql.equals_batch()
 
@@ -184,7 +184,7 @@ def test_refresh_brings_up_to_date_and_full_computes_anew(sql: Workshop, flow: s
     assert described["option execution.flush.max-interval"] == "7 minutes (table property)"
 
     (said,) = sql("REFRESH STREAMING TABLE t ASYNC")
-    assert said[0] == "flow t goes on"
+    assert said[0] == "flow t keeps running"
 
 
 def test_full_keeps_name_and_table_of_a_flow_whose_statement_came_from_another_schema(sql: Workshop) -> None:
@@ -250,7 +250,9 @@ def test_only_streaming_tables_are_refreshed(sql: Workshop) -> None:
     sql.source()
     sql("CREATE TABLE plain (k STRING, v INT) USING delta")
     sql("CREATE FLOW f AS INSERT INTO plain SELECT k, v FROM STREAM ev")
-    with pytest.raises(PySparkException, match=r"spark_catalog\.default\.plain is no streaming table, but one that flow `f`"):
+    with pytest.raises(
+        PySparkException, match=r"spark_catalog\.default\.plain is not a streaming table, but an existing table that flow `f`"
+    ):
         sql("REFRESH STREAMING TABLE plain")
     with pytest.raises(PySparkException, match=r"There is no streaming table spark_catalog\.default\.ev\."):
         sql("REFRESH STREAMING TABLE ev FULL")

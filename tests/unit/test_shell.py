@@ -256,10 +256,10 @@ def test_a_signal_that_ends_the_process_ends_the_prompt(desk: Desk) -> None:
 
 def test_what_failed_beside_the_statements_is_told_once(desk: Desk) -> None:
     desk.runner.statuses = lambda: [FlowStatus("clicks", FlowPhase.FAILED, FlowProgress(), "the disk is full")]
-    desk.runner.jobs_not_resumed = lambda: ["job 7f3a cannot be taken up: its input has changed"]
+    desk.runner.jobs_not_resumed = lambda: ["job 7f3a cannot be resumed: its input has changed"]
     printed = desk.type("SELECT 1;", ENTER, "SELECT 2;", ENTER, CTRL_D)
     assert printed.count("flow clicks has failed: the disk is full") == 1
-    assert printed.count("job 7f3a cannot be taken up: its input has changed") == 1
+    assert printed.count("job 7f3a cannot be resumed: its input has changed") == 1
 
 
 # History.

@@ -254,7 +254,7 @@ def test_a_flow_whose_record_cannot_be_read_is_left_out_and_logged(spec: str, ca
     whole = replace(RESERVED, flow_id="f-2")
     records = fold([replace(RESERVED, spec=spec), whole, STARTED, replace(STARTED, flow_id="f-2")])
     assert list(records) == ["f-2"]
-    assert [record.getMessage().startswith("flow f-1 is left out: ") for record in caplog.records] == [True]
+    assert [record.getMessage().startswith("flow f-1 is skipped: ") for record in caplog.records] == [True]
 
 
 KINDS = st.sampled_from(EventKind)

@@ -47,7 +47,7 @@ def test_work_that_gets_on_is_waited_for_as_long_as_it_takes(
 
 
 def test_work_that_does_not_get_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WaitTimeoutError, match=r"A flush of flow `t` has not got on for 600 s"):
+    with pytest.raises(WaitTimeoutError, match=r"A flush of flow `t` has made no progress for 600 s"):
         waited([(3, 0, 7)] * 100, work.STALLED_AFTER / 10, monkeypatch)
 
 

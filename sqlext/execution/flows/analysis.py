@@ -113,7 +113,7 @@ def _analysed(name: str, sql: str, frame: DataFrame, mode: OutputMode, options: 
 
 
 def _refuse_doubled_keys(plan: FlowPlan, output: DataFrame) -> None:
-    """Columns go into a table that is there by their places, but a key is found by its name."""
+    """Refuse a key whose name several columns have: columns go into an existing table by position, but a key is found by name."""
     names = [fold(name) for name in output.columns]
     doubled = {name for name in names if names.count(name) > 1}
     found = doubled if plan.key.all_but else doubled & {fold(name) for name in plan.key.columns}
@@ -125,7 +125,7 @@ def _refuse_doubled_keys(plan: FlowPlan, output: DataFrame) -> None:
 
 
 def _refuse_key_without_order(frame: DataFrame, key: tuple[str, ...]) -> None:
-    """A flush finds the row of a group by its key, and Spark compares no maps, which it groups by all the same."""
+    """Refuse maps in a key: a flush finds the row of a group by its key, and Spark groups by maps but cannot compare them."""
     for name in key:
         kind = target.ddl_of(frame.schema[name].dataType)
         if "MAP<" in kind:

@@ -60,7 +60,7 @@ class BacklogController:
         settings: by the alias of each stream.
         is_enabled: whether sources are to be looked at.
         report_of: the function of the user's that says isProcessingBacklog of a stream, by its alias; None: there is none.
-        clock: tells ages.
+        clock: measures ages.
         changed: called when the phase has changed, on the thread that found out.
         failed: told when a hybrid source cannot go on.
     """
@@ -99,7 +99,7 @@ class BacklogController:
             return self._pacer.pace
 
     def new_switches(self) -> tuple[Switch, ...]:
-        """Changes of phase since the last call, which one thread makes."""
+        """Return the changes of phase since the last call; only one thread may call this."""
         status = self.status
         number, self._switches_told = status.switch_count - self._switches_told, status.switch_count
         return status.switches[-number:] if number else ()
@@ -132,7 +132,7 @@ class BacklogController:
             self._sources = []
 
     def batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
-        """A micro-batch has done its work; Spark plans the next one when this returns. Called on the stream thread."""
+        """Note the end of a micro-batch, on the stream thread; Spark plans the next one when this returns."""
         if not self._is_enabled:
             return
         try:
@@ -179,7 +179,7 @@ class BacklogController:
             took = time.monotonic() - began
 
     def _advance(self, intake: Intake) -> None:
-        """A relation of a hybrid source was read to its end: go on with the next."""
+        """Continue with the next relation of a hybrid source, when one was read to its end."""
         try:
             intake.next_part()
             with self._lock:

@@ -94,7 +94,7 @@ def same_name(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def existing(records: Records, request: FlowRequest, name: tuple[str, ...], table: tuple[str, ...]) -> FlowRecord | None:
-    """The flow that a statement makes again: the one of its streaming table, or the one of CREATE FLOW's name.
+    """Return the existing flow that a statement would create: that of its streaming table, or of CREATE FLOW's name.
 
     Args:
         name, table: the request's, qualified.
@@ -153,7 +153,7 @@ def check_place(request: FlowRequest, name: tuple[str, ...]) -> None:
         return
     is_left = FLOW_PROPERTY in target.describe(request.session, name).properties
     if not (request.replace and is_left):
-        advice = "CREATE OR REPLACE STREAMING TABLE makes it anew" if is_left else "DROP TABLE it"
+        advice = "CREATE OR REPLACE STREAMING TABLE recreates it" if is_left else "DROP TABLE it"
         left = ", which a flow made that is gone" if is_left else ""
         raise NameTakenError(
             f"There is a table {'.'.join(name)} already{left}. {advice}, choose another name, or feed it with INSERT INTO."
@@ -166,7 +166,7 @@ def reserve(
     name: tuple[str, ...],
     replaced: FlowRecord | None = None,
 ) -> FlowSpec:
-    """The flow as it is recorded before its table exists.
+    """Return the record of a flow before its table exists.
 
     Args:
         full_name, name: of the flow and of its target, qualified.
@@ -288,7 +288,7 @@ def key_of(query: AnalysedQuery, columns: tuple[Column, ...]) -> tuple[str, ...]
 
 
 def refuse_rows_of_others(request: FlowRequest, name: tuple[str, ...]) -> None:
-    """An aggregate without GROUP BY keeps one row, which has no key to tell it from others."""
+    """Refuse a table with rows for an aggregate without GROUP BY: its one row has no key to distinguish it from others."""
     if request.session.table(quote_parts(name)).take(1):
         raise UnsupportedError(
             f"This aggregate has no GROUP BY, so it keeps one row, and {'.'.join(request.table)} holds others already. Give "
@@ -309,6 +309,7 @@ def _refuse_names_of_one_spelling(names: Sequence[str]) -> None:
 
 
 def refuse_to_replace(request: FlowRequest) -> None:
+    """Refuse a query above its aggregates for an existing table, all of whose rows it would replace."""
     if request.plan.above:
         raise UnsupportedError(
             f"The result of this query replaces all rows of its table at each flush, and {'.'.join(request.table)} may hold "

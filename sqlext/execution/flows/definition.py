@@ -36,12 +36,12 @@ class Update:
     comment: str | None
 
     def names(self) -> list[str]:
-        """What is changed, for people."""
+        """Return the names of what is changed."""
         return [*sorted([*self.set, *self.unset]), *(["comment"] if self.comment is not None else [])]
 
 
 def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Update:
-    """What a statement with the same definition changes.
+    """Return what a statement with the same definition changes.
 
     Options and properties of the statement win over those in force; an option that the statement before had and this one has not
     goes back to its default; what only ALTER FLOW has set stays.
@@ -87,13 +87,13 @@ def check_same(session: SparkSession, spec: FlowSpec, request: FlowRequest, is_s
         table = ".".join(request.table)
         raise NameTakenError(
             f"The streaming table {'.'.join(spec.target)} is there, and was made from another definition: {', '.join(changed)} "
-            f"differs. CREATE OR REPLACE STREAMING TABLE {table} takes the new definition and computes the table anew from "
-            f"all that its streams still hold; REFRESH STREAMING TABLE {table} FULL computes the definition it has anew."
+            f"differs. CREATE OR REPLACE STREAMING TABLE {table} takes the new definition and recomputes the table from "
+            f"all that its streams still hold; REFRESH STREAMING TABLE {table} FULL recomputes it by its present definition."
         )
 
 
 def _changes(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> list[str]:
-    """What of a definition is another one, as phrases."""
+    """Return the differing parts of a definition, as phrases."""
     changed = []
     if spec.query != request.query and _planned(spec) != _planned_by(request.plan):
         changed.append("the query")
@@ -110,7 +110,7 @@ def _changes(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> lis
 
 
 def listed(columns: Sequence[ColumnDefinition], folds_case: bool) -> tuple[str, ...]:
-    """A column list as texts to compare: only comments, white space and, where it does not matter, case are left out.
+    """Return a column list as texts to compare: comments, white space and, unless it matters, case are normalised.
 
     Args:
         folds_case: whether names that differ in case are one.
@@ -145,13 +145,13 @@ def _fixed(clauses: tuple[str, ...]) -> dict[str, str]:
 
 
 def _planned(spec: FlowSpec) -> object:
-    """What Spark runs of a flow."""
+    """Return what Spark runs for a flow."""
     prerequisites = [(each.name, _normal(each.sql)) for each in spec.prerequisites]
     return [(each.relation, _normal(each.sql)) for each in spec.streams], _normal(spec.above), prerequisites, spec.hybrids
 
 
 def _planned_by(plan: FlowPlan) -> object:
-    """The same of a plan."""
+    """Return what Spark would run for a plan."""
     prerequisites = [(each.name, _normal(each.sql)) for each in plan.prerequisites]
     return [(each.name, _normal(each.sql)) for each in plan.queries], _normal(plan.above), prerequisites, plan.hybrids
 

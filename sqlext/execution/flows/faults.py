@@ -1,6 +1,6 @@
-"""What made a flow fail: something that may pass by itself, a source that has changed its columns, or something that stays.
+"""Causes of a flow's failure: a fault that may pass by itself, a changed source, or a permanent error.
 
-A flow that fails by what may pass is tried again; by all else it is ended, with its cause: when in doubt, that.
+A flow is retried after a fault that may pass; any other failure ends it, with its cause. In doubt, a failure is permanent.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _SAYS_MAY_PASS = {
 }
 """Kinds of error that may pass where their message says so, or a message in which their cause is only a text."""
 _SAYS_STAYS = ("AccessControlException", "Permission denied", "AuthorizationException")
-"""What no time heals, whoever says it."""
+"""Texts of permanent errors, in any kind of error."""
 
 
 def message_of(error: BaseException) -> str:
-    """What an error of a flow says, without what Spark's streams say around it; of a bug also its kind."""
+    """Return the message of a flow's error, without the text that Spark's streams put around it; for a bug, with its class."""
     said = jvm.reason_of(error).split("terminated with exception:", 1)[-1].strip()
     kind = type(error).__name__
     return f"{kind}: {said}" if isinstance(error, (LookupError, AssertionError)) and not is_told(error) and said != kind else said
@@ -87,7 +87,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def missing_file(error: BaseException) -> str | None:
-    """The file that was to be read and is not there, if an error is of that; None for all else."""
+    """Return the path of the missing file that an error is about; None for other errors."""
     for java in jvm.causes_of(error):
         if _FILE_IS_GONE.intersection(jvm.kinds_of(java)) and _cause_may_pass(java) is False:
             found = _PATH.search(str(java.getMessage() or ""))
@@ -116,7 +116,7 @@ def _java_may_pass(error: BaseException) -> bool:
 
 
 def _cause_may_pass(java: Any) -> bool | None:
-    """What one of Java's errors says of that; None: nothing."""
+    """Return whether a Java error may pass; None if it does not say."""
     kinds, text = jvm.kinds_of(java), str(java.getMessage() or "")
     says = [said in text for kind in kinds for said in _SAYS_MAY_PASS.get(kind, ())]
     if any(says):

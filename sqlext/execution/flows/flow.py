@@ -147,8 +147,9 @@ class Flow:
     # What statements call.
 
     def start(self) -> None:
-        """Bring into the target what an earlier driver left behind, then start the queries; behind prerequisites that have
-        not finished yet, on the thread of the last one.
+        """Flush what an earlier driver left in the buffers, then start the queries.
+
+        If prerequisites have not finished yet, the queries start on the thread of the last one.
 
         Raises:
             SqlextError, PySparkException: it cannot start; nothing runs then.
@@ -218,13 +219,13 @@ class Flow:
         logger.info("flow %s: %s", self.spec.name, self._phase.lower())
 
     def interrupt(self) -> None:
-        """End at once what it does; what is not in the table then comes with the next start."""
+        """End the flow's work at once; rows that are not in the table yet are flushed by the next start."""
         self._stopping = True
         self.work.interrupt()
         self._intakes.stop()
 
     def abandon(self, timeout: float) -> None:
-        """End its threads as a killed process would: nothing more is flushed, and nothing recorded.
+        """End the flow's threads as a killed process would: nothing more is flushed, and nothing is recorded.
 
         Args:
             timeout: seconds to wait for the flush in flight.
@@ -282,8 +283,8 @@ class Flow:
         """
         deadline = Deadline(timeout.total_seconds())
         late = WaitTimeoutError(
-            f"Flow `{self.spec.name}` has not caught up after {timeout.total_seconds():.0f} s. It goes on; wait longer with "
-            "WAIT FLOW .. TIMEOUT 1 hour."
+            f"Flow `{self.spec.name}` has not caught up after {timeout.total_seconds():.0f} s. It keeps running; wait longer "
+            "with WAIT FLOW .. TIMEOUT 1 hour."
         )
         if not cancellation.wait_for(self.session, self._settled.wait, timeout.total_seconds()):
             raise late
@@ -297,7 +298,7 @@ class Flow:
         self._flush_buffered()
 
     def set_options(self, spec: FlowSpec, options: FlowOptions) -> bool:
-        """Go on with other options, if that needs no new start.
+        """Apply other options, if that needs no restart.
 
         Returns:
             Whether they are in force.
@@ -349,7 +350,7 @@ class Flow:
         self._schedule.tick()
 
     def new_switches(self) -> tuple[Switch, ...]:
-        """Changes of phase since the last call."""
+        """Return the changes of phase since the last call."""
         return self._backlog.new_switches()
 
     # Spark's stream threads.
@@ -375,7 +376,7 @@ class Flow:
     # Shared.
 
     def _phase_changed(self, phase: Phase) -> None:
-        """Called on the pace thread, and on Spark's stream threads."""
+        """Flush the rows of a backlog at its end; called on the pace thread and on Spark's stream threads."""
         if phase is Phase.LIVE:
             self._schedule.backlog_ended()
 
@@ -396,7 +397,7 @@ class Flow:
         self._writer.recover()
 
     def _fail(self, error: BaseException) -> None:
-        """The flow has failed: note the cause, and stop what still runs. Called on the flush thread or the ticker."""
+        """Note why the flow has failed, and stop what still runs; called on the flush thread or the ticker."""
         with self._lock:
             if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED) or self.work.is_interrupted:
                 return

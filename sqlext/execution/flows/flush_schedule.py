@@ -68,12 +68,12 @@ class FlushSchedule:
     # Spark's stream threads.
 
     def batch_begins(self) -> None:
-        """A micro-batch has been planned."""
+        """Note that a micro-batch was planned."""
         if self._trigger is not None:
             self._trigger.batch_began()
 
     def batch_buffered(self, intake: Intake) -> None:
-        """A micro-batch is in a buffer: flush, when one is due; hold the stream back while the flush before it still runs.
+        """Flush a buffered micro-batch if a flush is due; hold the stream back while the previous flush still runs.
 
         Raises:
             Exception: what ended the flush.
@@ -94,7 +94,7 @@ class FlushSchedule:
                 self._flusher.ask(reason)
 
     def batch_ended(self, seconds: float) -> None:
-        """A micro-batch has ended, after so many seconds."""
+        """Note that a micro-batch has ended after so many seconds."""
         if self._trigger is not None:
             self._trigger.batch_ended(seconds)
 
@@ -111,12 +111,12 @@ class FlushSchedule:
     # Statements, and the end of a backlog.
 
     def start(self) -> None:
-        """The queries run: let those that wait for their interval take no micro-batch by themselves any more."""
+        """Hold the queries that take one micro-batch per interval, once they run."""
         if self._trigger is not None:
             self._trigger.hold()
 
     def backlog_ended(self) -> None:
-        """The rows of a backlog wait for its end (FLIP-309)."""
+        """Flush the rows of a backlog at its end (FLIP-309)."""
         if self.policy.max_interval is not None and self._intakes.has_buffered:
             self._flusher.ask(FlushReason.BACKLOG_END)
 

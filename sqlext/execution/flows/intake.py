@@ -90,10 +90,10 @@ class BatchListener(Protocol):
         """Append a micro-batch of an APPEND query, which is not in the target yet."""
 
     def batch_buffered(self, intake: Intake) -> None:
-        """A micro-batch is in the buffer."""
+        """Note that a micro-batch is in the buffer."""
 
     def batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
-        """A micro-batch has ended, after so many seconds."""
+        """Note that a micro-batch has ended after so many seconds."""
 
 
 class Intake:
@@ -155,7 +155,7 @@ class Intake:
         The newest micro-batch is run once more, in complete mode: Spark hands over every group from its state store.
 
         Args:
-            work: tells whether that gets on.
+            work: watches whether that makes progress.
 
         Raises:
             FlowError: the query failed meanwhile, or was stopped.
@@ -190,7 +190,7 @@ class Intake:
             if self.aggregate.fingerprint != self.stream.state_fingerprint:
                 raise SchemaError(
                     "What is stored of this query's aggregate cannot be read any more: Spark or the query's tables have changed. "
-                    "REFRESH STREAMING TABLE .. FULL computes its table anew."
+                    "REFRESH STREAMING TABLE .. FULL recomputes its table."
                 )
             frame = self.aggregate.input
         elif self.stream.output_mode is OutputMode.UPDATE:
@@ -275,7 +275,7 @@ class Intake:
             raise
 
     def _rows(self, frame: DataFrame) -> DataFrame:
-        """What is buffered or appended of a micro-batch."""
+        """Return the rows of a micro-batch that are buffered or appended."""
         if self.aggregate is not None:
             return self.aggregate.partials(frame)
         return target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
@@ -312,7 +312,7 @@ class Intake:
         return running is not None and running.has_failed
 
     def exception(self) -> BaseException | None:
-        """What Spark says that ended the query."""
+        """Return the error that ended the query, as Spark reports it."""
         query = self.query
         return jvm.failure_of(query) if query is not None else None
 
@@ -344,7 +344,7 @@ class Intake:
         return self.hybrid is not None and (running is None or running.is_bounded or running.query is None)
 
     def process_all(self, name: str) -> ArrivalWait:
-        """Wait for all that has arrived to be taken in; a query that fails meanwhile tells so itself.
+        """Wait for all that has arrived to be taken in; a query that fails meanwhile raises its own error.
 
         Args:
             name: of the thread that waits.

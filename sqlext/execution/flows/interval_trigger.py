@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.02
 
 
 def other_pace(backends: Sequence[StateBackend], options: FlowOptions) -> str | None:
-    """What else than the flush interval says when a flow that buffers in memory only takes micro-batches; None: nothing.
+    """Return what other than the flush interval sets the pace of a flow that buffers in memory only; None: nothing.
 
     Args:
         backends: where the state of each of its aggregates lives.
@@ -95,14 +95,14 @@ class IntervalTrigger:
         self._seen = unread
 
     def batch_began(self) -> None:
-        """A micro-batch has taken what there was."""
+        """Note that a micro-batch has taken the available input."""
         with self._lock:
             self._oldest_arrival = self._quiet_since = None
             self._seen = 0.0
             self._asked_at = self._clock.monotonic()
 
     def batch_ended(self, seconds: float) -> None:
-        """It is in the table."""
+        """Note that the micro-batch is in the table."""
         with self._lock:
             self._batches += 1
             self._batch_seconds = seconds
@@ -135,8 +135,10 @@ class IntervalTrigger:
                 self._take(intake, may_wait)
 
     def _take(self, intake: Intake, may_wait: Callable[[], bool]) -> None:
-        """Wait for a look at its sources that finds nothing; where there is always more, for two micro-batches, of which the
-        second was planned after this began."""
+        """Wait until Spark finds no more input.
+
+        If there is always more, wait for two micro-batches: the second one was planned after this call.
+        """
         intake.running.forget_last_look()
         before = self._batches
         while not intake.running.has_found_nothing and self._batches < before + 2 and may_wait():

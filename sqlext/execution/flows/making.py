@@ -35,25 +35,25 @@ class Flows(Protocol):
         """Start a flow."""
 
     def running(self, flow_id: str) -> Flow | None:
-        """The flow of this process."""
+        """Return a flow of this process."""
 
     def here(self, record: FlowRecord) -> Flow | None:
-        """The same; an error when another live process runs it."""
+        """Return a flow of this process; raise FlowError if another live process runs it."""
 
     def end(self, flow: Flow | None) -> None:
-        """Stop a flow, whatever its last flush does."""
+        """Stop a flow, even if its last flush fails."""
 
     def forget(self, spec: FlowSpec) -> None:
-        """Take a flow out of the registry, with its folder."""
+        """Remove a flow from the registry, and its folder."""
 
     def start_record(self, record: FlowRecord) -> bool:
         """Start a flow; False: it runs already."""
 
     def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
-        """Record a flow's options, and let it go on with them."""
+        """Record a flow's options, and apply them to the running flow."""
 
     def options_of(self, spec: FlowSpec) -> FlowOptions:
-        """A flow's options, resolved."""
+        """Return a flow's options, resolved from its record."""
 
 
 class FlowMaker:
@@ -136,21 +136,21 @@ class FlowMaker:
         definition.check_same(session, spec, request, is_state_same)
         is_elsewhere = record.is_active and self._lease.is_elsewhere(record.host)
         if is_elsewhere and change.spec == spec and not change.names():
-            return f"flow {spec.name} ({spec.id}) goes on in another process"
+            return f"flow {spec.name} ({spec.id}) runs in another process"
         done = [f"altered: {', '.join(change.names())}"] if change.names() else []
         if change.spec != spec:
             self._flows.alter_record(record, change.spec, options)
         target.alter(session, spec.target, change.set, change.unset, change.comment)
         if self._flows.start_record(replace(record, spec=change.spec)):
-            done.append("started again")
-        return f"flow {spec.name} ({spec.id}) goes on{'; ' if done else ''}{', '.join(done)}"
+            done.append("restarted")
+        return f"flow {spec.name} ({spec.id}) keeps running{'; ' if done else ''}{', '.join(done)}"
 
     def _reserved(self, spec: FlowSpec, replaced: FlowRecord | None, records: Records) -> FlowEvent:
         check_free(records, spec.qualified_name, spec.target, replaced)
         return FlowEvent(spec.id, EventKind.RESERVED, host=self._lease.host_id, spec=spec.to_json())
 
     def sweep(self) -> None:
-        """Undo what processes that died left half made, and end what they left half ended."""
+        """Undo flows that a dead process left half created, and complete replacements that it left half done."""
         records = self._registry.read()
         for record in records.values():
             is_in_question = record.state is FlowState.RESERVED or bool(record.spec.replaces)
@@ -168,13 +168,15 @@ class FlowMaker:
             self._end_succession(record.spec, records[record.spec.replaces].spec)
 
     def _end_succession(self, spec: FlowSpec, replaced: FlowSpec) -> None:
-        """A flow has come to run in the place of another: it is never undone any more, and the other one is forgotten."""
+        """Record that a flow runs in the place of another: it is not undone any more, and the other one is removed."""
         self._registry.append(FlowEvent(spec.id, EventKind.SUCCEEDED, host=self._lease.host_id))
         self._flows.forget(replaced)
 
     def _undo(self, spec: FlowSpec) -> None:
-        """Leave nothing of a flow that could not be made, `spec` being its reservation: its table goes, if the flow made it, and
-        the one whose place it took comes back."""
+        """Undo the creation of a flow, given its reservation.
+
+        Its table is dropped if the flow created it, and the table that it replaced is restored.
+        """
         try:
             succession.undo_table(self._spark, spec, self._registry.read())
             self._flows.forget(spec)
@@ -182,8 +184,8 @@ class FlowMaker:
             logger.exception("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
 
     def _run_again(self, flow: Flow) -> None:
-        """Let a flow go on whose place another one could not take."""
+        """Restart a flow that could not be replaced."""
         try:
             self._flows.run(flow.spec, flow.session, flow.options)
         except Exception as error:
-            logger.exception("flow %s could not be started again: %s", flow.spec.name, jvm.reason_of(error))
+            logger.exception("flow %s could not be restarted: %s", flow.spec.name, jvm.reason_of(error))

@@ -65,8 +65,9 @@ class FlowManager:
     # Life of the process.
 
     def resume(self) -> list[str]:
-        """Resume the flows that ran when their host ended, or waited for their next try. One that cannot start is marked failed,
-        or tried again when what keeps it may pass; the others go on.
+        """Resume the flows that were running or waiting for a retry when their host ended.
+
+        A flow that cannot start is marked as failed, or retried if the fault may pass; the others are not affected.
 
         Returns:
             The names of the flows that run again.
@@ -85,7 +86,7 @@ class FlowManager:
                     )
                 self.run(spec, sessions.restored_session(self._spark, spec), self.options_of(spec))
             except Exception as error:  # noqa: BLE001  # one flow's trouble must not stop the others
-                self._supervisor.note_anyhow("cannot be taken up", spec, error)
+                self._supervisor.note_anyhow("cannot be resumed", spec, error)
                 return False
             return True
 
@@ -98,7 +99,7 @@ class FlowManager:
                     flow.stop()
                 except (SqlextError, *target.SPARK_ERRORS) as error:
                     logger.error("flow %s did not stop cleanly: %s", flow.spec.name, jvm.reason_of(error))
-            # they stay in sight: `local_views` tells what the last flushes did
+            # they stay in sight: `local_views` shows what the last flushes did
 
     def freeze(self) -> None:
         """Look at no flow any more; their streams go on."""
@@ -130,14 +131,14 @@ class FlowManager:
         """Start the flow of a streaming table, unless it runs."""
         with self._lock:
             record = self.record_of_table(name)
-            return f"flow {record.spec.name} {'started again' if self.start_record(record) else 'goes on'}"
+            return f"flow {record.spec.name} {'restarted' if self.start_record(record) else 'keeps running'}"
 
     def record_of_table(self, name: tuple[str, ...]) -> FlowRecord:
-        """The record of the flow that made the streaming table of a qualified name; NotFoundError when none did."""
+        """Return the record of the flow that created a streaming table, by qualified name; raise NotFoundError if none did."""
         return find_table(self._registry.read(), name)
 
     def session_of(self, spec: FlowSpec) -> SparkSession:
-        """A session like the flow's own."""
+        """Return a session like the flow's own."""
         flow = self._flows.get(spec.id)
         return jvm.clone_session(flow.session) if flow is not None else sessions.restored_session(self._spark, spec)
 
@@ -206,7 +207,7 @@ class FlowManager:
         return f"flow {flow.spec.name} is up to date"
 
     def drop(self, name: tuple[str, ...], if_exists: bool) -> str:
-        """Stop a flow and forget it; its target stays."""
+        """Stop a flow and remove its record; its target stays."""
         with self._lock:
             try:
                 record = find(self._registry.read(), name)
@@ -219,7 +220,7 @@ class FlowManager:
             return f"flow {record.spec.name} dropped; its target {'.'.join(record.spec.target)} stays"
 
     def alter(self, name: tuple[str, ...], properties: Mapping[str, str]) -> str:
-        """Set options; a flow that runs here goes on with them at once."""
+        """Set options; they apply at once to a flow that runs here."""
         with self._lock:
             record = find(self._registry.read(), name)
             if STATE_BACKEND.key in properties:
@@ -232,7 +233,7 @@ class FlowManager:
             return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
 
     def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
-        """Record a flow's options, and let it go on with them."""
+        """Record a flow's options, and apply them to the running flow."""
         flow = self.here(record)
         was_running = flow is not None and flow.is_running
         goes_on = flow is not None and was_running and flow.set_options(spec, options)
@@ -243,23 +244,23 @@ class FlowManager:
             self.run(spec, flow.session, options)
 
     def records(self) -> Records:
-        """The record of each flow of the home, by id."""
+        """Return the record of each flow of the home, by id."""
         return self._registry.read()
 
     def views(self) -> list[FlowView]:
-        """All flows of the home, by name."""
+        """Return all flows of the home, by name."""
         return self._views.all()
 
     def view(self, name: tuple[str, ...]) -> FlowView:
-        """The flow of a qualified name."""
+        """Return the flow of a qualified name."""
         return self._views.one(name)
 
     def local_views(self) -> list[LocalView]:
-        """The flows of this process; asks no storage, so it may be called often."""
+        """Return the flows of this process. Nothing is read from storage, so this may be called often."""
         return self._views.local()
 
     def prerequisites_of(self, view: FlowView) -> tuple[PrerequisiteStatus, ...]:
-        """The prerequisites of a flow, also of one that does not run here."""
+        """Return the prerequisites of a flow, even if it does not run here."""
         if view.progress is not None:
             return view.progress.prerequisites
         home = self._home.child("flows", view.record.spec.id)
@@ -270,7 +271,7 @@ class FlowManager:
         return FlowOptions.of_spec(spec, partial(jvm.parse_duration, self._spark))
 
     def end(self, flow: Flow | None) -> None:
-        """Stop a flow whose rows nobody wants any more, or that starts anew and finds them; its last flush may fail."""
+        """Stop a flow whose buffered rows are not needed, or are found again by the next start; its last flush may fail."""
         try:
             if flow is not None:
                 flow.stop()
@@ -308,7 +309,7 @@ class FlowManager:
         self._supervisor.note_running(spec.id)
 
     def _started(self, spec: FlowSpec, records: Records) -> FlowEvent:
-        """The next epoch fences the driver before; a flow that lives elsewhere is not taken."""
+        """Return the event of a start: its epoch fences the driver before it. A flow of another live process is not taken."""
         record = records[spec.id]
         if record.is_active and self._lease.is_elsewhere(record.host):
             raise FlowError(f"Flow `{spec.name}` runs in another process.")
@@ -322,11 +323,11 @@ class FlowManager:
         self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail, next_try=next_try))
 
     def running(self, flow_id: str) -> Flow | None:
-        """The flow of this process, whatever its phase."""
+        """Return a flow of this process, whatever its phase."""
         return self._flows.get(flow_id)
 
     def here(self, record: FlowRecord) -> Flow | None:
-        """The flow in this process; an error when another live process runs it."""
+        """Return a flow of this process; raise FlowError if another live process runs it."""
         if record.is_active and self._lease.is_elsewhere(record.host):
             raise FlowError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
         return self._flows.get(record.spec.id)
@@ -349,7 +350,7 @@ class FlowManager:
         return self._flows
 
     def session_for_start(self, spec: FlowSpec) -> SparkSession:
-        """The session that a flow had here, or one like it."""
+        """Return the session that a flow had here, or one like it."""
         flow = self._flows.get(spec.id)
         return flow.session if flow is not None else sessions.restored_session(self._spark, spec)
 

@@ -22,7 +22,7 @@ _KINDS = ("STRING", "VARCHAR", "CHAR", "BINARY", "TIMESTAMP")
 
 
 def lossy(spark: SparkSession, location: str, columns: Sequence[Column]) -> tuple[str, ...]:
-    """The partition columns of a table, among some of its columns, whose type has values that do not come back.
+    """Return the partition columns of a table, among some of its columns, whose type has values that do not come back unchanged.
 
     Args:
         location: where the table lies.
@@ -54,7 +54,7 @@ def refuse_lost_values(spec: FlowSpec, stream: StreamSpec, names: Sequence[str],
 
 
 def _is_lost(name: str, kind: str) -> str:
-    """SQL of whether a value is another one, or none, after it was text."""
+    """Return SQL for whether a value changes, or becomes NULL, when it is stored as text."""
     column = quote(name)
     text = f"CAST({column} AS STRING)"
     return f"{text} IN ('', '{_NULL_FOLDER}') OR NOT is_valid_utf8({text}) OR NOT (TRY_CAST({text} AS {kind}) <=> {column})"

@@ -134,7 +134,7 @@ class Prerequisites:
             logger.info("flow %s: stage %s finished, %s rows", self._flow, name, self._statuses[name].rows)
             if is_last:
                 self._on_finished()
-        except Exception as error:  # noqa: BLE001  # the flow tells it, also a bug of ours; or it would wait for ever
+        except Exception as error:  # noqa: BLE001  # the flow reports it, even a bug of ours; or it would wait for ever
             with self._lock:
                 if self._statuses[name].state is PrerequisiteState.RUNNING:
                     self._note(name, state=PrerequisiteState.CANCELED if self._stopping else PrerequisiteState.FAILED)
@@ -174,7 +174,7 @@ def table_of(home: HadoopPath, name: str) -> HadoopPath:
 
 
 def recorded(spark: SparkSession, home: HadoopPath, name: str) -> PrerequisiteStatus:
-    """What the storage tells of one of a flow's prerequisites."""
+    """Return the status of a flow's prerequisite, as storage records it."""
     location = table_of(home, name).location
     if not delta_log.exists(spark, location):
         return PrerequisiteStatus(name, PrerequisiteState.CREATED)

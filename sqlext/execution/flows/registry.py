@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class EventKind(StrEnum):
-    """What happened to a flow."""
+    """The kind of an event of a flow."""
 
     RESERVED = "reserved"
     STARTED = "started"
@@ -34,10 +34,10 @@ class EventKind(StrEnum):
 
 
 class FlowState(StrEnum):
-    """What a flow is meant to be.
+    """The intended state of a flow.
 
-    RUNNING is also the state of one whose host died, RESERVED of one that is being made, RETRYING of one that failed by what may
-    pass, and is started again.
+    RUNNING is also the state of a flow whose host died; RESERVED: it is being created; RETRYING: it failed by a fault that may
+    pass, and is restarted.
     """
 
     RESERVED = "RESERVED"
@@ -52,10 +52,10 @@ class FlowEvent(RegistryEvent):
     """One event, as written.
 
     Attributes:
-        epoch: of the driver that runs the flow; a driver with an older one is fenced.
-        host: the process that runs it.
-        next_try: when a flow that failed is tried again, ISO 8601.
-        detail: an error's message; the phase that a flow has changed to, and what of its sources made it.
+        epoch: the epoch of the driver that runs the flow; a driver with an older epoch is fenced.
+        host: the id of the process that runs it.
+        next_try: when a failed flow is retried, in ISO 8601.
+        detail: an error's message; or the new phase of a flow, and the reason.
     """
 
     flow_id: str
@@ -69,11 +69,11 @@ class FlowEvent(RegistryEvent):
 
 @dataclass(frozen=True)
 class FlowRecord:
-    """A flow as its events tell it.
+    """A flow, as its events add up.
 
     Attributes:
-        next_try: of a flow that is RETRYING.
-        has_succeeded: whether it came to run in the place of the flow that it replaces.
+        next_try: the time of the next try of a RETRYING flow.
+        has_succeeded: whether it runs in the place of the flow that it replaces.
     """
 
     spec: FlowSpec
@@ -95,7 +95,7 @@ Records = Mapping[str, FlowRecord]
 
 
 def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
-    """The flows that exist, by id, after `events` in order; a torn record is left out and logged."""
+    """Return the flows that exist after `events`, by id; a torn record is skipped and logged."""
     records: dict[str, FlowRecord] = {}
     states = {
         EventKind.STARTED: FlowState.RUNNING,
@@ -107,7 +107,7 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         try:
             spec = FlowSpec.from_json(event.spec) if event.spec else None
         except FlowError as error:
-            logger.error("flow %s is left out: %s", event.flow_id, error)
+            logger.error("flow %s is skipped: %s", event.flow_id, error)
             records.pop(event.flow_id, None)
             continue
         if event.kind is EventKind.RESERVED and spec is not None:
@@ -138,13 +138,13 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
 
 
 def current(records: Records) -> list[FlowRecord]:
-    """The flows but for those in whose place another one runs already, and that could not be forgotten yet."""
+    """Return the flows without those that are already replaced by another one and not removed yet."""
     replaced = {record.spec.replaces for record in records.values() if record.has_succeeded}
     return [record for record in records.values() if record.spec.id not in replaced]
 
 
 def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
-    """The flow of a name; case does not matter.
+    """Return the flow of a name; case does not matter.
 
     Args:
         name: catalog, database and name.
@@ -165,7 +165,7 @@ def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
 
 
 def find_by_end(records: Records, text: str) -> FlowRecord:
-    """The one flow whose qualified name ends so, for who knows no current schema.
+    """Return the only flow whose qualified name ends with a text; there is no current schema to complete it.
 
     Raises:
         NotFoundError: there is none, or there are several.
@@ -182,7 +182,7 @@ def find_by_end(records: Records, text: str) -> FlowRecord:
 
 
 def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
-    """The flow that made a streaming table.
+    """Return the flow that created a streaming table.
 
     Args:
         name: of the table: catalog, database and table.
@@ -197,12 +197,14 @@ def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
         tables = [spec.target[-1] for spec in specs if spec.owns_target]
         raise NotFoundError(f"There is no streaming table {'.'.join(name)}.{did_you_mean(name[-1], tables)}")
     if not found.owns_target:
-        raise NotFoundError(f"{'.'.join(name)} is no streaming table, but one that flow `{found.name}` writes into.")
+        raise NotFoundError(
+            f"{'.'.join(name)} is not a streaming table, but an existing table that flow `{found.name}` writes into."
+        )
     return records[found.id]
 
 
 def shown_names(specs: Iterable[FlowSpec]) -> dict[str, str]:
-    """What flows are called in a list of them, by id: with as much of their schemas as tells them apart."""
+    """Return the name of each flow in a list, by id, with as much of its schema as distinguishes it from the others."""
     found = list(specs)
     names: dict[str, str] = {}
     for parts in (1, 2, 3):
@@ -214,7 +216,7 @@ def shown_names(specs: Iterable[FlowSpec]) -> dict[str, str]:
 
 
 def without_case(name: Iterable[str]) -> tuple[str, ...]:
-    """The form of a flow's name in which two are compared, whatever the session's setting is."""
+    """Return the form of a flow's name for comparisons, whatever the session's setting is."""
     return tuple(part.lower() for part in name)
 
 

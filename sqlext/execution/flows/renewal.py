@@ -1,4 +1,4 @@
-"""A streaming table made anew by its own statement: what ALTER has set of it since then is kept, or the refresh is refused."""
+"""A streaming table recreated by its own statement: what ALTER has set since is kept, or the refresh is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WRITTEN_BY_DELTA = (
 
 
 def renewed(spec: FlowSpec, request: FlowRequest) -> FlowRequest:
-    """The request that makes a flow anew, under its own name and into its own table, whatever the current schema was.
+    """Return the request that recreates a flow, under its own name and into its own table, whatever the current schema was.
 
     Args:
         request: what the flow's statement wants.
@@ -63,13 +63,13 @@ def _refuse_checks(spec: FlowSpec, properties: Mapping[str, str]) -> None:
     if found:
         text = ".".join(spec.target)
         raise UnsupportedError(
-            f"A refresh makes {text} anew, and no new table can be given its constraint `{found[0]}`. ALTER TABLE {text} DROP "
+            f"A refresh recreates {text}, and no new table can be given its constraint `{found[0]}`. ALTER TABLE {text} DROP "
             f"CONSTRAINT {found[0]} first, and add it again afterwards."
         )
 
 
 def _clauses(written: Sequence[str], comment: str | None, clustering: Sequence[str]) -> tuple[str, ...]:
-    """A statement's clauses, with the table's comment and clustering as they are now."""
+    """Return a statement's clauses, with the table's current comment and clustering."""
     kept = [clause for clause in written if not clause.upper().startswith(("COMMENT", "CLUSTER"))]
     if comment is not None:
         kept.append(f"COMMENT {quote_string(comment)}")

@@ -1,4 +1,4 @@
-"""When flows that failed by what may pass are tried again: later each time, up to a limit."""
+"""The retries of flows that failed by a fault that may pass, with growing pauses up to a limit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Retries:
         return retry
 
     def take_due(self) -> list[Retry]:
-        """The tries that are due; each is given once."""
+        """Return the tries that are due, each once."""
         now = self._clock.monotonic()
         with self._lock:
             due = [retry for retry in self._planned.values() if retry.due <= now]
@@ -68,7 +68,7 @@ class Retries:
         return due
 
     def note_running(self, flow_id: str) -> None:
-        """A flow runs from now on: there is nothing to try, but how often it was tried counts until it has run for long."""
+        """Note that a flow runs: no try is planned, but its tries still count until it has run for long."""
         with self._lock:
             self._planned.pop(flow_id, None)
             self._running_since[flow_id] = self._clock.monotonic()
@@ -80,6 +80,6 @@ class Retries:
                 noted.pop(flow_id, None)
 
     def planned(self) -> Mapping[str, Retry]:
-        """The next tries, by the flows' ids."""
+        """Return the planned tries, by the flows' ids."""
         with self._lock:
             return dict(self._planned)

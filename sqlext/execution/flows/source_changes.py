@@ -18,7 +18,7 @@ from sqlext.quoting import quote, quote_parts
 from sqlext.spark import jvm
 
 ADD_COLUMNS = "add columns"
-_ANEW = "REFRESH STREAMING TABLE .. FULL makes a streaming table anew, with the columns that its query has now."
+_ANEW = "REFRESH STREAMING TABLE .. FULL recreates a streaming table, with the columns that its query has now."
 _CHANGED_ROWS = ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE")
 
 
@@ -54,7 +54,7 @@ def check_columns(frame: DataFrame, stream: StreamSpec, is_own: bool) -> None:
 
 
 def new_columns(frame: DataFrame, stream: StreamSpec) -> list[StructField]:
-    """The columns of a query that its table was not made for."""
+    """Return the columns of a query that its table was not made for."""
     known = {column.output.lower() for column in stream.columns}
     return [f for f in frame.schema.fields if f.name.lower() not in known and not f.name.startswith(INTERNAL_PREFIX)]
 
@@ -107,8 +107,7 @@ def _unfit(frame: DataFrame, name: str, column: str, kind: str) -> SchemaError:
 
 
 def explained(session: SparkSession, spec: FlowSpec, error: BaseException) -> BaseException:
-    """An error of a stream whose source's rows were changed or deleted, or whose files are gone, in terms of tables and
-    statements; others as they are."""
+    """Explain the error of a stream whose source had rows changed or deleted, or lost files; return other errors unchanged."""
     found = jvm.parameters_of(error, _CHANGED_ROWS)
     if found is None:
         return _of_missing_file(session, spec, error)
@@ -121,7 +120,7 @@ def explained(session: SparkSession, spec: FlowSpec, error: BaseException) -> Ba
         f"Version {version} of {name}, {operation}, changed or deleted rows, and a stream sees only rows that are appended. To "
         f"leave such commits out, read it by STREAM {name} WITH ('skipChangeCommits' = 'true'). To follow them, query the table "
         "without STREAM, by a batch query or, where Spark's pipelines run, a MATERIALIZED VIEW; REFRESH STREAMING TABLE .. FULL "
-        "computes this one anew from the rows that are there now."
+        "recomputes this one from the rows that are there now."
     )
     explanation.__cause__ = error
     return explanation
@@ -137,7 +136,7 @@ def _of_missing_file(session: SparkSession, spec: FlowSpec, error: BaseException
         return error
     explanation = FlowError(
         f"The file {file} of {name} is gone: it was vacuumed or deleted before the flow had read it. REFRESH STREAMING TABLE .. "
-        "FULL computes the table anew from the rows that are there now; delta.deletedFileRetentionDuration says how long a "
+        "FULL recomputes the table from the rows that are there now; delta.deletedFileRetentionDuration says how long a "
         "source keeps files that its commits have replaced."
     )
     explanation.__cause__ = error
@@ -145,7 +144,7 @@ def _of_missing_file(session: SparkSession, spec: FlowSpec, error: BaseException
 
 
 def _place(session: SparkSession, name: tuple[str, ...]) -> str | None:
-    """The folder of a source that is a Delta table; None of all else."""
+    """Return the folder of a source that is a Delta table; None for other sources."""
     try:
         return _path(jvm.delta_table(session, quote_parts(name))[0])
     except SPARK_ERRORS:
@@ -153,7 +152,7 @@ def _place(session: SparkSession, name: tuple[str, ...]) -> str | None:
 
 
 def _path(location: str) -> str:
-    """A location without its scheme, which is not always written alike."""
+    """Return a location without its scheme, which is not always written in the same way."""
     return "/" + location.split(":", 1)[-1].strip("/")
 
 

@@ -97,7 +97,7 @@ def with_state(
     is_ours: bool,
     lossy_columns: Set[str],
 ) -> StreamSpec:
-    """The record of a streaming query with where its state lives; makes the table of its own that the state may need.
+    """Return the record of a streaming query, with its state backend; create the state's own table if it needs one.
 
     Args:
         is_ours: whether nobody else has written the query's table, so that it can be the state.

@@ -1,4 +1,4 @@
-"""What a flow of this process tells of itself."""
+"""The status of a flow of this process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from sqlext.execution.backlog.status import BacklogStatus
 
 
 class FlowPhase(StrEnum):
-    """Where a flow of this process is in its life. In BOUNDED STAGES its streaming queries have not started yet; RETRYING it has
-    failed by what may pass, and waits for its next try."""
+    """The phase of a flow of this process.
+
+    BOUNDED STAGES: its streaming queries have not started yet. RETRYING: it failed by a fault that may pass, and waits for its
+    next try.
+    """
 
     STARTING = "STARTING"
     PREREQUISITES = "BOUNDED STAGES"

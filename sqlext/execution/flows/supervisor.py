@@ -41,7 +41,7 @@ class SupervisedFlows(Protocol):
         """Return a flow's options, resolved from its record."""
 
     def session_for_start(self, spec: FlowSpec) -> SparkSession:
-        """The session that a flow had here, or one like it."""
+        """Return the session that a flow had here, or one like it."""
 
     def record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None, next_try: str = "") -> None:
         """Write an event of a flow into the registry."""
@@ -84,7 +84,7 @@ class FlowSupervisor:
             self._on_thread(partial(self._try_again, retry.spec), retry.spec)
 
     def note_running(self, flow_id: str) -> None:
-        """A flow has started: its next failure is another one."""
+        """Note that a flow has started: its next failure is a new one."""
         self._retries.note_running(flow_id)
         self._reported.discard(flow_id)
 
@@ -100,7 +100,7 @@ class FlowSupervisor:
             self._flows.record(spec.id, EventKind.RETRYING, reason, epoch, retry.at.isoformat())
 
     def note_anyhow(self, what: str, spec: FlowSpec, error: Exception) -> None:
-        """The same of any error, a bug too: one flow's trouble must never stop the others. It does not raise."""
+        """Record a flow's failure by any error, even a bug. Never raises: one flow's failure must not stop the others."""
         logger.error("flow %s %s: %s", spec.name, what, faults.message_of(error), exc_info=not faults.is_told(error))
         try:
             if (record := self._registry.read().get(spec.id)) is not None:  # somebody may have dropped it
@@ -119,31 +119,31 @@ class FlowSupervisor:
         change = faults.message_of(error) if faults.is_schema_change(error) else ""
         if is_lost(error) or (change and self._changes_seen.get(flow.spec.id) != change):
             why = "a source has other columns" if change else "an executor was lost with buffered rows"
-            logger.warning("flow %s: %s; starting again", flow.spec.name, why)
+            logger.warning("flow %s: %s; restarting", flow.spec.name, why)
             self._changes_seen[flow.spec.id] = change  # the same change twice is one that no start takes in
             self._on_thread(partial(self._resume_failed, flow), flow.spec)
         else:
             self.note_failure(flow.spec, error, flow.epoch)
 
     def _report_switches(self, flow: Flow) -> None:
-        """Each change between live and backlog is an event of the flow's log."""
+        """Record each change between live and backlog as an event."""
         for switch in flow.new_switches():
             self._flows.record(
                 flow.spec.id, EventKind.PHASE, f"{switch.phase.value} at {switch.at.isoformat()}: {switch.because}"
             )
 
     def _on_thread(self, action: Callable[[], None], spec: FlowSpec) -> None:
-        """Start a flow again beside the ticker: it takes seconds."""
+        """Restart a flow on a thread of its own: that takes seconds."""
         threading.Thread(target=self._guarded, args=(action, spec), name=f"sqlext-end-{spec.name}", daemon=True).start()
 
     def _resume_failed(self, flow: Flow) -> None:
-        """A new start brings back what the flow has lost, or lets it see its sources as they are now."""
+        """Restart a failed flow, which restores what it has lost, or analyses its changed sources."""
         with self._lock:
             if self._flows.all.get(flow.spec.id) is flow and not self._closing.is_set():
                 self._run_or_note(flow.spec, flow.session, flow.options)
 
     def _try_again(self, spec: FlowSpec) -> None:
-        """The next try of a flow that failed by what may pass, unless somebody has started, stopped or dropped it meanwhile."""
+        """Retry a flow, unless somebody has started, stopped or dropped it meanwhile."""
         with self._lock:
             try:
                 record = self._registry.read().get(spec.id)
@@ -154,13 +154,13 @@ class FlowSupervisor:
                 session, options = self._flows.session_for_start(record.spec), self._flows.options_of(record.spec)
                 self._run_or_note(record.spec, session, options)
             except Exception as error:  # noqa: BLE001  # the registry or the catalog does not answer, or there is a bug
-                self.note_anyhow("could not be tried again", spec, error)
+                self.note_anyhow("could not be retried", spec, error)
 
     def _run_or_note(self, spec: FlowSpec, session: SparkSession, options: FlowOptions) -> None:
         try:
             self._flows.run(spec, session, options)
         except Exception as error:  # noqa: BLE001  # also where it did not come to start
-            self.note_anyhow("could not be started again", spec, error)
+            self.note_anyhow("could not be restarted", spec, error)
 
     def _guarded(self, action: Callable[[], None], spec: FlowSpec) -> None:
         """Do something for one flow; its trouble must not end the ticker of all."""

@@ -94,7 +94,7 @@ class TableWriter:
         return self.location(stream) if stream.state_columns else own
 
     def committed(self, stream: StreamSpec) -> int | None:
-        """The last micro-batch of a streaming query that is in its table, and in a state that is written after that."""
+        """Return the last micro-batch of a query that is in its table, and in a state that is written after the table."""
         state = self._states.get(stream.relation)
         if isinstance(state, SessionState):
             return state.committed()
@@ -173,8 +173,11 @@ class TableWriter:
         intake.committed = batches[-1].last
 
     def _after_state(self, intake: Intake, taken: FlushInput, reason: FlushReason, arrival: datetime) -> Sequence[BufferedBatch]:
-        """The micro-batches that are to be merged into the query's table; before that, those that a crash left in it and not in
-        the state, which is written after it, are brought into the state."""
+        """Return the micro-batches to merge into the query's table.
+
+        If a crash left micro-batches in the table but not in the state, which is written after it, they are first merged into
+        the state.
+        """
         state = self._states.get(intake.stream.relation)
         if not isinstance(state, SessionState):
             return taken.batches
@@ -210,7 +213,7 @@ class TableWriter:
         return target.in_target_columns(results, intake.stream.columns)
 
     def _merge_partials(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
-        """What is stored may have changed when this is tried again, so all of it is."""
+        """Merge partial results into state and table; all of it is retried after a conflict, as stored rows may have changed."""
         if intake.aggregate is None:
             raise AssertionError("there are no partial results")
         partials = partial(intake.buffer.rows, self.session)
@@ -239,7 +242,7 @@ class TableWriter:
     def _merge_one_row(
         self, stream: StreamSpec, rows: DataFrame, info: commit.CommitInfo, additions: Mapping[str, str] | None
     ) -> None:
-        """The row of an aggregate without GROUP BY, into the target: whatever row is there takes its values."""
+        """Merge the row of an aggregate without GROUP BY into the target: the row that is there takes its values."""
         version = jvm.table_version(self.session, self._spec.target_location)
         refuse_rows_of_others(self.session, self._spec, version)
         size = table_size(self.session, self._spec.target_location, version)
@@ -253,7 +256,7 @@ class TableWriter:
         return DeltaTable.forName(self.session, quote_parts(self._spec.target))
 
     def _replace(self, before: int, rows: int, reason: FlushReason, arrival: datetime | None) -> None:
-        """The query above, evaluated over the maintained aggregates as they are now, becomes the target."""
+        """Replace the target's rows with the query above, evaluated over the maintained aggregates as they are now."""
         tables = {s.relation: self.session.read.format("delta").load(self.location(s)) for s in self._spec.streams}
         above = queries.over(self.session, tables, self._spec.above)
         info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival)
@@ -265,7 +268,7 @@ class TableWriter:
         return jvm.described(self.session, f"flow {self._spec.name}: {doing}", self._spec.id)
 
     def _version(self) -> int:
-        """The target's transaction: grows with each flush of any of the queries; of one query its last micro-batch."""
+        """Return the version of the target's transaction, which grows with each flush of any query."""
         return sum(intake.committed + 1 for intake in self._intakes) - 1
 
     def _commit_info(
@@ -276,6 +279,6 @@ class TableWriter:
 
 
 def _rows_of(batches: Iterable[BufferedBatch]) -> int:
-    """Changed groups in all; -1 when some were counted by a driver before this one."""
+    """Return the number of changed groups; -1 if some were counted by an earlier driver."""
     counts = [batch.rows for batch in batches]
     return sum(counts) if min(counts, default=0) >= 0 else -1

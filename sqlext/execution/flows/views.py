@@ -1,4 +1,4 @@
-"""Flows as SHOW and DESCRIBE tell them: what the registry knows of all, and what those of this process say themselves."""
+"""Flows as SHOW and DESCRIBE show them: the registry's records, and the progress of those of this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FlowView:
 
     Attributes:
         progress: only of flows of this process.
-        name: with as much of its schema as tells it from others.
+        name: the flow's name, with as much of its schema as distinguishes it from others.
         next_try: of a flow that failed by what may pass.
     """
 
@@ -50,20 +50,20 @@ class FlowViews:
         self._flows = flows
 
     def all(self) -> list[FlowView]:
-        """All flows of the home, by name."""
+        """Return all flows of the home, by name."""
         records = self._registry.read()
         names = shown_names(record.spec for record in records.values())
         views = [self._view(record, names[record.spec.id]) for record in records.values()]
         return sorted(views, key=lambda view: view.name.lower())
 
     def one(self, name: tuple[str, ...]) -> FlowView:
-        """The flow of a qualified name; NotFoundError when there is none."""
+        """Return the flow of a qualified name; raise NotFoundError if there is none."""
         records = self._registry.read()
         record = find(records, name)
         return self._view(record, shown_names(each.spec for each in records.values())[record.spec.id])
 
     def local(self) -> list[LocalView]:
-        """The flows of this process, also those that wait for their next try; asks no storage, so it may be called often."""
+        """Return the flows of this process and those that wait for a retry; nothing is read from storage."""
         flows, planned = self._flows(), self._retries.planned()
         specs = {**{key: retry.spec for key, retry in planned.items()}, **{key: flow.spec for key, flow in flows.items()}}
         names = shown_names(specs.values())

@@ -1,4 +1,4 @@
-"""The Spark jobs of a flow, as those see them who wait for their end: as long as they live and get on, and no longer."""
+"""Waiting for the Spark jobs of a flow, as long as they make progress and no longer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Work:
         """Wait for a piece of work as long as it gets on.
 
         Args:
-            is_done: waits as many seconds, and tells whether the work is done.
+            is_done: waits as many seconds, and returns whether the work is done.
             what: the work is, for the message: "A flush".
             check: called between two looks; raises to end the wait.
 
@@ -67,7 +67,7 @@ class Work:
                 seen, since = found, now
             elif now - since >= STALLED_AFTER:
                 raise WaitTimeoutError(
-                    f"{what} of flow `{self._flow}` has not got on for {STALLED_AFTER:.0f} s: no task of it ran or ended."
+                    f"{what} of flow `{self._flow}` has made no progress for {STALLED_AFTER:.0f} s: no task of it ran or ended."
                 )
 
     def look(self) -> tuple[int, int, int]:
@@ -80,8 +80,11 @@ class Work:
         return len(jobs), sum(s.numActiveTasks for s in known), sum(s.numCompletedTasks + s.numFailedTasks for s in known)
 
     def interrupt(self) -> None:
-        """Cancel the jobs that run. A commit that has begun is made whole, or not at all; rows that are not in the table stay
-        where they are buffered, or come back from their source."""
+        """Cancel the jobs that run.
+
+        A commit that has begun is completed, or not made at all; rows that are not in the table stay in the buffer, or are read
+        from their source again.
+        """
         if not self._interrupted.is_set():
             logger.warning("flow %s: what it does is interrupted", self._flow)
         self._interrupted.set()
