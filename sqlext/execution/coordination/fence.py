@@ -56,7 +56,8 @@ class Fence:
 
     def _taken(self, current: int | None) -> FencedError:
         if current is None:
-            return FencedError(f"The folder of {self._what} is gone. This driver (epoch {self._epoch}) stops here.")
+            gone = f"The folder of {self._what} is gone: it was ended or dropped elsewhere."
+            return FencedError(f"{gone} This driver (epoch {self._epoch}) stops here.")
         return FencedError(
             f"Another driver has taken over {self._what} with epoch {current}. This one has epoch {self._epoch}, and stops here."
         )
