@@ -6,6 +6,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tests.integration.workshop import BUFFERED, Workshop
+from tests.support import side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean")
 
 QUERIES = {
     "top": "SELECT k, count(*) AS n FROM {ev} GROUP BY k ORDER BY n DESC, k NULLS LAST LIMIT 2",
@@ -32,16 +35,25 @@ def arrive(sql: Workshop, name: str, more: int) -> None:
     sql.take_in(name)
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_target_equals_a_batch_query_after_each_flush(sql: Workshop, name: str) -> None:
+@pytest.mark.usefixtures("unhurried")
+def test_target_equals_a_batch_query_after_each_flush(sql: Workshop) -> None:
     source(sql)
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {QUERIES[name].format(ev='STREAM ev')}")
+
+    def create(name: str) -> None:
+        sql(f"CREATE STREAMING TABLE {name} {BUFFERED} AS {QUERIES[name].format(ev='STREAM ev')}")
+
+    def equals_batch(name: str) -> None:
+        sql(f"WAIT FLOW {name}")
+        assert sql.batch(f"SELECT * FROM {name}") == sql.batch(QUERIES[name].format(ev="ev"))
+
+    side_by_side(create, QUERIES)
     for more in range(2):
-        arrive(sql, "t", more)
-        sql("WAIT FLOW t")
-        assert sql.batch("SELECT * FROM t") == sql.batch(QUERIES[name].format(ev="ev"))
-    assert [column for column in sql.spark.table("t").columns if column.startswith("__")] == []
-    assert len(sql.commits("t")) == len({commit["last_batch"] for commit in sql.commits("t")})
+        sql(f"INSERT INTO ev VALUES ('a', {more}), ('new', 5), (NULL, {more})")
+        side_by_side(sql.take_in, QUERIES)
+        side_by_side(equals_batch, QUERIES)
+    for name in QUERIES:
+        assert [column for column in sql.spark.table(name).columns if column.startswith("__")] == []
+        assert len(sql.commits(name)) == len({commit["last_batch"] for commit in sql.commits(name)})
 
 
 def test_a_union_of_aggregates_runs_each_and_survives_a_crash(sql: Workshop) -> None:

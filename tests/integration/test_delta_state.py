@@ -12,7 +12,9 @@ from sqlext.execution.delta.transaction import TableTransaction
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.table_writer import TableWriter
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
-from tests.support import eventually
+from tests.support import eventually, side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean")
 
 DELTA = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes', 'state.backend.type' = 'delta')"
 ONE_FILE = "STREAM ev WITH ('maxFilesPerTrigger' = '1')"
@@ -39,22 +41,40 @@ def state(sql: Workshop, flow: str = "t") -> str:
     return next(str(row.value) for row in sql(f"DESCRIBE FLOW {flow}") if row.property == "state")
 
 
-@pytest.mark.parametrize("backend", ["delta", "rocksdb"])
-@pytest.mark.parametrize("group", FUNCTIONS)
-def test_functions(sql: Workshop, group: str, backend: str) -> None:
+@pytest.mark.usefixtures("unhurried")
+def test_functions(sql: Workshop) -> None:
     """Over three micro-batches and two flushes, what a batch query gives of the same rows."""
-    properties = DELTA.replace("'delta'", f"'{backend}'")
-    columns = ", ".join(f"{call} AS c{at}" for at, call in enumerate(_calls(FUNCTIONS[group])))
-    query = f"SELECT k, {columns} FROM {{}} GROUP BY k"
+    queries = {group: f"SELECT k, {_columns(calls)} FROM {{}} GROUP BY k" for group, calls in FUNCTIONS.items()}
+    flows = [f"{group}_{backend}" for group in queries for backend in ("delta", "rocksdb")]
     sql(f"CREATE TABLE ev USING delta AS {DATA.format(0, 40)}")
-    sql(f"CREATE STREAMING TABLE t {properties} AS {query.format(ONE_FILE)}")
-    sql("WAIT FLOW t")
+
+    def create(flow: str) -> None:
+        group, backend = flow.split("_")
+        properties = DELTA.replace("'delta'", f"'{backend}'")
+        sql(f"CREATE STREAMING TABLE {flow} {properties} AS {queries[group].format(ONE_FILE)}")
+
+    def flush(flow: str) -> None:
+        sql(f"WAIT FLOW {flow}")
+
+    def equals_batch(flow: str) -> None:
+        flush(flow)
+        group, backend = flow.split("_")
+        assert sql.batch(f"SELECT * FROM {flow}") == expected[group]
+        assert state(sql, flow).startswith(backend)
+        assert are_contiguous(sql.commits(flow))
+
+    side_by_side(create, flows)
+    side_by_side(flush, flows)
     sql(f"INSERT INTO ev {DATA.format(30, 60)}")
     sql(f"INSERT INTO ev {DATA.format(60, 80)}")
-    sql("WAIT FLOW t")
-    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev").replace("sum0(v)", "coalesce(sum(v), 0)"))
-    assert state(sql).startswith(backend)
-    assert are_contiguous(sql.commits("t"))
+    expected = {
+        group: sql.batch(query.format("ev").replace("sum0(v)", "coalesce(sum(v), 0)")) for group, query in queries.items()
+    }
+    side_by_side(equals_batch, flows)
+
+
+def _columns(calls: str) -> str:
+    return ", ".join(f"{call} AS c{at}" for at, call in enumerate(_calls(calls)))
 
 
 def _calls(text: str) -> list[str]:
@@ -85,28 +105,35 @@ def test_the_table_itself_is_the_state(sql: Workshop) -> None:
     assert len(sql.commits("t")) == 3
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        "count(*) AS n, count(v) AS c, sum(v) AS total, min(v) AS least, max(v) AS most, bit_and(v) AS x, bit_or(v) AS y, "
-        "bit_xor(v) AS z, bool_and(v > 1) AS every, bool_or(v > 1) AS one",
-        "count(*) AS n, count(*) AS again, 'x' AS mark",
-        "any_value(k) AS same, count(*) AS n",
-    ],
-    ids=["added", "twice", "own"],
-)
-def test_a_table_whose_change_feed_is_read_is_merged_into(sql: Workshop, columns: str) -> None:
-    query = f"SELECT k, {columns} FROM {{}} GROUP BY k"
+def test_a_table_whose_change_feed_is_read_is_merged_into(sql: Workshop) -> None:
+    columns = {
+        "added": "count(*) AS n, count(v) AS c, sum(v) AS total, min(v) AS least, max(v) AS most, bit_and(v) AS x, "
+        "bit_or(v) AS y, bit_xor(v) AS z, bool_and(v > 1) AS every, bool_or(v > 1) AS one",
+        "twice": "count(*) AS n, count(*) AS again, 'x' AS mark",
+        "own": "any_value(k) AS same, count(*) AS n",
+    }
+    queries = {flow: f"SELECT k, {listed} FROM {{}} GROUP BY k" for flow, listed in columns.items()}
     sql.source()
-    sql(f"CREATE STREAMING TABLE t {DELTA[:-1]}, 'delta.enableChangeDataFeed' = 'true') AS {query.format(ONE_FILE)}")
+    for flow, query in queries.items():
+        properties = f"{DELTA[:-1]}, 'delta.enableChangeDataFeed' = 'true')"
+        sql(f"CREATE STREAMING TABLE {flow} {properties} AS {query.format(ONE_FILE)}")
+
+    def flush(flow: str) -> None:
+        sql(f"WAIT FLOW {flow}")
+
+    def equals_batch(flow: str) -> None:
+        flush(flow)
+        assert sql.batch(f"SELECT * FROM {flow}") == sql.batch(queries[flow].format("ev"))
+        changes = sql(
+            f"SELECT k, n FROM table_changes('{flow}', 1) WHERE _change_type <> 'update_preimage' ORDER BY _commit_version"
+        )
+        assert [row.n for row in changes if row.k == "a"] == [1, 2, 4, 5]
+        assert [row.n for row in changes if row.k == "b"] == [1]
+
     for values in ("('a', NULL), ('new', NULL)", "('a', 7), ('a', 4)", "('new', 2), ('a', -5)"):
-        sql("WAIT FLOW t")
+        side_by_side(flush, queries)
         sql(f"INSERT INTO ev VALUES {values}")
-    sql("WAIT FLOW t")
-    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
-    changes = sql.batch("SELECT k, n FROM table_changes('t', 1) WHERE _change_type <> 'update_preimage' ORDER BY _commit_version")
-    assert [n for k, n in changes if k == "a"] == [1, 2, 4, 5]
-    assert [n for k, n in changes if k == "b"] == [1]
+    side_by_side(equals_batch, queries)
 
 
 def test_values_stay_in_the_order_of_their_arrival(sql: Workshop) -> None:
@@ -161,19 +188,23 @@ def test_a_table_with_rows_of_others_is_no_state(sql: Workshop) -> None:
 # Crashes.
 
 
-@pytest.mark.parametrize("query", [COUNTS, COUNTS.replace("sum(v)", "avg(v)")], ids=["table", "own"])
-def test_resumes_what_a_crash_left(sql: Workshop, query: str) -> None:
+def test_resumes_what_a_crash_left(sql: Workshop) -> None:
+    queries = {"in_table": COUNTS, "own": COUNTS.replace("sum(v)", "avg(v)")}
     sql.source()
-    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
+    for flow, query in queries.items():
+        sql(f"CREATE STREAMING TABLE {flow} {DELTA} AS {query.format(ONE_FILE)}")
     sql.freeze()
-    sql.take_in("t")
-    sql("FLUSH FLOW t")
+    for flow in queries:
+        sql.take_in(flow)
+        sql(f"FLUSH FLOW {flow}")
     sql("INSERT INTO ev VALUES ('a', 10), ('c', 1)")
-    sql.take_in("t")
+    for flow in queries:
+        sql.take_in(flow)
     sql.crash()
-    assert sql.resume() == ["t"]
-    assert [commit["reason"] for commit in sql.commits("t")] == ["command", "recovery"]
-    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+    assert sorted(sql.resume()) == sorted(queries)
+    for flow, query in queries.items():
+        assert [commit["reason"] for commit in sql.commits(flow)] == ["command", "recovery"]
+        assert sql.batch(f"SELECT * FROM {flow}") == sql.batch(query.format("ev"))
 
 
 def test_a_crash_between_the_two_commits_of_a_flush(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,25 +230,35 @@ def test_a_crash_between_the_two_commits_of_a_flush(sql: Workshop, monkeypatch: 
     assert are_contiguous(sql.commits("t"))
 
 
-@pytest.mark.parametrize("keys", ["k", "k, d"])
-def test_a_large_table_is_changed_row_by_row(sql: Workshop, monkeypatch: pytest.MonkeyPatch, keys: str) -> None:
+def test_a_large_table_is_changed_row_by_row(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows marked in files that have marks already, whole files gone, new keys, and a table that others compact meanwhile."""
     monkeypatch.setattr(commit, "SMALL_TABLE_BYTES", 0)
-    query = f"SELECT {keys}, count(*) AS n, sum(v) AS total, max(s) AS most FROM {{}} GROUP BY {keys}"
+    queries = {
+        flow: f"SELECT {keys}, count(*) AS n, sum(v) AS total, max(s) AS most FROM {{}} GROUP BY {keys}"
+        for flow, keys in {"one": "k", "two": "k, d"}.items()
+    }
     sql(f"CREATE TABLE ev USING delta AS {DATA.format(0, 400)}")
-    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
-    sql("WAIT FLOW t")
+
+    def create(flow: str) -> None:
+        sql(f"CREATE STREAMING TABLE {flow} {DELTA} AS {queries[flow].format(ONE_FILE)}")
+        sql(f"WAIT FLOW {flow}")
+
+    def equals_batch(flow: str) -> None:
+        sql(f"WAIT FLOW {flow}")
+        assert sql.batch(f"SELECT * FROM {flow}") == sql.batch(queries[flow].format("ev"))
+
+    side_by_side(create, queries)
     for first, last in ((390, 420), (0, 3), (0, 3), (0, 400)):
         sql(f"INSERT INTO ev {DATA.format(first, last)}")
-        sql("WAIT FLOW t")
-        assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
-    assert operations(sql) == ["WRITE", *["MERGE"] * 4]
-    sql("OPTIMIZE t")
+        side_by_side(equals_batch, queries)
+    for flow in queries:
+        assert operations(sql, flow) == ["WRITE", *["MERGE"] * 4]
+        sql(f"OPTIMIZE {flow}")
     sql(f"INSERT INTO ev {DATA.format(7, 9)}")
-    sql("WAIT FLOW t")
-    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
-    assert len(sql.commits("t")) == 6
-    assert are_contiguous(sql.commits("t"))
+    side_by_side(equals_batch, queries)
+    for flow in queries:
+        assert len(sql.commits(flow)) == 6
+        assert are_contiguous(sql.commits(flow))
 
 
 @pytest.mark.parametrize("is_small", [True, False])
@@ -261,19 +302,30 @@ def operations(sql: Workshop, table: str = "t") -> list[str]:
 # Others.
 
 
-@pytest.mark.parametrize("change", ["UPDATE t SET n = n + 1", "DELETE FROM t WHERE k = 'a'", "RESTORE TABLE t VERSION AS OF 0"])
-def test_a_change_by_somebody_else_is_told(sql: Workshop, change: str) -> None:
+def test_a_change_by_somebody_else_is_told(sql: Workshop) -> None:
+    changes = {
+        "updated": "UPDATE updated SET n = n + 1",
+        "deleted": "DELETE FROM deleted WHERE k = 'a'",
+        "restored": "RESTORE TABLE restored VERSION AS OF 0",
+    }
     sql.source()
-    sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
-    sql("WAIT FLOW t")
-    sql(change)
+
+    def create(flow: str) -> None:
+        sql(f"CREATE OR REPLACE STREAMING TABLE {flow} {DELTA} AS {COUNTS.format(ONE_FILE)}")
+        sql(f"WAIT FLOW {flow}")
+
+    def is_told(flow: str) -> None:
+        with pytest.raises(PySparkException, match=rf"Version 2 of the table in .* \({changes[flow].split()[0]}\) changed rows"):
+            sql(f"WAIT FLOW {flow}")
+        assert "REFRESH STREAMING TABLE .. FULL" in sql.shown(flow).error
+        create(flow)
+        assert sql.equals_batch(flow)
+
+    side_by_side(create, changes)
+    for statement in changes.values():
+        sql(statement)
     sql("INSERT INTO ev VALUES ('a', 10)")
-    with pytest.raises(PySparkException, match=rf"Version 2 of the table in .* \({change.split()[0]}\) changed rows"):
-        sql("WAIT FLOW t")
-    assert "REFRESH STREAMING TABLE .. FULL" in sql.shown("t").error
-    sql(f"CREATE OR REPLACE STREAMING TABLE t {DELTA} AS {COUNTS.format(ONE_FILE)}")
-    sql("WAIT FLOW t")
-    assert sql.equals_batch()
+    side_by_side(is_told, changes)
 
 
 @pytest.mark.parametrize("statement", ["OPTIMIZE t", "DELETE FROM t WHERE k = 'a'"])

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from delta.exceptions import ConcurrentAppendException
-from delta.tables import DeltaMergeBuilder
 from pyspark.errors import PySparkException
 from sqlglot import exp
 
@@ -260,13 +259,12 @@ def test_a_failed_flow_tells_why_and_others_go_on(sql: Workshop) -> None:
         sql("START FLOW without_target")
 
 
-def test_a_flush_that_meets_another_write_is_tried_again(sql: Workshop, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+def test_a_flush_that_meets_another_write_is_tried_again(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """An UPDATE, DELETE or OPTIMIZE by a user, at the same moment, costs the flow nothing; its transaction makes it safe."""
-    writer, method = (DeltaMergeBuilder, "execute") if backend == "rocksdb" else (TableTransaction, "write_whole")
     sql.source()
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
     sql.take_in("t")
-    write, tries = getattr(writer, method), []
+    write, tries = TableTransaction.write_whole, []
 
     def meets_another_write(*arguments: Any) -> Any:
         tries.append(arguments)
@@ -274,7 +272,7 @@ def test_a_flush_that_meets_another_write_is_tried_again(sql: Workshop, monkeypa
             raise ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] Transaction conflict detected.")
         return write(*arguments)
 
-    monkeypatch.setattr(writer, method, meets_another_write)
+    monkeypatch.setattr(TableTransaction, "write_whole", meets_another_write)
     sql("WAIT FLOW t")
 
     assert len(tries) == 2

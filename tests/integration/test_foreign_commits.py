@@ -11,11 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext.execution.delta import commit, delta_log
+from sqlext.execution.delta import commit, delta_log, own_table
 from sqlext.execution.delta.transaction import TableTransaction
 from sqlext.execution.flows.table_writer import TableWriter
-from sqlext.execution.state import delta_state
-from sqlext.execution.state.delta_state import DeltaState
+from sqlext.execution.state.state_beside import StateBeside
 from tests.integration.workshop import BUFFERED, COUNTS, Workshop
 from tests.support import side_by_side
 
@@ -66,7 +65,7 @@ CHANGES = [
         "_merge_rows",
         "DELETE FROM merged WHERE k = 'a'",
     ),
-    Change("own", MEANS, f"{DELTA})", DeltaState, "_store", "DELETE FROM delta.`{home}/state`"),
+    Change("own", MEANS, f"{DELTA})", StateBeside, "_store", "DELETE FROM delta.`{home}/state`"),
     Change(
         "one_row",
         ONE_ROW.format("sum", "{}"),
@@ -85,9 +84,9 @@ def test_a_change_in_the_middle_of_a_flush_stays_refused(sql: Workshop, monkeypa
     def as_of_a_large_one(spark: SparkSession, location: str) -> delta_log.TableSize | None:
         """Of `own`'s state, the size of one too large to be held in hand."""
         found = size(spark, location)
-        return replace(found, files=delta_state._MOST_FILES + 1) if found and location.endswith("/state") else found
+        return replace(found, files=own_table._MOST_FILES + 1) if found and location.endswith("/state") else found
 
-    monkeypatch.setattr(delta_state, "table_size", as_of_a_large_one)
+    monkeypatch.setattr(own_table, "table_size", as_of_a_large_one)
 
     def create(change: Change) -> None:
         sql.source(f"to_{change.table}")

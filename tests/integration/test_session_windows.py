@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,6 +14,9 @@ from sqlext.execution.delta import commit
 from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.state.session_state import SessionState
 from tests.integration.workshop import BUFFERED, Workshop, are_contiguous
+from tests.support import side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean")
 
 STREAM = "STREAM ev WITH ('maxFilesPerTrigger' = '1')"
 WATERMARKED = f"{STREAM} WATERMARK at DELAY OF INTERVAL 1 MINUTE"
@@ -44,9 +48,19 @@ def insert(sql: Workshop, rows: list[Values]) -> None:
     frame.coalesce(1).write.format("delta").mode("append").saveAsTable("ev")
 
 
-def check(sql: Workshop, query: str) -> None:
-    sql("WAIT FLOW t")
-    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+def check(sql: Workshop, query: str, table: str = "t") -> None:
+    sql(f"WAIT FLOW {table}")
+    assert sql.batch(f"SELECT * FROM {table}") == sql.batch(query.format("ev"))
+
+
+def check_all(sql: Workshop, queries: Mapping[str, str]) -> None:
+    """Check the table of each query, called by its name."""
+    side_by_side(lambda name: check(sql, queries[name], name), queries)
+
+
+def create_all(sql: Workshop, queries: Mapping[str, str]) -> None:
+    """Create a table for each query, called by its name."""
+    side_by_side(lambda name: sql(f"CREATE STREAMING TABLE {name} {BUFFERED} AS {queries[name].format(STREAM)}"), queries)
 
 
 def dies(*_: object, **__: object) -> None:
@@ -61,83 +75,87 @@ def write_as(writing: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(commit, "_BROADCAST_WIDE_ROWS", -1)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        f"SELECT k, {WINDOW} AS w, count(*) AS n, sum(v) AS total FROM {{}} GROUP BY k, {WINDOW}",
-        f"SELECT session_window.start AS s, count(DISTINCT v) AS n FROM {{}} GROUP BY {WINDOW}",
-        "SELECT v, session_window(at, CASE WHEN v > 5 THEN '1 minute' ELSE '1 hour' END) AS w, max_by(k, at) AS k FROM {} "
-        "GROUP BY 1, 2",
-    ],
-    ids=["by key", "distinct", "gap of each row"],
-)
-def test_queries_that_end_have_sessions_too(sql: Workshop, query: str) -> None:
+ENDING = {
+    "by_key": f"SELECT k, {WINDOW} AS w, count(*) AS n, sum(v) AS total FROM {{}} GROUP BY k, {WINDOW}",
+    "distinct": f"SELECT session_window.start AS s, count(DISTINCT v) AS n FROM {{}} GROUP BY {WINDOW}",
+    "gap_of_each_row": "SELECT v, session_window(at, CASE WHEN v > 5 THEN '1 minute' ELSE '1 hour' END) AS w, max_by(k, at) AS k "
+    "FROM {} GROUP BY 1, 2",
+}
+
+
+def test_queries_that_end_have_sessions_too(sql: Workshop) -> None:
     source(sql)
     for step in STEPS[1:]:
         insert(sql, step)
-    assert sql.batch(f"{query.format('STREAM ev')} GLOBAL WINDOW END OF STREAM") == sql.batch(query.format("ev"))
+
+    def equals_batch(name: str) -> None:
+        ended = sql.batch(f"{ENDING[name].format('STREAM ev')} GLOBAL WINDOW END OF STREAM")
+        assert ended == sql.batch(ENDING[name].format("ev"))
+
+    side_by_side(equals_batch, ENDING)
 
 
-@pytest.mark.parametrize(("relation", "properties"), [(STREAM, ""), (WATERMARKED, BUFFERED)], ids=["plain", "watermark"])
-def test_late_rows_make_one_session_of_two(sql: Workshop, relation: str, properties: str) -> None:
+def test_late_rows_make_one_session_of_two(sql: Workshop) -> None:
     source(sql)
-    sql(f"CREATE STREAMING TABLE t {properties} AS {QUERY.format(relation)}")
-    check(sql, QUERY)
+    flows = {"plain": ("", STREAM), "watermarked": (BUFFERED, WATERMARKED)}
+    for name, (properties, relation) in flows.items():
+        sql(f"CREATE STREAMING TABLE {name} {properties} AS {QUERY.format(relation)}")
+    check_all(sql, dict.fromkeys(flows, QUERY))
     for step in STEPS[1:]:
         insert(sql, step)
-        check(sql, QUERY)
-    assert [row[2] for row in sql.batch("SELECT * FROM t WHERE k = 'a'")] == [9]  # 0 to 70
-    assert are_contiguous(sql.commits("t"))
-    if relation == WATERMARKED:
-        assert sql.commits("t")[-1]["watermark"].startswith("2026-01-01T01:39:00")  # of the row at 100, less a minute
+        check_all(sql, dict.fromkeys(flows, QUERY))
+    for name in flows:
+        assert [row[2] for row in sql.batch(f"SELECT * FROM {name} WHERE k = 'a'")] == [9]  # 0 to 70
+        assert are_contiguous(sql.commits(name))
+    newest = sql.commits("watermarked")[-1]
+    assert newest["watermark"].startswith("2026-01-01T01:39:00")  # of the row at 100, less a minute
 
 
 FUNCTIONS = {
-    "by value": "avg(v) AS mean, count(DISTINCT v % 3) AS d, min_by(v, at) AS f, max_by(v, at) AS l, min(at) AS least, "
+    "by_value": "avg(v) AS mean, count(DISTINCT v % 3) AS d, min_by(v, at) AS f, max_by(v, at) AS l, min(at) AS least, "
     "round(stddev(v), 6) AS sd, count(*) FILTER (WHERE v > 5) AS large, array_sort(collect_set(v)) AS s",
-    "by time": "first(v) AS f, last(v) AS l, collect_list(v) AS list, count(*) AS n",
+    "by_time": "first(v) AS f, last(v) AS l, collect_list(v) AS list, count(*) AS n",
 }
 
 
-@pytest.mark.parametrize(
-    ("functions", "writing"), [("by value", "whole"), ("by time", "whole"), ("by time", "placed"), ("by time", "merged")]
-)
-def test_functions(sql: Workshop, monkeypatch: pytest.MonkeyPatch, functions: str, writing: str) -> None:
+@pytest.mark.parametrize("writing", ["whole", "placed", "merged"])
+def test_functions(sql: Workshop, monkeypatch: pytest.MonkeyPatch, writing: str) -> None:
     """Values come by the time of their rows, as Spark's batch takes them, however late they are."""
     write_as(writing, monkeypatch)
-    query = f"SELECT k, {WINDOW} AS w, {FUNCTIONS[functions]} {BY_KEY}"
+    names = FUNCTIONS if writing == "whole" else ["by_time"]
+    queries = {name: f"SELECT k, {WINDOW} AS w, {FUNCTIONS[name]} {BY_KEY}" for name in names}
     source(sql)
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {query.format(STREAM)}")
+    create_all(sql, queries)
     for step in (*STEPS[2:], STEPS[1]):
         insert(sql, step)
-    check(sql, query)
+    check_all(sql, queries)
     insert(sql, [("a", 33, 100), ("c", 5, 1), ("d", 50, 2)])
-    check(sql, query)
+    check_all(sql, queries)
 
 
 QUERIES = {
-    "no other key": f"SELECT {WINDOW} AS w, count(*) AS n FROM {{}} GROUP BY {WINDOW}",
+    "no_other_key": f"SELECT {WINDOW} AS w, count(*) AS n FROM {{}} GROUP BY {WINDOW}",
     "start": f"SELECT session_window.start AS since, upper(k) AS u, count(*) AS n FROM {{}} GROUP BY upper(k), {WINDOW}",
     "fields": f"SELECT {WINDOW}.end AS until, k, {WINDOW}.start AS since, v > 5 AS large, sum(v) AS total FROM {{}} GROUP BY ALL",
-    "dynamic gap": "SELECT session_window(at, CASE WHEN v > 9 THEN '0 minutes' WHEN v > 5 THEN '40 minutes' ELSE '5 minutes' END)"
+    "dynamic_gap": "SELECT session_window(at, CASE WHEN v > 9 THEN '0 minutes' WHEN v > 5 THEN '40 minutes' ELSE '5 minutes' END)"
     " AS w, k, count(*) AS n FROM {} GROUP BY 1, 2",
-    "local time": "SELECT session_window(CAST(at AS TIMESTAMP_NTZ), '10 minutes') AS w, k, avg(v) AS mean FROM {} GROUP BY ALL",
+    "local_time": "SELECT session_window(CAST(at AS TIMESTAMP_NTZ), '10 minutes') AS w, k, avg(v) AS mean FROM {} GROUP BY ALL",
     "having": f"SELECT {WINDOW} AS w, k, count(*) AS n {BY_KEY} HAVING count(*) BETWEEN 2 AND 4",
     "above": "SELECT k, max(n) AS most, sum(unix_seconds(e) - unix_seconds(s)) AS seconds FROM (SELECT k, count(*) AS n, "
     f"{WINDOW}.end AS e, session_window.start AS s {BY_KEY}) GROUP BY k ORDER BY most DESC, k LIMIT 3",
-    "key left out": f"SELECT count(*) AS n, avg(v) AS mean {BY_KEY}",
+    "key_left_out": f"SELECT count(*) AS n, avg(v) AS mean {BY_KEY}",
 }
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_queries(sql: Workshop, name: str) -> None:
+@pytest.mark.usefixtures("unhurried")
+def test_queries(sql: Workshop) -> None:
     source(sql)
-    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {QUERIES[name].format(STREAM)}")
-    check(sql, QUERIES[name])
+    create_all(sql, QUERIES)
+    check_all(sql, QUERIES)
     for first, second in ((1, 2), (3, 4)):
         insert(sql, STEPS[first])
         insert(sql, STEPS[second])
-        check(sql, QUERIES[name])
+        check_all(sql, QUERIES)
 
 
 @pytest.mark.parametrize("writing", ["whole", "placed", "merged"])
@@ -157,26 +175,32 @@ def test_many_rows_by_chance(sql: Workshop, monkeypatch: pytest.MonkeyPatch, wri
 # Crashes.
 
 
-@pytest.mark.parametrize("properties", ["", BUFFERED], ids=["unbuffered", "buffered"])
-def test_a_crash_between_the_two_commits_of_a_flush(sql: Workshop, monkeypatch: pytest.MonkeyPatch, properties: str) -> None:
+def test_a_crash_between_the_two_commits_of_a_flush(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is ahead of the state, which still knows what the table showed before."""
+    flows = {"unbuffered": "", "buffered": BUFFERED}
+    queries = dict.fromkeys(flows, QUERY)
     source(sql)
-    sql(f"CREATE STREAMING TABLE t {properties} AS {QUERY.format(STREAM)}")
-    check(sql, QUERY)
+    for name, properties in flows.items():
+        sql(f"CREATE STREAMING TABLE {name} {properties} AS {QUERY.format(STREAM)}")
+    check_all(sql, queries)
     insert(sql, STEPS[1])
     with monkeypatch.context() as patched:
         patched.setattr(SessionState, "_write", dies)
-        with pytest.raises(PySparkException, match="died here"):
-            sql("WAIT FLOW t")
-    assert len(sql.commits("t")) == 2
+        for name in flows:
+            with pytest.raises(PySparkException, match="died here"):
+                sql(f"WAIT FLOW {name}")
+    for name in flows:
+        assert len(sql.commits(name)) == 2
     sql.crash()
     insert(sql, STEPS[2])
     insert(sql, STEPS[3])
-    sql("START FLOW t")
-    check(sql, QUERY)
+    for name in flows:
+        sql(f"START FLOW {name}")
+    check_all(sql, queries)
     insert(sql, STEPS[4])
-    check(sql, QUERY)
-    assert are_contiguous(sql.commits("t"))
+    check_all(sql, queries)
+    for name in flows:
+        assert are_contiguous(sql.commits(name))
 
 
 def test_a_crash_before_the_first_of_the_two(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

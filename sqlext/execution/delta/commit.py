@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -32,6 +33,8 @@ from sqlext.quoting import quote, quote_parts
 from sqlext.spark import jvm
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ATTEMPTS = 10
 _CONFLICTS = (
@@ -216,16 +219,17 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
                 spark.conf.set(key, old)
 
 
-def again_after_conflicts(commit: Callable[[], object], check: Callable[[], None], attempts: int = ATTEMPTS) -> None:
-    """Repeat a commit after conflicts with others, such as UPDATE, DELETE or OPTIMIZE.
+def again_after_conflicts(commit: Callable[[], T], check: Callable[[], None], attempts: int = ATTEMPTS) -> T:
+    """Repeat a commit after conflicts with others, such as UPDATE, DELETE or OPTIMIZE, and return what it returns.
 
     Its transaction's version keeps a repeated commit from counting twice.
     """
-    for left in reversed(range(attempts)):
+    left = attempts
+    while True:
         check()  # the other write may come from another driver of this flow
+        left -= 1
         try:
-            commit()
-            return
+            return commit()
         except _CONFLICTS as error:
             if left == 0:
                 raise

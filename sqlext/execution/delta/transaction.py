@@ -12,7 +12,7 @@ Delta 4.4.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ FILE_COLUMN = f"{INTERNAL_PREFIX}file"
 ROW_COLUMN = f"{INTERNAL_PREFIX}row"
 _METRICS = "spark.databricks.delta.history.metricsEnabled"  # metrics of MERGE's own plan, which does not exist here
 _COMMANDS = "org.apache.spark.sql.delta.commands"
+_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's note in the metadata of a column that is CHAR(n) or VARCHAR(n)
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,17 @@ class TableTransaction:
         spark: the session in which it runs.
         location: the location of the table.
         known: the result of the last commit; ignored if others have committed since.
+        is_small: whether all rows are rewritten, rather than some marked.
 
     Attributes:
         version: the version of the table that is read.
+        is_small: as given.
+        is_known: whether nobody has committed since the last commit.
     """
 
-    def __init__(self, spark: SparkSession, location: str, known: KnownFiles | None) -> None:
+    def __init__(self, spark: SparkSession, location: str, known: KnownFiles | None, is_small: bool) -> None:
         self._spark = spark
+        self.is_small = is_small
         self._java = java_of(spark)
         self._none, self._some = self._java.scala.Option.apply(None), self._java.scala.Option.apply
         with active(spark):
@@ -76,7 +81,8 @@ class TableTransaction:
             self.version = int(self._snapshot.version())
             self._transaction = self._log.startTransaction(self._none, self._some(self._snapshot))
             self._transaction.readWholeTable()
-            if known is not None and known.version == self.version:
+            self.is_known = known is not None and known.version == self.version
+            if known is not None and self.is_known:
                 self._files = known.files
             else:
                 self._files = {str(file.path()): file for file in self._snapshot.allFiles().collectAsList()}
@@ -86,6 +92,24 @@ class TableTransaction:
         """Whether the table has deletion vectors."""
         utils = scala_object(self._spark, f"{_COMMANDS}.DeletionVectorUtils")
         return bool(utils.deletionVectorsWritable(self._snapshot, self._none, self._none))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the table has no files."""
+        return not self._files
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(int(file.size()) for file in self._files.values())
+
+    def has_just(self, columns: Iterable[str]) -> bool:
+        """Return whether the table has these columns and no others, and Delta's writer checks their values by their types.
+
+        It does not check the lengths of CHAR and VARCHAR; the analysis of a statement does.
+        """
+        schema = self._rows_of([]).schema
+        return set(schema.names) == set(columns) and not any(_LENGTH in field.metadata for field in schema)
 
     @property
     def rows(self) -> DataFrame:

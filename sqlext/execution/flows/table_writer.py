@@ -17,13 +17,16 @@ from sqlext.execution.delta.compaction import Compaction
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
 from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.own_table import OwnTable, held
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
-from sqlext.execution.state.delta_state import DeltaState, reach_in_table, state_in
+from sqlext.execution.state.delta_state import Advance, DeltaState, StateFlush, state_in
 from sqlext.execution.state.intake_buffer import FlushInput
 from sqlext.execution.state.session_state import SessionState
+from sqlext.execution.state.state_beside import StateBeside
+from sqlext.execution.state.state_in_table import StateInTable, reach_in_table
 from sqlext.execution.streaming import queries
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
@@ -68,19 +71,16 @@ class TableWriter:
         self._clock = clock
         self._check = check
         self._note = note
-        self._states = {
-            s.relation: (SessionState if s.has_sessions else DeltaState)(session, s, self._state_location(s), spec, epoch)
-            for s in spec.streams
-            if s.state_backend is StateBackend.DELTA
-        }
+        self._states = {s.relation: self._state_of(s) for s in spec.streams if s.state_backend is StateBackend.DELTA}
+        # the files of somebody else's table are not ours to rewrite
+        ours = [s for s in spec.streams if not s.writes_target or spec.owns_target]
+        self._own_tables = {s.relation: OwnTable(session, self.location(s)) for s in ours}
         self._compactions = [
-            (Compaction(spec.name, spec.id, self.location(s), not s.writes_target), partial(self._table, s))
-            for s in spec.streams
-            if not s.writes_target or spec.owns_target  # the files of somebody else's table are not ours to rewrite
+            (Compaction(spec.name, spec.id, self.location(s), not s.writes_target), partial(self._table, s)) for s in ours
         ] + [
             (Compaction(spec.name, spec.id, state.location, is_hidden=True), state.table)
             for state in self._states.values()
-            if not state.is_table_of_stream
+            if not isinstance(state, StateInTable)
         ]
 
     def location(self, stream: StreamSpec) -> str:
@@ -89,9 +89,12 @@ class TableWriter:
             return self._spec.target_location
         return target.table_in(target.home_of(self._home, stream.relation)).location
 
-    def _state_location(self, stream: StreamSpec) -> str:
-        own = state_in(target.home_of(self._home, stream.relation)).location
-        return self.location(stream) if stream.state_columns else own
+    def _state_of(self, stream: StreamSpec) -> DeltaState:
+        if stream.state_columns:
+            return StateInTable(self.session, stream, self.location(stream), self._spec, self._epoch)
+        location = state_in(target.home_of(self._home, stream.relation)).location
+        kind = SessionState if stream.has_sessions else StateBeside
+        return kind(self.session, stream, location, self._spec, self._epoch)
 
     def committed(self, stream: StreamSpec) -> int | None:
         """Return the last micro-batch of a query that is in its table, and in a state that is written after the table."""
@@ -167,9 +170,11 @@ class TableWriter:
             if intake.stream.writes_target and self._lossy_key:  # maintained aggregates are not partitioned
                 refuse_lost_values(self._spec, intake.stream, self._lossy_key, self._changed_rows(intake, batches))
             if intake.aggregate is None:
-                self._merge_rows(intake.stream, intake.buffer.latest_rows(self.session, batches), reach, info)
+                self._merge_latest(intake, batches, reach, info)
             else:
-                commit.again_after_conflicts(partial(self._merge_partials, intake, batches, reach, info), self._check)
+                flushed = self._state_flush(intake, batches, info)
+                state, show = self._states[intake.stream.relation], partial(self._show, intake.stream, flushed)
+                commit.again_after_conflicts(partial(state.flush, flushed, show), self._check)
         intake.committed = batches[-1].last
 
     def _after_state(self, intake: Intake, taken: FlushInput, reason: FlushReason, arrival: datetime) -> Sequence[BufferedBatch]:
@@ -185,18 +190,9 @@ class TableWriter:
         behind = [batch for batch in taken.batches if shown is not None and batch.last <= shown]
         if behind:
             info = self._commit_info(behind[0].first, behind[-1].last, _rows_of(behind), reason, taken.watermark, arrival)
-            commit.again_after_conflicts(partial(self._recover_state, state, intake, behind, info), self._check)
+            flushed = self._state_flush(intake, behind, info)
+            commit.again_after_conflicts(partial(state.flush, flushed, lambda advance: None), self._check)  # the table has it
         return taken.batches[len(behind) :]
-
-    def _recover_state(
-        self, state: SessionState, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo
-    ) -> None:
-        if intake.aggregate is None:
-            raise AssertionError("there are no partial results")
-        reach = key_ranges.union(batch.bounds for batch in batches)
-        partials = partial(intake.buffer.rows, self.session)
-        with state.advanced(intake.aggregate, partials, batches, reach, info):
-            pass  # the table has it
 
     @cached_property
     def _lossy_key(self) -> tuple[str, ...]:
@@ -212,17 +208,27 @@ class TableWriter:
         results = intake.aggregate.results(intake.aggregate.merged(rows, BATCH_COLUMN))
         return target.in_target_columns(results, intake.stream.columns)
 
-    def _merge_partials(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
-        """Merge partial results into state and table; all of it is retried after a conflict, as stored rows may have changed."""
+    def _state_flush(self, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo) -> StateFlush:
         if intake.aggregate is None:
             raise AssertionError("there are no partial results")
-        partials = partial(intake.buffer.rows, self.session)
-        stream, state = intake.stream, self._states[intake.stream.relation]
-        if not state.transact(intake.aggregate, partials, batches, reach, info, self._check):
-            with state.advanced(intake.aggregate, partials, batches, reach, info) as advance:
-                reach = reach_in_table(stream, intake.aggregate, reach)
-                info = replace(info, read_version=advance.read_version)
-                self._merge_rows(stream, advance.rows, reach, info, attempts=1, additions=advance.additions)
+        partials, reach = partial(intake.buffer.rows, self.session), key_ranges.union(batch.bounds for batch in batches)
+        return StateFlush(intake.aggregate, partials, batches, reach, info, self._check)
+
+    def _show(self, stream: StreamSpec, flushed: StateFlush, advance: Advance) -> None:
+        """Merge the changed groups of a state into the query's table; if others interfere, all of the flush is tried again."""
+        reach = reach_in_table(stream, flushed.aggregate, flushed.reach)
+        info = replace(flushed.info, read_version=advance.read_version)
+        self._merge_rows(stream, advance.rows, reach, info, attempts=1, additions=advance.additions)
+
+    def _merge_latest(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
+        """Merge the newest row of each group into the query's table."""
+        rows = intake.buffer.latest_rows(self.session, batches)
+        if len(batches) == 1:
+            self._merge_rows(intake.stream, rows, reach, info)
+            return
+        is_small = commit.are_few(info.rows, rows.schema, intake.stream.key)
+        with commit.session_settings(self.session, commit.FEW_ROWS if is_small else {}), held(rows) as latest:
+            self._merge_rows(intake.stream, latest, reach, info)
 
     def _merge_rows(
         self,
@@ -236,6 +242,11 @@ class TableWriter:
         if not stream.key and stream.writes_target:
             commit.again_after_conflicts(partial(self._merge_one_row, stream, rows, info, additions), self._check, attempts)
             return
+        own = self._own_tables.get(stream.relation) if additions is None and info.read_version is None else None
+        if own is not None:
+            upsert = partial(own.upsert, stream, rows, reach, info, self._check)
+            if commit.again_after_conflicts(upsert, self._check, attempts):
+                return
         size = table_size(self.session, self.location(stream))
         commit.merge(self.session, self._table(stream), stream, rows, reach, info, self._check, size, attempts, additions)
 

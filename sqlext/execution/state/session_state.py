@@ -32,9 +32,10 @@ from pyspark.sql.types import StructType, TimestampType
 from sqlext.execution.delta import commit, key_ranges, target
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.own_table import held
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, TableTransaction
-from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
-from sqlext.execution.state.delta_state import Advance, DeltaState, Partials, _held
+from sqlext.execution.state.buffer import BATCH_COLUMN
+from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import Column, StreamSpec
@@ -54,7 +55,7 @@ def schema_of(aggregate: MergeableAggregate) -> StructType:
 
 
 @dataclass(frozen=True)
-class _Flush:
+class _Changes:
     """The changes of a flush to the state; all rows have the state's columns.
 
     Attributes:
@@ -62,14 +63,12 @@ class _Flush:
         before: the stored rows of the sessions that the new ones touch.
         after: the rows that replace those, new ones included.
         table: the transaction that is to write them; None: a MERGE does.
-        is_whole: whether it rewrites all stored rows.
     """
 
     stored: DataFrame
     before: DataFrame
     after: DataFrame
     table: TableTransaction | None
-    is_whole: bool
 
 
 class SessionState(DeltaState):
@@ -79,74 +78,60 @@ class SessionState(DeltaState):
         """Return the last micro-batch that is in the state; None: there is none."""
         return last_transaction(self._spark, self.location, self._spec.id)
 
-    @contextmanager
-    def advanced(
-        self,
-        aggregate: MergeableAggregate,
-        partials: Partials,
-        batches: Sequence[BufferedBatch],
-        reach: Bounds,
-        info: commit.CommitInfo,
-    ) -> Iterator[Advance]:
-        """Yield the sessions that partial results touch, in their new state, as rows of the query's table; then store them.
+    def flush(self, flush: StateFlush, show: Show) -> None:
+        """Merge partial results into the query's table, as the sessions that they form with others; then into the state.
 
-        Rows of sessions that no longer exist have a false `QUALIFIES`.
-
-        Raises:
-            FlowError: somebody else has changed stored rows.
+        Rows of sessions that no longer exist are shown with a false `QUALIFIES`.
         """
+        aggregate, batches = flush.aggregate, flush.batches
         version = jvm.table_version(self._spark, self.location)
         self._refuse_changes_of_others(version)
         fresh = self._not_committed(batches, version)
-        given = partials(fresh) if fresh else partials(batches).limit(0)
-        is_small = commit.are_few(info.rows, aggregate.schema, aggregate.key)
-        with (
-            commit.session_settings(self._spark, commit.FEW_ROWS if is_small else {}),
-            self._begun(aggregate, given, reach, info) as flush,
-        ):
-            are = self._results(aggregate, _sessions(aggregate, flush.after))
-            were = self._results(aggregate, _sessions(aggregate, flush.before))
-            yield Advance(_with_gone(are, were, self._stream.key))
+        given = flush.partials(fresh) if fresh else flush.partials(batches).limit(0)
+        with self._settings(flush.is_small), self._begun(flush, given) as changes:
+            are = self._results(aggregate, _sessions(aggregate, changes.after))
+            were = self._results(aggregate, _sessions(aggregate, changes.before))
+            with held(_with_gone(are, were, self._stream.key)) as rows:
+                show(Advance(rows))
             announce(Moment.STATE_COMMITTED, self._spec.name)
             if fresh:
-                self._write(aggregate, flush, reach, info, version)
+                self._write(flush, changes, version)
 
     @contextmanager
-    def _begun(
-        self, aggregate: MergeableAggregate, partials: DataFrame, reach: Bounds, info: commit.CommitInfo
-    ) -> Iterator[_Flush]:
-        opened = self._open(aggregate, info)
-        table, is_whole = opened if opened is not None else (None, False)
+    def _begun(self, flush: StateFlush, partials: DataFrame) -> Iterator[_Changes]:
+        aggregate, reach = flush.aggregate, flush.reach
+        table = self._begin(flush)
+        is_whole = table is not None and table.is_small
         own = partials.withColumn(_OWN, F.col(aggregate.session)) if aggregate.is_ordered else partials
-        with _held(_together(aggregate, own)) as new:
+        with held(_together(aggregate, own)) as new:
             if table is None:
                 stored = self._spark.read.format("delta").load(self.location)
             else:
                 stored = table.rows if is_whole else table.placed_rows(reach)
-            with _held(_touched(aggregate, stored, new, reach, is_whole)) as before:
+            with held(_touched(aggregate, stored, new, reach, is_whole)) as before:
                 pieces = _numbered(before.drop(FILE_COLUMN, ROW_COLUMN), _STORED).unionByName(_numbered(new, _NEW))
-                with _held(_together(aggregate, pieces)) as after:
-                    yield _Flush(stored, before, after, table, is_whole)
+                with held(_together(aggregate, pieces)) as after:
+                    yield _Changes(stored, before, after, table)
 
-    def _write(self, aggregate: MergeableAggregate, flush: _Flush, reach: Bounds, info: commit.CommitInfo, version: int) -> None:
+    def _write(self, flush: StateFlush, changes: _Changes, version: int) -> None:
         """Store the new state of the sessions in one commit.
 
         Args:
             version: the version of the state's table that was read.
         """
+        info, key = flush.info, _key_of(flush.aggregate)
         identity = CommitIdentity(self._spec.id, info.last_batch, info.to_json())
-        key = _key_of(aggregate)
-        if flush.table is None:
-            columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in flush.after.schema)
+        if changes.table is None:
+            columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in changes.after.schema)
             stream = StreamSpec(self._stream.relation, "", OutputMode.UPDATE, key, columns)
-            rows, size = _with_gone(flush.after, flush.before, key), table_size(self._spark, self.location)
-            commit.merge(self._spark, self.table(), stream, rows, reach, info, lambda: None, size, attempts=1)
+            rows, size = _with_gone(changes.after, changes.before, key), table_size(self._spark, self.location)
+            commit.merge(self._spark, self.table(), stream, rows, flush.reach, info, lambda: None, size, attempts=1)
             self._refuse_changes_since(version)
-        elif flush.is_whole:
-            rest = _without(flush.stored, flush.before, key)
-            self._known = flush.table.write_whole(rest.unionByName(flush.after), identity)
+        elif changes.table.is_small:
+            rest = _without(changes.stored, changes.before, key)
+            self._own.note(changes.table.write_whole(rest.unionByName(changes.after), identity))
         else:
-            self._known = flush.table.replace(flush.before, flush.after, identity)
+            self._own.note(changes.table.replace(changes.before, changes.after, identity))
 
 
 def _together(aggregate: MergeableAggregate, pieces: DataFrame) -> DataFrame:

@@ -1,0 +1,128 @@
+"""A Delta table whose files a flow may rewrite: it is read and changed in transactions, from one to the next with files known.
+
+Rows by key are brought in here where `commit.merge` would run Delta's MERGE: an empty table is written, a small one is rewritten
+as a whole, and of a large one the rows of the changed keys are marked as deleted. Either takes two or three Spark jobs, MERGE
+six.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from sqlext.execution.delta import commit
+from sqlext.execution.delta.delta_log import last_transaction, table_size
+from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, KnownFiles, TableTransaction
+from sqlext.plan.flow_spec import StreamSpec
+from sqlext.plan.job_graph import QUALIFIES
+from sqlext.quoting import quote
+from sqlext.spark import jvm
+
+_MOST_FILES = 500
+"""The largest number of files of a table that are kept in memory; each file that changes takes a few calls to Java."""
+_NEEDS_MERGE = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
+"""Properties of tables in which a row that is replaced must be known as the one it was: only Delta's own MERGE notes that."""
+_FILE_BYTES = 8 * 1024**2  # of a table that is rewritten
+
+
+class OwnTable:
+    """One table; see the module's docstring. Used by the flush thread only.
+
+    Args:
+        spark: the session of the flow's commits.
+        location: the location of the table.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
+        self._location = location
+        self._known: KnownFiles | None = None  # if the previous flush wrote the table by a transaction
+
+    def begin(self, rows: int, schema: StructType, key: Sequence[str]) -> TableTransaction | None:
+        """Begin a transaction for some rows to be brought in.
+
+        Args:
+            rows: their number; -1: unknown.
+            schema, key: their schema and key.
+
+        Returns:
+            The transaction; None if there are too many rows for a table that has some already, the table has too many files or
+            no deletion vectors, or each change of its rows is recorded.
+        """
+        size = table_size(self._spark, self._location)
+        properties = jvm.delta_table_properties(self._spark, self._location)
+        if size is None or size.files > _MOST_FILES or any(properties.get(name) == "true" for name in _NEEDS_MERGE):
+            return None
+        if size.files and not commit.are_few(rows, schema, key):
+            return None
+        table = TableTransaction(self._spark, self._location, self._known, size.bytes <= commit.SMALL_TABLE_BYTES)
+        return table if table.is_empty or table.is_small or table.can_mark_rows else None
+
+    def note(self, known: KnownFiles) -> None:
+        """Remember the files after a commit."""
+        self._known = known
+
+    def upsert(
+        self, stream: StreamSpec, rows: DataFrame, reach: Bounds, info: commit.CommitInfo, check: Callable[[], None]
+    ) -> bool:
+        """Bring rows into the table in one commit, in place of those of the same key; nothing if their transaction is there.
+
+        Args:
+            stream, info, check: as for `commit.merge`.
+            rows: as for `commit.merge`; they are evaluated twice.
+            reach: the ranges of their keys, where known.
+
+        Returns:
+            False, and nothing was done, if it takes a MERGE.
+
+        Raises:
+            DeltaConcurrentModificationException: somebody else has changed the table since it was read.
+        """
+        table = self.begin(info.rows, rows.schema, stream.key)
+        if table is None or not table.has_just(column.target for column in stream.columns):
+            return False
+        done = last_transaction(self._spark, self._location, info.flow_id, table.version)
+        if done is not None and done >= info.last_batch:
+            return True
+        identity = CommitIdentity(info.flow_id, info.last_batch, info.to_json())
+        if table.is_empty:
+            check()
+            self.note(table.write_whole(_qualified(rows), identity))
+            return True
+        keys = F.broadcast(rows.select(*(quote(name) for name in stream.key)))
+        same = commit.same_key(stream.key, reach)
+        with commit.session_settings(self._spark, commit.FEW_ROWS):
+            if table.is_small:
+                others = table.rows.alias("t").join(keys.alias("s"), same, "left_anti")
+                check()
+                self.note(table.write_whole(others.unionByName(_qualified(rows)).coalesce(_files(table)), identity))
+                return True
+            places = table.placed_rows(reach).alias("t").join(keys.alias("s"), same, "left_semi").select(FILE_COLUMN, ROW_COLUMN)
+            with held(places) as found:
+                check()
+                self.note(table.replace(found, _qualified(rows), identity))
+        return True
+
+
+@contextmanager
+def held(rows: DataFrame) -> Iterator[DataFrame]:
+    """Yield the rows as blocks on the executors, computed once."""
+    blocks = rows.localCheckpoint(eager=True)
+    try:
+        yield blocks
+    finally:
+        jvm.release(blocks)
+
+
+def _qualified(rows: DataFrame) -> DataFrame:
+    return rows.where(quote(QUALIFIES)).drop(QUALIFIES) if QUALIFIES in rows.columns else rows
+
+
+def _files(table: TableTransaction) -> int:
+    """Return how many files a table is written in when it is rewritten."""
+    return 1 + table.bytes // _FILE_BYTES

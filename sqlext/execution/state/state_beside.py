@@ -1,0 +1,78 @@
+"""The state of a mergeable aggregate in a table of the flow's own, beside the table with the results: two commits a flush."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+
+from sqlext.execution.delta import commit, target
+from sqlext.execution.delta.delta_log import table_size
+from sqlext.execution.delta.own_table import held
+from sqlext.execution.delta.transaction import TableTransaction
+from sqlext.execution.state.buffer import BATCH_COLUMN
+from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush, added, keys_of, numbered, of_keys
+from sqlext.moments import Moment, announce
+from sqlext.plan.flow_spec import Column, StreamSpec
+from sqlext.plan.job_graph import OutputMode
+from sqlext.spark import jvm
+
+
+class StateBeside(DeltaState):
+    """The state of an aggregate in a table of the flow's own; see `DeltaState`."""
+
+    def flush(self, flush: StateFlush, show: Show) -> None:
+        """Merge partial results into the state, then the results of the changed groups into the query's table.
+
+        1. What is stored is read, unless somebody else has changed it.
+        2. The state gets what becomes of the groups. After a crash here the table is behind it: the next flush shows their
+           results once more, and adds nothing, since the state knows their micro-batch.
+        3. Their results are merged into the query's table.
+        """
+        version = jvm.table_version(self._spark, self.location)
+        self._refuse_changes_of_others(version)
+        fresh = self._not_committed(flush.batches, version)
+        table = self._begin(flush) if len(fresh) == len(flush.batches) else None
+        if table is not None:
+            with self._written(flush, table) as changed:
+                announce(Moment.STATE_COMMITTED, self._spec.name)
+                show(Advance(self._results(flush.aggregate, changed)))
+            return
+        stored = self._spark.read.format("delta").load(self.location)
+        with self._settings(flush.is_small), self._changed(flush, stored, fresh) as changed:
+            if fresh:
+                self._store(flush, changed, replace(flush.info, read_version=version))
+                self._refuse_changes_since(version)
+                announce(Moment.STATE_COMMITTED, self._spec.name)
+            show(Advance(self._results(flush.aggregate, changed)))
+
+    @contextmanager
+    def _written(self, flush: StateFlush, table: TableTransaction) -> Iterator[DataFrame]:
+        """Merge partial results into the state by a transaction, and yield the new state of the groups that they change."""
+        aggregate, identity = flush.aggregate, self._identity(flush.info, table)
+        with (
+            self._settings(flush.is_small or not table.is_empty),
+            held(aggregate.merged(flush.partials(flush.batches), BATCH_COLUMN)) as new,
+        ):
+            if table.is_empty:
+                self._note(table, table.write_whole(new, identity))
+                yield new
+            elif table.is_small:
+                with held(added(aggregate, table.rows, numbered(new))) as whole:
+                    self._note(table, table.write_whole(whole, identity))
+                    yield of_keys(whole, aggregate, keys_of(aggregate, new), flush.reach)
+            else:
+                with (
+                    self._found(flush, table.placed_rows(flush.reach), new) as found,
+                    held(added(aggregate, found, numbered(new))) as changed,
+                ):
+                    self._note(table, table.replace(found, changed, identity))
+                    yield changed
+
+    def _store(self, flush: StateFlush, rows: DataFrame, info: commit.CommitInfo) -> None:
+        columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in flush.aggregate.schema)
+        stream = StreamSpec(self._stream.relation, "", OutputMode.UPDATE, flush.aggregate.key, columns)
+        size = table_size(self._spark, self.location)
+        commit.merge(self._spark, self.table(), stream, rows, flush.reach, info, lambda: None, size, attempts=1)

@@ -1,0 +1,93 @@
+"""The state of a mergeable aggregate in the query's own table, where each partial result is also a result: one commit a flush."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.own_table import held
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, TableTransaction
+from sqlext.execution.state.buffer import BATCH_COLUMN
+from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush, added, numbered
+from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.plan.flow_spec import StreamSpec
+from sqlext.quoting import quote
+from sqlext.spark import jvm
+
+
+class StateInTable(DeltaState):
+    """The state of an aggregate in the query's table; see `DeltaState`."""
+
+    def flush(self, flush: StateFlush, show: Show) -> None:
+        """Merge partial results into the table, which has results and state in one.
+
+        1. What is stored is read, unless somebody else has changed it; micro-batches that it has are left out.
+        2. One commit stores what becomes of it. A crash before it leaves the flush undone, one after it leaves it done.
+
+        A transaction does both at once. A MERGE (`show`) does where too many rows change, the table's change feed is read, or
+        results of unchanged groups must stay as they are; then nobody else may have changed the table meanwhile.
+        """
+        table = None if flush.aggregate.results_vary else self._begin(flush)
+        if table is None:
+            self._merge(flush, show)
+        else:
+            self._write(flush, table)
+
+    def _write(self, flush: StateFlush, table: TableTransaction) -> None:
+        fresh = self._not_committed(flush.batches, table.version)
+        if not fresh:
+            return
+        aggregate, identity, partials = flush.aggregate, self._identity(flush.info, table), flush.partials(fresh)
+        if table.is_empty:
+            with self._settings(flush.is_small):
+                flush.check()
+                rows = self._results(aggregate, aggregate.merged(partials, BATCH_COLUMN))
+                self._note(table, table.write_whole(rows, identity))
+            return
+        with self._settings(is_small=True):
+            if table.is_small:
+                rows = self._results(aggregate, added(aggregate, self._as_partials(table.rows, aggregate), partials))
+                flush.check()
+                self._note(table, table.write_whole(rows, identity))
+                return
+            placed = table.placed_rows(reach_in_table(self._stream, aggregate, flush.reach))
+            with (
+                held(aggregate.merged(partials, BATCH_COLUMN)) as new,
+                self._found(flush, self._as_partials(placed, aggregate, FILE_COLUMN, ROW_COLUMN), new) as found,
+            ):
+                rows = self._results(aggregate, added(aggregate, found, numbered(new)))
+                flush.check()
+                self._note(table, table.replace(found, rows, identity))
+
+    def _merge(self, flush: StateFlush, show: Show) -> None:
+        version, aggregate = jvm.table_version(self._spark, self.location), flush.aggregate
+        self._refuse_changes_of_others(version)
+        fresh = self._not_committed(flush.batches, version)
+        with self._settings(flush.is_small):
+            if aggregate.additions and len(self._stream.state_columns) == len(self._stream.columns):
+                partials = flush.partials(fresh) if fresh else flush.partials(flush.batches).limit(0)
+                rows = self._results(aggregate, aggregate.merged(partials, BATCH_COLUMN))
+                show(Advance(rows, self._additions(aggregate), version))
+            else:
+                stored = self._as_partials(self._spark.read.format("delta").load(self.location), aggregate)
+                with self._changed(flush, stored, fresh) as changed:
+                    show(Advance(self._results(aggregate, changed), read_version=version))
+        self._refuse_changes_since(version)
+
+    def _additions(self, aggregate: MergeableAggregate) -> dict[str, str]:
+        values = self._stream.state_columns[len(aggregate.key) :]
+        return {
+            column: addition.format(f"t.{quote(column)}", f"s.{quote(column)}")
+            for column, addition in zip(values, aggregate.additions, strict=True)
+        }
+
+    def _as_partials(self, table: DataFrame, aggregate: MergeableAggregate, *others: str) -> DataFrame:
+        """Return rows of the table as partial results, with additional columns."""
+        pairs = zip(self._stream.state_columns, aggregate.schema.names, strict=True)
+        return table.select(*(F.col(quote(column)).alias(name) for column, name in pairs), *others)
+
+
+def reach_in_table(stream: StreamSpec, aggregate: MergeableAggregate, reach: Bounds) -> Bounds:
+    """Return the ranges of the keys of partial results, by column of the query's table, if that is the state."""
+    return {column: reach[name] for column, name in zip(stream.state_columns, aggregate.key, strict=False) if name in reach}
