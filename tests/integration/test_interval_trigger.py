@@ -7,8 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.execution.flows.table_writer import TableWriter
+from sqlext.execution.streaming import streams
 from tests.integration.test_memory_only import files
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
 from tests.support import eventually
@@ -116,3 +119,26 @@ def test_a_query_above_two_aggregates(sql: Workshop) -> None:
         sql(f"INSERT INTO ev VALUES ('a', {more}), ('new', 3)")
         sql("FLUSH FLOW t")
         assert sql.batch("SELECT * FROM t") == sql.batch(above.format(counts.format("ev"), sums.format("ev")))
+
+
+def test_a_hold_that_takes_long_to_begin_is_let_go(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile the query has read its own clock, and waits by the hold's clock for a time that this does not reach by steps."""
+    sql.source()
+    flow(sql, "10 minutes")
+    sql("WAIT FLOW t")
+    running, set_interval = sql.flow("t")._intakes[0].running, streams.set_interval
+
+    def slowly(spark: SparkSession, query: StreamingQuery, interval: timedelta | None) -> None:
+        set_interval(spark, query, interval)
+        for _ in range(3 if interval else 0):
+            running.forget_last_look()
+            eventually(lambda: running.has_found_nothing, DEADLINE)
+
+    monkeypatch.setattr(streams, "set_interval", slowly)
+    for more in range(2):
+        sql(f"INSERT INTO ev VALUES ('a', {more})")
+        sql("WAIT FLOW t TIMEOUT 1 minute")
+        assert sql.equals_batch()
+    sql("INSERT INTO ev VALUES ('b', 7)")
+    sql("FLUSH FLOW t")
+    assert sql.equals_batch()

@@ -81,7 +81,7 @@ def keep(sql: Workshop, tables: dict[str, tuple[str, str]]) -> list[str]:
 
 def test_small_tables_are_rewritten(sql: Workshop, merges: Counter[str]) -> None:
     """Also into one file, however many flushes there are."""
-    flows = keep(sql, TABLES)
+    flows = keep(sql, {name: table for name, table in TABLES.items() if name != "unmarked"})
     assert {flow.split("_")[0] for flow in merges} == NEED_MERGE
     for flow in flows:
         if flow.split("_")[0] not in NEED_MERGE | {"parts"}:
@@ -120,7 +120,7 @@ def test_what_others_have_in_the_table_stays(sql: Workshop) -> None:
 
 
 CONSTRAINED = {  # the column `s` of a table, a statement on the table, a value that it does not take, and the error
-    "short": ("s VARCHAR(3)", "SELECT 1", "'abcdef'", "length limitation: 3"),
+    "short": ("s VARCHAR(3)", "SELECT 1", "'abcdef'", "exceeds char/varchar type length limitation"),
     "filled": ("s STRING NOT NULL", "SELECT 1", "NULL", "NOT NULL constraint violated"),
     "checked": ("s STRING", "ALTER TABLE checked ADD CONSTRAINT few CHECK (length(s) < 4)", "'abcdef'", "CHECK constraint few"),
 }

@@ -38,8 +38,9 @@ def other_pace(backends: Sequence[StateBackend], options: FlowOptions) -> str | 
 class IntervalTrigger:
     """See the module's docstring.
 
-    The lock guards what was seen of the sources, the reason, and how many statements let the queries run freely. The host's
-    ticker calls `tick`, Spark's stream threads `batch_began` and `batch_ended`, statements the rest.
+    `_lock` guards what was seen of the sources, the reason, and how many statements let the queries run freely. `_switching` is
+    held while the queries are held or let go: a hold that comes late must not hold what a statement waits for. The host's ticker
+    calls `tick`, Spark's stream threads `batch_began` and `batch_ended`, statements the rest.
 
     Args:
         intakes: whose queries stand still.
@@ -52,6 +53,7 @@ class IntervalTrigger:
         self._unread = unread
         self._clock = clock
         self._lock = threading.Lock()
+        self._switching = threading.Lock()
         self._reason = FlushReason.MICRO_BATCH
         self._oldest_arrival: float | None = None
         self._quiet_since: float | None = None
@@ -68,8 +70,14 @@ class IntervalTrigger:
             return self._reason
 
     def hold(self) -> None:
-        """Let no query take a micro-batch by itself any more."""
-        for intake in self._intakes:
+        """Let no query take a micro-batch by itself any more, unless statements let them run freely."""
+        with self._switching:
+            self._hold_unless_free()
+
+    def _hold_unless_free(self) -> None:
+        with self._lock:
+            is_free = self._running_freely > 0
+        for intake in () if is_free else self._intakes:
             intake.running.hold()
 
     def tick(self, policy: FlushPolicy) -> None:
@@ -114,15 +122,15 @@ class IntervalTrigger:
             self._running_freely += 1
             self._reason = FlushReason.COMMAND
         try:
-            for intake in self._intakes:
-                intake.running.let_go()
+            with self._switching:
+                for intake in self._intakes:
+                    intake.running.let_go()
             yield
         finally:
-            with self._lock:
-                self._running_freely -= 1
-                is_last = self._running_freely == 0
-            if is_last:
-                self.hold()
+            with self._switching:
+                with self._lock:
+                    self._running_freely -= 1
+                self._hold_unless_free()
 
     def take_what_arrived(self, may_wait: Callable[[], bool]) -> None:
         """Bring all that has arrived by now into the tables.

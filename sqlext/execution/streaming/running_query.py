@@ -123,8 +123,9 @@ class RunningQuery:
 
     def take_one(self) -> None:
         """Look for input once while the query is held, and run a micro-batch if there is some."""
-        if self._held is not None:
-            self._held.fire()
+        held = self._held  # a statement may let it go meanwhile
+        if held is not None:
+            held.fire()
 
     def let_go(self) -> None:
         """Run micro-batches as data arrives again."""

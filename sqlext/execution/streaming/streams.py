@@ -243,20 +243,25 @@ class HeldTrigger:
         self._field = _field(self._executor.getClass(), "clock")
         self._own = self._field.get(self._executor)
         java = java_of(spark)
-        # by this clock, a wait that began by the other clock is over
+        # by this clock, a wait that began by the other clock is over, unless the query reads that between here and the last line
         self._clock = java.org.apache.spark.util.ManualClock(java.java.lang.System.currentTimeMillis() + 2)
         set_interval(spark, query, timedelta(milliseconds=1))
         self._field.set(self._executor, self._clock)
 
     def fire(self) -> None:
         """Look for input once."""
-        self._clock.advance(1)
+        self._end_waits()
 
     def let_go(self) -> None:
         """Let the query look for input by itself again."""
         self._field.set(self._executor, self._own)
         set_interval(self._spark, self._query, None)
-        self._clock.advance(1)
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        """End a wait by the clock, also for a time that was read from the query's own clock while the hold began."""
+        now = int(java_of(self._spark).java.lang.System.currentTimeMillis())
+        self._clock.setTime(max(int(self._clock.getTimeMillis()) + 1, now + 2))
 
 
 def _trigger_executor(query: StreamingQuery) -> Any:
