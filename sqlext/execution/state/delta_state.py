@@ -11,8 +11,8 @@ changes while they run; changes between the read and a MERGE are found afterward
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from delta.tables import DeltaTable
@@ -145,21 +145,18 @@ class DeltaState(ABC):
     def _settings(self, is_small: bool) -> AbstractContextManager[None]:
         return commit.session_settings(self._spark, commit.FEW_ROWS if is_small else {})
 
-    @contextmanager
-    def _found(self, flush: StateFlush, placed: DataFrame, new: DataFrame) -> Iterator[DataFrame]:
-        """Yield those of the stored rows whose groups are in `new`: the table is read once.
+    def _found(self, flush: StateFlush, placed: DataFrame, new: DataFrame) -> AbstractContextManager[DataFrame]:
+        """Hold those of the stored rows whose groups are in `new`: the table is read once.
 
         Args:
             flush: the flush.
             placed: stored rows, with their positions.
             new: the partial results of the flush.
         """
-        with held(of_keys(placed, flush.aggregate, keys_of(flush.aggregate, new), flush.reach)) as found:
-            yield found
+        return held(of_keys(placed, flush.aggregate, keys_of(flush.aggregate, new), flush.reach))
 
-    @contextmanager
-    def _changed(self, flush: StateFlush, stored: DataFrame, fresh: Sequence[BufferedBatch]) -> Iterator[DataFrame]:
-        """Yield the new state of the flush's groups, for a MERGE.
+    def _changed(self, flush: StateFlush, stored: DataFrame, fresh: Sequence[BufferedBatch]) -> AbstractContextManager[DataFrame]:
+        """Hold the new state of the flush's groups, for a MERGE.
 
         After a crash between the two commits of a flush, some partial results are stored already, but the table lacks their
         results.
@@ -175,8 +172,7 @@ class DeltaState(ABC):
         within = key_ranges.condition(flush.reach, aggregate.schema, "t")
         stored = stored if within is None else stored.alias("t").where(within)
         stored = of_keys(stored, aggregate, F.broadcast(keys) if flush.is_small else keys, flush.reach)
-        with held(added(aggregate, stored, new)) as changed:
-            yield changed
+        return held(added(aggregate, stored, new))
 
     def _results(self, aggregate: MergeableAggregate, merged: DataFrame) -> DataFrame:
         return target.in_target_columns(aggregate.results(merged), self._stream.columns, self._stream.has_qualifies)
