@@ -19,6 +19,7 @@ from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 from tests.java import share_archive
 from tests.support import eventually
+from tests.turns import TURNS, Recorder, Turn, turn_of_commit
 
 _THREADS = ("sqlext-flush-", "sqlext-pace-", "sqlext-stage-", "sqlext-wait-", "sqlext-end-")
 _DEADLINE = 120.0
@@ -26,7 +27,9 @@ _DEADLINE = 120.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--complete", action="store_true", help="write what comes back into the .slt and .explain.txt files")
-    parser.addoption("--full", action="store_true", help="all cases and whole counts, where CI takes some; hours")
+    parser.addoption("--full", action="store_true", help="all tests and all cases, where CI takes some; an hour")
+    parser.addoption("--turn", type=int, choices=range(TURNS), help="which of the slow tests run; by default, by the commit")
+    parser.addoption("--record", action="store_true", help="write which tests are slow; with --full and -n 3, see tests/turns.py")
     parser.addoption("--kills", type=int, default=1, help="how often a fault test kills its process")
     parser.addoption("--state", default="rocksdb", choices=("rocksdb", "delta"), help="of test_flows; by hand, delta too")
     parser.addoption("--soak", type=float, default=20, help="seconds that a soak test lasts for each mode; by hand, 600")
@@ -39,8 +42,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # not one of xdist's processes, but the one that starts them
+    workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if workerinput is None:  # not one of xdist's processes, but the one that starts them
         share_archive()
+    turn = _turn(config) if workerinput is None else workerinput["turn"]
+    if turn is not None:
+        config.pluginmanager.register(Turn(turn))
+    if workerinput is None and config.getoption("--record"):
+        config.pluginmanager.register(Recorder())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of xdist, which cannot know whether the user has named tests."""
+    node.workerinput["turn"] = _turn(node.config)
+
+
+def _turn(config: pytest.Config) -> int | None:
+    """Return which of the slow tests run; None for all that were asked for."""
+    if config.getoption("--full") or config.args_source is pytest.Config.ArgsSource.ARGS:
+        return None
+    given: int | None = config.getoption("--turn")
+    return turn_of_commit() if given is None else given
 
 
 @pytest.fixture

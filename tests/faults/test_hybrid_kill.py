@@ -23,13 +23,14 @@ from tests.support import eventually
 DEADLINE = 300.0
 KEYS, PAST, OVERLAP, LIVE = 5, 600, 100, 300
 SCRIPT = """
+CREATE TABLE IF NOT EXISTS past USING delta LOCATION '{folder}/past';
+CREATE TABLE IF NOT EXISTS live USING delta LOCATION '{folder}/live';
 CREATE STREAMING TABLE IF NOT EXISTS totals TBLPROPERTIES ('execution.flush.max-interval' = '2 seconds') AS
 SELECT h.k, count(*) AS n, sum(h.v) AS s
 FROM STREAM hybrid(
   TABLE past WITH ('maxFilesPerTrigger' = '2'), STREAM live WITH ('maxFilesPerTrigger' = '1'), on => v
 ) AS h GROUP BY h.k;
 """
-TABLES = "CREATE TABLE past (k INT, v INT) USING delta; CREATE TABLE live (k INT, v INT) USING delta;"
 # Each moment is a method, and whether the process dies before or behind it.
 LAUNCH = """
 import os, signal, sys
@@ -82,9 +83,7 @@ class World:
         self.warehouse = folder / "warehouse"
         self._spark = spark
         self._folder = folder
-        (folder / "flows.sql").write_text(SCRIPT)
-        (folder / "tables.sql").write_text(TABLES)
-        self.end(self.start("", "tables.sql"))
+        (folder / "flows.sql").write_text(SCRIPT.format(folder=folder))
         for first in range(0, PAST, PAST // 6):
             self.append("past", first, first + PAST // 6)
         self._live = PAST - OVERLAP
@@ -96,11 +95,11 @@ class World:
 
     def append(self, table: str, first: int, last: int) -> None:
         rows = self._spark.range(first, last, 1, 1).selectExpr(f"CAST(id % {KEYS} AS INT) AS k", "CAST(id AS INT) AS v")
-        rows.write.format("delta").mode("append").save(str(self.warehouse / table))
+        rows.write.format("delta").mode("append").save(str(self._folder / table))
 
-    def start(self, moment: str, file: str = "flows.sql") -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", LAUNCH, moment, "run", str(self._folder / file), "--warehouse", str(self.warehouse)]
-        command += ["--until-idle", "--conf", f"spark.driver.extraJavaOptions={java_options()}"]
+    def start(self, moment: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", LAUNCH, moment, "run", str(self._folder / "flows.sql")]
+        command += ["--warehouse", str(self.warehouse), "--until-idle", "--conf", f"spark.driver.extraJavaOptions={java_options()}"]
         log = (self._folder / "out.log").open("ab")
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 

@@ -171,7 +171,8 @@ def test_a_flow_is_resumed_over_processes(tmp_path: Path) -> None:
     text = log.read_text()
     assert_only_for_people(text)
     assert re.search(
-        r"hottest STOPPED, rows in 3, micro-batches 1, buffered 0, flushes 1, rows flushed [23], last flush .*\((idle|stop)\)", text
+        r"hottest STOPPED, rows in 3, micro-batches 1, buffered 0, flushes 1, rows flushed [23], last flush .*\((idle|stop)\)",
+        text,
     )
 
     failed = run(files["go_on.sql"], "--until-idle", "--warehouse", warehouse, expect=1)

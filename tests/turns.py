@@ -1,0 +1,83 @@
+"""Slow tests take turns: a run of the whole suite has one of four, by the commit, and `--full` has all.
+
+A test is slow that took `SLOW` seconds in the newest record, `tests/durations.tsv`; a test that is not in it runs always. The
+turns are of about the same length. Whoever names files or tests gets what was named: turns are for `python -m pytest` alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+TURNS = 4
+SLOW = 10.0
+"""Seconds, with three processes side by side on two cores."""
+RECORD = Path(__file__).with_name("durations.tsv")
+_TITLE = "# Seconds of each slow test, with three processes side by side on two cores; see turns.py."
+_ALWAYS = ("tests/differential/", "tests/faults/test_kill.py", "tests/unit/")
+"""The tests that would find most of what any other finds."""
+
+
+def turn_of_commit() -> int:
+    """Return the turn of the commit that is checked out, so that it has the same one wherever it is run; 0 without git."""
+    found = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=RECORD.parent, capture_output=True, text=True, timeout=60, check=False
+    )
+    return int(found.stdout.strip() or "0", 16) % TURNS
+
+
+def turns() -> dict[str, int]:
+    """Return the turn of each slow test: the longest first, each to the shortest turn so far."""
+    lengths = [0.0] * TURNS
+    found: dict[str, int] = {}
+    for test, seconds in sorted(recorded().items(), key=lambda each: (-each[1], each[0])):
+        if not test.startswith(_ALWAYS):
+            found[test] = lengths.index(min(lengths))
+            lengths[found[test]] += seconds
+    return found
+
+
+def recorded() -> dict[str, float]:
+    """Return the seconds that each slow test took."""
+    lines = (line.split("\t") for line in RECORD.read_text().splitlines() if not line.startswith("#"))
+    return {test: float(seconds) for seconds, test in lines}
+
+
+class Turn:
+    """The plugin that leaves out the slow tests of the other turns."""
+
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
+
+    def pytest_report_header(self) -> str:
+        return f"slow tests: turn {self.turn} of 0 to {TURNS - 1}, which is this commit's; --turn N takes another, --full all"
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        taken = turns()
+        others = [item for item in items if taken.get(item.nodeid, self.turn) != self.turn]
+        if others:
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if taken.get(item.nodeid, self.turn) == self.turn]
+
+
+class Recorder:
+    """The plugin that writes `tests/durations.tsv`: `python -m pytest -n 3 --full --record`."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        write({test: seconds for test, seconds in self._seconds.items() if seconds >= SLOW})
+
+
+def write(seconds: dict[str, float]) -> None:
+    """Write the record, the slowest test first."""
+    slowest = sorted(seconds.items(), key=lambda found: (-found[1], found[0]))
+    lines = [_TITLE, *(f"{each:.0f}\t{test}" for test, each in slowest)]
+    RECORD.write_text("\n".join(lines) + "\n")
