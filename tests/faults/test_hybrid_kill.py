@@ -99,7 +99,8 @@ class World:
 
     def start(self, moment: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", LAUNCH, moment, "run", str(self._folder / "flows.sql")]
-        command += ["--warehouse", str(self.warehouse), "--until-idle", "--conf", f"spark.driver.extraJavaOptions={java_options()}"]
+        command += ["--warehouse", str(self.warehouse), "--until-idle"]
+        command += ["--conf", f"spark.driver.extraJavaOptions={java_options()}"]
         log = (self._folder / "out.log").open("ab")
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sqlext.execution.jobs import division
+from sqlext.spark import sessions
 from sqlext.spark.java import java_of, scala_object
 from sqlext.spark.jvm import clone_session
 from sqlext.spark.settings import MEANING, recorded, restore
@@ -216,3 +217,24 @@ def test_a_resumed_job_keeps_its_zone(
 @pytest.fixture
 def every_result_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(division, "KEPT_BYTES", 0)
+
+
+def test_a_log_is_replayed_in_as_many_tasks_as_its_files_need(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "spark.databricks.delta.snapshotPartitions"
+    sql = Workshop(spark)
+    sql.source()
+    sql("CREATE STREAMING TABLE given AS SELECT k, v FROM STREAM ev")
+    spark.conf.unset(key)
+    sql("CREATE STREAMING TABLE small AS SELECT k, v FROM STREAM ev")
+    monkeypatch.setattr(sessions, "_FILES_A_PARTITION", 1)
+    for _ in range(3):
+        sql("INSERT INTO ev VALUES ('c', 4)")
+    files = len(spark.table("ev").inputFiles())
+    sql("CREATE STREAMING TABLE large AS SELECT k, v FROM STREAM ev")
+    spark.conf.set(key, "3")
+    sql("CREATE STREAMING TABLE set AS SELECT k, v FROM STREAM ev")
+
+    assert files > 3
+    assert sql.installed.host is not None
+    given = {flow.spec.name: flow.session.conf.get(key, None) for flow in sql.installed.host.flows.all.values()}
+    assert given == {"given": "2", "small": "2", "large": str(files), "set": "3"}

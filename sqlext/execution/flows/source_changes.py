@@ -143,10 +143,23 @@ def _of_missing_file(session: SparkSession, spec: FlowSpec, error: BaseException
     return explanation
 
 
+def most_files(session: SparkSession, spec: FlowSpec) -> int:
+    """Return the number of data files of the largest Delta table that a flow reads or keeps, as far as its log says it."""
+    places = [_location(session, source.name) for source in spec.sources]
+    known = [spec.target_location, *(place for place in places if place)]
+    sizes = (delta_log.table_size(session, place) for place in known if place)
+    return max((size.files for size in sizes if size), default=0)
+
+
 def _place(session: SparkSession, name: tuple[str, ...]) -> str | None:
     """Return the folder of a source that is a Delta table; None for other sources."""
+    location = _location(session, name)
+    return None if location is None else _path(location)
+
+
+def _location(session: SparkSession, name: tuple[str, ...]) -> str | None:
     try:
-        return _path(jvm.delta_table(session, quote_parts(name))[0])
+        return jvm.delta_table(session, quote_parts(name))[0]
     except SPARK_ERRORS:
         return None
 
