@@ -18,12 +18,13 @@ from sqlext.rules.remove_hints import remove_hints
 from sqlext.rules.remove_idle_distinct import remove_idle_distinct
 from sqlext.rules.remove_source_options import remove_source_options
 from sqlext.rules.stream_of_function import stream_of_function
+from sqlext.rules.top_n_to_max_by import top_n_to_max_by
 from sqlext.sql.rewriter import Batch, FixedPoint, Once, Scope
 
 BATCHES: tuple[Batch, ...] = (
     Batch("options", Once(), (remove_hints, remove_source_options, stream_of_function)),
     Batch("user", FixedPoint()),
-    Batch("relations", Once(), (pivot_to_filter,), Scope.RELATIONS),
+    Batch("relations", Once(), (pivot_to_filter, top_n_to_max_by), Scope.RELATIONS),
     Batch(
         "streaming aggregates",
         FixedPoint(),

@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
 from sqlext.sql.rewriter import RefusalError
-from sqlext.sql.trees import function_name, is_aggregate_call, struct_of
+from sqlext.sql.trees import function_name, is_aggregate_call, is_null, sort_key_of, struct_of
 
 _FIRST = ("first", "first_value")
 _LAST = ("last", "last_value")
@@ -36,7 +36,7 @@ def _replace(call: exp.Expr, order: exp.Order, ignore_nulls: bool) -> None:
         message = f"{function_name(call)} sorts its columns in both directions. Sort all of them ASC, or all DESC."
         raise RefusalError(UnsupportedError(message), call)
     is_lowest = (function_name(call) in _FIRST) != descends.pop()
-    key = struct_of([part for by in order.expressions for part in _key(by)])
+    key = struct_of([part for by in order.expressions for part in sort_key_of(by)])
     found: exp.Expr = exp.Anonymous(this="MIN_BY" if is_lowest else "MAX_BY", expressions=[order.this.copy(), key])
     whole: exp.Expr = call
     conditions: list[exp.Expr] = []
@@ -46,20 +46,7 @@ def _replace(call: exp.Expr, order: exp.Order, ignore_nulls: bool) -> None:
             conditions.append(whole.expression.this.copy())
         ignore_nulls = ignore_nulls or isinstance(whole, exp.IgnoreNulls)
     if ignore_nulls:
-        conditions.append(exp.Not(this=_is_null(order.this)))
+        conditions.append(exp.Not(this=is_null(order.this)))
     if conditions:
         found = exp.Filter(this=found, expression=exp.Where(this=exp.and_(*conditions)))
     whole.replace(found)
-
-
-def _key(by: exp.Ordered) -> list[exp.Expr]:
-    """Return expressions that sort like one column of ORDER BY; an extra one where NULLS FIRST or LAST is not Spark's default."""
-    column = by.this.copy()
-    if bool(by.args.get("nulls_first")) != bool(by.args.get("desc")):
-        return [column]
-    return [_is_null(column), column]
-
-
-def _is_null(value: exp.Expr) -> exp.Expr:
-    whole = value.copy() if isinstance(value, exp.Column) else exp.Paren(this=value.copy())
-    return exp.Is(this=whole, expression=exp.Null())

@@ -20,7 +20,7 @@ from sqlext.quoting import fold
 from sqlext.sql.dialect import position_of, to_sql, without_brackets
 from sqlext.sql.nodes import Stream
 from sqlext.sql.tokens import tokens
-from sqlext.sql.trees import is_aggregation, relation_names, relations_of, window_calls
+from sqlext.sql.trees import function_name, is_aggregation, relation_names, relations_of, window_calls
 
 
 @dataclass(frozen=True)
@@ -238,9 +238,15 @@ class _Splitter:
             raise self._needs_all_rows("a window function", window)
 
     def _needs_all_rows(self, what: str, node: exp.Expr) -> UnsupportedError:
+        is_rank = isinstance(node, exp.Window) and function_name(node.this) in ("row_number", "rank", "dense_rank")
+        rank = (
+            " So is ROW_NUMBER() OVER (PARTITION BY .. ORDER BY ..) AS r in a subquery that WHERE r <= 3 filters."
+            if is_rank
+            else ""
+        )
         return UnsupportedError(
             f"The rows of this stream are appended as they arrive, but {what} needs all rows at once. Use it in the queries that "
-            "read the table, or in a view over it; above an aggregate with GROUP BY it is allowed here.",
+            f"read the table, or in a view over it; above an aggregate with GROUP BY it is allowed here.{rank}",
             position_of(node, self._source) or position_of(self._root, self._source),
         )
 

@@ -32,7 +32,7 @@ _NO_AGGREGATE = "the query has no aggregate, so each row counts and none replace
 _RULES_OF_SPARKS_SQL = frozenset(
     """
     distinct_to_group_by_all remove_idle_distinct count_distinct_to_set collect_distinct_to_set aggregate_distinct_to_set
-    listagg_distinct_to_set having_to_column pivot_to_filter
+    listagg_distinct_to_set having_to_column pivot_to_filter top_n_to_max_by
     """.split()
 )
 """The rules whose input Spark can analyze too; others, including the user's, may rewrite parts that only sqlext reads."""

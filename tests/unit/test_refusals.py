@@ -51,6 +51,7 @@ def depends(column: str) -> str:
 
 
 WINDOW = all_rows("a window function")
+RANK = f"{WINDOW} So is ROW_NUMBER() OVER (PARTITION BY .. ORDER BY ..) AS r in a subquery that WHERE r <= 3 filters."
 SETS = (
     "UNION, EXCEPT and INTERSECT of streams need all rows at once. Use UNION ALL, or a set operation of aggregates: give each "
     "side a GROUP BY."
@@ -87,8 +88,8 @@ AGGREGATE = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
         ("SELECT k FROM STREAM t QUALIFY max(k) OVER () = k", all_rows("QUALIFY"), "max(k) OVER () = k"),
         ("SELECT k FROM STREAM t UNION ALL SELECT k FROM STREAM u LIMIT 3", all_rows("LIMIT"), "3"),
         ("SELECT 1 + sum(v) OVER (PARTITION BY k) FROM STREAM t", WINDOW, "sum(v) OVER (PARTITION BY k)"),
-        ("SELECT rank() OVER w FROM STREAM t WINDOW w AS (ORDER BY v)", WINDOW, "rank() OVER w"),
-        ("SELECT r FROM (SELECT rank() OVER (ORDER BY v) AS r FROM STREAM t) x", WINDOW, "rank() OVER (ORDER BY v)"),
+        ("SELECT rank() OVER w FROM STREAM t WINDOW w AS (ORDER BY v)", RANK, "rank() OVER w"),
+        ("SELECT r FROM (SELECT rank() OVER (ORDER BY v) AS r FROM STREAM t) x", RANK, "rank() OVER (ORDER BY v)"),
         ("WITH c AS (SELECT k FROM STREAM t LIMIT 5) SELECT k, count(*) AS n FROM c GROUP BY k", all_rows("LIMIT"), "5"),
         ("SELECT k FROM STREAM t UNION SELECT k FROM STREAM u", SETS, None),
         ("SELECT k FROM STREAM t EXCEPT SELECT k FROM d", SETS, None),

@@ -1,0 +1,331 @@
+"""ROW_NUMBER() OVER (..) <= n over rows of a stream: an aggregate that keeps the first n rows of each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from sqlext.errors import UnsupportedError
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import fold
+from sqlext.sql.nodes import Stream
+from sqlext.sql.rewriter import RefusalError
+from sqlext.sql.trees import function_name, is_aggregation, reads_stream, sort_key_of, streaming_ctes, struct_of, window_calls
+
+_RANK, _ROWS, _ROW, _AT = (f"{INTERNAL_PREFIX}{name}" for name in ("rank", "rows", "row", "at"))
+_BELOW = ("from_", "joins", "laterals", "where", "hint")
+_MOST = 100_000
+"""The largest n that Spark's max_by takes."""
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """A select over rows of a stream with one ROW_NUMBER() in its list.
+
+    Attributes:
+        select: the select, without clauses other than those of `_BELOW`.
+        at: the place of the rank in its list.
+        rank: the rank's name.
+    """
+
+    select: exp.Select
+    at: int
+    rank: str
+
+    @property
+    def window(self) -> exp.Window:
+        found = self.select.expressions[self.at].this
+        assert isinstance(found, exp.Window)
+        return found
+
+    @property
+    def partition(self) -> list[exp.Expr]:
+        """Return the expressions of PARTITION BY; a literal makes no partitions, and would be a place of the list to GROUP BY."""
+        return [each for each in self.window.args.get("partition_by") or [] if not isinstance(each, exp.Literal)]
+
+    def items(self) -> list[exp.Expr]:
+        """Return the items other than the rank."""
+        return [item for at, item in enumerate(self.select.expressions) if at != self.at]
+
+    def aggregate(self, items: Sequence[exp.Expr]) -> exp.Select:
+        """Return the select of the same rows, grouped by the rank's partition."""
+        below = {clause: _copied(self.select.args.get(clause)) for clause in _BELOW}
+        group = exp.Group(expressions=[each.copy() for each in self.partition]) if self.partition else None
+        return exp.Select(expressions=list(items), group=group, **below)
+
+    def first(self, value: exp.Expr, rows: int | None = None) -> exp.Expr:
+        """Return the aggregate of a value of the first row of each partition; of so many rows, as an array in their order."""
+        order = self.window.args["order"].expressions
+        descends = {bool(by.args.get("desc")) for by in order}
+        if len(descends) > 1:
+            message = "ROW_NUMBER() over a stream sorts its columns in both directions. Sort all of them ASC, or all DESC."
+            raise RefusalError(UnsupportedError(message), self.window)
+        count = [] if rows is None else [exp.Literal.number(rows)]
+        key = struct_of([part for by in order for part in sort_key_of(by)])
+        return exp.Anonymous(this="MAX_BY" if descends.pop() else "MIN_BY", expressions=[value, key, *count])
+
+
+def top_n_to_max_by(query: exp.Query) -> exp.Query:
+    """Rewrite the filtered row number of a stream's rows into MAX_BY or MIN_BY, grouped by the number's partition.
+
+    The window function would need all rows at once; the aggregate keeps n of each partition. Where rows have the same place in
+    the order, either may come first, as with ROW_NUMBER itself. With n > 1, or where the columns are not named, the rows are
+    unpacked again above the aggregate.
+
+    SELECT k, v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts DESC) AS r FROM STREAM t) WHERE r = 1
+    -> SELECT k, MAX_BY(NAMED_STRUCT('v', v), `STRUCT`(ts)).`v` AS v FROM STREAM t GROUP BY k
+    """
+    for select in list(query.find_all(exp.Select)):
+        changed = _of_qualify(select, query)
+        if changed is not None:
+            query = _replaced(query, select, changed)
+    for select in list(query.find_all(exp.Select)):
+        relation = _relation_of(select, query)
+        ranked = None if relation is None else _ranked(relation.this, streaming_ctes(query), query)
+        rows = None if relation is None or ranked is None else _bound(select, ranked.rank, fold(relation.alias))
+        if relation is None or ranked is None or rows is None:
+            continue
+        single = _single(select, relation, ranked) if rows == 1 else None
+        if single is not None:
+            query = _replaced(query, select, single)
+        else:
+            relation.set("this", _unpacked(ranked, rows))
+    return query
+
+
+def _replaced(query: exp.Query, old: exp.Select, new: exp.Select) -> exp.Query:
+    new.set("with_", old.args.get("with_"))
+    if old is query:
+        return new
+    old.replace(new)
+    return query
+
+
+def _of_qualify(select: exp.Select, query: exp.Query) -> exp.Select | None:
+    """Return a select with QUALIFY as one with WHERE, over a subquery with the row number as a column; None for other selects."""
+    qualify = select.args.get("qualify")
+    windows = [] if qualify is None else list(qualify.find_all(exp.Window))
+    if qualify is None or len(windows) > 1 or qualify.find(exp.Query):
+        return None
+    below, condition = select.copy(), qualify.this.copy()
+    below.set("qualify", None)
+    below.set("with_", None)
+    items: list[exp.Expr] = [exp.Star()]
+    if windows:
+        hidden = exp.to_identifier(_RANK, quoted=True)
+        below.append("expressions", exp.alias_(windows[0].copy(), hidden))
+        items = [exp.Star(except_=[exp.column(hidden.copy())])]
+        if all(_name(item) for item in select.expressions):
+            items = [exp.column(_identifier(item)) for item in select.expressions]
+        condition = condition.transform(lambda node: exp.column(hidden.copy()) if isinstance(node, exp.Window) else node)
+    ranked = _ranked(below, streaming_ctes(query), query)
+    if ranked is None or {fold(column.name) for column in condition.find_all(exp.Column)} != {fold(ranked.rank)}:
+        return None
+    return exp.Select(expressions=items, from_=exp.From(this=exp.Subquery(this=below)), where=exp.Where(this=condition))
+
+
+def _relation_of(select: exp.Select, query: exp.Query) -> exp.Subquery | None:
+    """Return the subquery in a select's FROM; a WITH query that is used only there is put there first."""
+    from_ = select.args.get("from_")
+    relation = from_.this if from_ else None
+    if isinstance(relation, exp.Table) and not relation.db and select.args.get("where") is not None:
+        name = fold(relation.name)
+        used = [table for table in query.find_all(exp.Table) if not table.db and fold(table.name) == name]
+        found = [cte for cte in query.find_all(exp.CTE) if fold(cte.alias) == name and not cte.args["alias"].args.get("columns")]
+        if len(used) == len(found) == 1 and _ranked(found[0].this, streaming_ctes(query), query) is not None:
+            alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name))
+            subquery = exp.Subquery(this=found[0].this, alias=alias)
+            relation.replace(subquery)
+            _drop(found[0])
+            relation = subquery
+    if not isinstance(relation, exp.Subquery) or relation.args.get("pivots"):
+        return None
+    alias = relation.args.get("alias")
+    return None if alias is not None and alias.args.get("columns") else relation
+
+
+def _drop(cte: exp.CTE) -> None:
+    with_ = cte.parent
+    cte.pop()
+    if isinstance(with_, exp.With) and not with_.expressions:
+        with_.pop()
+
+
+def _ranked(select: exp.Expr, ctes: set[str], query: exp.Query) -> _Ranked | None:
+    """Return a select as one with a row number over rows of a stream; None for what this rule leaves alone."""
+    if not isinstance(select, exp.Select) or any(
+        value for clause, value in select.args.items() if clause not in ("expressions", *_BELOW)
+    ):
+        return None
+    places = [at for at, item in enumerate(select.expressions) if isinstance(item, exp.Alias) and _is_row_number(item.this)]
+    if len(places) != 1 or len(list(window_calls(select))) != 1 or not all(map(_can_be_packed, select.expressions)):
+        return None
+    relations = [each for clause in _BELOW[:3] for each in _nodes(select.args.get(clause))]
+    if not any(reads_stream(each, ctes) for each in relations) or is_aggregation(select):
+        return None
+    if any(_aggregates(each, query) for each in relations):
+        return None  # rows of an aggregate: the window function is evaluated above it
+    return _Ranked(select, places[0], select.expressions[places[0]].alias)
+
+
+def _is_row_number(node: exp.Expr) -> bool:
+    is_window = isinstance(node, exp.Window) and function_name(node.this) == "row_number"
+    return is_window and bool(node.args.get("order")) and not node.args.get("alias") and not node.args.get("spec")
+
+
+def _can_be_packed(item: exp.Expr) -> bool:
+    return bool(item.is_star or _name(item))
+
+
+def _aggregates(node: exp.Expr, query: exp.Query, known: frozenset[str] = frozenset()) -> bool:
+    """Return whether a relation, or a WITH query that it reads and that is not among the `known`, aggregates."""
+    if any(is_aggregation(select) for select in node.find_all(exp.Select)):
+        return True
+    names = {fold(table.name) for table in node.find_all(exp.Table) if not table.db and not isinstance(table.parent, Stream)}
+    below = [cte for cte in query.find_all(exp.CTE) if fold(cte.alias) in names - known]
+    return any(_aggregates(cte.this, query, known | {fold(cte.alias)}) for cte in below)
+
+
+def _bound(select: exp.Select, rank: str, alias: str) -> int | None:
+    """Return how many rows of each partition can pass a select's WHERE; None if their number is not limited there."""
+    where = select.args.get("where")
+    conditions = [] if where is None else list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this]
+    bounds = [bound for each in conditions if (bound := _bound_of(each.unnest(), rank, alias)) is not None]
+    return min((bound for bound in bounds if 1 <= bound <= _MOST), default=None)
+
+
+def _bound_of(condition: exp.Expr, rank: str, alias: str) -> int | None:
+    def is_rank(node: exp.Expr) -> bool:
+        return isinstance(node, exp.Column) and fold(node.name) == fold(rank) and fold(node.table) in ("", alias)
+
+    def number(node: exp.Expr | None) -> int | None:
+        return int(node.name) if isinstance(node, exp.Literal) and node.is_int else None
+
+    left, right = condition.this, condition.args.get("expression")
+    if isinstance(condition, exp.Between) and is_rank(left):
+        return number(condition.args["high"])
+    if isinstance(condition, (exp.GTE, exp.GT)):
+        left, right = right, left
+    elif not isinstance(condition, (exp.LTE, exp.LT, exp.EQ)):
+        return None
+    found = number(right) if left is not None and is_rank(left) else None
+    return found - 1 if found is not None and isinstance(condition, (exp.LT, exp.GT)) else found
+
+
+def _single(select: exp.Select, relation: exp.Subquery, ranked: _Ranked) -> exp.Select | None:
+    """Return the select as one aggregate whose rows are those of the select; None where its columns are not all named."""
+    clauses = {clause for clause, value in select.args.items() if value and clause not in ("with_", "hint")}
+    where = select.args["where"].this
+    if clauses != {"expressions", "from_", "where"} or relation.args.get("joins") or isinstance(where, exp.And):
+        return None
+    columns = _columns(select, relation, ranked)
+    if columns is None:
+        return None
+    values = {name.name: value for name, value in columns if not _is_known(value, ranked)}
+    row = _named_struct(values)
+    items: list[exp.Expr] = []
+    for name, value in columns:
+        is_inside = name.name in values
+        found = exp.Dot(this=ranked.first(row.copy()), expression=_quoted(name.name)) if is_inside else value.copy()
+        items.append(found if found == exp.column(name.copy()) else exp.alias_(found, name.copy()))
+    return ranked.aggregate(items)
+
+
+def _columns(select: exp.Select, relation: exp.Subquery, ranked: _Ranked) -> list[tuple[exp.Identifier, exp.Expr]] | None:
+    """Return the names of a select's columns with their values in the ranked select; None if a name or value is not known."""
+    inner = {fold(_name(item) or ""): item for item in ranked.items() if _name(item)}
+    has_star = len(inner) < len(ranked.items())
+    is_all = len(select.expressions) == 1 and isinstance(select.expressions[0], exp.Star)
+    if is_all and (has_star or select.expressions[0].args.get("except_")):
+        return None
+    found: list[tuple[exp.Identifier, exp.Expr]] = []
+    for item in ranked.select.expressions if is_all else select.expressions:
+        column = exp.column(_identifier(item)) if is_all else item.unalias()
+        own = isinstance(column, exp.Column) and not column.is_star and not column.db
+        if not own or fold(column.table) not in ("", fold(relation.alias)):
+            return None
+        value = _value(inner.get(fold(column.name)))
+        if fold(column.name) == fold(ranked.rank):
+            value = exp.Literal.number(1)
+        if value is None and not has_star:
+            return None
+        found.append((_identifier(item), value or exp.column(column.this.copy())))
+    return found if len({fold(name.name) for name, _ in found}) == len(found) else None
+
+
+def _value(item: exp.Expr | None) -> exp.Expr | None:
+    return item.this if isinstance(item, exp.Alias) else item
+
+
+def _is_known(value: exp.Expr, ranked: _Ranked) -> bool:
+    """Return whether a value is the same in all rows of a partition."""
+    return isinstance(value, exp.Literal) or any(value == key for key in ranked.partition)
+
+
+def _unpacked(ranked: _Ranked, rows: int) -> exp.Select:
+    """Return the ranked select over an aggregate that holds the first rows of each partition as an array of structs.
+
+    Each `*` is a struct of its own, and so are the named columns between two of them.
+    """
+    groups: dict[str, exp.Expr] = {}
+    items: list[exp.Expr] = []
+    named: dict[str, exp.Expr] = {}
+
+    def close(value: exp.Expr) -> None:
+        name = f"g{len(groups) + 1}"
+        groups[name] = value
+        items.append(exp.Column(this=exp.Star(), table=exp.to_identifier(name), db=exp.to_identifier(_ROW)))
+
+    for at, item in enumerate(ranked.select.expressions):
+        if named and (at == ranked.at or item.is_star or _name(item) in named):
+            close(_named_struct(named))
+            named = {}
+        if at == ranked.at:
+            number = exp.Add(this=exp.column(_AT), expression=exp.Literal.number(1))
+            items.append(exp.alias_(number, _identifier(item).copy()))
+        elif item.is_star:
+            close(struct_of([item]))
+        else:
+            named[_name(item) or ""] = item.unalias()
+    if named:
+        close(_named_struct(named))
+    call = ranked.first(_named_struct(groups), rows)
+    explode = exp.Anonymous(this="POSEXPLODE", expressions=[exp.column(_ROWS)])
+    names = exp.TableAlias(columns=[exp.to_identifier(_AT), exp.to_identifier(_ROW)])
+    return exp.Select(
+        expressions=items,
+        from_=exp.From(this=exp.Subquery(this=ranked.aggregate([exp.alias_(call, _ROWS)]))),
+        laterals=[exp.Lateral(this=explode, view=True, outer=False, alias=names)],
+    )
+
+
+def _named_struct(values: dict[str, exp.Expr]) -> exp.Expr:
+    parts = [part for name, value in values.items() for part in (exp.Literal.string(name), value.copy())]
+    return exp.Anonymous(this="NAMED_STRUCT", expressions=parts)
+
+
+def _name(item: exp.Expr) -> str | None:
+    """Return the name of an item; None where it is `*`, or Spark makes its name."""
+    if isinstance(item, exp.Alias):
+        return item.alias if isinstance(item.args.get("alias"), exp.Identifier) else None
+    return item.name if isinstance(item, exp.Column) and isinstance(item.this, exp.Identifier) else None
+
+
+def _identifier(item: exp.Expr) -> exp.Identifier:
+    found = item.args["alias"] if isinstance(item, exp.Alias) else item.this
+    assert isinstance(found, exp.Identifier)
+    return found
+
+
+def _quoted(name: str) -> exp.Identifier:
+    return exp.to_identifier(name, quoted=True)
+
+
+def _copied(value: object) -> object:
+    return [each.copy() for each in value] if isinstance(value, list) else value.copy() if isinstance(value, exp.Expr) else None
+
+
+def _nodes(value: object) -> Iterator[exp.Expr]:
+    yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, exp.Expr))
