@@ -90,7 +90,7 @@ def flow(view: FlowView, host: Host) -> Table:
         "since": view.record.since,
         "output_mode": next((stream.output_mode.value for stream in spec.streams), None),
         "key": None if spec.above else ", ".join(key for stream in spec.streams for key in stream.key),
-        "buffering": spec.not_idempotent_because or "by execution.flush.max-interval",
+        "buffering": spec.one_commit_a_batch_because or "by execution.flush.max-interval",
         "home": f"{host.home}/flows/{spec.id}",
         "statement": SqlText(spec.text),
     }

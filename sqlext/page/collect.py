@@ -253,8 +253,8 @@ def buffering_of(spec: FlowSpec, options: Iterable[tuple[str, str, str]]) -> str
     Args:
         options: the options in force: key, value and level of each.
     """
-    if spec.not_idempotent_because:
-        return f"no, one commit per micro-batch: {spec.not_idempotent_because}"
+    if because := spec.one_commit_a_batch_because:
+        return f"no, one commit per micro-batch: {because}"
     interval = next((value for key, value, _ in options if key == FLUSH_MAX_INTERVAL.key), "null")
     is_null = interval.strip().lower() in ("", "null")
     return f"no, one commit per micro-batch: {FLUSH_MAX_INTERVAL.key} is not set" if is_null else f"for at most {interval}"

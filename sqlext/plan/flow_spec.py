@@ -159,7 +159,7 @@ class FlowSpec:
         owns_target: whether the flow made its target.
         replaces_table: whether a table of that name existed when the flow was made; then sqlext must not drop it.
         columns: the target's columns, in its order, when there is a query above.
-        not_idempotent_because: why a flush interval has no effect; empty when it has an effect.
+        not_idempotent_because: why the newest row of each key is not all that a flush needs; empty when it is.
         given: the options as given, by level and key; those of SET and SparkConf are kept, so that a restart changes nothing.
         catalog: the current catalog of the session that made it.
         database: the current database of the session that made it.
@@ -217,6 +217,16 @@ class FlowSpec:
     def changes_rows(self) -> bool:
         """Whether rows of the target are replaced or removed, so that it cannot be read as a stream."""
         return bool(self.above) or any(stream.output_mode is OutputMode.UPDATE for stream in self.streams)
+
+    @property
+    def appends(self) -> bool:
+        """Whether rows are appended to the target and never change."""
+        return not self.changes_rows
+
+    @property
+    def one_commit_a_batch_because(self) -> str:
+        """Why a flush interval has no effect; empty when it has an effect."""
+        return "" if self.appends else self.not_idempotent_because
 
     @property
     def rocksdb_because(self) -> str:

@@ -3,8 +3,9 @@
 The process is `sqlext run`, killed with its JVM over one warehouse, in which every kind of flow runs: a durable buffer, and one
 in memory only, whose content a restart computes anew ("rewind": the newest micro-batch is run once more in complete mode); those
 whose state is in Delta: durable ones, in a table of its own or in the flow's, and one without a buffer, which takes each flush
-interval as one micro-batch; and one that appends. Each kill hits all of them, at a moment of one. By hand, with the issues' full
-count of 25 a backend: `python -m pytest tests/faults/test_kill.py --kills 50`.
+interval as one micro-batch; and two that append, one of which commits several micro-batches together. Each kill hits all of
+them, at a moment of one. By hand, with the issues' full count of 25 a backend: `python -m pytest tests/faults/test_kill.py
+--kills 50`.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ CREATE STREAMING TABLE IF NOT EXISTS {name} TBLPROPERTIES ('execution.flush.max-
 SELECT k, count(*) AS n, sum(v) AS s FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}') GROUP BY k {having};
 """
 COPIES = """
-CREATE STREAMING TABLE IF NOT EXISTS copies AS
+CREATE STREAMING TABLE IF NOT EXISTS {name} {properties} AS
 SELECT k, v FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}');
 """
+APPENDING = {"copies": "", "copies_together": "TBLPROPERTIES ('execution.flush.max-interval' = '6 seconds')"}
 HAVING = "HAVING sum(v) % 7 <> 0"
 DEATH_DEADLINE = 420.0
 FINISH_DEADLINE = 900.0  # the flow that appends takes every file that came meanwhile
@@ -110,7 +112,8 @@ class World:
             TOTALS.format(name=name, properties=kind.properties, files=FILES_A_TRIGGER, having=HAVING if kind.has_having else "")
             for name, kind in KINDS.items()
         ]
-        self.script.write_text("".join([SOURCE.format(source=self.source), *flows, COPIES.format(files=FILES_A_TRIGGER)]))
+        copies = [COPIES.format(name=name, properties=text, files=FILES_A_TRIGGER) for name, text in APPENDING.items()]
+        self.script.write_text("".join([SOURCE.format(source=self.source), *flows, *copies]))
 
     def arrive(self, files: int) -> None:
         """More files, with numbers that a later sum tells apart."""
@@ -206,11 +209,11 @@ def test_kill_and_restart(tmp_path: Path, spark: SparkSession, kills: int) -> No
     before = {name: len(world.commits(name)) for name in KINDS}
     world.finish()
 
-    damage = {table: found for table in (*KINDS, "copies") if (found := damage_of(world, table, spark))}
+    damage = {table: found for table in (*KINDS, *APPENDING) if (found := damage_of(world, table, spark))}
     flushes = {name: len(world.commits(name)) for name in KINDS}
     print(f"killed at {dict(world.killed)}; flushes: {flushes}; damage: {damage}")
     assert damage == {}
-    for table in (*KINDS, "copies"):
+    for table in (*KINDS, *APPENDING):
         check_commits(world, table)
     if "memory_only" in have_lost:
         assert world.commits("memory_only")[before["memory_only"]]["reason"] == FlushReason.RECOVERY
@@ -221,14 +224,16 @@ def chosen(kills: int) -> list[Kill]:
 
     A table is made once, so that moment stands first, and in the order of the script.
     """
-    others = [Kill(name, moment, times(moment), seconds(moment)) for name, kind in KINDS.items() for moment in kind.moments]
+    moments = {name: kind.moments for name, kind in KINDS.items()} | {"copies_together": _ALWAYS}
+    others = [Kill(name, moment, times(moment), seconds(moment)) for name, each in moments.items() for moment in each]
     others = [kill for kill in others if kill.moment is not Moment.TABLE_MADE]
     made = [Kill(name, Moment.TABLE_MADE) for name in KINDS]
     made = made if kills > len(others) else [random.choice(made)]
     found: list[Kill] = []
     while len(found) < kills:
         random.shuffle(others)
-        by_backend = [[kill for kill in others if KINDS[kill.flow].backend == backend] for backend in ("delta", "rocksdb")]
+        rocksdb = [kill for kill in others if kill.flow in KINDS and KINDS[kill.flow].backend == "rocksdb"]
+        by_backend = [[kill for kill in others if kill not in rocksdb], rocksdb]
         found += [kill for pair in zip(*by_backend, strict=False) for kill in pair]
     return [*made, *found][:kills]
 
@@ -255,7 +260,7 @@ def damage_of(world: World, table: str, spark: SparkSession) -> dict[str, int]:
         for row in range(ROWS_A_FILE):
             values[(number * 31 + row * 7) % KEYS].append(number * ROWS_A_FILE + row)
     found = spark.read.format("delta").load(str(world.warehouse / table)).collect()
-    if table == "copies":
+    if table in APPENDING:
         copies, originals = Counter(map(tuple, found)), Counter((k, v) for k, each in values.items() for v in each)
         damage = {"lost": (originals - copies).total(), "doubled": (copies - originals).total()}
     else:

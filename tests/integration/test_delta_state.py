@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext.execution.delta import commit, compaction
-from sqlext.execution.delta.transaction import TableTransaction
+from sqlext.execution.delta import commit, compaction, transaction
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.table_writer import TableWriter
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
@@ -335,14 +334,14 @@ def test_a_write_in_the_middle_of_a_flush(sql: Workshop, monkeypatch: pytest.Mon
     for more in range(2):
         sql(f"INSERT INTO ev SELECT CAST(id AS STRING), {more} FROM range(9)")
         sql("WAIT FLOW t")
-    to_do, commit = [statement], TableTransaction._commit
+    to_do, commit = [statement], transaction.commit_actions
 
-    def commit_after(self: TableTransaction, *arguments: Any) -> int:
+    def commit_after(*arguments: Any) -> int:
         if to_do:
             sql(to_do.pop())
-        return commit(self, *arguments)
+        return commit(*arguments)
 
-    monkeypatch.setattr(TableTransaction, "_commit", commit_after)
+    monkeypatch.setattr(transaction, "commit_actions", commit_after)
     sql("INSERT INTO ev VALUES ('a', 10)")
     if statement.startswith("OPTIMIZE"):
         sql("WAIT FLOW t")

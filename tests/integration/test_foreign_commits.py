@@ -11,8 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext.execution.delta import commit, delta_log, own_table
-from sqlext.execution.delta.transaction import TableTransaction
+from sqlext.execution.delta import commit, delta_log, own_table, transaction
 from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.state.state_beside import StateBeside
 from tests.integration.workshop import BUFFERED, COUNTS, Workshop
@@ -56,7 +55,7 @@ class Change(NamedTuple):
 
 
 CHANGES = [
-    Change("transaction", COUNTS, f"{DELTA})", TableTransaction, "_commit", "INSERT INTO transaction VALUES ('a', 7, 7)"),
+    Change("transaction", COUNTS, f"{DELTA})", transaction, "commit_actions", "INSERT INTO transaction VALUES ('a', 7, 7)"),
     Change(
         "merged",
         COUNTS,

@@ -104,12 +104,8 @@ class TableTransaction:
         return sum(int(file.size()) for file in self._files.values())
 
     def has_just(self, columns: Iterable[str]) -> bool:
-        """Return whether the table has these columns and no others, and Delta's writer checks their values by their types.
-
-        It does not check the lengths of CHAR and VARCHAR; the analysis of a statement does.
-        """
-        schema = self._rows_of([]).schema
-        return set(schema.names) == set(columns) and not any(_LENGTH in field.metadata for field in schema)
+        """Return whether the table has these columns and no others, and Delta's writer checks their values by their types."""
+        return has_just(self._spark, self._snapshot, columns)
 
     @property
     def rows(self) -> DataFrame:
@@ -139,13 +135,11 @@ class TableTransaction:
             DeltaConcurrentModificationException: somebody else has changed the table since it was read.
         """
         now = int(time.time() * 1000)
-        operation = getattr(self._java.org.apache.spark.sql.delta, "DeltaOperations$Write")(
-            self._java.org.apache.spark.sql.SaveMode.Overwrite, *[self._none] * 8
-        )
+        operation = write_operation(self._spark, "Overwrite")
         with active(self._spark):
             added = items_of(self._transaction.writeFiles(rows._jdf))
             removed = [file.removeWithTimestamp(now, True) for file in self._files.values()]
-            version = self._commit([*added, *removed], operation, identity)
+            version = commit_actions(self._spark, self._transaction, [*added, *removed], operation, identity)
         return KnownFiles(version, {str(file.path()): file for file in added})
 
     def replace(self, places: DataFrame, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
@@ -165,7 +159,7 @@ class TableTransaction:
         with active(self._spark):
             added = items_of(self._transaction.writeFiles(rows._jdf))
             removed, marked, gone = self._without(places)
-            version = self._commit([*added, *removed, *marked], operation, identity)
+            version = commit_actions(self._spark, self._transaction, [*added, *removed, *marked], operation, identity)
         left = {path: file for path, file in self._files.items() if path not in gone}
         return KnownFiles(version, left | {str(file.path()): file for file in (*marked, *added)})
 
@@ -204,12 +198,38 @@ class TableTransaction:
             removed.append(both._2())
         return removed, marked, gone
 
-    def _commit(self, actions: Sequence[Any], operation: Any, identity: CommitIdentity) -> int:
-        done = self._java.org.apache.spark.sql.delta.actions.SetTransaction(
-            identity.app_id, identity.app_version, self._some(int(time.time() * 1000))
-        )
-        with session_settings(self._spark, {USER_METADATA: identity.metadata, _METRICS: "false"}):
-            return int(self._transaction.commit(scala_seq(self._spark, [*actions, done]), operation))
+
+def has_just(spark: SparkSession, snapshot: Any, columns: Iterable[str]) -> bool:
+    """Return whether a table has these columns and no others, and Delta's writer checks their values by their types.
+
+    It does not check the lengths of CHAR and VARCHAR; the analysis of a statement does.
+    """
+    none = java_of(spark).scala.Option.apply(None)
+    schema = DataFrame(snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, []), False, none), spark).schema
+    return set(schema.names) == set(columns) and not any(_LENGTH in field.metadata for field in schema)
+
+
+def write_operation(spark: SparkSession, mode: str) -> Any:
+    """Return Delta's name of a write for a table's history; `mode` is one of Spark's SaveMode."""
+    java = java_of(spark)
+    modes, none = java.org.apache.spark.sql.SaveMode, java.scala.Option.apply(None)
+    return getattr(java.org.apache.spark.sql.delta, "DeltaOperations$Write")(getattr(modes, mode), *[none] * 8)
+
+
+def commit_actions(
+    spark: SparkSession, transaction: Any, actions: Sequence[Any], operation: Any, identity: CommitIdentity
+) -> int:
+    """Commit actions of Delta's in one of its transactions, and return the new version.
+
+    Raises:
+        DeltaConcurrentModificationException: somebody else has changed what the transaction read.
+    """
+    java = java_of(spark)
+    done = java.org.apache.spark.sql.delta.actions.SetTransaction(
+        identity.app_id, identity.app_version, java.scala.Option.apply(int(time.time() * 1000))
+    )
+    with session_settings(spark, {USER_METADATA: identity.metadata, _METRICS: "false"}):
+        return int(transaction.commit(scala_seq(spark, [*actions, done]), operation))
 
 
 def _statistics(file: Any) -> str | None:

@@ -124,11 +124,12 @@ class Flow:
         self._settled = threading.Event()  # the queries run, or never will
 
     def _policy_of(self, options: FlowOptions) -> FlushPolicy:
-        return FlushPolicy(None if self.spec.not_idempotent_because else options.flow[FLUSH_MAX_INTERVAL])
+        return FlushPolicy(None if self.spec.one_commit_a_batch_because else options.flow[FLUSH_MAX_INTERVAL])
 
     @property
     def _is_memory_only(self) -> bool:
-        return self._policy_of(self.options).max_interval is not None and self.options.flow[FLUSH_MEMORY_BUFFER_ONLY]
+        is_buffered = self._policy_of(self.options).max_interval is not None
+        return is_buffered and self.options.flow[FLUSH_MEMORY_BUFFER_ONLY] and not self.spec.appends
 
     def _settings_of(self, stream: StreamSpec) -> IntakeSettings:
         is_flushed_first = self._takes_intervals or self._policy_of(self.options).max_interval is None
@@ -142,6 +143,7 @@ class Flow:
             max_entries=inf if is_flushed_first else self.options.flow[CACHE_MAX_ENTRIES] if fits else None,
             takes_all=self._takes_intervals,
             is_own=self.spec.owns_target,
+            staged_in=self.spec.target_location if self.spec.appends and not is_flushed_first else None,
         )
 
     # What statements call.

@@ -68,6 +68,7 @@ class IntakeSettings:
             before Spark commits it.
         takes_all: whether a micro-batch takes all there is, whatever limits the sources have.
         is_own: whether the flow has made its target.
+        staged_in: of a query that appends rows which a flush commits together, the location of its table.
     """
 
     flow: str
@@ -78,6 +79,7 @@ class IntakeSettings:
     max_entries: float | None
     takes_all: bool
     is_own: bool
+    staged_in: str | None = None
 
 
 class BatchListener(Protocol):
@@ -119,7 +121,9 @@ class Intake:
         self.checkpoint = Checkpoint(home)
         self.hybrid = None if hybrid is None else RunningHybrid(session, hybrid, self.checkpoint, home)
         self.aggregate: MergeableAggregate | None = None  # whose state a Delta table holds
-        self.buffer = IntakeBuffer(self.name, home.child("buffer"), settings.max_entries, clock, settings.epoch)
+        self.buffer = IntakeBuffer(
+            self.name, home.child("buffer"), settings.max_entries, clock, settings.epoch, settings.staged_in
+        )
         self._lock = threading.Lock()
         self._progress = IntakeProgress()
         self._last_batch_seen = _NEVER
@@ -262,7 +266,7 @@ class Intake:
                 # It is in the table already, and Spark repeats it after a crash: only Spark's state must come along.
                 if self.aggregate is None:
                     rows.write.format("noop").mode("overwrite").save()
-            elif self.stream.output_mode is OutputMode.APPEND:
+            elif self.stream.output_mode is OutputMode.APPEND and self._settings.staged_in is None:
                 self._listener.append(rows, batch)
                 self.committed = batch
             elif self.buffer.write(rows, batch):

@@ -12,12 +12,13 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.clock import Clock
-from sqlext.execution.delta import commit, key_ranges, target
+from sqlext.execution.delta import commit, key_ranges, staged_files, target
 from sqlext.execution.delta.compaction import Compaction
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.own_table import OwnTable, held
+from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
@@ -30,7 +31,8 @@ from sqlext.execution.state.state_in_table import StateInTable, reach_in_table
 from sqlext.execution.streaming import queries
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
-from sqlext.quoting import quote_parts
+from sqlext.plan.job_graph import OutputMode
+from sqlext.quoting import quote, quote_parts
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
@@ -169,7 +171,9 @@ class TableWriter:
         with self._described(f"flush of micro-batches {first} to {batches[-1].last} ({reason.value})"):
             if intake.stream.writes_target and self._lossy_key:  # maintained aggregates are not partitioned
                 refuse_lost_values(self._spec, intake.stream, self._lossy_key, self._changed_rows(intake, batches))
-            if intake.aggregate is None:
+            if intake.stream.output_mode is OutputMode.APPEND:
+                commit.again_after_conflicts(partial(self._append, intake, batches, info), self._check)
+            elif intake.aggregate is None:
                 self._merge_latest(intake, batches, reach, info)
             else:
                 flushed = self._state_flush(intake, batches, info)
@@ -219,6 +223,21 @@ class TableWriter:
         reach = reach_in_table(stream, flushed.aggregate, flushed.reach)
         info = replace(flushed.info, read_version=advance.read_version)
         self._merge_rows(stream, advance.rows, reach, info, attempts=1, additions=advance.additions)
+
+    def _append(self, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo) -> None:
+        """Add the rows of micro-batches to the target in one commit: their files, where they have been written for the table."""
+        location, columns = self._spec.target_location, [column.target for column in intake.stream.columns]
+        found = [(batch, intake.buffer.staged(batch)) for batch in batches]
+        staged = [files for _, files in found if files is not None]
+        staged_files.check_files(self.session, location, [files for batch, files in found if files and batch.rows < 0])
+        others = [batch for batch, files in found if files is None]
+        identity = CommitIdentity(info.flow_id, info.last_batch, info.to_json())
+        if not others and staged_files.append(self.session, location, staged, identity):
+            return
+        frames = [staged_files.rows_of(self.session, location, staged)] if staged else []
+        frames += [intake.buffer.rows(self.session, others).drop(BATCH_COLUMN)] if others else []
+        rows = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+        commit.append(self._spec.target, rows.select(*map(quote, columns)), info)
 
     def _merge_latest(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
         """Merge the newest row of each group into the query's table."""

@@ -2,7 +2,8 @@
 
 Durable: a folder of files for each micro-batch, under the flow's home, written atomically: Spark's committer adds `_SUCCESS`
 last. A repeated micro-batch gets another folder, named after its driver's epoch, so that a driver which wakes up after its
-successor has started cannot empty what the successor reads. Memory-only: blocks on the executors, which are lost with them;
+successor has started cannot empty what the successor reads. Of a query that appends rows, the files lie in the table's folder
+already, and the buffer has their names. Memory-only: blocks on the executors, which are lost with them;
 `flows/intake.py` restores their rows from the state store.
 """
 
@@ -19,9 +20,10 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name all of Spark's documentation uses
 from pyspark.sql.types import IntegerType, StructType
 
-from sqlext.errors import FlowError
+from sqlext.errors import FlowError, NotFoundError
 from sqlext.execution.delta import key_ranges
 from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.staged_files import StagedFiles, stage
 from sqlext.quoting import quote
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
@@ -29,6 +31,8 @@ from sqlext.spark.storage import HadoopPath
 BATCH_COLUMN = "__sqlext_batch"
 _FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; a literal would be compiled into each micro-batch
 _WHOLE = "_SUCCESS"
+_STAGED = "staged.json"
+"""Describes files of a micro-batch that lie in the table's own folder; it is written as a whole."""
 _LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's condition for a local checkpoint whose executor has gone
 _COMMITTER = {
     # without this mark, which a cluster may have turned off, a complete micro-batch could not be distinguished from a torn one
@@ -92,13 +96,16 @@ class DurableBuffer:
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         observation = Observation()
         seen = frame.observe(observation, *key_ranges.metrics(frame.schema, key))
-        place = f"{_FOLDER}{batch}/{self._epoch:06d}-{next(self._written):06d}"
+        place = self._place(batch)
         folder = self._home.child(place)
         seen.write.options(**_COMMITTER).parquet(folder.location)
         if not folder.child(_WHOLE).exists():
             raise FlowError(f"Spark's commit protocol wrote no {_WHOLE} in {folder.location}. Use one that does: flows need it.")
         found = key_ranges.observed(observation.get, frame.schema, key)
         return BufferedBatch(batch, batch, int(observation.get[key_ranges.ROWS]), arrived, None, found, place)
+
+    def _place(self, batch: int) -> str:
+        return f"{_FOLDER}{batch}/{self._epoch:06d}-{next(self._written):06d}"
 
     def find(self, arrived: float) -> list[BufferedBatch]:
         """Return the complete micro-batches of any driver, in order; if several have written one, the last version of it."""
@@ -112,7 +119,7 @@ class DurableBuffer:
         names = self._home.child(folder).names()
         places = [folder] if _WHOLE in names else []  # versions without epochs put the files right here
         places += sorted(f"{folder}/{name}" for name in names if name[0].isdigit())
-        return next((place for place in reversed(places) if self._home.child(place, _WHOLE).exists()), "")
+        return next((place for place in reversed(places) if {_WHOLE, _STAGED} & {*self._home.child(place).names()}), "")
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
         """Return all rows of `batches`, numbered by the ids of their micro-batches."""
@@ -126,11 +133,41 @@ class DurableBuffer:
             self._home.child(batch.place).delete()
             self._home.child(batch.place.partition("/")[0]).delete_empty()
 
+    def staged(self, batch: BufferedBatch) -> StagedFiles | None:
+        """Return the files of a micro-batch that lie in the table's folder; None if its rows are buffered here."""
+        try:
+            return StagedFiles.from_json(self._home.child(batch.place, _STAGED).read_text())
+        except NotFoundError:
+            return None
+
     def drop_through(self, batch: int) -> None:
         """Delete the micro-batches up to and including `batch`."""
         for name in self._home.names():
             if name.startswith(_FOLDER) and int(name.removeprefix(_FOLDER)) <= batch:
                 self._home.child(name).delete()
+
+
+class StagedBuffer(DurableBuffer):
+    """The micro-batches of a query that appends: their rows are written as files of its table, which a flush commits.
+
+    Rows for a table that needs more than files are buffered as those of an aggregate are.
+
+    Args:
+        home, epoch: as for `DurableBuffer`.
+        table: the location of the table.
+    """
+
+    def __init__(self, home: HadoopPath, epoch: int, table: str) -> None:
+        super().__init__(home, epoch)
+        self._table = table
+
+    def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
+        staged = stage(frame, self._table, frame.columns)
+        if staged is None:
+            return super().write(frame, batch, arrived, key)
+        place = self._place(batch)
+        self._home.child(place, _STAGED).create_text(staged.to_json())
+        return BufferedBatch(batch, batch, staged.rows, arrived, place=place)
 
 
 class MemoryBuffer:

@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sqlext.clock import Clock
-from sqlext.execution.state.buffer import BufferedBatch, DurableBuffer, MemoryBuffer, latest_rows
+from sqlext.execution.delta.staged_files import StagedFiles
+from sqlext.execution.state.buffer import BufferedBatch, DurableBuffer, MemoryBuffer, StagedBuffer, latest_rows
 from sqlext.execution.state.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
 from sqlext.spark.storage import HadoopPath
 
@@ -46,14 +47,17 @@ class IntakeBuffer:
             until that is in the table.
         clock: measures arrivals.
         epoch: the epoch of the driver.
+        table: of a query that appends rows, the location of its table; None: the newest row of each group is buffered.
     """
 
-    def __init__(self, name: str, folder: HadoopPath, max_entries: float | None, clock: Clock, epoch: int) -> None:
+    def __init__(
+        self, name: str, folder: HadoopPath, max_entries: float | None, clock: Clock, epoch: int, table: str | None
+    ) -> None:
         self._name = name
         self._key: tuple[str, ...] = ()
         self.max_entries = max_entries
         self._clock = clock
-        self._durable = DurableBuffer(folder, epoch)
+        self._durable = DurableBuffer(folder, epoch) if table is None else StagedBuffer(folder, epoch, table)
         self._memory = MemoryBuffer()
         self._lock = threading.Lock()
         self._moving = threading.Lock()
@@ -149,6 +153,10 @@ class IntakeBuffer:
         """Return all rows of `batches`; see `Buffer.rows`."""
         buffer = self._memory if batches[-1].held is not None else self._durable
         return buffer.rows(spark, batches, self.schema)
+
+    def staged(self, batch: BufferedBatch) -> StagedFiles | None:
+        """Return the files of a batch that lie in the table's folder; None if its rows are buffered otherwise."""
+        return self._durable.staged(batch)
 
     def latest_rows(self, spark: SparkSession, batches: Sequence[BufferedBatch]) -> DataFrame:
         """Return the newest row of each group in `batches`."""

@@ -1,0 +1,156 @@
+"""Data files that are written into a Delta table's folder by micro-batches, and committed together later.
+
+Until a commit names them, nobody reads them; VACUUM deletes those that no commit has named for a week. They are described by
+Delta's own AddFile actions, as JSON, with a fingerprint of the table's schema, properties and protocol: files that were written
+for another schema are read and written again.
+
+Relies on Delta's private side: OptimisticTransaction. Checked with Delta 4.4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext.errors import FlowError
+from sqlext.execution.delta.transaction import CommitIdentity, commit_actions, has_just, write_operation
+from sqlext.quoting import quote
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
+from sqlext.spark.jvm import active, delta_snapshot
+from sqlext.spark.storage import HadoopPath
+
+_FORMAT = 1
+_NEEDS_WRITER = ("delta.universalFormat.", "delta.enableIcebergCompat")
+"""Beginnings of properties of tables for which Delta's writer does more than writing files."""
+
+
+@dataclass(frozen=True)
+class StagedFiles:
+    """The files of one micro-batch.
+
+    Attributes:
+        version: the version of the table that they were written for.
+        fingerprint: of the table's metadata and protocol in that version.
+        files: an AddFile action for each, as JSON.
+    """
+
+    version: int
+    fingerprint: str
+    files: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows; -1 if the table has no statistics."""
+        statistics = [json.loads(file)["add"].get("stats") for file in self.files]
+        return sum(json.loads(each)["numRecords"] for each in statistics) if all(statistics) else -1
+
+    def to_json(self) -> str:
+        """Return the description of the files."""
+        return json.dumps({"format": _FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> StagedFiles:
+        """Read a description.
+
+        Raises:
+            FlowError: another version of sqlext wrote it.
+        """
+        found = json.loads(text)
+        if found.pop("format", None) != _FORMAT:
+            raise FlowError(f"Another version of sqlext has written the description of staged files: {text[:100]}")
+        return cls(found["version"], found["fingerprint"], tuple(found["files"]))
+
+
+def stage(rows: DataFrame, location: str, columns: Iterable[str]) -> StagedFiles | None:
+    """Write rows as files of a table, without a commit.
+
+    Args:
+        rows: the rows; their columns are the table's.
+        location: the location of the table.
+        columns: the columns of the rows, as the table calls them.
+
+    Returns:
+        The files; None, and nothing was written, if the table has columns of its own, or its rows need Delta's own writer.
+    """
+    spark = rows.sparkSession
+    with active(spark):
+        snapshot = delta_snapshot(spark, location)
+        if not has_just(spark, snapshot, columns) or _needs_writer(snapshot):
+            return None
+        files = items_of(_begun(spark, snapshot).writeFiles(rows._jdf))
+    return StagedFiles(int(snapshot.version()), _fingerprint(snapshot), tuple(str(file.json()) for file in files))
+
+
+def check_files(spark: SparkSession, location: str, staged: Sequence[StagedFiles]) -> None:
+    """See that files which an earlier driver has written are still there.
+
+    Raises:
+        FlowError: one is gone.
+    """
+    with active(spark):
+        folder = HadoopPath(spark, location)
+        for action in (_action(spark, file) for each in staged for file in each.files):
+            if not folder.child(str(action.toPath().toString())).exists():
+                raise FlowError(
+                    f"The file {action.path()} of {location}, which a micro-batch has written, is gone before it was committed: "
+                    "it was vacuumed while the flow did not run. REFRESH STREAMING TABLE .. FULL recomputes the table."
+                )
+
+
+def append(spark: SparkSession, location: str, staged: Sequence[StagedFiles], identity: CommitIdentity) -> bool:
+    """Add files to a table in one commit.
+
+    Returns:
+        False, and nothing was committed, if the table is another now than when they were written.
+
+    Raises:
+        DeltaConcurrentModificationException: the table has become another in this moment.
+    """
+    with active(spark):
+        snapshot = delta_snapshot(spark, location)
+        if any(each.fingerprint != _fingerprint(snapshot) for each in staged):
+            return False
+        actions = [_action(spark, file) for each in staged for file in each.files]
+        commit_actions(spark, _begun(spark, snapshot), actions, write_operation(spark, "Append"), identity)
+    return True
+
+
+def rows_of(spark: SparkSession, location: str, staged: Sequence[StagedFiles]) -> DataFrame:
+    """Return the rows of staged files, each with the columns that the table had when they were written."""
+    with active(spark):
+        log = delta_snapshot(spark, location).deltaLog()
+        none = java_of(spark).scala.Option.apply(None)
+        frames: list[DataFrame] = []
+        for each in staged:
+            actions = [_action(spark, file) for file in each.files]
+            written_for = log.getSnapshotAt(each.version, none, False)
+            frame = log.createDataFrame(written_for, scala_seq(spark, actions), False, none)
+            frames.append(DataFrame(frame, spark))
+    rows = frames[0]
+    for frame in frames[1:]:
+        rows = rows.unionByName(frame, allowMissingColumns=True)
+    return rows.select(*(quote(name) for name in rows.columns))
+
+
+def _begun(spark: SparkSession, snapshot: Any) -> Any:
+    option = java_of(spark).scala.Option.apply
+    return snapshot.deltaLog().startTransaction(option(None), option(snapshot))
+
+
+def _needs_writer(snapshot: Any) -> bool:
+    properties = str(snapshot.metadata().configuration())
+    return any(name in properties for name in _NEEDS_WRITER) or "delta.identity." in str(snapshot.metadata().schemaString())
+
+
+def _fingerprint(snapshot: Any) -> str:
+    text = f"{snapshot.metadata().json()}{snapshot.protocol().json()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _action(spark: SparkSession, file: str) -> Any:
+    return scala_object(spark, "org.apache.spark.sql.delta.actions.Action").fromJson(file)
