@@ -236,10 +236,11 @@ def _single(select: exp.Select, relation: exp.Subquery, ranked: _Ranked) -> exp.
 def _columns(select: exp.Select, relation: exp.Subquery, ranked: _Ranked) -> list[tuple[exp.Identifier, exp.Expr]] | None:
     """Return the names of a select's columns with their values in the ranked select; None if a name or value is not known."""
     inner = {fold(_name(item) or ""): item for item in ranked.items() if _name(item)}
-    has_star = len(inner) < len(ranked.items())
+    stars = [item for item in ranked.items() if not _name(item)]
     is_all = len(select.expressions) == 1 and isinstance(select.expressions[0], exp.Star)
-    if is_all and (has_star or select.expressions[0].args.get("except_")):
+    if len(stars) > 1 or (is_all and (stars or select.expressions[0].args.get("except_"))):
         return None
+    of_star = stars[0].args.get("table") if stars else None
     found: list[tuple[exp.Identifier, exp.Expr]] = []
     for item in ranked.select.expressions if is_all else select.expressions:
         column = exp.column(_identifier(item)) if is_all else item.unalias()
@@ -249,9 +250,9 @@ def _columns(select: exp.Select, relation: exp.Subquery, ranked: _Ranked) -> lis
         value = _value(inner.get(fold(column.name)))
         if fold(column.name) == fold(ranked.rank):
             value = exp.Literal.number(1)
-        if value is None and not has_star:
+        if value is None and not stars:
             return None
-        found.append((_identifier(item), value or exp.column(column.this.copy())))
+        found.append((_identifier(item), value or exp.column(column.this.copy(), table=of_star and of_star.copy())))
     return found if len({fold(name.name) for name, _ in found}) == len(found) else None
 
 

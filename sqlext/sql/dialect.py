@@ -56,6 +56,7 @@ class _Parser(DatabricksParser):
     FUNCTIONS = _those_known(DatabricksParser.FUNCTIONS)
     FUNCTION_PARSERS = _those_known(DatabricksParser.FUNCTION_PARSERS)
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # Spark has no ARRAY[1, 2]: array(1, 2)[0] is an element
+    JOINS_HAVE_EQUAL_PRECEDENCE = False  # a comma stays one: Spark's streams join `a, b` by WHERE, and refuse CROSS JOIN
     BITWISE = {**DatabricksParser.BITWISE, _UNSIGNED_SHIFT: UnsignedRightShift}  # noqa: RUF012  # sqlglot's own form
 
     _parse_select = _spanned("_parse_select")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from sqlext.app import statement_run
 from sqlext.app.interrupts import Interrupts
 from sqlext.app.statement_run import StatementRunner
 from tests.integration.workshop import Workshop
@@ -24,7 +25,8 @@ def interrupts() -> Interrupts:
 
 
 @pytest.fixture
-def runner(spark: SparkSession, interrupts: Interrupts) -> StatementRunner:
+def runner(spark: SparkSession, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch) -> StatementRunner:
+    monkeypatch.setattr(statement_run, "_CANCELLED_WITHIN", 180.0)  # a busy machine takes its time
     return StatementRunner(spark, interrupts)
 
 

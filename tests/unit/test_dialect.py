@@ -505,3 +505,10 @@ def test_a_string_without_end_is_a_syntax_error() -> None:
 def test_whatever_sqlglot_fails_with_is_a_syntax_error() -> None:
     with pytest.raises(SyntaxProblem, match="cannot be read"):
         parse_query("WITH c AS (FROM t |> WHERE a > 1) FROM c |> SELECT a |> UNION SELECT 0")
+
+
+def test_a_comma_between_relations_stays_a_comma() -> None:
+    text = "SELECT x FROM a, b AS c JOIN d ON c.x = d.x, e"
+    tree = parse_query(text)
+    tree.set("expressions", [exp.column("y")])
+    assert to_sql(tree, text) == "SELECT y FROM a, b AS c JOIN d ON c.x = d.x, e"

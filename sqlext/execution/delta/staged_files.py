@@ -128,7 +128,7 @@ def rows_of(spark: SparkSession, location: str, staged: Sequence[StagedFiles]) -
         frames: list[DataFrame] = []
         for each in staged:
             actions = [_action(spark, file) for file in each.files]
-            written_for = log.getSnapshotAt(each.version, none, False)
+            written_for = log.getSnapshotAt(each.version, none, none, False)
             frame = log.createDataFrame(written_for, scala_seq(spark, actions), False, none)
             frames.append(DataFrame(frame, spark))
     rows = frames[0]

@@ -77,12 +77,12 @@ def one_query(spark: SparkSession, name: str) -> dict[str, Any]:
         spark.sql(f"CREATE STREAMING TABLE {name}_flow {PARTITIONS.get(name, '')} TBLPROPERTIES ({INTERVAL}) AS {flow}")
     except PySparkException as error:
         spark.sql(f"DROP TABLE {name}_batch")
-        return {"batch": round(in_batch, 2), "refused": str(error).splitlines()[0]}
+        return {"batch": round(in_batch, 2), "refused": str(error).strip().splitlines()[0]}
     spark.sql(f"WAIT FLOW {name}_flow TIMEOUT 30 minutes")
     as_flow = time.monotonic() - started
     check(spark, name)
-    for side in ("flow", "batch"):
-        spark.sql(f"DROP TABLE {name}_{side}")
+    spark.sql(f"DROP STREAMING TABLE {name}_flow")
+    spark.sql(f"DROP TABLE {name}_batch")
     return {"batch": round(in_batch, 2), "flow": round(as_flow, 2), "ratio": round(as_flow / in_batch, 2)}
 
 

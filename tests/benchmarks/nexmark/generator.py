@@ -35,6 +35,7 @@ CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 CATEGORIES = 5
 
 Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
+Times = np.ndarray[tuple[int], np.dtype[np.datetime64]]
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _persons(numbers: Integers, random: np.random.Generator) -> pa.Table:
             "creditCard": _texts(card, 16),
             "city": _picked(CITIES, count, random),
             "state": _picked(STATES, count, random),
-            "dateTime": _times(numbers),
+            "dateTime": _utc(_times(numbers)),
             "extra": _texts(random.integers(0, 10**18, count), 40),
         }
     )
@@ -98,8 +99,8 @@ def _auctions(numbers: Integers, random: np.random.Generator) -> pa.Table:
             "description": _texts(random.integers(0, 10**18, count), 60),
             "initialBid": initial,
             "reserve": initial + _prices(count, random),
-            "dateTime": times,
-            "expires": times + random.integers(1, 20_000_000, count).astype("timedelta64[us]"),
+            "dateTime": _utc(times),
+            "expires": _utc(times + random.integers(1, 20_000_000, count).astype("timedelta64[us]")),
             "seller": FIRST + seller,
             "category": 10 + random.integers(0, CATEGORIES, count),
             "extra": _texts(random.integers(0, 10**18, count), 40),
@@ -130,7 +131,7 @@ def _bids(numbers: Integers, random: np.random.Generator) -> pa.Table:
             "price": _prices(count, random),
             "channel": channel,
             "url": pc.if_else(is_hot, page, with_id),
-            "dateTime": _times(numbers),
+            "dateTime": _utc(_times(numbers)),
             "extra": _texts(random.integers(0, 10**18, count), 40),
         }
     )
@@ -152,7 +153,11 @@ def _prices(count: int, random: np.random.Generator) -> Integers:
     return np.round(10 ** (random.random(count) * 6) * 100).astype(np.int64)
 
 
-def _times(numbers: Integers) -> np.ndarray[tuple[int], np.dtype[np.datetime64]]:
+def _utc(times: Times) -> pa.Array:
+    return pa.array(times, pa.timestamp("us", "UTC"))
+
+
+def _times(numbers: Integers) -> Times:
     return BEGIN + (numbers * (1_000_000 // EVENTS_A_SECOND)).astype("timedelta64[us]")
 
 
