@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
@@ -360,55 +359,14 @@ def release(frame: DataFrame) -> None:
     frame._jdf.queryExecution().analyzed().rdd().unpersist(False)
 
 
-def last_txn_version(spark: SparkSession, location: str, app_id: str) -> int | None:
-    """Return the `version` of `app_id`'s newest transaction on the Delta table at `location`; None if there is none."""
-    version = delta_snapshot(spark, location).transactions().get(app_id)
-    return int(version.get()) if version.isDefined() else None
-
-
-def table_version(spark: SparkSession, location: str) -> int:
-    """Return the newest version of the Delta table at `location`."""
-    return int(delta_snapshot(spark, location).version())
-
-
-def delta_table(spark: SparkSession, name: str) -> tuple[str, str, dict[str, str]]:
-    """Return a Delta table's location, id and properties, without the Spark job that DESCRIBE DETAIL runs.
-
-    Args:
-        spark: the session.
-        name: the table's name, as written in SQL.
-
-    Raises:
-        AnalysisException: it is not a Delta table.
-    """
-    log = DeltaTable.forName(spark, name)._jdt.deltaLog()
-    metadata = log.update(False, _none(spark), _none(spark)).metadata()
-    return str(log.dataPath().toString()), str(metadata.id()), texts_of(spark, metadata.configuration())
-
-
-def delta_table_properties(spark: SparkSession, location: str) -> dict[str, str]:
-    """Return the properties of the Delta table at `location`."""
-    return texts_of(spark, delta_snapshot(spark, location).metadata().configuration())
-
-
-def delta_partition_columns(spark: SparkSession, location: str) -> list[str]:
-    """Return the columns that the Delta table at `location` is partitioned by."""
-    return [str(name) for name in items_of(delta_snapshot(spark, location).metadata().partitionColumns())]
-
-
-def delta_table_id(spark: SparkSession, location: str) -> str:
-    """Return Delta's id of the table at `location`."""
-    return str(delta_snapshot(spark, location).metadata().id())
-
-
-def delta_snapshot(spark: SparkSession, location: str) -> Any:
-    """Return Delta's Snapshot of the newest version of the table at `location`."""
-    log = java_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
-    return log.update(False, _none(spark), _none(spark))
-
-
-def _none(spark: SparkSession) -> Any:
-    return java_of(spark).scala.Option.apply(None)
+@contextmanager
+def held(rows: DataFrame) -> Iterator[DataFrame]:
+    """Yield rows as blocks on the executors, computed once, and free these afterwards."""
+    blocks = rows.localCheckpoint(eager=True)
+    try:
+        yield blocks
+    finally:
+        release(blocks)
 
 
 def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column]], str]:

@@ -24,7 +24,7 @@ from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.host import Host
 from sqlext.planner import rule_book
 from sqlext.quoting import quote, quote_string
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables
 from sqlext.spark.storage import HadoopPath
 from sqlext.testing import HandClock
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are_contiguous, local
@@ -92,7 +92,7 @@ def test_a_flush_is_one_commit_with_its_transaction(sql: Workshop) -> None:
     assert sql.equals_batch("t")
     flow_id = sql.shown("t").id
     location = sql("DESCRIBE DETAIL t")[0].location
-    assert jvm.last_txn_version(sql.spark, location, flow_id) == batches - 1
+    assert delta_tables.last_transaction(sql.spark, location, flow_id) == batches - 1
 
 
 def test_created_tables_and_state_are_of_the_quick_kinds(sql: Workshop, backend: str) -> None:

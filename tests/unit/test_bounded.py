@@ -80,7 +80,7 @@ def test_a_query_becomes_the_argument_of_a_call(written: str, inner: str) -> Non
         (
             f"WITH a AS (SELECT 1 AS k), z AS (SELECT 2), b AS (SELECT k FROM a GROUP BY k {END}) SELECT * FROM b, z",
             "WITH a AS (SELECT 1 AS k), z AS (SELECT 2), "
-            f"b AS ({called('WITH a AS (SELECT 1 AS k) SELECT k FROM a GROUP BY k')}) SELECT * FROM b CROSS JOIN z",
+            f"b AS ({called('WITH a AS (SELECT 1 AS k) SELECT k FROM a GROUP BY k')}) SELECT * FROM b, z",
         ),
         # one in the other
         (

@@ -134,7 +134,10 @@ def test_what_cannot_be_kept_up_to_date_is_refused_with_its_place(query: str, me
     assert marked in (None, query[position.start : position.stop])
 
 
-APPENDED = "Not buffered, one commit per micro-batch: the query has no aggregate, so each row counts and none replaces another."
+APPENDED = (
+    "Written as they come, committed together: execution.flush.max-interval is 2 min (SET). Each row counts and none replaces "
+    "another, so micro-batches write files of the table, and a flush adds them in one commit."
+)
 REGISTERED = "Not buffered, one commit per micro-batch: the function newest is registered as not output-idempotent."
 
 

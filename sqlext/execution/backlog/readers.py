@@ -23,7 +23,7 @@ from sqlext.execution.backlog.pacer import SourceLook
 from sqlext.execution.delta import delta_log
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.streams import SourceKind, StreamLeaf
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables
 from sqlext.spark.java import java_of, scala_object
 from sqlext.spark.storage import HadoopPath
 
@@ -102,7 +102,7 @@ class DeltaReader:
         self._starts_at = leaf.options.get("startingversion") or leaf.options.get("startingtimestamp")
 
     def look(self, offset: str | None) -> SourceLook:
-        latest = jvm.table_version(self._spark, self._location)
+        latest = delta_tables.version(self._spark, self._location)
         size = delta_log.table_size(self._spark, self._location, latest)
         end = self._start() if offset is None else _DeltaOffset.parse(offset)
         if end is None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import delta_log, target
 from sqlext.execution.delta.commit import USER_METADATA, session_settings
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def _rows_written(spark: SparkSession, table: tuple[str, ...], job: str) -> int 
         location = target.describe(spark, target.qualified(spark, table)).location
     except UnsupportedError:
         return None
-    info = delta_log.commit_info(spark, location, jvm.table_version(spark, location))
+    info = delta_log.commit_info(spark, location, delta_tables.version(spark, location))
     if job not in str(info.get("userMetadata")):
         return None
     rows = dict(info.get("operationMetrics") or {}).get("numOutputRows")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -126,24 +126,18 @@ def merge(
     # values in a condition are compiled into code of their own, and a small table has no files worth skipping
     within = None if is_small_table else key_ranges.condition(reach, rows.schema, "t")
     is_small = are_few(info.rows, rows.schema, stream.key)
-    if is_small:
-        rows = rows.localCheckpoint(eager=True)  # a MERGE reads its source twice
-    source = F.broadcast(rows) if is_small else rows
     values: dict[str, str | Column] = {quote(c.target): f"s.{quote(c.target)}" for c in stream.columns}
     qualifies = f"s.{QUALIFIES}" if QUALIFIES in rows.columns else None
-    same = same_key(stream.key, reach)
-    builder = table.alias("t").merge(source.alias("s"), same if within is None else same & within)
-    if qualifies is not None:
-        builder = builder.whenMatchedDelete(f"NOT {qualifies}")
     changed: dict[str, str | Column] = values if additions is None else {quote(c): sql for c, sql in additions.items()}
-    builder = builder.whenMatchedUpdate(set=changed).whenNotMatchedInsert(qualifies or "true", values)
-    try:
-        settings = (FEW_ROWS if is_small else {}) | (_SMALL_TABLE if is_small_table else {})
-        with session_settings(spark, _transaction(info) | settings):
-            again_after_conflicts(builder.execute, check, attempts)
-    finally:
-        if is_small:
-            jvm.release(rows)
+    same = same_key(stream.key, reach)
+    settings = _transaction(info) | (FEW_ROWS if is_small else {}) | (_SMALL_TABLE if is_small_table else {})
+    with session_settings(spark, settings), jvm.held(rows) if is_small else nullcontext(rows) as given:  # MERGE reads it twice
+        source = F.broadcast(given) if is_small else given
+        builder = table.alias("t").merge(source.alias("s"), same if within is None else same & within)
+        if qualifies is not None:
+            builder = builder.whenMatchedDelete(f"NOT {qualifies}")
+        builder = builder.whenMatchedUpdate(set=changed).whenNotMatchedInsert(qualifies or "true", values)
+        again_after_conflicts(builder.execute, check, attempts)
 
 
 def same_key(key: Sequence[str], reach: Bounds) -> Column:

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NotFoundError
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables
 from sqlext.spark.storage import HadoopPath
 
 
@@ -35,7 +35,7 @@ def table_size(spark: SparkSession, location: str, version: int | None = None) -
         location: the location of the table.
         version: the version of the table; None: the newest one.
     """
-    version = jvm.table_version(spark, location) if version is None else version
+    version = delta_tables.version(spark, location) if version is None else version
     try:
         found = json.loads(_file(spark, location, version, "crc").read_text())
         return TableSize(int(found["numFiles"]), int(found["tableSizeBytes"]))
@@ -52,12 +52,12 @@ def last_transaction(spark: SparkSession, location: str, app_id: str, version: i
         app_id: the transaction's application.
         version: the version of the table, as for `table_size`.
     """
-    version = jvm.table_version(spark, location) if version is None else version
+    version = delta_tables.version(spark, location) if version is None else version
     try:
         known = json.loads(_file(spark, location, version, "crc").read_text())["setTransactions"]
         return next((int(each["version"]) for each in known if each["appId"] == app_id), None)
     except (NotFoundError, ValueError, KeyError, TypeError):  # as above, or too many transactions to list
-        return jvm.last_txn_version(spark, location, app_id)
+        return delta_tables.last_transaction(spark, location, app_id)
 
 
 def exists(spark: SparkSession, location: str) -> bool:

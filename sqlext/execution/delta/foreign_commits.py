@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from sqlext.errors import FlowError
 from sqlext.execution.delta.delta_log import actions, info_of, last_transaction
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables
 
 _ADD_NO_ROWS = frozenset(("DELETE", "UPDATE", "TRUNCATE"))
 _Actions = Sequence[Mapping[str, Any]]
@@ -85,7 +85,7 @@ class ForeignCommits:
 
     def after(self, version: int, epoch: int) -> tuple[ForeignCommit, ...]:
         """Return the commits after `version`, except those of the flow's driver with this epoch."""
-        return self._between(version, jvm.table_version(self._spark, self._location) + 1, epoch)
+        return self._between(version, delta_tables.version(self._spark, self._location) + 1, epoch)
 
     def _between(self, after: int, before: int, epoch: object) -> tuple[ForeignCommit, ...]:
         found: list[ForeignCommit] = []

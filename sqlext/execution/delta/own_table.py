@@ -7,8 +7,7 @@ six.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,7 +20,7 @@ from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitId
 from sqlext.plan.flow_spec import StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.quoting import quote
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 
 _MOST_FILES = 500
 """The largest number of files of a table that are kept in memory; each file that changes takes a few calls to Java."""
@@ -54,13 +53,14 @@ class OwnTable:
             The transaction; None if there are too many rows for a table that has some already, the table has too many files or
             no deletion vectors, or each change of its rows is recorded.
         """
-        size = table_size(self._spark, self._location)
-        properties = jvm.delta_table_properties(self._spark, self._location)
+        snapshot = delta_tables.snapshot(self._spark, self._location)  # asked for once: each time, the log's folder is listed
+        size = table_size(self._spark, self._location, int(snapshot.version()))
+        properties = delta_tables.properties_of(self._spark, snapshot)
         if size is None or size.files > _MOST_FILES or any(properties.get(name) == "true" for name in _NEEDS_MERGE):
             return None
         if size.files and not commit.are_few(rows, schema, key):
             return None
-        table = TableTransaction(self._spark, self._location, self._known, size.bytes <= commit.SMALL_TABLE_BYTES)
+        table = TableTransaction(self._spark, snapshot, self._known, size.bytes <= commit.SMALL_TABLE_BYTES)
         return table if table.is_empty or table.is_small or table.can_mark_rows else None
 
     def note(self, known: KnownFiles) -> None:
@@ -103,20 +103,10 @@ class OwnTable:
                 self.note(table.write_whole(others.unionByName(_qualified(rows)).coalesce(_files(table)), identity))
                 return True
             places = table.placed_rows(reach).alias("t").join(keys.alias("s"), same, "left_semi").select(FILE_COLUMN, ROW_COLUMN)
-            with held(places) as found:
+            with jvm.held(places) as found:
                 check()
                 self.note(table.replace(found, _qualified(rows), identity))
         return True
-
-
-@contextmanager
-def held(rows: DataFrame) -> Iterator[DataFrame]:
-    """Yield the rows as blocks on the executors, computed once."""
-    blocks = rows.localCheckpoint(eager=True)
-    try:
-        yield blocks
-    finally:
-        jvm.release(blocks)
 
 
 def _qualified(rows: DataFrame) -> DataFrame:

@@ -20,8 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext.errors import FlowError
 from sqlext.execution.delta.transaction import CommitIdentity, commit_actions, has_just, write_operation
 from sqlext.quoting import quote
+from sqlext.spark import delta_tables
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
-from sqlext.spark.jvm import active, delta_snapshot
+from sqlext.spark.jvm import active
 from sqlext.spark.storage import HadoopPath
 
 _FORMAT = 1
@@ -79,7 +80,7 @@ def stage(rows: DataFrame, location: str, columns: Iterable[str]) -> StagedFiles
     """
     spark = rows.sparkSession
     with active(spark):
-        snapshot = delta_snapshot(spark, location)
+        snapshot = delta_tables.snapshot(spark, location)
         if not has_just(spark, snapshot, columns) or _needs_writer(snapshot):
             return None
         files = items_of(_begun(spark, snapshot).writeFiles(rows._jdf))
@@ -112,7 +113,7 @@ def append(spark: SparkSession, location: str, staged: Sequence[StagedFiles], id
         DeltaConcurrentModificationException: the table has become another in this moment.
     """
     with active(spark):
-        snapshot = delta_snapshot(spark, location)
+        snapshot = delta_tables.snapshot(spark, location)
         if any(each.fingerprint != _fingerprint(snapshot) for each in staged):
             return False
         actions = [_action(spark, file) for each in staged for file in each.files]
@@ -123,7 +124,7 @@ def append(spark: SparkSession, location: str, staged: Sequence[StagedFiles], id
 def rows_of(spark: SparkSession, location: str, staged: Sequence[StagedFiles]) -> DataFrame:
     """Return the rows of staged files, each with the columns that the table had when they were written."""
     with active(spark):
-        log = delta_snapshot(spark, location).deltaLog()
+        log = delta_tables.snapshot(spark, location).deltaLog()
         none = java_of(spark).scala.Option.apply(None)
         frames: list[DataFrame] = []
         for each in staged:

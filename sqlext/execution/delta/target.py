@@ -19,7 +19,7 @@ from sqlext.plan.flow_spec import Column as ColumnMapping
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import FLOW_PROPERTY, INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
 from sqlext.quoting import quote, quote_parts, quote_string
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 from sqlext.spark.storage import HadoopPath
 
 _SESSION_CATALOG = "spark_catalog"
@@ -110,7 +110,7 @@ def describe(spark: SparkSession, name: Sequence[str]) -> Target:
         tables = [table.name for table in spark.catalog.listTables(quote_parts(name[:2]))]
         raise NotFoundError(f"There is no table {text}.{did_you_mean(name[-1], tables)} A flow writes to an existing table.")
     try:
-        location, table_id, properties = jvm.delta_table(spark, quote_parts(name))
+        location, table_id, properties = delta_tables.named(spark, quote_parts(name))
     except AnalysisException:
         raise UnsupportedError(f"{text} is {_kind(spark, name)}. A flow can only write to a Delta table.") from None
     schema = spark.table(quote_parts(name)).schema
@@ -402,7 +402,7 @@ def is_made_by(spark: SparkSession, spec: FlowSpec, name: Sequence[str]) -> bool
 
 def check_identity(spark: SparkSession, spec: FlowSpec) -> None:
     """Raise NotFoundError if other files have taken the place of the target's; asks the storage, not the catalog."""
-    if jvm.delta_table_id(spark, spec.target_location) != spec.target_id:
+    if delta_tables.table_id(spark, spec.target_location) != spec.target_id:
         text = ".".join(spec.target)
         raise NotFoundError(
             f"The target {text} of flow `{spec.name}` was dropped and recreated, or replaced, so the rows that the flow had "

@@ -24,7 +24,7 @@ from sqlext.execution.delta.file_statistics import may_hold
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
-from sqlext.spark.jvm import active, delta_snapshot
+from sqlext.spark.jvm import active
 
 FILE_COLUMN = f"{INTERNAL_PREFIX}file"
 ROW_COLUMN = f"{INTERNAL_PREFIX}row"
@@ -60,7 +60,7 @@ class TableTransaction:
 
     Args:
         spark: the session in which it runs.
-        location: the location of the table.
+        snapshot: the newest version of the table, as `delta_tables.snapshot` returns it.
         known: the result of the last commit; ignored if others have committed since.
         is_small: whether all rows are rewritten, rather than some marked.
 
@@ -70,13 +70,13 @@ class TableTransaction:
         is_known: whether nobody has committed since the last commit.
     """
 
-    def __init__(self, spark: SparkSession, location: str, known: KnownFiles | None, is_small: bool) -> None:
+    def __init__(self, spark: SparkSession, snapshot: Any, known: KnownFiles | None, is_small: bool) -> None:
         self._spark = spark
         self.is_small = is_small
         self._java = java_of(spark)
         self._none, self._some = self._java.scala.Option.apply(None), self._java.scala.Option.apply
         with active(spark):
-            self._snapshot = delta_snapshot(spark, location)
+            self._snapshot = snapshot
             self._log = self._snapshot.deltaLog()
             self.version = int(self._snapshot.version())
             self._transaction = self._log.startTransaction(self._none, self._some(self._snapshot))

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext.errors import FlowError
 from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
 from sqlext.quoting import quote
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"  # what Spark's writers call the folder of a partition whose value is NULL
 _PLAIN_TIME = "TIMESTAMP_NTZ"  # no clock is set back in it
@@ -28,7 +28,7 @@ def lossy(spark: SparkSession, location: str, columns: Sequence[Column]) -> tupl
         location: where the table lies.
     """
     found = {column.target for column in columns if column.type.upper().startswith(_KINDS) and column.type.upper() != _PLAIN_TIME}
-    return tuple(name for name in jvm.delta_partition_columns(spark, location) if name in found) if found else ()
+    return tuple(name for name in delta_tables.partition_columns(spark, location) if name in found) if found else ()
 
 
 def refuse_lost_values(spec: FlowSpec, stream: StreamSpec, names: Sequence[str], rows: DataFrame) -> None:

@@ -15,7 +15,7 @@ from sqlext.options import SCHEMA_EVOLUTION, Options
 from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
 from sqlext.quoting import quote, quote_parts
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 
 ADD_COLUMNS = "add columns"
 _ANEW = "REFRESH STREAMING TABLE .. FULL recreates a streaming table, with the columns that its query has now."
@@ -159,7 +159,7 @@ def _place(session: SparkSession, name: tuple[str, ...]) -> str | None:
 
 def _location(session: SparkSession, name: tuple[str, ...]) -> str | None:
     try:
-        return jvm.delta_table(session, quote_parts(name))[0]
+        return delta_tables.named(session, quote_parts(name))[0]
     except SPARK_ERRORS:
         return None
 

@@ -22,7 +22,7 @@ from sqlext.execution.flows.registry import FlowRecord, FlowState, Records
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import FLOW_PROPERTY
 from sqlext.quoting import quote_parts
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def restore(spark: SparkSession, spec: FlowSpec, location: str, old: FlowRecord 
 
 
 def _replaced_at(spark: SparkSession, location: str, flow_id: str) -> int:
-    version = jvm.table_version(spark, location)
+    version = delta_tables.version(spark, location)
     while version > 0:
         found = delta_log.actions(spark, location, version)
         if found is None:

@@ -17,7 +17,7 @@ from sqlext.execution.delta.compaction import Compaction
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.own_table import OwnTable, held
+from sqlext.execution.delta.own_table import OwnTable
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
@@ -33,7 +33,7 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.plan.job_graph import OutputMode
 from sqlext.quoting import quote, quote_parts
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 from sqlext.spark.storage import HadoopPath
 
 NoteFlush = Callable[[FlushReason, int, int, float], None]
@@ -246,7 +246,7 @@ class TableWriter:
             self._merge_rows(intake.stream, rows, reach, info)
             return
         is_small = commit.are_few(info.rows, rows.schema, intake.stream.key)
-        with commit.session_settings(self.session, commit.FEW_ROWS if is_small else {}), held(rows) as latest:
+        with commit.session_settings(self.session, commit.FEW_ROWS if is_small else {}), jvm.held(rows) as latest:
             self._merge_rows(intake.stream, latest, reach, info)
 
     def _merge_rows(
@@ -273,7 +273,7 @@ class TableWriter:
         self, stream: StreamSpec, rows: DataFrame, info: commit.CommitInfo, additions: Mapping[str, str] | None
     ) -> None:
         """Merge the row of an aggregate without GROUP BY into the target: the row that is there takes its values."""
-        version = jvm.table_version(self.session, self._spec.target_location)
+        version = delta_tables.version(self.session, self._spec.target_location)
         refuse_rows_of_others(self.session, self._spec, version)
         size = table_size(self.session, self._spec.target_location, version)
         info = replace(info, read_version=version if info.read_version is None else info.read_version)

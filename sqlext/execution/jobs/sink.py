@@ -13,7 +13,7 @@ from sqlext.errors import JobError, NameTakenError
 from sqlext.execution.delta import delta_log, target
 from sqlext.execution.delta.commit import TXN_APP_ID, TXN_VERSION, USER_METADATA, session_settings
 from sqlext.execution.jobs.registry import JobSpec
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def target_state(session: SparkSession, head: str, name: tuple[str, ...]) -> Tar
             if create.ignoreIfExists():
                 return TargetState(is_done=True)
             raise NameTakenError(f"There is a table {'.'.join(name)} already. Drop it with DROP TABLE, or choose another name.")
-        return TargetState(jvm.table_version(session, target.describe(session, name).location))
+        return TargetState(delta_tables.version(session, target.describe(session, name).location))
     given = create.tableSpec().location() if create is not None else None
     place = target.path_of(name) or (str(given.get()) if given is not None and given.isDefined() else None)
     location = place or jvm.default_location(session, name)
@@ -80,7 +80,7 @@ def is_filled(spark: SparkSession, spec: JobSpec) -> bool:
     if not target.exists(spark, spec.target):
         return False
     location = target.describe(spark, spec.target).location
-    versions = range(spec.target_version + 1, jvm.table_version(spark, location) + 1)
+    versions = range(spec.target_version + 1, delta_tables.version(spark, location) + 1)
     return any(_is_of(spec, delta_log.commit_info(spark, location, version)) for version in versions)
 
 

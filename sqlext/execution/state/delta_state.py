@@ -24,12 +24,13 @@ from sqlext.execution.delta import commit, key_ranges, target
 from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.execution.delta.foreign_commits import ForeignCommit, ForeignCommits
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.own_table import OwnTable, held
+from sqlext.execution.delta.own_table import OwnTable
 from sqlext.execution.delta.transaction import CommitIdentity, KnownFiles, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.plan.flow_spec import FlowSpec, StreamSpec
 from sqlext.quoting import quote
+from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
 Partials = Callable[[Sequence[BufferedBatch]], DataFrame]
@@ -153,7 +154,7 @@ class DeltaState(ABC):
             placed: stored rows, with their positions.
             new: the partial results of the flush.
         """
-        return held(of_keys(placed, flush.aggregate, keys_of(flush.aggregate, new), flush.reach))
+        return jvm.held(of_keys(placed, flush.aggregate, keys_of(flush.aggregate, new), flush.reach))
 
     def _changed(self, flush: StateFlush, stored: DataFrame, fresh: Sequence[BufferedBatch]) -> AbstractContextManager[DataFrame]:
         """Hold the new state of the flush's groups, for a MERGE.
@@ -172,7 +173,7 @@ class DeltaState(ABC):
         within = key_ranges.condition(flush.reach, aggregate.schema, "t")
         stored = stored if within is None else stored.alias("t").where(within)
         stored = of_keys(stored, aggregate, F.broadcast(keys) if flush.is_small else keys, flush.reach)
-        return held(added(aggregate, stored, new))
+        return jvm.held(added(aggregate, stored, new))
 
     def _results(self, aggregate: MergeableAggregate, merged: DataFrame) -> DataFrame:
         return target.in_target_columns(aggregate.results(merged), self._stream.columns, self._stream.has_qualifies)

@@ -32,7 +32,6 @@ from pyspark.sql.types import StructType, TimestampType
 from sqlext.execution.delta import commit, key_ranges, target
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.own_table import held
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN
 from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush
@@ -41,7 +40,7 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import Column, StreamSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX, QUALIFIES, OutputMode
 from sqlext.quoting import quote
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 
 _OWN = f"{INTERNAL_PREFIX}own"
 """The column with the window of a row by itself, beside that of its session."""
@@ -84,14 +83,14 @@ class SessionState(DeltaState):
         Rows of sessions that no longer exist are shown with a false `QUALIFIES`.
         """
         aggregate, batches = flush.aggregate, flush.batches
-        version = jvm.table_version(self._spark, self.location)
+        version = delta_tables.version(self._spark, self.location)
         self._refuse_changes_of_others(version)
         fresh = self._not_committed(batches, version)
         given = flush.partials(fresh) if fresh else flush.partials(batches).limit(0)
         with self._settings(flush.is_small), self._begun(flush, given) as changes:
             are = self._results(aggregate, _sessions(aggregate, changes.after))
             were = self._results(aggregate, _sessions(aggregate, changes.before))
-            with held(_with_gone(are, were, self._stream.key)) as rows:
+            with jvm.held(_with_gone(are, were, self._stream.key)) as rows:
                 show(Advance(rows))
             announce(Moment.STATE_COMMITTED, self._spec.name)
             if fresh:
@@ -103,14 +102,14 @@ class SessionState(DeltaState):
         table = self._begin(flush)
         is_whole = table is not None and table.is_small
         own = partials.withColumn(_OWN, F.col(aggregate.session)) if aggregate.is_ordered else partials
-        with held(_together(aggregate, own)) as new:
+        with jvm.held(_together(aggregate, own)) as new:
             if table is None:
                 stored = self._spark.read.format("delta").load(self.location)
             else:
                 stored = table.rows if is_whole else table.placed_rows(reach)
-            with held(_touched(aggregate, stored, new, reach, is_whole)) as before:
+            with jvm.held(_touched(aggregate, stored, new, reach, is_whole)) as before:
                 pieces = _numbered(before.drop(FILE_COLUMN, ROW_COLUMN), _STORED).unionByName(_numbered(new, _NEW))
-                with held(_together(aggregate, pieces)) as after:
+                with jvm.held(_together(aggregate, pieces)) as after:
                     yield _Changes(stored, before, after, table)
 
     def _write(self, flush: StateFlush, changes: _Changes, version: int) -> None:

@@ -10,14 +10,13 @@ from pyspark.sql import DataFrame
 
 from sqlext.execution.delta import commit, target
 from sqlext.execution.delta.delta_log import table_size
-from sqlext.execution.delta.own_table import held
 from sqlext.execution.delta.transaction import TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN
 from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush, added, keys_of, numbered, of_keys
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import Column, StreamSpec
 from sqlext.plan.job_graph import OutputMode
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 
 
 class StateBeside(DeltaState):
@@ -31,7 +30,7 @@ class StateBeside(DeltaState):
            results once more, and adds nothing, since the state knows their micro-batch.
         3. Their results are merged into the query's table.
         """
-        version = jvm.table_version(self._spark, self.location)
+        version = delta_tables.version(self._spark, self.location)
         self._refuse_changes_of_others(version)
         fresh = self._not_committed(flush.batches, version)
         table = self._begin(flush) if len(fresh) == len(flush.batches) else None
@@ -54,19 +53,19 @@ class StateBeside(DeltaState):
         aggregate, identity = flush.aggregate, self._identity(flush.info, table)
         with (
             self._settings(flush.is_small or not table.is_empty),
-            held(aggregate.merged(flush.partials(flush.batches), BATCH_COLUMN)) as new,
+            jvm.held(aggregate.merged(flush.partials(flush.batches), BATCH_COLUMN)) as new,
         ):
             if table.is_empty:
                 self._note(table, table.write_whole(new, identity))
                 yield new
             elif table.is_small:
-                with held(added(aggregate, table.rows, numbered(new))) as whole:
+                with jvm.held(added(aggregate, table.rows, numbered(new))) as whole:
                     self._note(table, table.write_whole(whole, identity))
                     yield of_keys(whole, aggregate, keys_of(aggregate, new), flush.reach)
             else:
                 with (
                     self._found(flush, table.placed_rows(flush.reach), new) as found,
-                    held(added(aggregate, found, numbered(new))) as changed,
+                    jvm.held(added(aggregate, found, numbered(new))) as changed,
                 ):
                     self._note(table, table.replace(found, changed, identity))
                     yield changed

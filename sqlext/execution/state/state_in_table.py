@@ -6,14 +6,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.own_table import held
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN
 from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush, added, numbered
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.plan.flow_spec import StreamSpec
 from sqlext.quoting import quote
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 
 
 class StateInTable(DeltaState):
@@ -53,7 +52,7 @@ class StateInTable(DeltaState):
                 return
             placed = table.placed_rows(reach_in_table(self._stream, aggregate, flush.reach))
             with (
-                held(aggregate.merged(partials, BATCH_COLUMN)) as new,
+                jvm.held(aggregate.merged(partials, BATCH_COLUMN)) as new,
                 self._found(flush, self._as_partials(placed, aggregate, FILE_COLUMN, ROW_COLUMN), new) as found,
             ):
                 rows = self._results(aggregate, added(aggregate, found, numbered(new)))
@@ -61,7 +60,7 @@ class StateInTable(DeltaState):
                 self._note(table, table.replace(found, rows, identity))
 
     def _merge(self, flush: StateFlush, show: Show) -> None:
-        version, aggregate = jvm.table_version(self._spark, self.location), flush.aggregate
+        version, aggregate = delta_tables.version(self._spark, self.location), flush.aggregate
         self._refuse_changes_of_others(version)
         fresh = self._not_committed(flush.batches, version)
         with self._settings(flush.is_small):

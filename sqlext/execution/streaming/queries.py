@@ -15,7 +15,7 @@ from sqlext.execution.delta import target
 from sqlext.execution.streaming.streams import SourceKind, leaves_of
 from sqlext.plan.job_graph import QUALIFIES, FlowPlan, HybridSource, OutputMode
 from sqlext.quoting import fold, quote_parts
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 
 _ORDERED = re.compile(r"tinyint|smallint|int|bigint|decimal\(.*\)|string|date|timestamp|timestamp_ntz|boolean|binary")
 """Types whose values all have a place in one order, and survive a conversion to text and back."""
@@ -189,7 +189,7 @@ def _check_boundary(session: SparkSession, hybrid: HybridSource, frames: Sequenc
 def _is_delta_table(session: SparkSession, name: tuple[str, ...]) -> bool:
     """Return whether a relation is a table, and not a view over one, which may leave out more rows."""
     try:
-        jvm.delta_table(session, quote_parts(name))
+        delta_tables.named(session, quote_parts(name))
     except AnalysisException:
         return False
     return not (len(name) == 1 and jvm.is_temporary_view(session, name[0]))
