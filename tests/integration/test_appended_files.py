@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sqlext.execution.delta import staged_files
 from sqlext.testing import Moment, listened
 from tests.integration.workshop import Workshop, local
 from tests.support import side_by_side
@@ -154,3 +156,26 @@ def test_a_file_that_was_vacuumed_is_missed(sql: Workshop) -> None:
 
     with pytest.raises(PySparkException, match="is gone before it was committed: it was vacuumed while the flow did not run"):
         sql("WAIT FLOW t")
+
+
+def test_of_two_drivers_one_commits(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({LATER}) AS {QUERY.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    sql.freeze()
+    arrive(sql, ["t"], 10)
+    commit, to_do = staged_files.commit_actions, ["the other driver, which has not seen that it is not the only one"]
+
+    def commit_after_the_other(*arguments: Any) -> int:
+        if to_do:
+            to_do.pop()
+            flow, batch = sql.flow("t").spec.id, arguments[-1].app_version
+            sql.spark.range(1).selectExpr("'other' AS k", "CAST(0 AS INT) AS twice").write.format("delta").mode("append").options(
+                txnAppId=flow, txnVersion=str(batch)
+            ).saveAsTable("t")
+        return commit(*arguments)
+
+    monkeypatch.setattr(staged_files, "commit_actions", commit_after_the_other)
+    sql("FLUSH FLOW t")
+
+    assert len(sql("SELECT * FROM t WHERE twice >= 20")) == 0  # as if the other had committed the same rows
+    assert len(sql("SELECT * FROM t WHERE k = 'other'")) == 1

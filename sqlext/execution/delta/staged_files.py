@@ -18,6 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.errors import FlowError
+from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.execution.delta.transaction import CommitIdentity, commit_actions, has_just, write_operation
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables
@@ -104,20 +105,25 @@ def check_files(spark: SparkSession, location: str, staged: Sequence[StagedFiles
 
 
 def append(spark: SparkSession, location: str, staged: Sequence[StagedFiles], identity: CommitIdentity) -> bool:
-    """Add files to a table in one commit.
+    """Add files to a table in one commit; nothing if their transaction is there.
 
     Returns:
         False, and nothing was committed, if the table is another now than when they were written.
 
     Raises:
-        DeltaConcurrentModificationException: the table has become another in this moment.
+        DeltaConcurrentModificationException: the table has become another in this moment, or another driver has committed.
     """
     with active(spark):
         snapshot = delta_tables.snapshot(spark, location)
+        done = last_transaction(spark, location, identity.app_id, int(snapshot.version()))
+        if done is not None and done >= identity.app_version:
+            return True
         if any(each.fingerprint != _fingerprint(snapshot) for each in staged):
             return False
+        transaction = _begun(spark, snapshot)
+        transaction.readTxn().addOne(identity.app_id)  # as Delta notes it where it looks a transaction up itself, by a Spark job
         actions = [_action(spark, file) for each in staged for file in each.files]
-        commit_actions(spark, _begun(spark, snapshot), actions, write_operation(spark, "Append"), identity)
+        commit_actions(spark, transaction, actions, write_operation(spark, "Append"), identity)
     return True
 
 
