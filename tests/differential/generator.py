@@ -103,6 +103,8 @@ class Generator:
 
     def query(self) -> Query:
         chance = self._random.random()
+        if chance < 0.03:
+            return self._ranked()
         if chance < 0.12:
             return self._appending()
         if chance < 0.2:
@@ -188,6 +190,23 @@ class Generator:
         ]
         query = Query(self._aliased(values), self._source(), self._where())
         return self._with_outer(query, may_aggregate=False) if self._random.random() < 0.2 else query
+
+    def _ranked(self) -> Query:
+        """The first rows of each partition, by an order in which no two rows have the same place."""
+        name = self._random.choice(_PLAIN_KEYS)
+        kind = next((kind for kind, names in COLUMNS.items() if name in names), "string")
+        order = self._random.choice(("id", "id DESC", "E.ID DESC NULLS LAST", "k DESC, id DESC", "v NULLS LAST, id"))
+        window = f"row_number() OVER (PARTITION BY {self._named(name, kind).template} ORDER BY {order})"
+        source = Source(f"(SELECT *, {window} AS r FROM {{0}} AS e) AS e")
+        kinds, count = ("string", "int", "double", "date", "struct", "strings", "bigint"), self._random.randint(1, 4)
+        depths = self._random.choice(((0,), (0, 1)))
+        values = [self._scalar(self._random.choice(kinds), self._random.choice(depths)) for _ in range(count)]
+        bounds = ("r = 1", "R <= 1", "r <= 2", "e.r < 4", "3 >= r", "r BETWEEN 2 AND 3")
+        where = Expression(self._random.choice(bounds), "boolean")
+        more = self._where() if self._random.random() < 0.3 else None
+        if more is not None:
+            where = Expression("{0} AND ({1})", "boolean", (where, more))
+        return Query(self._aliased(values), source, where)
 
     def _distinct(self) -> Query:
         values = [self._key() for _ in range(self._random.randint(1, 3))]
