@@ -1,7 +1,8 @@
-"""Slow tests take turns: a run of the whole suite has one of six, by the commit, and `--full` has all.
+"""Slow test files take turns: a run of the whole suite has one of six turns, by the commit, and `--full` has all.
 
-A test is slow that took `SLOW` seconds in the newest record, `tests/durations.tsv`; a test that is not in it runs always. The
-turns are of about the same length. Whoever names files or tests gets what was named: turns are for `python -m pytest` alone.
+A file is slow whose tests took `SLOW` seconds together in the newest record, `tests/durations.tsv`; others run always. A file is
+never divided: its tests may share a server, or build on one another. The turns are of about the same length. Whoever names files
+or tests gets what was named: turns are for `python -m pytest` alone.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 
 TURNS = 6
-SLOW = 3.0
+SLOW = 20.0
 """Seconds, with three processes side by side on two cores."""
 RECORD = Path(__file__).with_name("durations.tsv")
-_TITLE = "# Seconds of each slow test, with three processes side by side on two cores; see turns.py."
+_TITLE = "# Seconds of each test of three or more, with three processes side by side on two cores; see turns.py."
+_RECORDED = 3.0
 _ALWAYS = ("tests/differential/", "tests/unit/")
 """The tests that find most of what any other finds."""
 
@@ -30,37 +32,45 @@ def turn_of_commit() -> int:
 
 
 def turns() -> dict[str, int]:
-    """Return the turn of each slow test: the longest first, each to the shortest turn so far."""
+    """Return the turn of each slow file: the longest first, each to the shortest turn so far."""
+    files: defaultdict[str, float] = defaultdict(float)
+    for test, seconds in recorded().items():
+        files[file_of(test)] += seconds
     lengths = [0.0] * TURNS
     found: dict[str, int] = {}
-    for test, seconds in sorted(recorded().items(), key=lambda each: (-each[1], each[0])):
-        if not test.startswith(_ALWAYS):
-            found[test] = lengths.index(min(lengths))
-            lengths[found[test]] += seconds
+    for file, seconds in sorted(files.items(), key=lambda each: (-each[1], each[0])):
+        if seconds >= SLOW and not file.startswith(_ALWAYS):
+            found[file] = lengths.index(min(lengths))
+            lengths[found[file]] += seconds
     return found
 
 
+def file_of(test: str) -> str:
+    """Return the file of a test."""
+    return test.partition("::")[0]
+
+
 def recorded() -> dict[str, float]:
-    """Return the seconds that each slow test took."""
+    """Return the seconds that each recorded test took."""
     lines = (line.split("\t") for line in RECORD.read_text().splitlines() if not line.startswith("#"))
     return {test: float(seconds) for seconds, test in lines}
 
 
 class Turn:
-    """The plugin that leaves out the slow tests of the other turns."""
+    """The plugin that leaves out the slow files of the other turns."""
 
     def __init__(self, turn: int) -> None:
         self.turn = turn
 
     def pytest_report_header(self) -> str:
-        return f"slow tests: turn {self.turn} of 0 to {TURNS - 1}, which is this commit's; --turn N takes another, --full all"
+        return f"slow files: turn {self.turn} of 0 to {TURNS - 1}, which is this commit's; --turn N takes another, --full all"
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         taken = turns()
-        others = [item for item in items if taken.get(item.nodeid, self.turn) != self.turn]
+        others = [item for item in items if taken.get(file_of(item.nodeid), self.turn) != self.turn]
         if others:
             config.hook.pytest_deselected(items=others)
-            items[:] = [item for item in items if taken.get(item.nodeid, self.turn) == self.turn]
+            items[:] = [item for item in items if taken.get(file_of(item.nodeid), self.turn) == self.turn]
 
 
 class Recorder:
@@ -73,7 +83,7 @@ class Recorder:
         self._seconds[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        write({test: seconds for test, seconds in self._seconds.items() if seconds >= SLOW})
+        write({test: seconds for test, seconds in self._seconds.items() if seconds >= _RECORDED})
 
 
 def write(seconds: dict[str, float]) -> None:

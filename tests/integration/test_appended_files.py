@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext.execution.delta import staged_files
+from sqlext.execution.delta import staged_files, transaction
 from sqlext.testing import Moment, listened
 from tests.integration.workshop import Workshop, local
 from tests.support import side_by_side
@@ -163,7 +163,7 @@ def test_of_two_drivers_one_commits(sql: Workshop, monkeypatch: pytest.MonkeyPat
     sql("WAIT FLOW t")
     sql.freeze()
     arrive(sql, ["t"], 10)
-    commit, to_do = staged_files.commit_actions, ["the other driver, which has not seen that it is not the only one"]
+    commit, to_do = transaction.commit_actions, ["the other driver, which has not seen that it is not the only one"]
 
     def commit_after_the_other(*arguments: Any) -> int:
         if to_do:
