@@ -80,9 +80,9 @@ CHANGES = [
 def test_a_change_in_the_middle_of_a_flush_stays_refused(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     size = delta_log.table_size
 
-    def as_of_a_large_one(spark: SparkSession, location: str) -> delta_log.TableSize | None:
+    def as_of_a_large_one(spark: SparkSession, location: str, version: int) -> delta_log.TableSize | None:
         """Of `own`'s state, the size of one too large to be held in hand."""
-        found = size(spark, location)
+        found = size(spark, location, version)
         return replace(found, files=own_table._MOST_FILES + 1) if found and location.endswith("/state") else found
 
     monkeypatch.setattr(own_table, "table_size", as_of_a_large_one)
