@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sqlext.errors import UnsupportedError
-from sqlext.sql.rewriter import RefusalError
-from sqlext.sql.trees import function_name, is_aggregate_call, is_null, sort_key_of, struct_of
+from sqlext.sql.first_rows import first_by, is_null
+from sqlext.sql.trees import function_name, is_aggregate_call
 
 _FIRST = ("first", "first_value")
 _LAST = ("last", "last_value")
@@ -31,13 +30,8 @@ def ordered_value_to_min_max_by(query: exp.Query) -> exp.Query:
 
 
 def _replace(call: exp.Expr, order: exp.Order, ignore_nulls: bool) -> None:
-    descends = {bool(by.args.get("desc")) for by in order.expressions}
-    if len(descends) > 1:
-        message = f"{function_name(call)} sorts its columns in both directions. Sort all of them ASC, or all DESC."
-        raise RefusalError(UnsupportedError(message), call)
-    is_lowest = (function_name(call) in _FIRST) != descends.pop()
-    key = struct_of([part for by in order.expressions for part in sort_key_of(by)])
-    found: exp.Expr = exp.Anonymous(this="MIN_BY" if is_lowest else "MAX_BY", expressions=[order.this.copy(), key])
+    name = function_name(call)
+    found = first_by(order.this.copy(), order.expressions, call, name, is_last=name in _LAST)
     whole: exp.Expr = call
     conditions: list[exp.Expr] = []
     while isinstance(whole.parent, (exp.Filter, exp.IgnoreNulls, exp.RespectNulls)):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sqlext.errors import UnsupportedError
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import fold
+from sqlext.sql.first_rows import first_by
 from sqlext.sql.nodes import Stream
-from sqlext.sql.rewriter import RefusalError
-from sqlext.sql.trees import function_name, is_aggregation, reads_stream, sort_key_of, streaming_ctes, struct_of, window_calls
+from sqlext.sql.trees import drop_cte, function_name, is_aggregation, reads_stream, streaming_ctes, struct_of, window_calls
 
 _RANK, _ROWS, _ROW, _AT = (f"{INTERNAL_PREFIX}{name}" for name in ("rank", "rows", "row", "at"))
 _BELOW = ("from_", "joins", "laterals", "where", "hint")
@@ -51,20 +50,15 @@ class _Ranked:
 
     def aggregate(self, items: Sequence[exp.Expr]) -> exp.Select:
         """Return the select of the same rows, grouped by the rank's partition."""
-        below = {clause: _copied(self.select.args.get(clause)) for clause in _BELOW}
-        group = exp.Group(expressions=[each.copy() for each in self.partition]) if self.partition else None
-        return exp.Select(expressions=list(items), group=group, **below)
+        select = self.select.copy()
+        select.set("expressions", list(items))
+        if self.partition:
+            select.set("group", exp.Group(expressions=[each.copy() for each in self.partition]))
+        return select
 
     def first(self, value: exp.Expr, rows: int | None = None) -> exp.Expr:
         """Return the aggregate of a value of the first row of each partition; of so many rows, as an array in their order."""
-        order = self.window.args["order"].expressions
-        descends = {bool(by.args.get("desc")) for by in order}
-        if len(descends) > 1:
-            message = "ROW_NUMBER() over a stream sorts its columns in both directions. Sort all of them ASC, or all DESC."
-            raise RefusalError(UnsupportedError(message), self.window)
-        count = [] if rows is None else [exp.Literal.number(rows)]
-        key = struct_of([part for by in order for part in sort_key_of(by)])
-        return exp.Anonymous(this="MAX_BY" if descends.pop() else "MIN_BY", expressions=[value, key, *count])
+        return first_by(value, self.window.args["order"].expressions, self.window, "ROW_NUMBER() over a stream", rows=rows)
 
 
 def top_n_to_max_by(query: exp.Query) -> exp.Query:
@@ -138,19 +132,12 @@ def _relation_of(select: exp.Select, query: exp.Query) -> exp.Subquery | None:
             alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name))
             subquery = exp.Subquery(this=found[0].this, alias=alias)
             relation.replace(subquery)
-            _drop(found[0])
+            drop_cte(found[0])
             relation = subquery
     if not isinstance(relation, exp.Subquery) or relation.args.get("pivots"):
         return None
     alias = relation.args.get("alias")
     return None if alias is not None and alias.args.get("columns") else relation
-
-
-def _drop(cte: exp.CTE) -> None:
-    with_ = cte.parent
-    cte.pop()
-    if isinstance(with_, exp.With) and not with_.expressions:
-        with_.pop()
 
 
 def _ranked(select: exp.Expr, ctes: set[str], query: exp.Query) -> _Ranked | None:
@@ -162,7 +149,8 @@ def _ranked(select: exp.Expr, ctes: set[str], query: exp.Query) -> _Ranked | Non
     places = [at for at, item in enumerate(select.expressions) if isinstance(item, exp.Alias) and _is_row_number(item.this)]
     if len(places) != 1 or len(list(window_calls(select))) != 1 or not all(map(_can_be_packed, select.expressions)):
         return None
-    relations = [each for clause in _BELOW[:3] for each in _nodes(select.args.get(clause))]
+    from_, joins, laterals = (select.args.get(clause) for clause in ("from_", "joins", "laterals"))
+    relations: list[exp.Expr] = [*([from_] if from_ else []), *(joins or ()), *(laterals or ())]
     if not any(reads_stream(each, ctes) for each in relations) or is_aggregation(select):
         return None
     if any(_aggregates(each, query) for each in relations):
@@ -322,11 +310,3 @@ def _identifier(item: exp.Expr) -> exp.Identifier:
 
 def _quoted(name: str) -> exp.Identifier:
     return exp.to_identifier(name, quoted=True)
-
-
-def _copied(value: object) -> object:
-    return [each.copy() for each in value] if isinstance(value, list) else value.copy() if isinstance(value, exp.Expr) else None
-
-
-def _nodes(value: object) -> Iterator[exp.Expr]:
-    yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, exp.Expr))

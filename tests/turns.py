@@ -63,14 +63,16 @@ class Turn:
         self.turn = turn
 
     def pytest_report_header(self) -> str:
-        return f"slow files: turn {self.turn} of 0 to {TURNS - 1}, which is this commit's; --turn N takes another, --full all"
+        return f"slow files: turn {self.turn} of 0 to {TURNS - 1}; by default the commit's, --turn N takes another, --full all"
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         taken = turns()
-        others = [item for item in items if taken.get(file_of(item.nodeid), self.turn) != self.turn]
-        if others:
-            config.hook.pytest_deselected(items=others)
-            items[:] = [item for item in items if taken.get(file_of(item.nodeid), self.turn) == self.turn]
+        ours: list[pytest.Item] = []
+        others: list[pytest.Item] = []
+        for item in items:
+            (ours if taken.get(file_of(item.nodeid), self.turn) == self.turn else others).append(item)
+        config.hook.pytest_deselected(items=others)
+        items[:] = ours
 
 
 class Recorder:

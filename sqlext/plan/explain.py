@@ -149,14 +149,14 @@ def _buffering(plan: FlowPlan, options: Options) -> str:
     interval = options[FLUSH_MAX_INTERVAL]
     if plan.above:
         return _buffering_above(plan, options)
-    if plan.not_idempotent_because and (interval is None or plan.output_mode is not OutputMode.APPEND):
-        return f"Not buffered, one commit per micro-batch: {plan.not_idempotent_because}."
-    if plan.not_idempotent_because:
+    if plan.output_mode is OutputMode.APPEND and interval is not None:
         return (
             f"Written as they come, committed together: {FLUSH_MAX_INTERVAL.key} is {options.raw(FLUSH_MAX_INTERVAL)} "
             f"({options.level(FLUSH_MAX_INTERVAL).value}). Each row counts and none replaces another, so micro-batches write "
             "files of the table, and a flush adds them in one commit."
         )
+    if plan.not_idempotent_because:
+        return f"Not buffered, one commit per micro-batch: {plan.not_idempotent_because}."
     if interval is None:
         return f"Not buffered, one commit per micro-batch: {FLUSH_MAX_INTERVAL.key} is not set."
     return (

@@ -20,7 +20,7 @@ from sqlext.quoting import fold
 from sqlext.sql.dialect import position_of, to_sql, without_brackets
 from sqlext.sql.nodes import Stream
 from sqlext.sql.tokens import tokens
-from sqlext.sql.trees import function_name, is_aggregation, relation_names, relations_of, window_calls
+from sqlext.sql.trees import drop_cte, function_name, is_aggregation, relation_names, relations_of, window_calls
 
 
 @dataclass(frozen=True)
@@ -276,10 +276,7 @@ def _remove_unused_ctes(outer: exp.Query) -> None:
     for cte in reversed(list(outer.find_all(exp.CTE))):
         used = {fold(table.name) for table in outer.find_all(exp.Table) if not table.db}
         if fold(cte.alias) not in used:
-            with_ = cte.parent
-            cte.pop()
-            if isinstance(with_, exp.With) and not with_.expressions:
-                with_.pop()
+            drop_cte(cte)
 
 
 def _words(text: str) -> list[str]:

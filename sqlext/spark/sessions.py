@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -25,8 +25,8 @@ _FLOW_SETTINGS = {
     "spark.databricks.delta.checksumDeletedRecordCountsHistogramMetrics.enabled": "false",
 }
 
-_SNAPSHOT_PARTITIONS = ("spark.databricks.delta.snapshotPartitions", 50, 2)
-"""The key, Delta's default, and the least that flows take."""
+_SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
+_LEAST_PARTITIONS, _MOST_PARTITIONS = 2, 50  # Delta's own default is the most
 _FILES_A_PARTITION = 10_000
 """Data files whose log entries one task replays: they take some ten MB."""
 
@@ -72,7 +72,7 @@ def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:
     return session
 
 
-def prepare(session: SparkSession, home: str, files: int) -> None:
+def prepare(session: SparkSession, home: str, files: Callable[[], int]) -> None:
     """Apply the settings that every flow runs with.
 
     Delta replays a table's log in 50 tasks, whatever its size, where nobody has set another number: that takes seconds of each
@@ -81,15 +81,15 @@ def prepare(session: SparkSession, home: str, files: int) -> None:
     Args:
         session: the flow's own session.
         home: the location of the flow's checkpoint.
-        files: the number of data files of the largest of the flow's tables.
+        files: returns the number of data files of the largest of the flow's tables; called only if nobody has set a number.
     """
     for key, value in _FLOW_SETTINGS.items():
         session.conf.set(key, value)
     if home.startswith("file:"):
         session.conf.set(*_LOCAL_RENAMES)
-    key, most, least = _SNAPSHOT_PARTITIONS
-    if session.conf.get(key, None) is None:
-        session.conf.set(key, str(min(max(-(-files // _FILES_A_PARTITION), least), most)))
+    if session.conf.get(_SNAPSHOT_PARTITIONS, None) is None:
+        tasks = -(-files() // _FILES_A_PARTITION)
+        session.conf.set(_SNAPSHOT_PARTITIONS, str(min(max(tasks, _LEAST_PARTITIONS), _MOST_PARTITIONS)))
 
 
 def variables_of(session: SparkSession, references: References) -> dict[str, str]:

@@ -171,21 +171,12 @@ def struct_of(parts: Sequence[exp.Expr]) -> exp.Expr:
     return exp.Anonymous(this=exp.to_identifier("STRUCT", quoted=True), expressions=[part.copy() for part in parts])
 
 
-def sort_key_of(by: exp.Ordered) -> list[exp.Expr]:
-    """Return expressions whose struct compares like one column of ORDER BY, the lowest first where it ascends.
-
-    Nulls are lowest in a struct; where NULLS FIRST or LAST is not Spark's default for the direction, an extra one moves them.
-    """
-    column = by.this.copy()
-    if bool(by.args.get("nulls_first")) != bool(by.args.get("desc")):
-        return [column]
-    return [is_null(column), column]
-
-
-def is_null(value: exp.Expr) -> exp.Expr:
-    """Return the condition that a value is null."""
-    whole = value.copy() if isinstance(value, exp.Column) else exp.Paren(this=value.copy())
-    return exp.Is(this=whole, expression=exp.Null())
+def drop_cte(cte: exp.CTE) -> None:
+    """Remove a WITH query from its WITH, and that when it is the last one."""
+    with_ = cte.parent
+    cte.pop()
+    if isinstance(with_, exp.With) and not with_.expressions:
+        with_.pop()
 
 
 def references_of(query: exp.Query) -> References:

@@ -91,7 +91,7 @@ def discard(spark: SparkSession, query: str) -> None:
 
 def stream(spark: SparkSession, checkpoint: Path, table: str) -> None:
     own = jvm.clone_session(spark)
-    sessions.prepare(own, "", 0)
+    sessions.prepare(own, "", lambda: 0)
     frame = own.sql(QUERY.format(f"STREAM {table} WITH ('maxFilesPerTrigger' = '1')"))
     writer = frame.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()

@@ -152,7 +152,7 @@ Steps = tuple[Callable[[], int], Callable[[], object], Callable[[], object]]
 def by_hand(spark: SparkSession, folder: Path, table: str, source: str) -> Steps:
     """A MERGE for each micro-batch, with a flow's own settings for state and polling; checkpoints are written as Spark does."""
     own = jvm.clone_session(spark)
-    sessions.prepare(own, "", 0)
+    sessions.prepare(own, "", lambda: 0)
     # A flow merges from files; here a second look at the source would compute the micro-batch again, so Delta keeps a copy.
     own.conf.unset("spark.databricks.delta.merge.materializeSource")
     own.sql(

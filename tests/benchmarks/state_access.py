@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    sessions.prepare(spark, "", 0)
+    sessions.prepare(spark, "", lambda: 0)
     files, checkpoint = str(folder / "rows"), str(folder / "checkpoint")
     numbers = spark.range(0, given.rows, 1, 2)
     numbers.selectExpr(f"id % {given.keys} AS k", "id AS at", f"id < {given.keys} AS is_first").write.parquet(files)

@@ -124,6 +124,9 @@ def simpler(value: Expression) -> Iterator[Expression]:
         yield from (each for each in _smallest(value.kind) if each != value)
     if value.names and value.template != value.names[0]:
         yield replace(value, template=value.names[0])
+    if (filter_ := f" FILTER (WHERE {{{len(value.children) - 1}}})") in value.template:
+        template, batch = (text.removesuffix(filter_) for text in (value.template, value.batch))
+        yield replace(value, template=template, batch=batch, children=value.children[:-1])
     for at, child in enumerate(value.children):
         for less in simpler(child):
             yield replace(value, children=(*value.children[:at], less, *value.children[at + 1 :]))

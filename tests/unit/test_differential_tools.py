@@ -81,7 +81,7 @@ def test_shrinking_keeps_what_fails_and_little_else(text: str) -> None:
     small = shrink(query, first_failing, rounds=100, at_once=1000)
     assert text in small.render(Form.FLOW)
     assert len(small.items) <= 2
-    assert len(small.render(Form.FLOW)) <= 160
+    assert len(small.render(Form.FLOW)) <= 140
 
 
 def test_reasons_are_counted_without_what_is_the_query_s_own() -> None:

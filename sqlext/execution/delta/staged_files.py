@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.errors import FlowError
 from sqlext.execution.delta.delta_log import last_transaction
-from sqlext.execution.delta.transaction import CommitIdentity, commit_actions, has_just, write_operation
-from sqlext.quoting import quote
+from sqlext.execution.delta.transaction import CommitIdentity, begun, commit_actions, has_just, write_operation
 from sqlext.spark import delta_tables
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
 from sqlext.spark.jvm import active
@@ -68,13 +67,12 @@ class StagedFiles:
         return cls(found["version"], found["fingerprint"], tuple(found["files"]))
 
 
-def stage(rows: DataFrame, location: str, columns: Iterable[str]) -> StagedFiles | None:
+def stage(rows: DataFrame, location: str) -> StagedFiles | None:
     """Write rows as files of a table, without a commit.
 
     Args:
         rows: the rows; their columns are the table's.
         location: the location of the table.
-        columns: the columns of the rows, as the table calls them.
 
     Returns:
         The files; None, and nothing was written, if the table has columns of its own, or its rows need Delta's own writer.
@@ -82,9 +80,9 @@ def stage(rows: DataFrame, location: str, columns: Iterable[str]) -> StagedFiles
     spark = rows.sparkSession
     with active(spark):
         snapshot = delta_tables.snapshot(spark, location)
-        if not has_just(spark, snapshot, columns) or _needs_writer(snapshot):
+        if not has_just(spark, snapshot, rows.columns) or _needs_writer(snapshot):
             return None
-        files = items_of(_begun(spark, snapshot).writeFiles(rows._jdf))
+        files = items_of(begun(spark, snapshot).writeFiles(rows._jdf))
     return StagedFiles(int(snapshot.version()), _fingerprint(snapshot), tuple(str(file.json()) for file in files))
 
 
@@ -120,7 +118,7 @@ def append(spark: SparkSession, location: str, staged: Sequence[StagedFiles], id
             return True
         if any(each.fingerprint != _fingerprint(snapshot) for each in staged):
             return False
-        transaction = _begun(spark, snapshot)
+        transaction = begun(spark, snapshot)
         transaction.readTxn().addOne(identity.app_id)  # as Delta notes it where it looks a transaction up itself, by a Spark job
         actions = [_action(spark, file) for each in staged for file in each.files]
         commit_actions(spark, transaction, actions, write_operation(spark, "Append"), identity)
@@ -141,12 +139,7 @@ def rows_of(spark: SparkSession, location: str, staged: Sequence[StagedFiles]) -
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame, allowMissingColumns=True)
-    return rows.select(*(quote(name) for name in rows.columns))
-
-
-def _begun(spark: SparkSession, snapshot: Any) -> Any:
-    option = java_of(spark).scala.Option.apply
-    return snapshot.deltaLog().startTransaction(option(None), option(snapshot))
+    return rows
 
 
 def _needs_writer(snapshot: Any) -> bool:

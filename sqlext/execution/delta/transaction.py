@@ -79,7 +79,7 @@ class TableTransaction:
             self._snapshot = snapshot
             self._log = self._snapshot.deltaLog()
             self.version = int(self._snapshot.version())
-            self._transaction = self._log.startTransaction(self._none, self._some(self._snapshot))
+            self._transaction = begun(spark, snapshot)
             self._transaction.readWholeTable()
             self.is_known = known is not None and known.version == self.version
             if known is not None and self.is_known:
@@ -207,6 +207,12 @@ def has_just(spark: SparkSession, snapshot: Any, columns: Iterable[str]) -> bool
     none = java_of(spark).scala.Option.apply(None)
     schema = DataFrame(snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, []), False, none), spark).schema
     return set(schema.names) == set(columns) and not any(_LENGTH in field.metadata for field in schema)
+
+
+def begun(spark: SparkSession, snapshot: Any) -> Any:
+    """Begin one of Delta's transactions over a version of a table."""
+    option = java_of(spark).scala.Option.apply
+    return snapshot.deltaLog().startTransaction(option(None), option(snapshot))
 
 
 def write_operation(spark: SparkSession, mode: str) -> Any:

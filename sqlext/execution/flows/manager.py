@@ -291,7 +291,7 @@ class FlowManager:
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
         self.end(self._flows.get(spec.id))
-        sessions.prepare(session, self._home.location, source_changes.most_files(session, spec))
+        sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
         home = self._home.child("flows", spec.id)
         if (changed := source_changes.evolved(session, spec, options.flow)) is not spec:
             spec = changed

@@ -227,10 +227,10 @@ class TableWriter:
     def _append(self, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo) -> None:
         """Add the rows of micro-batches to the target in one commit: their files, where they have been written for the table."""
         location, columns = self._spec.target_location, [column.target for column in intake.stream.columns]
-        found = [(batch, intake.buffer.staged(batch)) for batch in batches]
-        staged = [files for _, files in found if files is not None]
-        staged_files.check_files(self.session, location, [files for batch, files in found if files and batch.rows < 0])
-        others = [batch for batch, files in found if files is None]
+        staged = [batch.staged for batch in batches if batch.staged is not None]
+        others = [batch for batch in batches if batch.staged is None]
+        of_earlier_driver = [batch.staged for batch in batches if batch.staged is not None and batch.rows < 0]
+        staged_files.check_files(self.session, location, of_earlier_driver)
         identity = CommitIdentity(info.flow_id, info.last_batch, info.to_json())
         if not others and staged_files.append(self.session, location, staged, identity):
             return

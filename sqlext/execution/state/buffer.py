@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name all of Spark's documentation uses
 from pyspark.sql.types import IntegerType, StructType
 
-from sqlext.errors import FlowError, NotFoundError
+from sqlext.errors import FlowError
 from sqlext.execution.delta import key_ranges
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.staged_files import StagedFiles, stage
@@ -55,7 +55,8 @@ class BufferedBatch:
         arrived: the arrival of the oldest, in seconds of the clock's monotonic time.
         held: the rows, if executors hold them.
         bounds: the ranges of their keys; None: unknown.
-        place: the folder of the rows, relative to the buffer's, if files hold them.
+        place: the folder of the rows, or of what describes `staged`, relative to the buffer's, if files hold them.
+        staged: the files of the rows, if they lie in the table's folder.
     """
 
     first: int
@@ -65,6 +66,7 @@ class BufferedBatch:
     held: DataFrame | None = None
     bounds: Bounds | None = None
     place: str = ""
+    staged: StagedFiles | None = None
 
 
 class Buffer(Protocol):
@@ -111,15 +113,26 @@ class DurableBuffer:
         """Return the complete micro-batches of any driver, in order; if several have written one, the last version of it."""
         names = [name for name in self._home.names() if name.startswith(_FOLDER)]
         batches = sorted((int(name.removeprefix(_FOLDER)), name) for name in names)
-        found = ((batch, self._newest_whole(name)) for batch, name in batches)
-        return [BufferedBatch(batch, batch, -1, arrived, place=place) for batch, place in found if place]
+        found = ((batch, *self._newest_whole(name)) for batch, name in batches)
+        return [
+            BufferedBatch(batch, batch, -1, arrived, place=place, staged=self._staged(place) if is_staged else None)
+            for batch, place, is_staged in found
+            if place
+        ]
 
-    def _newest_whole(self, folder: str) -> str:
-        """Return the place of a micro-batch's last complete version; empty if none is complete."""
+    def _newest_whole(self, folder: str) -> tuple[str, bool]:
+        """Return the place of a micro-batch's last complete version, empty if none is complete; and whether it is staged."""
         names = self._home.child(folder).names()
         places = [folder] if _WHOLE in names else []  # versions without epochs put the files right here
         places += sorted(f"{folder}/{name}" for name in names if name[0].isdigit())
-        return next((place for place in reversed(places) if {_WHOLE, _STAGED} & {*self._home.child(place).names()}), "")
+        for place in reversed(places):
+            marks = {_WHOLE, _STAGED} & {*self._home.child(place).names()}
+            if marks:
+                return place, _STAGED in marks
+        return "", False
+
+    def _staged(self, place: str) -> StagedFiles:
+        return StagedFiles.from_json(self._home.child(place, _STAGED).read_text())
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
         """Return all rows of `batches`, numbered by the ids of their micro-batches."""
@@ -132,13 +145,6 @@ class DurableBuffer:
         for batch in batches:
             self._home.child(batch.place).delete()
             self._home.child(batch.place.partition("/")[0]).delete_empty()
-
-    def staged(self, batch: BufferedBatch) -> StagedFiles | None:
-        """Return the files of a micro-batch that lie in the table's folder; None if its rows are buffered here."""
-        try:
-            return StagedFiles.from_json(self._home.child(batch.place, _STAGED).read_text())
-        except NotFoundError:
-            return None
 
     def drop_through(self, batch: int) -> None:
         """Delete the micro-batches up to and including `batch`."""
@@ -162,12 +168,12 @@ class StagedBuffer(DurableBuffer):
         self._table = table
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
-        staged = stage(frame, self._table, frame.columns)
+        staged = stage(frame, self._table)
         if staged is None:
             return super().write(frame, batch, arrived, key)
         place = self._place(batch)
         self._home.child(place, _STAGED).create_text(staged.to_json())
-        return BufferedBatch(batch, batch, staged.rows, arrived, place=place)
+        return BufferedBatch(batch, batch, staged.rows, arrived, place=place, staged=staged)
 
 
 class MemoryBuffer:

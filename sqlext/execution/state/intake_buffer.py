@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sqlext.clock import Clock
-from sqlext.execution.delta.staged_files import StagedFiles
 from sqlext.execution.state.buffer import BufferedBatch, DurableBuffer, MemoryBuffer, StagedBuffer, latest_rows
 from sqlext.execution.state.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
 from sqlext.spark.storage import HadoopPath
@@ -153,10 +152,6 @@ class IntakeBuffer:
         """Return all rows of `batches`; see `Buffer.rows`."""
         buffer = self._memory if batches[-1].held is not None else self._durable
         return buffer.rows(spark, batches, self.schema)
-
-    def staged(self, batch: BufferedBatch) -> StagedFiles | None:
-        """Return the files of a batch that lie in the table's folder; None if its rows are buffered otherwise."""
-        return self._durable.staged(batch)
 
     def latest_rows(self, spark: SparkSession, batches: Sequence[BufferedBatch]) -> DataFrame:
         """Return the newest row of each group in `batches`."""

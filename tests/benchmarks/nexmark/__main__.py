@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.benchmarks.common import in_folder, save
-from tests.benchmarks.nexmark.generator import write
+from tests.benchmarks.nexmark.generator import TABLES, write
 
 TEXTS = {
     file.stem: file.read_text()
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    for name in ("person", "auction", "bid"):
+    for name in TABLES:
         spark.sql(f"CREATE TABLE {name} USING parquet LOCATION '{folder / 'events' / name}'")
     spark.sql("CREATE TABLE side_input USING parquet AS SELECT id AS key, concat('value ', id) AS value FROM range(10000)")
     for name in ("q0", given.queries[0]):  # what Java compiles for every query counts for none
@@ -68,9 +68,8 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
 
 def one_query(spark: SparkSession, name: str) -> dict[str, Any]:
     """Seconds of the batch query and of the flow, and their ratio; or why the flow was refused."""
-    tables = ("person", "auction", "bid")
-    batch = TEXTS[name].format(**{table: table for table in tables})
-    flow = TEXTS[name].format(**{table: STREAM.format(table) for table in tables})
+    batch = TEXTS[name].format(**{table: table for table in TABLES})
+    flow = TEXTS[name].format(**{table: STREAM.format(table) for table in TABLES})
     in_batch = timed(spark, f"CREATE TABLE {name}_batch USING delta AS {batch}")
     started = time.monotonic()
     try:

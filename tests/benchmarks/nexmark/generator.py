@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 PERSONS, AUCTIONS, BIDS = 1, 3, 46
 ROUND = PERSONS + AUCTIONS + BIDS
+TABLES = ("person", "auction", "bid")
 FIRST = 1000
 """The first id of persons and of auctions."""
 EVENTS_A_SECOND = 10_000
@@ -62,7 +63,7 @@ def write(folder: Path, count: int, files: int, seed: int) -> None:
     bounds = [count * at // files for at in range(files + 1)]
     for at in range(files):
         found = events(bounds[at], bounds[at + 1], seed)
-        for name in ("person", "auction", "bid"):
+        for name in TABLES:
             place = folder / name / f"{at:04d}.parquet"
             place.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(getattr(found, name), place, coerce_timestamps="us")
