@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.app import statement_run
 from sqlext.app.interrupts import Interrupts
 from sqlext.app.statement_run import StatementRunner
+from sqlext.execution.jobs import parts
+from sqlext.execution.jobs.run import JobRun
 from tests.integration.workshop import Workshop
 from tests.support import eventually
 
@@ -82,6 +86,31 @@ def test_a_job_that_survives_its_driver_can_be_gone_on_with(
     assert told == (f"The statement was canceled. RESUME JOB {job.id} resumes its job, CANCEL JOB {job.id} discards it.")
     assert job.status == "FAILED"
     assert not sql.spark.catalog.tableExists("made")
+    sql(f"CANCEL JOB {job.id}")
+
+
+def test_a_part_that_is_planned_while_its_job_is_canceled_ends_too(
+    sql: Workshop, canceled: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_planning, was_canceled, plan, cancel = threading.Event(), threading.Event(), parts.rows_of_part, JobRun.cancel
+
+    def plan_slowly(*given: Any) -> DataFrame:
+        was_planning.set()
+        was_canceled.wait(ENDS_WITHIN)
+        return plan(*given)
+
+    def cancel_and_say_so(run: JobRun) -> None:
+        cancel(run)
+        was_canceled.set()
+
+    monkeypatch.setattr(parts, "rows_of_part", plan_slowly)
+    monkeypatch.setattr(JobRun, "cancel", cancel_and_say_so)
+    sql.source()
+    sql("SET execution.batch.job-recovery.enabled = true")
+    aggregate = f"SELECT k, max(m) AS m FROM {SLOW} GROUP BY k GLOBAL WINDOW END OF STREAM"
+    told = canceled(f"CREATE TABLE made USING delta AS {aggregate}", was_planning.is_set)
+    assert told.startswith("The statement was canceled. RESUME JOB")
+    (job,) = sql("SHOW JOBS")
     sql(f"CANCEL JOB {job.id}")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,6 +32,7 @@ from sqlext.spark.storage import HadoopPath
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
+_CANCEL_AGAIN_SECONDS = 0.5
 """The interval, in seconds, at which the driver renews its lease and checks that the job is still its own."""
 
 WriteEvent = Callable[[JobEvent], None]
@@ -108,6 +110,7 @@ class JobRun:
         }  # the latest counts
         self._tables: dict[int, VertexTable] = {}
         self._slices: dict[int, Slices] = {}
+        self._submitted: list[Future[Any]] = []
         self.progress = Progress(pieces.graph)
         self._snapshot_at = time.monotonic()
         self._ticked_at = time.monotonic()
@@ -124,12 +127,19 @@ class JobRun:
         try:
             self._loop(pool)
         finally:
-            self._session.sparkContext.cancelJobsWithTag(self._settings.tag)
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            self._end_submitted()
 
     def cancel(self) -> None:
         """Cancel the running parts; `run` then raises an error."""
         self._session.sparkContext.cancelJobsWithTag(self._settings.tag)
+
+    def _end_submitted(self) -> None:
+        """Cancel until no thread of the pool works: one that still plans its part starts its Spark job after the first cancellation."""
+        left = {future for future in self._submitted if not future.done()}
+        while left:
+            self.cancel()
+            _, left = wait(left, _CANCEL_AGAIN_SECONDS)
 
     def _replay(self) -> None:
         """Take over the parts that earlier drivers have finished and whose files are intact."""
@@ -151,12 +161,16 @@ class JobRun:
             for vertex in self.progress.ready(started):
                 if vertex.kind is VertexKind.SINK or self._is_left_to_sink(vertex):
                     self._flush_events()
-                    self._wait_for_sink(pool.submit(self._sink, vertex), vertex)
+                    writing = pool.submit(self._sink, vertex)
+                    self._submitted.append(writing)
+                    self._wait_for_sink(writing, vertex)
                     return
                 started.add(vertex.id)
                 self._initialize(vertex)
                 for part in self._largest_first(vertex):
-                    running[pool.submit(self._run_part, part)] = (part, time.monotonic())
+                    future = pool.submit(self._run_part, part)
+                    self._submitted.append(future)
+                    running[future] = (part, time.monotonic())
             done, _ = wait(running, TICK_SECONDS, return_when=FIRST_COMPLETED)
             self._tick_if_due()
             self._snapshot()
