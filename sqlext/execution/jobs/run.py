@@ -135,7 +135,7 @@ class JobRun:
         self._session.sparkContext.cancelJobsWithTag(self._settings.tag)
 
     def _end_submitted(self) -> None:
-        """Cancel until no thread of the pool works: one that still plans its part starts its Spark job after the first cancellation."""
+        """Cancel until no thread of the pool works: one that still plans its part starts its Spark job only later."""
         left = {future for future in self._submitted if not future.done()}
         while left:
             self.cancel()
