@@ -1,5 +1,6 @@
 """Streaming tables, buffered flushes and bounded stages for plain Spark SQL on Delta."""
 
+from sqlext.execution.delta.changes import changes_of as changes
 from sqlext.execution.keyed.keyed import process_keyed
 from sqlext.execution.partitions.cogroup import cogroup
 from sqlext.execution.partitions.partition import Order, full_window_partition, window_all
@@ -33,6 +34,7 @@ __all__ = [
     "Order",
     "RuntimeContext",
     "ValueState",
+    "changes",
     "cogroup",
     "configure",
     "disable",

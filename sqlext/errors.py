@@ -99,6 +99,10 @@ class FlowError(SqlextError, RuntimeError):
     """A flow failed, was fenced by another driver, or is in the wrong state for the statement."""
 
 
+class ViewError(SqlextError, RuntimeError):
+    """A materialized view cannot be refreshed, or is in the wrong state for the statement."""
+
+
 class JobError(SqlextError, RuntimeError):
     """A bounded job cannot be run or resumed."""
 

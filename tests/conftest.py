@@ -36,8 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--clients", type=int, default=4, help="Thrift clients side by side; by hand, 32")
     parser.addoption("--statements", type=int, default=12, help="statements of each of them; by hand, 100")
     parser.addoption("--queries", type=int, default=60, help="generated queries of the differential test; by hand, 2000")
-    parser.addoption("--groups", default="", help="of those queries, ten a group, only some: 0-49; a long run in parts")
-    parser.addoption("--seed", type=int, default=24, help="of the differential test's queries, rows and restarts")
+    parser.addoption("--rounds", type=int, default=40, help="rounds of changes and views of the differential test; by hand, 2000")
+    parser.addoption("--groups", default="", help="of those queries, ten a group, or rounds, five a group, only some: 0-49")
+    parser.addoption("--seed", type=int, default=24, help="of the differential tests' queries, rows, changes and restarts")
     parser.addoption("--sessions", type=int, default=30, help="Thrift sessions, one after the other; by hand, 2000")
 
 

@@ -55,6 +55,21 @@ STATEMENTS = (
         "bring the table up to date, and wait for that unless `ASYNC`; `FULL`: recompute it from all that its streams still hold",
     ),
     StatementDoc(
+        "CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] v [clauses] [schedule] [REFRESH POLICY policy] AS query",
+        "create a Delta table with the rows of a query over tables; a refresh computes only what changed, where that is possible",
+    ),
+    StatementDoc(
+        "REFRESH MATERIALIZED VIEW v [FULL] [SYNC | ASYNC]",
+        "bring the view up to date, and wait for that unless `ASYNC`; `FULL`: compute all of it",
+    ),
+    StatementDoc(
+        "ALTER MATERIALIZED VIEW v {ADD | ALTER} schedule",
+        "schedule refreshes: `SCHEDULE EVERY 10 MINUTES` or `TRIGGER ON UPDATE AT MOST EVERY 1 MINUTE`; also `DROP SCHEDULE`, "
+        "`SET REFRESH POLICY policy` and the changes of `ALTER STREAMING TABLE`",
+    ),
+    StatementDoc("DROP MATERIALIZED VIEW [IF EXISTS] v", "drop the view and its table"),
+    StatementDoc("SHOW MATERIALIZED VIEWS", "list materialized views: how, when and why each was refreshed last"),
+    StatementDoc(
         "CREATE FLOW [IF NOT EXISTS] f [COMMENT '..'] AS INSERT INTO t [BY NAME] query", "create a flow into an existing table"
     ),
     StatementDoc("INSERT INTO t [BY NAME] query", "the same, if the query reads a `STREAM`; the flow has the table's name"),
@@ -114,10 +129,14 @@ SPARK_HEADS = tuple(
 )
 """The first words of Spark's and Delta's own statements."""
 
-HEADS = tuple(dict.fromkeys([*(each.head for each in STATEMENTS), "CREATE OR REFRESH STREAMING TABLE", *SPARK_HEADS]))
+_LONGER_HEADS = ("CREATE OR REFRESH STREAMING TABLE", "CREATE OR REPLACE MATERIALIZED VIEW")
+HEADS = tuple(dict.fromkeys([*(each.head for each in STATEMENTS), *_LONGER_HEADS, *SPARK_HEADS]))
 """The first words of all statements: sqlext's, Spark's and Delta's."""
 
-PHRASES = ("GLOBAL WINDOW END OF STREAM", "WATERMARK", "DELAY OF INTERVAL", "TBLPROPERTIES", "BY NAME", "STREAM", "TIMEOUT")
+PHRASES = (
+    *("GLOBAL WINDOW END OF STREAM", "WATERMARK", "DELAY OF INTERVAL", "TBLPROPERTIES", "BY NAME", "STREAM", "TIMEOUT"),
+    *("SCHEDULE EVERY", "TRIGGER ON UPDATE", "AT MOST EVERY", "REFRESH POLICY", "INCREMENTAL STRICT"),
+)
 """The keywords of sqlext inside statements."""
 
 FUNCTIONS = (

@@ -17,6 +17,7 @@ from sqlext.commands import (
     job_statements,
     partition_statements,
     streaming_tables,
+    view_statements,
 )
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.bounded_statements import SparkParse
@@ -25,6 +26,7 @@ from sqlext.errors import OptionError, UnreadableQuery, UnsupportedError, did_yo
 from sqlext.execution.delta import target
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.host import Host
+from sqlext.execution.views.manager import ViewManager
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, OPTIONS, Level, LevelTexts, ValueText, is_option_key
 from sqlext.options import option as option_of
 from sqlext.options import parse as parse_option
@@ -67,6 +69,10 @@ class Commands:
         """Made on first use, with its host."""
         return self._host().flows
 
+    def _views(self) -> ViewManager:
+        """Return the views of this process; made on first use, with their host."""
+        return self._host().views
+
     def answer(self, spark: SparkSession, text: str, spark_parse: SparkParse) -> Answer:
         """Answer one of our statements.
 
@@ -96,9 +102,12 @@ class Commands:
             case statements.Explain(statement=explained):
                 return self._explain(spark, explained, spark_parse)
             case statements.ShowFlows():
-                return flow_tables.flows(self._flows.views())
+                host = self._host()
+                return flow_tables.flows(host.flows.views(), view_statements.as_flows(host.views.views(looks=False)))
             case statements.ShowPartitionFunctions():
                 return partition_statements.functions_table()
+            case statements.DescribeFlow(name=name) if self._host().views.has(target.qualified(spark, name)):
+                return view_statements.described(target.qualified(spark, name), self._host().views)
             case statements.DescribeFlow(name=name):
                 return flow_tables.flow(self._flows.view(target.qualified(spark, name)), self._host())
             case statements.FlowCommand():
@@ -112,6 +121,15 @@ class Commands:
                 return _change(spark, "ALTER FLOW", lambda _: self._flows.alter(full_name, values))
             case statements.DropStreamingTable() | statements.AlterStreamingTable():
                 return streaming_tables.answer(spark, statement, self._host)
+            case statements.CreateMaterializedView():
+                return view_statements.create(spark, statement, text, spark_parse, self._views)
+            case (
+                statements.RefreshMaterializedView()
+                | statements.DropMaterializedView()
+                | statements.AlterMaterializedView()
+                | statements.ShowMaterializedViews()
+            ):
+                return view_statements.answer(spark, statement, self._views)
             case statements.SetOption():
                 return _check_setting(spark, statement)
             case statements.JobCommand():
@@ -131,6 +149,8 @@ class Commands:
 
     def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:
         name = target.qualified(spark, command.name)
+        if self._host().views.has(name):
+            return view_statements.flow_command(spark, command, name, self._host().views)
         timeout = _DEFAULT_WAIT
         if command.timeout is not None:
             try:
@@ -176,6 +196,8 @@ class Commands:
                 self._refuse(statement)
             case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():
                 pass
+            case statements.CreateMaterializedView():
+                return view_statements.explain(spark, statement, spark_parse, self._views)
             case _:
                 raise UnsupportedError("EXPLAIN shows how a query runs, and this statement has none. Send it without EXPLAIN.")
         planned = self._planned(spark, statement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlext.commands.answers import Table
@@ -35,9 +36,14 @@ _FLOWS = {
 }
 
 
-def flows(views: list[FlowView]) -> Table:
-    """SHOW FLOWS."""
-    return Table(_FLOWS, [_flow_row(view) for view in views])
+def flows(views: list[FlowView], others: Sequence[Mapping[str, Any]]) -> Table:
+    """SHOW FLOWS.
+
+    Args:
+        views: the flows.
+        others: the rows of what else is kept up to date.
+    """
+    return Table(_FLOWS, [*(_flow_row(view) for view in views), *others])
 
 
 def _flow_row(view: FlowView) -> dict[str, Any]:

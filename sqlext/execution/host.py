@@ -1,4 +1,4 @@
-"""One process: its sign of life, its ticker, its flows and its jobs. There is one host a Spark application."""
+"""One process: its sign of life, its ticker, its flows, views and jobs. There is one host a Spark application."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sqlext.clock import Clock, SystemClock
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.jobs.manager import JobManager
+from sqlext.execution.views.manager import ViewManager
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
@@ -24,11 +25,12 @@ class Host:
 
     Args:
         spark: any session of the application; the host has a clone of it.
-        home: where flows and jobs have their folders and registries.
-        clock: for flush intervals.
+        home: where flows, views and jobs have their folders and registries.
+        clock: for flush intervals, and the schedules of views.
 
     Attributes:
         flows: of this process.
+        views: of this process.
         jobs: of this process.
     """
 
@@ -36,7 +38,9 @@ class Host:
         self._spark = jvm.clone_session(spark)
         self._home = HadoopPath(self._spark, home)
         self._lease = Lease(self._home)
-        self.flows = FlowManager(self._spark, self._home, self._lease, clock or SystemClock())
+        clock = clock or SystemClock()
+        self.flows = FlowManager(self._spark, self._home, self._lease, clock)
+        self.views = ViewManager(self._spark, self._home, self._lease, clock, self.flows.records)
         self.jobs = JobManager(self._spark, self._home, self._lease)
         self._closing = threading.Event()  # flows are no longer looked at
         self._closed = threading.Event()  # and this host gives no more sign of life
@@ -48,9 +52,10 @@ class Host:
         return self._home.location
 
     def close(self) -> None:
-        """End the jobs and stop the flows, flushed; the next host resumes both. The sign of life goes on until then."""
+        """End jobs and refreshes, and stop the flows, flushed; the next host resumes all. The sign of life goes on until then."""
         self._closing.set()
         self.jobs.close()
+        self.views.close()
         self.flows.close()
         self._closed.set()
         if threading.current_thread() is not self._ticker:
@@ -59,8 +64,9 @@ class Host:
             self._lease.end()
 
     def freeze(self) -> None:
-        """Hang, as far as flows can see: their streams run, but nobody looks at the clock. The sign of life ends too."""
+        """Hang, as far as flows and views can see: streams run, but nobody looks at the clock. The sign of life ends too."""
         self._closing.set()
+        self.views.freeze()
         self.flows.freeze()
         self._closed.set()
         self._ticker.join()
@@ -69,9 +75,10 @@ class Host:
         """Leave flows as a killed process does: nothing is flushed, and the registry says that they run.
 
         Args:
-            timeout: seconds to wait for each flow's flush in flight.
+            timeout: seconds to wait for each flow's flush in flight, and for the refreshes of views.
         """
         self.freeze()
+        self.views.abandon(timeout)
         self.flows.abandon(timeout)
         self._lease.end()
 
@@ -81,6 +88,7 @@ class Host:
                 return
             if not self._closing.is_set():
                 self.flows.tick()
+                self.views.tick()
             if self._lease.has_begun:  # also while the first flow is still being made, or the last flushes run
                 self._beat()
 

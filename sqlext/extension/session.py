@@ -187,6 +187,8 @@ def enable(spark: SparkSession) -> SparkSession:
         resumed = installed.get_host().flows.resume()
         if resumed:
             logger.info("flows resumed: %s", ", ".join(resumed))
+    if home.child("views", "registry").exists():
+        installed.get_host()  # which takes over the views of processes that are gone
     options = resolve_levels(session, session_levels(session))
     if options[JOB_RECOVERY] and home.child("jobs", "registry").exists():
         installed.get_host().jobs.resume_all(job_statements.fingerprints, options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.spark.java import items_of, java_of, texts_of
 
@@ -58,6 +58,36 @@ def snapshot(spark: SparkSession, location: str) -> Any:
     """Return Delta's Snapshot of the newest version of the table at `location`."""
     log = java_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
     return log.update(False, _none(spark), _none(spark))
+
+
+def snapshot_at(spark: SparkSession, location: str, version: int) -> Any:
+    """Return Delta's Snapshot of one version of the table at `location`.
+
+    Raises:
+        PySparkException: the log no longer reaches back so far.
+    """
+    log = java_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
+    return log.getSnapshotAt(version, _none(spark), _none(spark), False)
+
+
+def feed(spark: SparkSession, end: Any, first: int, is_from_files: bool) -> DataFrame:
+    """Return the changes of a table as its change feed has them: each row with `_change_type`, `_commit_version`, and the time.
+
+    Args:
+        spark: the session.
+        end: the snapshot of the last version.
+        first: the version of the first commit.
+        is_from_files: whether to compute the changes from the files that commits have added and removed, for tables without a
+            change feed; a row that was only rewritten is then deleted and inserted.
+
+    Raises:
+        PySparkException, Py4JJavaError: the log no longer has the commits, or the columns changed too much.
+    """
+    reader = java_of(spark).org.apache.spark.sql.delta.commands.cdc.CDCReader
+    none, versions = _none(spark), (first, int(end.version()))
+    some = java_of(spark).scala.Option.apply(end)
+    rows = reader.changesToBatchDF(end.deltaLog(), *versions, spark._jsparkSession, none, some, is_from_files, none)
+    return DataFrame(rows, spark)
 
 
 def _none(spark: SparkSession) -> Any:

@@ -369,6 +369,16 @@ def held(rows: DataFrame) -> Iterator[DataFrame]:
         release(blocks)
 
 
+@contextmanager
+def counted(rows: DataFrame) -> Iterator[tuple[DataFrame, int]]:
+    """Yield rows as blocks on the executors, computed once, and their number; free the blocks afterwards."""
+    blocks = rows.localCheckpoint(eager=False)
+    try:
+        yield blocks, blocks.count()  # the same job computes and counts them
+    finally:
+        release(blocks)
+
+
 def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column]], str]:
     """Return the parts of `df.groupBy(..)`.
 

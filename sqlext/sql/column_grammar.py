@@ -1,4 +1,4 @@
-"""The grammar of a streaming table's column list: columns, and keys that are informational."""
+"""The grammar of a table's column list: columns, and keys that are informational."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _CONSTRAINTS = ("CONSTRAINT", "PRIMARY", "FOREIGN", "CHECK", "UNIQUE")
 
 class ColumnCursor(Cursor):
     """A cursor that reads `(a BIGINT NOT NULL COMMENT '..', b, CONSTRAINT pk PRIMARY KEY (a) RELY)`."""
+
+    _kind = "streaming table"  # what is made or changed, for messages
 
     def _table_columns(self) -> tuple[tuple[ColumnDefinition, ...], dict[str, ValueText]]:
         """Read a column list; return the columns, and the table properties that store the keys."""
@@ -44,7 +46,7 @@ class ColumnCursor(Cursor):
             elif self._take("COMMENT"):
                 comment = self._string()
             else:
-                raise self._problem(f"Expected NOT NULL or COMMENT '..' after the column `{name}`", _advice(self._word()))
+                raise self._problem(f"Expected NOT NULL or COMMENT '..' after the column `{name}`", self._advice())
         columns.append(ColumnDefinition(name, written, is_required, comment))
 
     def _type(self) -> str:
@@ -63,7 +65,7 @@ class ColumnCursor(Cursor):
         if not (self._take("PRIMARY", "KEY") or self._take("FOREIGN", "KEY")):
             shown = f" `{name}`" if name else ""
             raise UnsupportedError(
-                f"The constraint{shown} is {kind}; a streaming table supports NOT NULL, which is enforced, and PRIMARY KEY and "
+                f"The constraint{shown} is {kind}; a {self._kind} supports NOT NULL, which is enforced, and PRIMARY KEY and "
                 "FOREIGN KEY, which are informational. Filter the rows in the query.",
                 self._position(),
             )
@@ -75,7 +77,7 @@ class ColumnCursor(Cursor):
                 self._column_list()
         while self._word() not in (",", ")", ""):
             if self._word() == "ENFORCED" and self._word(-1) != "NOT":
-                raise self._problem("A key of a streaming table is informational and cannot be ENFORCED")
+                raise self._problem(f"A key of a {self._kind} is informational and cannot be ENFORCED")
             self._at += 1
         key = CONSTRAINT_PROPERTY + (name or f"{kind.lower()}_key_{len(keys) + 1}")
         if key in keys:
@@ -88,10 +90,9 @@ class ColumnCursor(Cursor):
         if unknown is not None:
             raise self._problem(f"There is no column `{unknown}` in the column list before its key")
 
-
-def _advice(word: str) -> str:
-    if word in ("PRIMARY", "REFERENCES", "FOREIGN", "CONSTRAINT"):
-        return " Write the key after the columns: CONSTRAINT name PRIMARY KEY (column) RELY."
-    if word in ("DEFAULT", "GENERATED"):
-        return " All values of a streaming table come from its query."
-    return ""
+    def _advice(self) -> str:
+        if self._word() in ("PRIMARY", "REFERENCES", "FOREIGN", "CONSTRAINT"):
+            return " Write the key after the columns: CONSTRAINT name PRIMARY KEY (column) RELY."
+        if self._word() in ("DEFAULT", "GENERATED"):
+            return f" All values of a {self._kind} come from its query."
+        return ""

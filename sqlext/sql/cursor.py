@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.options import ValueText
 from sqlext.sql.statements import Name
 from sqlext.sql.tokens import Token
+
+T = TypeVar("T")
 
 
 class Cursor:
@@ -53,6 +56,15 @@ class Cursor:
         token = self._peek()
         found = f"found `{token.text}`" if token else "the statement ends here"
         return SyntaxProblem(f"{message}; {found}.{hint}", self._position())
+
+    def _end(self, statement: T) -> T:
+        if self._peek() is not None:
+            raise self._problem("Expected the end of the statement")
+        return statement
+
+    def _blank(self) -> str:
+        """Return the statement with everything but its line breaks blanked out."""
+        return "".join(c if c in "\r\n" else " " for c in self._text)
 
     def _timeout(self) -> ValueText:
         token = self._peek()

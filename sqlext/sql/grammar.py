@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlext.errors import Position, SyntaxProblem, UnreadableQuery, UnsupportedError, did_you_mean
-from sqlext.options import ValueText, is_option_key
-from sqlext.plan.job_graph import FLOW_PROPERTY, TableDefinition
+from sqlext.errors import Position, SyntaxProblem, UnreadableQuery, UnsupportedError
+from sqlext.options import ValueText
+from sqlext.plan.job_graph import TableDefinition
 from sqlext.sql import dialect, end_of_stream
-from sqlext.sql.column_grammar import ColumnCursor
 from sqlext.sql.cursor import unquoted
 from sqlext.sql.partition_calls import partition_calls, partition_query, spark_form
 from sqlext.sql.statements import (
@@ -18,6 +17,7 @@ from sqlext.sql.statements import (
     CreateStreamingTable,
     CreateTableAs,
     DescribeFlow,
+    DropMaterializedView,
     DropStreamingTable,
     Explain,
     FlowCommand,
@@ -25,14 +25,20 @@ from sqlext.sql.statements import (
     JobCommand,
     Name,
     Query,
+    RefreshMaterializedView,
     RefreshStreamingTable,
     Select,
     SetOption,
     ShowFlows,
+    ShowMaterializedViews,
     ShowPartitionFunctions,
     Statement,
 )
 from sqlext.sql.tokens import end_of_stream_at, is_flow_statement, setting_key, tokens
+from sqlext.sql.view_grammar import ViewCursor
+
+_QUERY_OWNERS = ("STREAMING", "MATERIALIZED", "FLOW")
+"""The words after CREATE of what has a query of its own: GLOBAL WINDOW END OF STREAM does not make it a bounded statement."""
 
 
 def parse(text: str) -> Statement:
@@ -50,7 +56,7 @@ def parse(text: str) -> Statement:
     return _Head(text, found).statement()
 
 
-class _Head(ColumnCursor):
+class _Head(ViewCursor):
     """A cursor that reads one statement, top down."""
 
     def statement(self) -> Statement:
@@ -82,7 +88,7 @@ class _Head(ColumnCursor):
         """Read a Spark statement with GLOBAL WINDOW END OF STREAM in its query; return None for all others and for flows."""
         clause = end_of_stream_at(self._tokens)
         if clause is None or (
-            self._word() == "CREATE" and self._word_after("CREATE", "OR", "REFRESH", "REPLACE") in ("STREAMING", "FLOW")
+            self._word() == "CREATE" and self._word_after("CREATE", "OR", "REFRESH", "REPLACE") in _QUERY_OWNERS
         ):
             return None
         start = self._at
@@ -173,6 +179,8 @@ class _Head(ColumnCursor):
         if self._take("STREAMING"):
             self._expect("TABLE")
             return self._streaming_table(refresh, replace, position)
+        if self._take("MATERIALIZED", "VIEW"):
+            return self._create_view(refresh, replace, position)
         if self._take("FLOW"):
             return self._create_flow(position)
         self._at = start
@@ -193,26 +201,6 @@ class _Head(ColumnCursor):
                 clauses.append(self._table_clause())
         definition = TableDefinition(tuple(clauses), properties, columns)
         return CreateStreamingTable(name, self._query(), definition, refresh, replace, exists, position)
-
-    def _table_clause(self) -> str:
-        """Read COMMENT '..', LOCATION '..', PARTITIONED BY (..), CLUSTER BY (..) | AUTO | NONE or USING delta, as written."""
-        token = self._peek()
-        if token is None:
-            raise self._problem("Expected AS and a query")
-        start = token.start
-        if self._take("COMMENT") or self._take("LOCATION"):
-            self._string()
-        elif self._take("PARTITIONED", "BY") or self._take("CLUSTER", "BY"):
-            if not (self._take("AUTO") or self._take("NONE")):
-                self._brackets()
-        elif self._take("USING"):
-            if not self._take("DELTA"):
-                raise self._problem("A streaming table is a Delta table")
-            return ""
-        else:
-            known = ("COMMENT", "LOCATION", "PARTITIONED BY", "CLUSTER BY", "TBLPROPERTIES", "AS")
-            raise self._problem(f"Expected one of {', '.join(known)}", did_you_mean(token.text, known))
-        return self._text[start : self._tokens[self._at - 1].stop]
 
     def _create_flow(self, position: Position) -> Insert:
         exists = self._take("IF", "NOT", "EXISTS")
@@ -267,6 +255,8 @@ class _Head(ColumnCursor):
             return self._end(ShowPartitionFunctions())
         if self._take("JOBS"):
             return self._end(JobCommand("SHOW JOBS"))
+        if self._take("MATERIALIZED", "VIEWS"):
+            return self._end(ShowMaterializedViews())
         self._expect("JOB")
         self._expect("EVENTS")
         return self._end(JobCommand("SHOW JOB EVENTS", self._name()))
@@ -286,14 +276,17 @@ class _Head(ColumnCursor):
 
     def _refresh(self) -> Statement:
         position = self._position()
-        self._expect("STREAMING")
-        self._expect("TABLE")
+        is_view = self._take("MATERIALIZED", "VIEW")
+        if not is_view:
+            self._expect("STREAMING")
+            self._expect("TABLE")
         name = self._name()
         is_full = self._take("FULL")
         waits = not self._take("ASYNC")
         if waits:
             self._take("SYNC")
-        return self._end(RefreshStreamingTable(name, is_full, waits, position))
+        kind = RefreshMaterializedView if is_view else RefreshStreamingTable
+        return self._end(kind(name, is_full, waits, position))
 
     def _command(self) -> Statement:
         verbs = ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER", "RESUME", "CANCEL")
@@ -303,7 +296,9 @@ class _Head(ColumnCursor):
         if self._take("JOB"):
             return self._end(JobCommand(f"{verb} JOB", self._name()))
         if verb in ("DROP", "ALTER") and self._take("STREAMING", "TABLE"):
-            return self._drop_table() if verb == "DROP" else self._alter_table()
+            return self._drop(DropStreamingTable) if verb == "DROP" else self._alter_table()
+        if verb in ("DROP", "ALTER") and self._take("MATERIALIZED", "VIEW"):
+            return self._drop(DropMaterializedView) if verb == "DROP" else self._alter_view()
         self._expect("FLOW")
         exists = verb == "DROP" and self._take("IF", "EXISTS")
         name = self._name()
@@ -313,53 +308,14 @@ class _Head(ColumnCursor):
         timeout = self._timeout() if verb == "WAIT" and self._take("TIMEOUT") else None
         return self._end(FlowCommand(verb, name, exists, timeout))
 
-    def _drop_table(self) -> Statement:
+    def _drop(self, kind: type[DropStreamingTable] | type[DropMaterializedView]) -> Statement:
         exists = self._take("IF", "EXISTS")
-        return self._end(DropStreamingTable(self._name(), exists))
+        return self._end(kind(self._name(), exists))
 
-    def _alter_table(self) -> Statement:
-        """Read a change of a streaming table other than of its query: properties, comments of columns, clustering."""
-        streaming, position = self._tokens[1], self._position()
+    def _alter_table(self) -> AlterStreamingTable:
+        text, position = self._as_alter_table(), self._position()
         name = self._name()
-        sql = self._text[: streaming.start] + " " * len(streaming.text) + self._text[streaming.stop : self._tokens[-1].stop]
-        if self._take("SET", "TBLPROPERTIES"):
-            return self._end(AlterStreamingTable(name, self._table_properties(), sql, position))
-        if self._take("UNSET", "TBLPROPERTIES"):
-            self._take_unset()
-            return self._end(AlterStreamingTable(name, {}, sql, position))
-        if self._take("CLUSTER", "BY"):
-            return AlterStreamingTable(name, {}, sql, position)
-        if self._take("ALTER", "COLUMN") or self._take("ALTER"):
-            self._name()
-            if self._take("COMMENT"):
-                self._string()
-                return self._end(AlterStreamingTable(name, {}, sql, position))
-        raise self._problem(
-            "Expected SET TBLPROPERTIES (..), UNSET TBLPROPERTIES (..), ALTER COLUMN c COMMENT '..' or CLUSTER BY (..)",
-            " To change anything else, use CREATE OR REPLACE STREAMING TABLE.",
-        )
-
-    def _take_unset(self) -> None:
-        """Read `[IF EXISTS] ('key', a.b-c, ..)`."""
-        self._take("IF", "EXISTS")
-        self._expect("(")
-        while True:
-            key, place = self._property_text((",", "=", ")"))
-            if not key:
-                raise self._problem("Expected 'key'")
-            if is_option_key(key):
-                raise UnsupportedError(f"The option `{key}` cannot be unset. SET it to another value.", place)
-            _refuse_mark(key, place)
-            if not self._take(","):
-                break
-        self._expect(")")
-
-    def _table_properties(self) -> dict[str, ValueText]:
-        """Read the properties of a streaming table."""
-        found = self._properties()
-        for key, given in found.items():
-            _refuse_mark(key, given.position)
-        return found
+        return AlterStreamingTable(name, self._table_change(), text, position)
 
     def _query(self, prelude: tuple[int, str] = (0, "")) -> Query:
         """Parse the rest of the statement as a query.
@@ -370,7 +326,7 @@ class _Head(ColumnCursor):
         token = self._peek()
         if token is None:
             raise self._problem("Expected a query")
-        blank = "".join(c if c in "\r\n" else " " for c in self._text)
+        blank = self._blank()
         at, text = prelude
         stop = self._tokens[-1].stop
         source = blank[:at] + text + blank[at + len(text) : token.start] + self._text[token.start : stop]
@@ -378,15 +334,3 @@ class _Head(ColumnCursor):
             return Query(dialect.without_brackets(dialect.parse_query(source)), source)
         except SyntaxProblem as problem:
             raise UnreadableQuery(problem.message, problem.position, source) from None
-
-    def _end(self, statement: Statement) -> Statement:
-        if self._peek() is not None:
-            raise self._problem("Expected the end of the statement")
-        return statement
-
-
-def _refuse_mark(key: str, place: Position | None) -> None:
-    if key.lower() == FLOW_PROPERTY:
-        raise UnsupportedError(
-            f"The property `{key}` names the flow that made the table, so only sqlext may set or unset it. Leave it out.", place
-        )

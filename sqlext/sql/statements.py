@@ -10,6 +10,7 @@ from sqlglot import exp
 from sqlext.errors import Position
 from sqlext.options import ValueText
 from sqlext.plan.job_graph import TableDefinition
+from sqlext.plan.view_spec import RefreshPolicy
 
 Name = tuple[str, ...]
 
@@ -181,6 +182,90 @@ class AlterStreamingTable:
 
 
 @dataclass(frozen=True)
+class ScheduleClause:
+    """SCHEDULE [REFRESH] EVERY duration, or TRIGGER ON UPDATE [AT MOST EVERY duration]; without either: by hand.
+
+    Attributes:
+        every: the duration, as written.
+        on_update: whether it is TRIGGER ON UPDATE.
+        at_most_every: its duration, as written.
+    """
+
+    every: ValueText | None = None
+    on_update: bool = False
+    at_most_every: ValueText | None = None
+
+
+@dataclass(frozen=True)
+class CreateMaterializedView:
+    """CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] .. AS.
+
+    Attributes:
+        source: the statement, with everything but the query blanked out; Spark executes the query as it is.
+        definition: the table that holds the rows.
+    """
+
+    name: Name
+    source: str
+    definition: TableDefinition
+    schedule: ScheduleClause = ScheduleClause()
+    policy: RefreshPolicy = RefreshPolicy.AUTO
+    replace: bool = False
+    if_not_exists: bool = False
+    position: Position | None = None
+
+    @property
+    def text(self) -> str:
+        """The query, without what stands around it."""
+        return self.source.strip()
+
+
+@dataclass(frozen=True)
+class RefreshMaterializedView:
+    """REFRESH MATERIALIZED VIEW name [FULL] [SYNC | ASYNC].
+
+    Attributes:
+        is_full: whether it is computed in full.
+        waits: whether the statement returns only when the view is up to date.
+    """
+
+    name: Name
+    is_full: bool = False
+    waits: bool = True
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class DropMaterializedView:
+    """DROP MATERIALIZED VIEW, which drops the table too."""
+
+    name: Name
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class AlterMaterializedView:
+    """ALTER MATERIALIZED VIEW.
+
+    Attributes:
+        schedule: the new schedule, of ADD and ALTER SCHEDULE or TRIGGER; by hand, of DROP SCHEDULE; None: as it was.
+        policy: the new policy, of SET REFRESH POLICY; None: as it was.
+        text: of all other changes, the statement as ALTER TABLE, with all positions unchanged; empty: there are none.
+    """
+
+    name: Name
+    schedule: ScheduleClause | None = None
+    policy: RefreshPolicy | None = None
+    text: str = ""
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class ShowMaterializedViews:
+    """SHOW MATERIALIZED VIEWS."""
+
+
+@dataclass(frozen=True)
 class JobCommand:
     """SHOW JOBS, SHOW JOB EVENTS id, RESUME JOB id, CANCEL JOB id."""
 
@@ -218,6 +303,11 @@ Statement = (
     | AlterFlow
     | DropStreamingTable
     | AlterStreamingTable
+    | CreateMaterializedView
+    | RefreshMaterializedView
+    | DropMaterializedView
+    | AlterMaterializedView
+    | ShowMaterializedViews
     | JobCommand
     | SetOption
     | Explain

@@ -14,7 +14,7 @@ from sqlext.functions.partition import OPERATORS
 from sqlext.options import HINTS, HOME_KEY, is_option_key
 
 _OUR_WORDS = re.compile(
-    r"\b(?:stream(?:ing)?|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"
+    r"\b(?:stream(?:ing)?|materialized|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"
     rf"|{'|'.join(OPERATORS)}"
     r"|\w*(?:flush|backlog)\w*)\b",
     re.IGNORECASE,
@@ -136,7 +136,7 @@ def is_flow_statement(found: list[Token]) -> bool:
     return (
         _is_our_command(words, found)
         or end_of_stream_at(found) is not None
-        or _has_our_hint(found)
+        or any(map(our_hints, found))
         or (_writes(words) and any(is_stream_relation(found, i) for i in range(len(found))))
     )
 
@@ -146,15 +146,21 @@ _COMMANDS = (
     ("CREATE", "OR", "REFRESH", "STREAMING", "TABLE"),
     ("CREATE", "OR", "REPLACE", "STREAMING", "TABLE"),
     ("REFRESH", "STREAMING", "TABLE"),
+    ("CREATE", "MATERIALIZED", "VIEW"),
+    ("CREATE", "OR", "REFRESH", "MATERIALIZED", "VIEW"),  # refused, with the statements that are there instead
+    ("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"),
+    ("REFRESH", "MATERIALIZED", "VIEW"),
     ("CREATE", "FLOW"),
     ("SHOW", "FLOWS"),
     ("SHOW", "PARTITION", "FUNCTIONS"),
+    ("SHOW", "MATERIALIZED", "VIEWS"),
     ("SHOW", "JOBS"),
     ("SHOW", "JOB", "EVENTS"),
     ("DESCRIBE", "FLOW"),
     ("DESC", "FLOW"),
     *((verb, "FLOW") for verb in ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER")),
     *((verb, "STREAMING", "TABLE") for verb in ("DROP", "ALTER")),
+    *((verb, "MATERIALIZED", "VIEW") for verb in ("DROP", "ALTER")),
     *((verb, "JOB") for verb in ("RESUME", "CANCEL")),
 )
 
@@ -189,8 +195,9 @@ def end_of_stream_at(found: list[Token]) -> int | None:
     return next((at for at in places if [token.upper for token in found[at : at + 5]] == clause), None)
 
 
-def _has_our_hint(found: list[Token]) -> bool:
-    return any(token.kind == "hint" and not _hint_names(token.text[3:-2]).isdisjoint(HINTS) for token in found)
+def our_hints(token: Token) -> set[str]:
+    """Return the names of our hints in a hint comment; none in any other token."""
+    return _hint_names(token.text[3:-2]) & HINTS.keys() if token.kind == "hint" else set()
 
 
 def _hint_names(body: str) -> set[str]:

@@ -48,6 +48,10 @@ def offered(text: str) -> list[str]:
         ("SELECT 1; STO", ["SELECT 1; STOP FLOW"]),
         ("CREATE STREAMING ", ["CREATE STREAMING TABLE"]),
         ("CREATE FL", ["CREATE FLOW"]),
+        ("CREATE MAT", ["CREATE MATERIALIZED VIEW"]),
+        ("refresh mat", ["refresh materialized view"]),
+        ("DROP MATERIALIZED VIEW ow", ["DROP MATERIALIZED VIEW owners"]),
+        ("CREATE MATERIALIZED VIEW v TRIG", ["CREATE MATERIALIZED VIEW v TRIGGER ON UPDATE"]),
         # names of the session
         ("STOP FLOW pa", ["STOP FLOW page_views"]),
         ("DROP FLOW IF EXISTS p", ["DROP FLOW IF EXISTS page_views"]),

@@ -47,6 +47,7 @@ LAYERS = (
     "execution.backlog",
     "execution.state",
     "execution.flows",
+    "execution.views",
     "execution.jobs",
     "execution.host",
     "commands",

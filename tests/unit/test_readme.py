@@ -71,8 +71,8 @@ def test_what_is_explained_is_there_for_every_example_with_a_flow_or_job() -> No
 
 
 def test_every_statement_of_ours_is_in_the_reference() -> None:
-    heads = {each.head for each in reference.STATEMENTS} | {"CREATE OR REFRESH STREAMING TABLE", "DESC FLOW"}
-    assert {" ".join(command) for command in tokens._COMMANDS} - heads == set()
+    others = {"CREATE OR REFRESH MATERIALIZED VIEW", "DESC FLOW"}  # one is refused, and one is an abbreviation
+    assert {" ".join(command) for command in tokens._COMMANDS} - {*reference.HEADS, *others} == set()
 
 
 def test_every_function_of_ours_is_in_the_reference() -> None:

@@ -16,6 +16,7 @@ from sqlext.sql.scripts import split
         ("show jbos", "SHOW JOBS"),
         ("STOP FLWO page_views", "STOP FLOW"),
         ("CREATE STREAMNG TABLE t AS SELECT 1", "CREATE STREAMING TABLE"),
+        ("CREATE MATERIALISED VIEW v AS SELECT 1", "CREATE MATERIALIZED VIEW"),
         ("/* so */ SELCT 1", "SELECT"),
         ("SHOW FLOWS NOW", ""),  # it begins as it should; what is wrong stands behind
         ("SELECT FROM WHERE", ""),

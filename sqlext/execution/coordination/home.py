@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlext.spark.storage import HadoopPath
 
 _MADE = ("flows", "hosts")
-_FOLDERS = (*_MADE, "jobs", "live", "registry")
+_FOLDERS = (*_MADE, "jobs", "live", "registry", "views")
 """Each of these is private, since the home itself may be a folder with other uses, which stays as it is."""
 
 

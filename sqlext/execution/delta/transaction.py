@@ -142,12 +142,12 @@ class TableTransaction:
             version = commit_actions(self._spark, self._transaction, [*added, *removed], operation, identity)
         return KnownFiles(version, {str(file.path()): file for file in added})
 
-    def replace(self, places: DataFrame, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
+    def replace(self, places: DataFrame | None, rows: DataFrame | None, identity: CommitIdentity) -> KnownFiles:
         """Delete rows of the table, and add others.
 
         Args:
-            places: the positions of the rows to delete, from `placed_rows`.
-            rows: the rows to add.
+            places: the positions of the rows to delete, from `placed_rows`; None: none.
+            rows: the rows to add; None: none.
             identity: the identity of the commit.
 
         Raises:
@@ -157,8 +157,8 @@ class TableTransaction:
             *[self._none] * 4, *[scala_seq(self._spark, [])] * 3
         )
         with active(self._spark):
-            added = items_of(self._transaction.writeFiles(rows._jdf))
-            removed, marked, gone = self._without(places)
+            added = [] if rows is None else items_of(self._transaction.writeFiles(rows._jdf))
+            removed, marked, gone = ([], [], set[str]()) if places is None else self._without(places)
             version = commit_actions(self._spark, self._transaction, [*added, *removed, *marked], operation, identity)
         left = {path: file for path, file in self._files.items() if path not in gone}
         return KnownFiles(version, left | {str(file.path()): file for file in (*marked, *added)})

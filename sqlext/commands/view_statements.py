@@ -1,0 +1,316 @@
+"""CREATE, REFRESH, ALTER, DROP and SHOW MATERIALIZED VIEW, and EXPLAIN of the first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
+from sqlext.commands.bounded_statements import SparkParse
+from sqlext.errors import OptionError, ViewError
+from sqlext.execution.delta import target
+from sqlext.execution.views.creation import ViewRequest, check_policy, is_table_of, temporary_views_in
+from sqlext.execution.views.explain import explain as explain_refresh
+from sqlext.execution.views.manager import ViewManager
+from sqlext.execution.views.registry import shown
+from sqlext.execution.views.rows import ViewRow
+from sqlext.options import ValueText, is_option_key
+from sqlext.plan.job_graph import References
+from sqlext.plan.view_spec import RefreshPolicy, Schedule
+from sqlext.quoting import fold, sql_name
+from sqlext.redaction import SqlText
+from sqlext.spark import cancellation, jvm, sessions
+from sqlext.sql.statements import (
+    AlterMaterializedView,
+    CreateMaterializedView,
+    DropMaterializedView,
+    FlowCommand,
+    RefreshMaterializedView,
+    ScheduleClause,
+    ShowMaterializedViews,
+)
+from sqlext.sql.tokens import Token, tokens
+
+ViewStatement = RefreshMaterializedView | DropMaterializedView | AlterMaterializedView | ShowMaterializedViews
+GetViews = Callable[[], ViewManager]
+
+_COLUMNS = {
+    "name": "STRING",
+    "status": "STRING",
+    "policy": "STRING",
+    "schedule": "STRING",
+    "last_refresh": "TIMESTAMP",
+    "done": "STRING",
+    "because": "STRING",
+    "rows_in": "BIGINT",
+    "rows_deleted": "BIGINT",
+    "rows_inserted": "BIGINT",
+    "seconds": "DOUBLE",
+    "version": "BIGINT",
+    "behind": "BOOLEAN",
+    "error": "STRING",
+    "next_try": "TIMESTAMP",
+    "sources": "STRING",
+    "id": "STRING",
+    "full_name": "STRING",
+    "comment": "STRING",
+}
+
+
+def create(spark: SparkSession, statement: CreateMaterializedView, text: str, spark_parse: SparkParse, views: GetViews) -> Answer:
+    """Make a materialized view, when Spark executes the command.
+
+    Args:
+        spark: the session of the client.
+        statement: the statement.
+        text: its text.
+        spark_parse: Spark's own parser.
+        views: returns the views of this process.
+    """
+    request = _request(spark, statement, text, spark_parse)
+    if isinstance(request, SparkStatement):
+        return request
+    return _to_its_end(spark, "CREATE MATERIALIZED VIEW", lambda canceled: views().create(request, canceled))
+
+
+def explain(spark: SparkSession, statement: CreateMaterializedView, spark_parse: SparkParse, views: GetViews) -> Answer:
+    """Explain how a view would be refreshed. What CREATE refuses is refused here too, but its name may be taken."""
+    request = _request(spark, statement, "", spark_parse)
+    if isinstance(request, SparkStatement):
+        return request
+    views().check(request)
+    lines = explain_refresh(request.session, request.query, request.policy)
+    return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
+
+
+def answer(spark: SparkSession, statement: ViewStatement, views: GetViews) -> Answer:
+    """Answer a statement about a view that is there."""
+    if isinstance(statement, ShowMaterializedViews):
+        return Table(_COLUMNS, [_row(each) for each in views().views()])
+    name = target.qualified(spark, statement.name)
+    match statement:
+        case RefreshMaterializedView(is_full=is_full, waits=waits):
+            verb = "REFRESH MATERIALIZED VIEW"
+            return _to_its_end(spark, verb, lambda canceled: views().refresh(name, is_full, waits, canceled))
+        case DropMaterializedView(if_exists=if_exists):
+            return _to_its_end(spark, "DROP MATERIALIZED VIEW", lambda _: views().drop(spark, name, if_exists))
+        case AlterMaterializedView():
+            schedule = None if statement.schedule is None else _schedule(spark, statement.schedule)
+            return _to_its_end(spark, "ALTER MATERIALIZED VIEW", lambda _: _alter(spark, statement, name, schedule, views()))
+
+
+def flow_command(spark: SparkSession, command: FlowCommand, name: tuple[str, ...], views: ViewManager) -> Answer:
+    """Answer a statement about flows that names a view: WAIT and FLUSH refresh it, STOP and START are about its schedule."""
+    match command.verb:
+        case "START" | "STOP":
+            return _to_its_end(spark, f"{command.verb} FLOW", lambda _: views.suspend(name, command.verb == "STOP"))
+        case "DROP":
+            raise ViewError(f"{shown(name)} is a materialized view. DROP MATERIALIZED VIEW drops it.")
+        case _:
+            return _to_its_end(spark, f"{command.verb} FLOW", lambda canceled: views.refresh(name, False, True, canceled))
+
+
+def described(name: tuple[str, ...], views: ViewManager) -> Table:
+    """DESCRIBE FLOW of a view."""
+    record = views.record(name)
+    row = next(each for each in views.views() if each.record.spec.id == record.spec.id)
+    rows = {**_row(row), "query": SqlText(record.spec.query), "location": record.spec.location}
+    shown_rows = [{"property": k, "value": v if v is None or isinstance(v, str) else str(v)} for k, v in rows.items()]
+    return Table({"property": "STRING", "value": "STRING"}, shown_rows)
+
+
+def as_flows(views: list[ViewRow]) -> list[dict[str, Any]]:
+    """Return the rows of views in SHOW FLOWS."""
+    return [
+        {
+            "name": view.name,
+            "target": ".".join(view.record.spec.name),
+            "status": view.state,
+            "last_flush": view.status.at,
+            "last_reason": None if view.status.report is None else view.status.report.done,
+            "error": view.status.error or None,
+            "note": "materialized view; SHOW MATERIALIZED VIEWS says more",
+            "id": view.record.spec.id,
+            "comment": view.record.spec.comment or None,
+            "full_name": sql_name(view.record.spec.name),
+            "next_try": view.status.next_try,
+        }
+        for view in views
+    ]
+
+
+def _to_its_end(spark: SparkSession, verb: str, change: Callable[[threading.Event], str]) -> DeferredCommand:
+    """Return a command that is not left half done when its client cancels it."""
+    return DeferredCommand(verb, lambda: [cancellation.to_its_end(spark, verb, change)])
+
+
+def _alter(
+    spark: SparkSession, statement: AlterMaterializedView, name: tuple[str, ...], schedule: Schedule | None, views: ViewManager
+) -> str:
+    spec = views.record(name).spec
+    if statement.policy is RefreshPolicy.STRICT:
+        check_policy(sessions.restored_session(spark, spec), spec.name, spec.query, statement.policy)
+    if schedule is not None or statement.policy is not None:
+        return views.alter(name, schedule, statement.policy)
+    if not is_table_of(spark, spec):
+        raise ViewError(f"{shown(name)} is not the table of the materialized view any more, so it is not altered.")
+    spark.sql(statement.text)
+    return f"materialized view {shown(spec.name)} altered"
+
+
+# CREATE.
+
+
+def _request(
+    spark: SparkSession, statement: CreateMaterializedView, text: str, spark_parse: SparkParse
+) -> ViewRequest | SparkStatement:
+    """Return what a statement wants; or its query, if Spark refuses it: Spark then says so, with the place in the statement."""
+    _refuse_options(statement)
+    schedule = _schedule(spark, statement.schedule)
+    source = statement.source
+    references = references_in(source)
+    own = sessions.session_for(spark, references)
+    try:
+        frame = own.sql(source)
+    except AnalysisException:
+        if jvm.can_be_analysed(spark, spark_parse(source)):
+            raise
+        return SparkStatement(source)
+    return ViewRequest(
+        name=target.qualified(spark, statement.name),
+        session=own,
+        frame=frame,
+        text=text,
+        query=source.strip(),
+        definition=statement.definition,
+        schedule=schedule,
+        policy=statement.policy,
+        replace=statement.replace,
+        if_not_exists=statement.if_not_exists,
+        variables=sessions.variables_of(own, references),
+        session_bound=(*temporary_views_in(frame), *sessions.bound_to(own, References(functions=references.functions))),
+        position=statement.position,
+    )
+
+
+def references_in(text: str) -> References:
+    """Return the unqualified names in a query, by its tokens: functions are followed by a bracket, columns may be variables.
+
+    >>> references_in("SELECT max(a.x), `b c` FROM t WHERE session.y > 1")
+    References(relations=(), functions=('max',), columns=('select', 'a', 'b c', 'from', 't', 'where', 'session', 'y'))
+    """
+    found = tokens(text)
+    functions: dict[str, None] = {}
+    columns: dict[str, None] = {}
+    for at, token in enumerate(found):
+        name = _identifier(token)
+        before = found[at - 1].text if at else ""
+        is_qualified = before == "." and found[at - 2].upper != "SESSION"
+        if not name or is_qualified:
+            continue
+        if at + 1 < len(found) and found[at + 1].text == "(":
+            functions[name.lower()] = None
+        else:
+            columns[fold(name)] = None
+    return References(functions=tuple(functions), columns=tuple(columns))
+
+
+def _identifier(token: Token) -> str:
+    """Return the name that a token may be; an empty string for literals and symbols."""
+    if token.kind == "quoted":
+        return token.text[1:-1].replace("``", "`")
+    return token.text if token.kind == "word" and not token.text[0].isdigit() else ""
+
+
+def _refuse_options(statement: CreateMaterializedView) -> None:
+    """Refuse options of flows among the table's properties: they would do nothing."""
+    for key, given in statement.definition.properties.items():
+        if is_option_key(key):
+            raise OptionError(
+                f"`{key}` is an option of flows and jobs, and a materialized view has none. Leave it out; SCHEDULE and REFRESH "
+                "POLICY say when and how a view is refreshed.",
+                given.position,
+            )
+
+
+def _schedule(spark: SparkSession, clause: ScheduleClause) -> Schedule:
+    """Return the schedule that a clause says.
+
+    Raises:
+        OptionError: a duration cannot be read, or is not positive.
+    """
+    every = None if clause.every is None else _seconds(spark, "SCHEDULE EVERY", clause.every)
+    if clause.at_most_every is None:
+        return Schedule(every, clause.on_update)
+    return Schedule(every, clause.on_update, _seconds(spark, "AT MOST EVERY", clause.at_most_every))
+
+
+def _seconds(spark: SparkSession, clause: str, given: ValueText) -> float:
+    try:
+        seconds = jvm.parse_duration(spark, given.value).total_seconds()
+    except ValueError as error:
+        raise OptionError(
+            f"{clause} cannot be `{given.value}` ({error}). Give a duration, such as 10 MINUTES.", given.position
+        ) from None
+    if seconds <= 0:
+        raise OptionError(f"{clause} cannot be `{given.value}`: it must be longer than nothing.", given.position)
+    return seconds
+
+
+# SHOW.
+
+
+def _row(view: ViewRow) -> Mapping[str, Any]:
+    spec, status = view.record.spec, view.status
+    row: dict[str, Any] = {
+        "name": view.name,
+        "status": view.state,
+        "policy": spec.policy.value,
+        "schedule": schedule_text(spec.schedule),
+        "last_refresh": status.at,
+        "behind": view.is_behind,
+        "error": status.error or None,
+        "next_try": status.next_try,
+        "id": spec.id,
+        "full_name": sql_name(spec.name),
+        "comment": spec.comment or None,
+    }
+    if (report := status.report) is not None:
+        row |= {
+            "done": report.done,
+            "because": report.because or None,
+            "rows_in": _counted(report.rows_in),
+            "rows_deleted": _counted(report.rows_deleted),
+            "rows_inserted": _counted(report.rows_inserted),
+            "seconds": report.seconds,
+            "version": report.version,
+            "sources": ", ".join(f"{name}@{source.version}" for name, source in report.sources.items()),
+        }
+    return row
+
+
+def _counted(rows: int) -> int | None:
+    return rows if rows >= 0 else None
+
+
+def schedule_text(schedule: Schedule) -> str | None:
+    """Return a schedule as its clause; None if the view is refreshed by hand only.
+
+    >>> schedule_text(Schedule(every=600.0)), schedule_text(Schedule(on_update=True, at_most_every=90.0))
+    ('EVERY 10 MINUTES', 'TRIGGER ON UPDATE AT MOST EVERY 90 SECONDS')
+    """
+    if schedule.every is not None:
+        return f"EVERY {_duration_text(schedule.every)}"
+    return f"TRIGGER ON UPDATE AT MOST EVERY {_duration_text(schedule.at_most_every)}" if schedule.on_update else None
+
+
+def _duration_text(seconds: float) -> str:
+    """Return a duration in the largest unit that it is a whole number of."""
+    units = (("DAY", 86400), ("HOUR", 3600), ("MINUTE", 60))
+    unit, length = next((each for each in units if seconds % each[1] == 0), ("SECOND", 1))
+    count = seconds / length
+    return f"{count:g} {unit}{'' if count == 1 else 'S'}"

@@ -1,0 +1,157 @@
+"""The rows by which two versions of a Delta table differ, with weights: +1 a row of the later one, -1 a row of the earlier one.
+
+Rows with weights are what Budiu et al. (DBSP, 2023) call a Z-set. They are read from the change feed where the table has one
+throughout; otherwise from the files that the commits between have added and removed. Of files that only got other deletion
+vectors, just the rows are read whose marks differ. Rows that were rewritten, not changed, cancel out; OPTIMIZE changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType, VariantType
+
+from sqlext.errors import OptionError, UnsupportedError
+from sqlext.execution.delta import delta_log
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import quote
+from sqlext.spark import delta_tables, jvm
+
+WEIGHT = f"{INTERNAL_PREFIX}weight"
+_FEED = "delta.enableChangeDataFeed"
+_ADDED = ("insert", "update_postimage")
+_OF_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
+
+
+def changes_of(spark: SparkSession, table: str, before: int, after: int) -> DataFrame:
+    """Return the rows by which two versions of a Delta table differ; `sqlext.changes`.
+
+    Args:
+        spark: the session.
+        table: the table's name, as written in SQL.
+        before, after: the versions, the earlier one first.
+
+    Returns:
+        The table's columns, and `_weight`, a BIGINT: how many more of that row the later version has, below 0 how many fewer.
+
+    Raises:
+        OptionError: a version is below 0, or `after` is before `before`.
+        AnalysisException: there is no such Delta table.
+        UnsupportedError: the changes cannot be read any more.
+    """
+    if not 0 <= before <= after:
+        raise OptionError(f"Versions {before} and {after} of {table} are no range. Give the earlier one first, from 0 on.")
+    location = delta_tables.named(spark, table)[0]
+    try:
+        return changes(spark, location, before, after).withColumnRenamed(WEIGHT, "_weight")
+    except UnsupportedError as error:
+        raise UnsupportedError(f"Of {table}, versions {before} to {after}, {error}.") from error
+
+
+def changes(spark: SparkSession, location: str, before: int, after: int, columns: Sequence[str] | None = None) -> DataFrame:
+    """Return the rows by which two versions of a Delta table differ, each different row once.
+
+    Args:
+        spark: the session.
+        location: the folder of the table.
+        before, after: the versions; `before` is the earlier one.
+        columns: the columns of the rows; None: all. Rows that differ only in others are no change.
+
+    Returns:
+        The columns, and `WEIGHT`, a BIGINT: how many more such rows there are in the later version; never 0.
+
+    Raises:
+        UnsupportedError: the table's log or its files no longer hold the changes, or its columns changed in a way that they
+            cannot be compared.
+    """
+    rows = _weighted(spark, location, before, after)
+    wanted = [name for name in rows.columns if name != WEIGHT] if columns is None else [*columns]
+    return net(rows.select(*(F.col(quote(name)) for name in wanted), WEIGHT))
+
+
+@dataclass(frozen=True)
+class ChangedFiles:
+    """How much of a table's files changed between two versions.
+
+    Attributes:
+        changed: the bytes of the files that were added or removed, those that only got deletion vectors left out.
+        all: the bytes of all files of the later version.
+    """
+
+    changed: int
+    all: int
+
+
+def changed_files(spark: SparkSession, location: str, before: int, after: int) -> ChangedFiles | None:
+    """Return how much of a table's files changed; None if the log does not say. Reads the log's own small files only."""
+    size = delta_log.table_size(spark, location, after)
+    if size is None:
+        return None
+    changed = 0
+    for version in range(before + 1, after + 1):
+        commit = delta_log.actions(spark, location, version)
+        if commit is None:
+            return None
+        added, removed = (
+            {each["path"]: int(each.get("size") or 0) for action in commit if (each := action.get(kind)) and each["dataChange"]}
+            for kind in ("add", "remove")
+        )
+        changed += sum(size for path, size in (*added.items(), *removed.items()) if not (path in added and path in removed))
+    return ChangedFiles(changed, size.bytes)
+
+
+def net(rows: DataFrame, weight: str = WEIGHT) -> DataFrame:
+    """Add up the weights of equal rows, and leave out those whose weight is 0."""
+    kept = [field for field in rows.schema if field.name != weight]
+    keys = [identity(field.name, field.dataType).alias(f"{INTERNAL_PREFIX}k{at}") for at, field in enumerate(kept)]
+    values = [F.first(F.col(quote(field.name))).alias(field.name) for field in kept]
+    total = F.sum(F.col(weight)).alias(weight)
+    summed = rows.groupBy(*keys).agg(*values, total)
+    return summed.where(F.col(weight) != 0).select(*(F.col(quote(field.name)) for field in kept), F.col(weight))
+
+
+def identity(name: str, kind: DataType) -> Column:
+    """Return an expression of a column that is equal for the same values only: -0.0 is not 0.0, and maps can be compared."""
+    column = F.col(quote(name))
+    if _has(kind, (MapType, VariantType)):
+        return F.to_json(F.struct(column))
+    return column.cast("string") if _has(kind, (FloatType, DoubleType)) else column
+
+
+def _has(kind: DataType, wanted: tuple[type[DataType], ...]) -> bool:
+    """Return whether a type is or holds one of some types."""
+    if isinstance(kind, wanted):
+        return True
+    if isinstance(kind, ArrayType):
+        return _has(kind.elementType, wanted)
+    if isinstance(kind, MapType):
+        return _has(kind.keyType, wanted) or _has(kind.valueType, wanted)
+    return isinstance(kind, StructType) and any(_has(field.dataType, wanted) for field in kind)
+
+
+def _weighted(spark: SparkSession, location: str, before: int, after: int) -> DataFrame:
+    try:
+        if before == after:
+            none = spark.read.format("delta").option("versionAsOf", after).load(location).limit(0)
+            return none.withColumn(WEIGHT, F.lit(0).cast("bigint"))
+        ends = [delta_tables.snapshot_at(spark, location, version) for version in (before, after)]
+        has_feed = all(delta_tables.properties_of(spark, end).get(_FEED) == "true" for end in ends)
+        found = _read(spark, ends[1], before + 1, has_feed)
+    except (PySparkException, Py4JJavaError) as error:
+        raise UnsupportedError(f"the changes cannot be read: {jvm.reason_of(error)}") from error
+    weight = F.when(F.col("_change_type").isin(*_ADDED), 1).otherwise(-1).cast("bigint")
+    return found.select(*(F.col(quote(name)) for name in found.columns if name not in _OF_FEED), weight.alias(WEIGHT))
+
+
+def _read(spark: SparkSession, end: Any, first: int, has_feed: bool) -> DataFrame:
+    if has_feed:
+        with suppress(PySparkException, Py4JJavaError):  # it was off in between
+            return delta_tables.feed(spark, end, first, is_from_files=False)
+    return delta_tables.feed(spark, end, first, is_from_files=True)

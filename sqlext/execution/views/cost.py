@@ -1,0 +1,36 @@
+"""REFRESH POLICY AUTO: whether computing the changes alone would cost more than computing the query in full.
+
+Two things are compared with what full refreshes are known to take. Before anything is read: how much of the sources' files has
+changed, since a change is read as rows that came and rows that went. And what the view's own incremental refreshes took, by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlext.execution.delta.changes import ChangedFiles
+from sqlext.plan.view_spec import RefreshReport
+
+_MOST_CHANGED = 0.5
+"""The share of the sources' bytes from which on a full refresh costs less: changes are read, compared and written."""
+_DEARER = 1.2
+_WORTH_SECONDS = 1.0
+"""A difference of less than this is not worth a full refresh, whose cost grows with the sources."""
+_SMALL_BYTES = 4 * 1024**2
+
+
+def full_costs_less(changed: Iterable[ChangedFiles | None], last: RefreshReport) -> str:
+    """Return why a full refresh costs less; empty: it does not, as far as is known.
+
+    Args:
+        changed: how much of each changed source's files has changed; None: not known.
+        last: the newest refresh.
+    """
+    known = [each for each in changed if each is not None]
+    bytes_changed, bytes_all = sum(each.changed for each in known), sum(each.all for each in known)
+    if bytes_changed > max(_MOST_CHANGED * bytes_all, _SMALL_BYTES):
+        return f"{bytes_changed:,} bytes of the changed sources' files are new or gone, and they have {bytes_all:,} in all"
+    full, alone = last.full_seconds, last.incremental_seconds
+    if full and alone and alone > _DEARER * full and alone - full > _WORTH_SECONDS:
+        return f"the last incremental refresh took {alone:.1f} s, the last one in full {full:.1f} s"
+    return ""

@@ -1,0 +1,346 @@
+"""Creating a materialized view: what is checked before anything exists, its table, and what undoes it."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import NullType
+
+from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedError, ViewError
+from sqlext.execution.delta import delta_log, target
+from sqlext.execution.delta.commit import USER_METADATA, session_settings
+from sqlext.execution.flows.registry import FlowRecord
+from sqlext.execution.views import sources
+from sqlext.execution.views.history import metadata_of, state_of
+from sqlext.execution.views.query import analyse
+from sqlext.execution.views.registry import Records, ViewRecord, created, of_name, shown, without_case
+from sqlext.execution.views.status import ViewStatus
+from sqlext.plan.job_graph import TableDefinition
+from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshPolicy, Schedule, ViewSpec
+from sqlext.quoting import fold, quote_parts
+from sqlext.spark import delta_tables, jvm, plans, settings
+from sqlext.spark.storage import HadoopPath
+
+Edges = Mapping[str, set[str]]
+"""What each view reads: names of tables in lower case, by such a name."""
+
+
+@dataclass(frozen=True)
+class ViewRequest:
+    """What a statement wants: a materialized view.
+
+    Attributes:
+        name: of the view, qualified.
+        session: the view's own.
+        frame: its query, analysed in that session.
+        text: the statement, as written.
+        query: its query.
+        definition: of the table that holds the rows.
+        replace: whether it takes the place of a view that is there.
+        variables, session_bound: see `ViewSpec`.
+        position: of the statement's beginning.
+    """
+
+    name: tuple[str, ...]
+    session: SparkSession
+    frame: DataFrame
+    text: str
+    query: str
+    definition: TableDefinition
+    schedule: Schedule = field(default_factory=Schedule)
+    policy: RefreshPolicy = RefreshPolicy.AUTO
+    replace: bool = False
+    if_not_exists: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    session_bound: tuple[str, ...] = ()
+    position: Position | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the view's columns."""
+        return tuple(column.name for column in self.definition.columns) or tuple(self.frame.columns)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties that the statement gives the table."""
+        return {key: given.value for key, given in self.definition.properties.items()}
+
+
+# What is checked.
+
+
+def check_query(request: ViewRequest) -> None:
+    """See whether a table can have the query's columns.
+
+    Raises:
+        UnsupportedError: the query reads a stream.
+        SchemaError: it cannot.
+    """
+    if request.frame.isStreaming:
+        raise UnsupportedError(
+            "A materialized view reads tables, and its query reads a stream. CREATE STREAMING TABLE keeps a query over streams "
+            "up to date.",
+            request.position,
+        )
+    target.check_column_list(request.frame, request.definition.columns, ())
+    times = Counter(fold(name) for name in request.columns)
+    if (twice := next((name for name in request.columns if times[fold(name)] > 1), None)) is not None:
+        raise SchemaError(
+            f"The materialized view {shown(request.name)} would have two columns `{twice}`. Give one another name in the query: "
+            f".. AS name.",
+            request.position,
+        )
+    _refuse_names_of_one_spelling(request)
+    target.check_names(request.columns, request.properties)
+    for name, column in zip(request.columns, request.frame.schema.fields, strict=True):
+        if isinstance(column.dataType, NullType):
+            raise SchemaError(f"The column `{name}` is NULL, without a type. CAST it in the query.", request.position)
+
+
+def _refuse_names_of_one_spelling(request: ViewRequest) -> None:
+    """Delta does not tell columns apart that differ by case, even where the session does."""
+    spelt: dict[str, str] = {}
+    for name in request.columns:
+        if (other := spelt.setdefault(name.lower(), name)) != name:
+            raise SchemaError(
+                f"The columns `{other}` and `{name}` differ by case only, and Delta does not tell such columns apart. Give one "
+                "another name in the query: .. AS name.",
+                request.position,
+            )
+
+
+def check_policy(session: SparkSession, name: tuple[str, ...], query: str, policy: RefreshPolicy) -> None:
+    """Raise UnsupportedError if a view with REFRESH POLICY INCREMENTAL STRICT cannot be refreshed incrementally.
+
+    Args:
+        session: the view's own.
+        name: the view's, qualified.
+        query: its query.
+        policy: its policy.
+    """
+    if policy is RefreshPolicy.STRICT and (obstacle := analyse(session, query).obstacle):
+        raise UnsupportedError(
+            f"The materialized view {shown(name)} cannot be refreshed incrementally: {obstacle}. Change the query, or leave out "
+            "STRICT: it is then computed in full."
+        )
+
+
+def check_free(request: ViewRequest, records: Records, flows: Mapping[str, FlowRecord]) -> ViewRecord | None:
+    """See whether a view may have its name.
+
+    Returns:
+        The view that it replaces; None: there is none.
+
+    Raises:
+        NameTakenError: a view, table or flow has the name, and is not to be replaced.
+    """
+    name, text = request.name, shown(request.name)
+    being_made = (each for each in records.values() if each.is_reserved and without_case(each.spec.name) == without_case(name))
+    if next(being_made, None) is not None:
+        raise NameTakenError(f"The materialized view {text} is just being created, by another statement.", request.position)
+    flow = next((each.spec for each in flows.values() if without_case(each.spec.target) == without_case(name)), None)
+    if flow is not None:
+        raise NameTakenError(
+            f"The flow `{flow.name}` writes to {text}. Choose another name, or drop the flow and its table first.",
+            request.position,
+        )
+    found = of_name(records, name)
+    if found is not None and not request.replace:
+        raise NameTakenError(
+            f"There is a materialized view {shown(found.spec.name)} already. CREATE OR REPLACE MATERIALIZED VIEW recreates it, "
+            "and IF NOT EXISTS leaves it as it is.",
+            request.position,
+        )
+    _check_table(request, found)
+    return found
+
+
+def _check_table(request: ViewRequest, replaced: ViewRecord | None) -> None:
+    """Raise NameTakenError if there is a table or view of the name that no materialized view has left."""
+    session, text = request.session, shown(request.name)
+    if not target.exists(session, request.name):
+        return
+    if replaced is not None and is_table_of(session, replaced.spec):
+        return
+    is_left = replaced is None and _maker_of(session, request.name) is not None
+    if is_left and request.replace:
+        return
+    if is_left:
+        said = f"There is a table {text} already, which a materialized view that is gone has left. CREATE OR REPLACE recreates it"
+    elif replaced is not None:
+        said = f"{text} is now another table than that of the materialized view {text}. DROP TABLE it"
+    else:
+        said = f"There is a table or view {text} already, which is no materialized view. DROP it"
+    raise NameTakenError(f"{said}, or choose another name.", request.position)
+
+
+def _maker_of(session: SparkSession, name: tuple[str, ...]) -> str | None:
+    """Return the id of the materialized view that made a table; None for any other table, or a view."""
+    try:
+        return target.describe(session, name).properties.get(VIEW_PROPERTY)
+    except UnsupportedError:
+        return None
+
+
+def is_table_of(session: SparkSession, spec: ViewSpec) -> bool:
+    """Return whether the table of a view's name is still the one that it made."""
+    if not target.exists(session, spec.name):
+        return False
+    try:
+        table = target.describe(session, spec.name)
+    except UnsupportedError:
+        return False
+    return table.table_id == spec.table_id if spec.table_id else table.properties.get(VIEW_PROPERTY) == spec.id
+
+
+def check_cycle(request: ViewRequest, edges: Edges) -> None:
+    """Raise UnsupportedError if a view would read itself, directly or through other materialized views."""
+    start = ".".join(request.name).lower()
+    read = {name.lower() for name in sources.sources_of(plans.analysed(request.frame))}
+    paths: list[tuple[str, ...]] = [(start, each) for each in sorted(read)]
+    seen: set[str] = set()
+    while paths:
+        path = paths.pop(0)
+        if path[-1] == start:
+            way = " reads ".join(each.removeprefix("spark_catalog.") for each in path)
+            raise UnsupportedError(
+                f"A materialized view cannot read itself: {way}. Read another table in its place.", request.position
+            )
+        if path[-1] not in seen:
+            seen.add(path[-1])
+            paths += [(*path, each) for each in sorted(edges.get(path[-1], ()))]
+
+
+def temporary_views_in(frame: DataFrame) -> tuple[str, ...]:
+    """Return the names of the temporary views that a query reads, which end with their session."""
+    nodes = plans.nodes_of(plans.analysed(frame))
+    found = (str(node.desc().identifier().table()) for node in nodes if plans.kind(node) == "View" and node.isTempView())
+    return tuple(dict.fromkeys(found))
+
+
+def edges_of(records: Records, status: Mapping[str, ViewStatus]) -> Edges:
+    """Return what each view has read at its last refresh.
+
+    Args:
+        records: the views.
+        status: that of each, by id.
+    """
+    return {".".join(record.spec.name).lower(): read_by(status.get(key)) for key, record in created(records).items()}
+
+
+def read_by(status: ViewStatus | None) -> set[str]:
+    """Return the names, in lower case, of the tables that a view has read at its last refresh."""
+    report = None if status is None else status.report
+    return set() if report is None else {name.lower() for name in report.sources}
+
+
+# What is made.
+
+
+def reserve(request: ViewRequest) -> ViewSpec:
+    """Return the record of a view before its table exists.
+
+    Its location is that of a managed table to be made, when nothing lies there yet: all that is found there later came from the
+    making.
+    """
+    session = request.session
+    has_place = any(clause[:8].upper() == "LOCATION" for clause in request.definition.clauses)
+    is_new = not has_place and not target.exists(session, request.name)
+    location = jvm.default_location(session, request.name) if is_new else None
+    location = None if location and HadoopPath(session, location).names() else location
+    return ViewSpec(
+        id=uuid.uuid4().hex,
+        name=request.name,
+        location=location or "",
+        table_id="",
+        text=jvm.redaction(session).sql(request.text),
+        query=request.query,
+        columns=request.columns,
+        policy=request.policy,
+        schedule=request.schedule,
+        catalog=session.catalog.currentCatalog(),
+        database=session.catalog.currentDatabase(),
+        settings=settings.recorded(session),
+        variables=request.variables,
+        session_bound=request.session_bound,
+    )
+
+
+def with_table(spec: ViewSpec, request: ViewRequest, replaces: bool) -> ViewSpec:
+    """Make the table of a view, empty, and complete the view's record.
+
+    Args:
+        spec: the view, as reserved.
+        request: what makes it.
+        replaces: whether there is a table that it replaces.
+    """
+    properties = {**request.properties, VIEW_PROPERTY: spec.id}
+    table = target.create(request.session, spec.name, request.frame.schema, request.definition, properties, replaces)
+    comment = request.session.catalog.getTable(quote_parts(spec.name)).description
+    return replace(spec, location=table.location, table_id=table.table_id, columns=tuple(table.columns), comment=comment or "")
+
+
+def try_table(request: ViewRequest, place: HadoopPath) -> None:
+    """See whether Delta takes the definition of a table that is to replace another one: a table like it is made, and goes.
+
+    Args:
+        request: what is to be made.
+        place: an unused location.
+
+    Raises:
+        AnalysisException: Delta's reason against it.
+    """
+    target.try_out(request.session, place, request.frame.schema, request.definition, request.properties)
+
+
+def undo_table(spark: SparkSession, record: ViewRecord) -> None:
+    """Take back what was made of the table of a view that was not created to its end: drop it, or restore the one before.
+
+    Raises:
+        ViewError: the log does not tell which version was replaced.
+    """
+    spec = record.spec
+    if not target.exists(spark, spec.name):
+        if spec.location:
+            HadoopPath(spark, spec.location).delete()  # files of a table that never got into the catalog
+        return
+    if _maker_of(spark, spec.name) != spec.id:
+        return
+    if record.replaces_table:
+        _restore(spark, spec, record.replaces)
+    else:
+        spark.sql(f"DROP TABLE {quote_parts(spec.name)}")
+
+
+def _restore(spark: SparkSession, spec: ViewSpec, before: str) -> None:
+    """Bring back the version before a view has replaced its table, as the refresh that it was.
+
+    Args:
+        spark: any session of the application.
+        spec: the view that has replaced the table.
+        before: the id of the view before, which goes on from there; empty: there was none.
+    """
+    location = target.describe(spark, spec.name).location
+    version = _replaced_at(spark, location, spec.id) - 1
+    state = state_of(spark, location, before, version)
+    said = {} if state.last is None or state.foreign else {USER_METADATA: metadata_of(before, state.last)}
+    own = jvm.clone_session(spark)  # whose settings no other thread sees
+    with session_settings(own, said):
+        own.sql(f"RESTORE TABLE {quote_parts(spec.name)} TO VERSION AS OF {version}").collect()
+
+
+def _replaced_at(spark: SparkSession, location: str, view_id: str) -> int:
+    """Return the version in which a view has replaced a table."""
+    version = delta_tables.version(spark, location)
+    while version > 0 and (found := delta_log.actions(spark, location, version)) is not None:
+        made = any(
+            each["metaData"].get("configuration", {}).get(VIEW_PROPERTY) == view_id for each in found if "metaData" in each
+        )
+        if made and "REPLACE" in str(delta_log.info_of(found).get("operation")):
+            return version
+        version -= 1
+    raise ViewError(f"The log of the table in {location} does not tell which version was replaced by view {view_id}.")

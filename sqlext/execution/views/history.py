@@ -1,0 +1,90 @@
+"""What a view's own table says of it: the newest refresh, and whether others have changed the table since."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sqlext.execution.delta.delta_log import actions, info_of
+from sqlext.plan.view_spec import RefreshReport, SourceVersion
+
+_FORMAT = 1
+_SECONDS = ("seconds", "full_seconds", "incremental_seconds")
+
+
+@dataclass(frozen=True)
+class ViewState:
+    """The state of a view's table in its newest version.
+
+    Attributes:
+        version: that version.
+        last: the newest refresh; None: there is none, or the log no longer has it.
+        foreign: the newest change by others since, such as `version 7 (DELETE)`; empty: none.
+    """
+
+    version: int
+    last: RefreshReport | None
+    foreign: str = ""
+
+
+def state_of(spark: SparkSession, location: str, view_id: str, version: int) -> ViewState:
+    """Return the state of a view's table.
+
+    Args:
+        spark: the session.
+        location: the table's folder.
+        view_id: the view.
+        version: the newest version of the table.
+    """
+    foreign = ""
+    for at in range(version, -1, -1):
+        commit = actions(spark, location, at)
+        if commit is None:
+            break
+        last = _report(commit, view_id, at)
+        if last is not None:
+            return ViewState(version, last, foreign)
+        if not foreign and _changes_rows(commit):
+            foreign = f"version {at} ({info_of(commit).get('operation', 'a commit')})"
+    return ViewState(version, None, foreign)
+
+
+def metadata_of(view_id: str, report: RefreshReport) -> str:
+    """Return the userMetadata of a refresh's commit."""
+    fields = asdict(report)
+    del fields["version"]  # not known before the commit, and the log has it
+    fields["refresh"] = fields.pop("number")
+    fields |= {name: round(fields[name], 3) for name in _SECONDS}
+    return json.dumps({"sqlext": {"view": view_id, "format": _FORMAT, **fields}})
+
+
+def _report(commit: Sequence[Mapping[str, Any]], view_id: str, version: int) -> RefreshReport | None:
+    try:
+        said = json.loads(str(info_of(commit).get("userMetadata")))["sqlext"]
+        if said["view"] != view_id or said["format"] != _FORMAT:
+            return None
+        return RefreshReport(
+            version=version,
+            number=int(said["refresh"]),
+            done=str(said["done"]),
+            because=str(said["because"]),
+            sources={name: SourceVersion(**each) for name, each in said["sources"].items()},
+            rows_in=int(said["rows_in"]),
+            rows_deleted=int(said["rows_deleted"]),
+            rows_inserted=int(said["rows_inserted"]),
+            seconds=float(said["seconds"]),
+            query=str(said["query"]),
+            full_seconds=float(said["full_seconds"]),
+            incremental_seconds=float(said["incremental_seconds"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _changes_rows(commit: Sequence[Mapping[str, Any]]) -> bool:
+    changes = [each.get("add") or each.get("remove") for each in commit]
+    return any(isinstance(change, dict) and change.get("dataChange") for change in changes)

@@ -1,0 +1,332 @@
+"""How the result of a query changes when the tables that it reads do: the rules of each operator.
+
+For each node of a plan (`spark/plans.py`) there are three plans with the node's attributes: `new`, its rows over the sources' new
+versions; `old`, over the old ones; and `delta`, the rows by which the two differ, with weights (`delta/changes.py`). Budiu et al.
+(DBSP: Automatic Incremental View Maintenance, 2023) give the rules for the linear and bilinear operators:
+
+- Project, Filter, Generate, Expand, Union carry weights: d(f(A)) = f(dA).
+- An inner join: d(A x B) = dA x B' + A' x dB - dA x dB, over the new versions A', B'.
+
+All others are computed anew where something was touched, and only there:
+
+- Aggregate: the groups of changed rows; Window: their partitions; outer, semi and anti joins: their keys. The delta is the new
+  rows there, +1, and the old ones, -1.
+- A join that keeps rows of one side only is linear in that side, as long as the other one has not changed.
+- Whatever has no keys (LIMIT, an aggregate of all rows) is computed anew as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlext.execution.delta.changes import WEIGHT
+from sqlext.spark.java import items_of
+from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
+
+PASSING = ("Filter", "Sort", "RepartitionByExpression", "Repartition", "ResolvedHint", "SubqueryAlias", "RebalancePartitions")
+"""Operators that pass on their input's attributes, and all or some of its rows."""
+STATIC = ("LocalRelation", "OneRowRelation", "Range")
+"""Leaves that never change."""
+KEEPS_LEFT = ("LeftSemi", "LeftAnti", "LeftOuter", "ExistenceJoin")
+SUPPORTED = frozenset(
+    (*PASSING, *STATIC, "LogicalRelation", "Project", "Generate", "Expand", "Union", "Join", "Aggregate", "Window")
+) | {"GlobalLimit", "LocalLimit", "Offset", "Tail"}
+"""The operators that there are rules for."""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Rows with weights.
+
+    Attributes:
+        plan: a plan with all attributes of the node, and more.
+        weight: the attribute with the weights.
+    """
+
+    plan: Any
+    weight: Any
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A table's part in a query.
+
+    Attributes:
+        new, old: its rows, with the leaf's attributes.
+        delta: its changes; None: there are none.
+    """
+
+    new: Any
+    old: Any
+    delta: Delta | None
+
+
+class Derivation:
+    """The plans of one refresh.
+
+    Args:
+        plans: builds plans.
+        leaf: returns the versions of a LogicalRelation.
+        kept: computes the rows of a plan, and returns a plan that reads them; for what is read several times.
+    """
+
+    def __init__(self, plans: Plans, leaf: Callable[[Any], Leaf], kept: Callable[[Any], tuple[Any, int]]) -> None:
+        self._plans = plans
+        self._leaf = leaf
+        self._kept = kept
+        self._deltas: dict[Node, Delta | None] = {}
+
+    def new(self, node: Node) -> Any:
+        """Return a node's rows over the new versions."""
+        return self._over(node, lambda leaf: leaf.new)
+
+    def old(self, node: Node) -> Any:
+        """Return a node's rows over the old versions."""
+        return self._over(node, lambda leaf: leaf.old)
+
+    def _over(self, node: Node, version: Callable[[Leaf], Any]) -> Any:
+        if node.kind == "LogicalRelation":
+            return version(self._leaf(node.plan))
+        return self._with(node, [self._over(child, version) for child in node.children]) if node.children else node.plan
+
+    def _with(self, node: Node, children: Sequence[Any]) -> Any:
+        return self._plans.with_children(node.plan, children)
+
+    def delta(self, node: Node) -> Delta | None:
+        """Return the rows by which a node's new rows differ from its old ones; None if they cannot."""
+        if node not in self._deltas:
+            self._deltas[node] = self._delta(node)
+        return self._deltas[node]
+
+    def _delta(self, node: Node) -> Delta | None:
+        match node.kind:
+            case "LogicalRelation":
+                return self._leaf(node.plan).delta
+            case name if name in STATIC:
+                return None
+            case "Union":
+                return self._of_union(node)
+            case "Join":
+                return self._of_join(node)
+            case name:
+                below = self.delta(node.children[0])
+                if below is None:
+                    return None
+                return self._of_linear(name, node, below) or self._touched(node, keys_of(node), below)
+
+    def _of_linear(self, name: str, node: Node, below: Delta) -> Delta | None:
+        """Return the delta of a node that carries weights; None: it does not."""
+        plans = self._plans
+        if name == "Project":
+            return Delta(plans.select(below.plan, [*items_of(node.plan.projectList()), below.weight]), below.weight)
+        if name == "Expand":
+            return Delta(*plans.expanded(node.plan, below.plan, below.weight))
+        if name == "Generate" or name == "Filter":
+            return Delta(self._with(node, [below.plan]), below.weight)
+        return below if name in PASSING else None
+
+    def _of_union(self, node: Node) -> Delta | None:
+        parts = []
+        for child in node.children:
+            delta = self.delta(child)
+            if delta is not None:
+                parts.append(self._columns(delta, output_of(child.plan)))
+        return self._sum(parts, output_of(node.plan))
+
+    def _columns(self, delta: Delta, attributes: Sequence[Any]) -> Any:
+        """Return a delta as a projection to some attributes and the weight, with new identities."""
+        named = [self._plans.named(each, str(each.name())) for each in (*attributes, delta.weight)]
+        return self._plans.select(delta.plan, named)
+
+    def _sum(self, parts: Sequence[Any], attributes: Sequence[Any]) -> Delta | None:
+        """Return the sum of deltas, each given by its columns and the weight, under the identities of a node's attributes."""
+        if not parts:
+            return None
+        whole = parts[0] if len(parts) == 1 else self._plans.union(parts)
+        *columns, last = output_of(whole)
+        weight = self._plans.named(last, WEIGHT)
+        listed = [self._plans.as_attribute(each, like) for each, like in zip(columns, attributes, strict=True)]
+        made = self._plans.select(whole, [*listed, weight])
+        return Delta(made, weight.toAttribute())
+
+    def _of_join(self, node: Node) -> Delta | None:
+        left, right = node.children
+        how = kind(node.plan.joinType())
+        changed_left, changed_right = self.delta(left), self.delta(right)
+        if changed_left is None and changed_right is None:
+            return None
+        if how in ("Inner", "Cross"):
+            return self._of_inner(node, changed_left, changed_right)
+        if changed_right is None and changed_left is not None and how in KEEPS_LEFT:
+            return Delta(self._with(node, [changed_left.plan, self.new(right)]), changed_left.weight)
+        if changed_left is None and changed_right is not None and how == "RightOuter":
+            return Delta(self._with(node, [self.new(left), changed_right.plan]), changed_right.weight)
+        return self._of_outer(node, changed_left, changed_right)
+
+    def _of_inner(self, node: Node, left: Delta | None, right: Delta | None) -> Delta | None:
+        """Return dA x B' + A' x dB - dA x dB."""
+        plans, (left_node, right_node) = self._plans, node.children
+        attributes, parts = output_of(node.plan), []
+        left, right = left and self._held(left, left_node), right and self._held(right, right_node)
+        if left is not None:
+            parts.append(self._columns(Delta(self._with(node, [left.plan, self.new(right_node)]), left.weight), attributes))
+        if right is not None:
+            parts.append(self._columns(Delta(self._with(node, [self.new(left_node), right.plan]), right.weight), attributes))
+        if left is not None and right is not None:
+            both = self._with(node, [left.plan, right.plan])
+            minus = plans.product(plans.product(left.weight, right.weight), plans.literal("-1L"))
+            weight = plans.named(minus, WEIGHT)
+            weighted = plans.select(both, [*attributes, weight])
+            parts.append(self._columns(Delta(weighted, weight.toAttribute()), attributes))
+        return self._sum(parts, attributes)
+
+    def _held(self, delta: Delta, node: Node) -> Delta:
+        """Return a delta whose rows are computed once; of a table's own rows they are already."""
+        if node.kind == "LogicalRelation":
+            return delta
+        narrow = self._plans.select(delta.plan, [*output_of(node.plan), delta.weight])
+        return Delta(self._kept(narrow)[0], delta.weight)
+
+    def _of_outer(self, node: Node, left: Delta | None, right: Delta | None) -> Delta | None:
+        """Return the delta of an outer, semi or anti join: its new and old rows with the keys of changed rows."""
+        keys = self._plans.equal_keys(node.plan)
+        if not keys[0]:
+            return self._whole(node)
+        plans, touched = self._plans, []
+        for delta, expressions in zip((left, right), keys, strict=True):
+            if delta is not None:
+                touched.append(plans.select(delta.plan, [plans.named(each, f"k{at}") for at, each in enumerate(expressions)]))
+        both = touched[0] if len(touched) == 1 else plans.union(touched)
+        among = self._distinct(both)
+
+        def near(side: int, child: Any) -> Any:
+            return plans.matching(child, keys[side], self._fresh(among))
+
+        new = self._with(node, [near(at, self.new(child)) for at, child in enumerate(node.children)])
+        old = self._with(node, [near(at, self.old(child)) for at, child in enumerate(node.children)])
+        return self._difference(node, new, old)
+
+    def _distinct(self, plan: Any) -> Any:
+        """Return the different rows of a plan, computed once."""
+        output = output_of(plan)
+        return self._kept(self._plans.grouped(plan, output, output))[0]
+
+    def _fresh(self, plan: Any) -> Any:
+        """Return a plan under new identities, so that it can be joined with whatever it was made of."""
+        return self._plans.select(plan, [self._plans.named(each, str(each.name())) for each in output_of(plan)])
+
+    def _touched(self, node: Node, keys: Sequence[Any], below: Delta) -> Delta | None:
+        """Return the delta of an aggregate or a window, whose groups are its keys; of other nodes, without keys, as a whole."""
+        if not keys:
+            return self._whole(node)
+        child = node.children[0]
+        touched = self._distinct(
+            self._plans.select(below.plan, [self._plans.named(key, f"k{at}") for at, key in enumerate(keys)])
+        )
+        new = self._with(node, [self._plans.matching(self.new(child), keys, self._fresh(touched))])
+        old = self._with(node, [self._plans.matching(self.old(child), keys, self._fresh(touched))])
+        return self._difference(node, new, old)
+
+    def _whole(self, node: Node) -> Delta | None:
+        return self._difference(node, self.new(node), self.old(node))
+
+    def _difference(self, node: Node, new: Any, old: Any) -> Delta | None:
+        plans, attributes, parts = self._plans, output_of(node.plan), []
+        for plan, sign in ((new, "1L"), (old, "-1L")):
+            weight = plans.named(plans.literal(sign), WEIGHT)
+            columns = [plans.named(each, str(each.name())) for each in attributes]
+            parts.append(plans.select(plan, [*columns, weight]))
+        return self._sum(parts, attributes)
+
+    # The touched part of a whole query.
+
+    def touched_part(self, root: Node) -> TouchedPart | None:
+        """Return the part of a query's result that may have changed, by values of some of its columns.
+
+        Returns:
+            None: no columns tell which rows may have changed.
+        """
+        found = divided(root, {id_of(each): each for each in output_of(root.plan)})
+        if found is None:
+            return None
+        node, wanted = found
+        below = self.delta(node.children[0])
+        if below is None:
+            return None
+        inner = [each for each, _ in wanted]
+        named = [self._plans.named(key, f"k{at}") for at, key in enumerate(inner)]
+        touched = self._distinct(self._plans.select(below.plan, named))
+        child = node.children[0]
+        part = self._with(node, [self._plans.matching(self.new(child), inner, self._fresh(touched))])
+        return TouchedPart(node.kind, touched, tuple(id_of(outer) for _, outer in wanted), self._around(root, node, part))
+
+    def _around(self, root: Node, node: Node, part: Any) -> Any:
+        """Return the query with one of its nodes replaced, and all others over the new versions."""
+        if root is node:
+            return part
+        (child,) = root.children
+        return self._with(root, [self._around(child, node, part)])
+
+
+@dataclass(frozen=True)
+class TouchedPart:
+    """The part of a query's result that may have changed.
+
+    Attributes:
+        by: the operator whose groups or partitions were touched: `Aggregate` or `Window`.
+        keys: a plan with the values of the key columns in that part, each once.
+        columns: the ids of the query's attributes that hold the keys, in their order.
+        rows: a plan of the query's new rows there.
+    """
+
+    by: str
+    keys: Any
+    columns: tuple[int, ...]
+    rows: Any
+
+
+def keys_of(node: Node) -> list[Any]:
+    """Return the expressions by which an aggregate or a window divides its rows, as far as they are attributes."""
+    expressions = []
+    if node.kind == "Aggregate":
+        expressions = items_of(node.plan.groupingExpressions())
+    elif node.kind == "Window":
+        expressions = items_of(node.plan.partitionSpec())
+    return [each for each in expressions if kind(each) == "AttributeReference"]
+
+
+def divided(root: Node, shown: dict[int, Any]) -> tuple[Any, list[tuple[Any, Any]]] | None:
+    """Find the aggregate or window that divides a query's rows by columns which the query shows.
+
+    Args:
+        root: the query, or a node of it.
+        shown: the query's attributes that are attributes of `root`, by the id they have there.
+
+    Returns:
+        The node, the lowest that does; and each of its keys that the query shows, with the query's attribute.
+    """
+    name = root.kind
+    if name == "Project":
+        return divided(root.children[0], _below(items_of(root.plan.projectList()), shown))
+    if name in PASSING:
+        return divided(root.children[0], shown)
+    if name not in ("Aggregate", "Window"):
+        return None
+    below = _below(items_of(root.plan.aggregateExpressions()), shown) if name == "Aggregate" else shown
+    keys = [(key, below[id_of(key)]) for key in keys_of(root) if id_of(key) in below]
+    if not keys:
+        return None
+    inner = divided(root.children[0], {id_of(key): outer for key, outer in keys})
+    return (root, keys) if inner is None else inner
+
+
+def _below(expressions: Sequence[Any], shown: dict[int, Any]) -> dict[int, Any]:
+    """Return the attributes that named expressions only pass on, by the id below."""
+    found: dict[int, Any] = {}
+    for each in expressions:
+        inner = each.child() if kind(each) == "Alias" else each
+        if kind(inner) == "AttributeReference" and id_of(each.toAttribute()) in shown:
+            found.setdefault(id_of(inner), shown[id_of(each.toAttribute())])
+    return found

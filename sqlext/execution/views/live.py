@@ -1,0 +1,274 @@
+"""A materialized view as this process refreshes it: its session, one refresh at a time, and what became of the last ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from pyspark.sql import SparkSession
+
+from sqlext.clock import Clock, Deadline
+from sqlext.errors import StatementCanceledError, ViewError, WaitTimeoutError
+from sqlext.execution.flows import faults
+from sqlext.execution.views.refresh import Refresher
+from sqlext.execution.views.registry import shown
+from sqlext.execution.views.status import StatusFiles, ViewStatus
+from sqlext.execution.views.timetable import Due, Timetable
+from sqlext.plan.view_spec import RefreshReport, ViewSpec
+from sqlext.spark import jvm
+
+logger = logging.getLogger(__name__)
+
+_STEP_SECONDS = 0.1
+_TURN_SECONDS = 24 * 3600.0
+"""How long a statement waits for the refresh before its own; the client may cancel it at any time."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A refresh: when it began, by the machine's monotonic clock, and what its statement sets when its client cancels it."""
+
+    begun: float
+    is_full: bool
+    canceled: threading.Event | None
+
+
+class LiveView:
+    """See the module's docstring. Any thread may call it.
+
+    The turn is a lock: who holds it uses the session and the refresher, which are not thread-safe. The state's lock, never held
+    for long, guards the rest.
+
+    Args:
+        spec: the view.
+        make_session: makes the view's session, when it is first needed.
+        files: where the status is kept.
+        clock: for the timetable.
+        may_commit: called before each commit; raises if this process must not commit.
+    """
+
+    def __init__(
+        self,
+        spec: ViewSpec,
+        make_session: Callable[[ViewSpec], SparkSession],
+        files: StatusFiles,
+        clock: Clock,
+        may_commit: Callable[[ViewSpec], None],
+    ) -> None:
+        self._spec = spec
+        self._make_session = make_session
+        self._files = files
+        self._clock = clock
+        self._may_commit = may_commit
+        self._turn = threading.Lock()
+        self._state = threading.Lock()
+        self._session: SparkSession | None = None
+        self._refresher: Refresher | None = None
+        self._running: _Run | None = None
+        self._last: tuple[_Run, RefreshReport] | None = None
+        self._status = files.read(spec.id)
+        since = None if self._status.at is None else max((clock.now() - self._status.at).total_seconds(), 0.0)
+        self._timetable = Timetable(spec.schedule, clock.monotonic(), since)
+        self._is_closed = threading.Event()
+        self.is_queued = False  # set by the host's ticker, cleared by the thread that has done what was due
+
+    @property
+    def spec(self) -> ViewSpec:
+        """The view."""
+        return self._spec
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is being refreshed."""
+        return self._running is not None
+
+    @property
+    def status(self) -> ViewStatus:
+        """What became of the last refreshes in this process."""
+        return self._status
+
+    def due(self, now: float) -> Due:
+        """Return what is due."""
+        with self._state:
+            return Due.NOTHING if self._is_closed.is_set() else self._timetable.due(now)
+
+    def set_spec(self, spec: ViewSpec) -> None:
+        """Take another definition of the same view, from the next refresh on."""
+        with self._state:
+            if spec.schedule != self._spec.schedule:
+                self._timetable = self._timetable.with_schedule(spec.schedule)
+            self._spec = spec
+            self._refresher = None
+
+    def refresh(self, is_full: bool = False, canceled: threading.Event | None = None) -> RefreshReport:
+        """Bring the view up to date. A refresh that another thread begins after this call is as good, and is waited for.
+
+        Args:
+            is_full: whether to compute it in full.
+            canceled: set when the client takes the statement back.
+
+        Raises:
+            ViewError: the view was dropped, replaced, or is refreshed elsewhere.
+            StatementCanceledError: the client took the statement back.
+            SqlextError, PySparkException: the refresh failed.
+        """
+        asked = time.monotonic()
+        with self.held(canceled):
+            last = self._last
+            if last is not None and last[0].begun >= asked and (last[0].is_full or not is_full):
+                return last[1]
+            return self._refresh(_Run(time.monotonic(), is_full, canceled))
+
+    @contextmanager
+    def held(self, canceled: threading.Event | None = None, seconds: float = _TURN_SECONDS) -> Iterator[None]:
+        """Have no refresh run within the block.
+
+        Args:
+            canceled: set when the client waits no longer.
+            seconds: how long to wait for the one that runs.
+
+        Raises:
+            StatementCanceledError: the client took the statement back.
+            WaitTimeoutError: the refresh that runs has not ended in time.
+        """
+        deadline = Deadline(seconds)
+        while not self._turn.acquire(timeout=min(_STEP_SECONDS, max(deadline.left, 0.001))):
+            if canceled is not None and canceled.is_set():
+                raise StatementCanceledError("The statement was canceled.")
+            if deadline.has_passed:
+                raise WaitTimeoutError(f"The refresh of {shown(self._spec.name)} has not ended within {seconds:g} s.")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def is_behind(self) -> bool | None:
+        """Return whether a source has changed since the last refresh; None: it is being refreshed, or it cannot be said."""
+        if not self._turn.acquire(blocking=False):
+            return None
+        try:
+            with jvm.active(self.session):
+                return self._current().is_behind()
+        except Exception as error:  # noqa: BLE001  # whatever a source or the catalog has, a list of views is shown
+            logger.info("whether materialized view %s is behind is not known: %s", shown(self._spec.name), jvm.reason_of(error))
+            return None
+        finally:
+            self._turn.release()
+
+    def look(self) -> None:
+        """See whether a source has changed; if so, a refresh is due from now on. Never raises: a failure is noted."""
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            with self._state:
+                self._timetable.note_look(self._clock.monotonic())
+            with jvm.active(self.session):
+                is_behind = self._current().is_behind()
+            with self._state:
+                self._timetable.note_looked(is_behind)
+        except Exception as error:  # noqa: BLE001  # one view's trouble must not stop the others
+            self._note_failure(error)
+        finally:
+            self._turn.release()
+
+    def refresh_by_itself(self, is_full: bool = False) -> None:
+        """Bring the view up to date while nobody waits for it. Never raises: a failure is noted, and tried again."""
+        try:
+            self.refresh(is_full)
+        except Exception as error:  # one view's trouble must not stop the others
+            is_told = faults.is_told(error)
+            logger.error("materialized view %s: %s", shown(self._spec.name), faults.message_of(error), exc_info=not is_told)
+
+    def stop(self) -> None:
+        """Refresh the view no more; what runs commits nothing."""
+        self._is_closed.set()
+        self._cancel_jobs()
+
+    def cancel_if_asked(self) -> None:
+        """Cancel the Spark jobs of a refresh that its client has canceled, or whose view is stopped; for the host's ticker."""
+        running = self._running
+        if running is not None and (self._is_closed.is_set() or (running.canceled is not None and running.canceled.is_set())):
+            self._cancel_jobs()
+
+    @property
+    def session(self) -> SparkSession:
+        """The view's own session, made when it is first needed. The turn is held, or nobody else knows the view yet."""
+        if self._session is None:
+            self._session = self._make_session(self._spec)
+        return self._session
+
+    def _current(self) -> Refresher:
+        """Return what refreshes the view as it is defined now. The turn is held."""
+        session = self.session
+        with self._state:
+            if self._refresher is None:
+                self._refresher = Refresher(session, self._spec)
+            return self._refresher
+
+    def _refresh(self, run: _Run) -> RefreshReport:
+        """Refresh; the turn is held."""
+        with self._state:
+            self._running = run
+            self._timetable.note_begun(self._clock.monotonic())
+        try:
+            session = self.session
+            self._check(run)
+            description = f"sqlext: refresh of {shown(self._spec.name)}"
+            with jvm.active(session), jvm.described(session, description, self._spec.id):
+                report = self._current().refresh(run.is_full, lambda: self._check(run))
+        except BaseException as error:
+            if run.canceled is not None and run.canceled.is_set():
+                raise StatementCanceledError("The statement was canceled.") from None
+            if not self._is_closed.is_set():
+                self._note_failure(error)
+            raise
+        finally:
+            with self._state:
+                self._running = None
+        self._note_success(run, report)
+        return report
+
+    def _check(self, run: _Run) -> None:
+        if run.canceled is not None and run.canceled.is_set():
+            raise StatementCanceledError("The statement was canceled.")
+        if self._is_closed.is_set():
+            raise ViewError(
+                f"The materialized view {shown(self._spec.name)} is not refreshed any more: it was dropped, or its process ends."
+            )
+        self._may_commit(self._spec)
+
+    def _cancel_jobs(self) -> None:
+        if self._session is not None and self._running is not None:
+            self._session.sparkContext.cancelJobGroup(self._spec.id)
+
+    def _note_success(self, run: _Run, report: RefreshReport) -> None:
+        with self._state:
+            self._timetable.note_success()
+            self._last = (run, report)
+            before = self._status
+            has_committed = before.report is None or before.report.version != report.version
+            if has_committed:
+                self._status = ViewStatus(report, self._clock.now())
+            else:
+                self._status = replace(before, error="", next_try=None)
+        if self._status != before:
+            self._write()
+
+    def _note_failure(self, error: BaseException) -> None:
+        with self._state:
+            pause = self._timetable.note_failure(self._clock.monotonic())
+            next_try = None if pause is None else self._clock.now() + timedelta(seconds=pause)
+            self._status = replace(self._status, error=faults.message_of(error), next_try=next_try)
+        self._write()
+
+    def _write(self) -> None:
+        """Write the status for other processes; that it cannot be written must not hide what the refresh has done."""
+        try:
+            self._files.write(self._spec.id, self._status)
+        except Exception as error:
+            logger.exception("the status of materialized view %s cannot be written: %s", shown(self._spec.name), error)

@@ -1,0 +1,190 @@
+"""Materialized views made by statements, anew or in the place of others; and what a crash left of that, undone.
+
+1. All checks pass (`creation.py`): the query, the names of its columns, the view's name, that it does not read itself, and, where
+   a table is to be replaced, that Delta takes the new definition. Nothing is made.
+2. The view is reserved in the registry, with the id of the view that it replaces. From here to step 5, a failure is undone at
+   once, and a crash by the next host: a new table is dropped, a replaced one is restored, the reservation is taken back, and the
+   view before is as it was.
+3. The table is created, or replaced by one commit; a replaced view is not refreshed meanwhile.
+4. The first refresh computes the view in full.
+5. The view is recorded as created; the same event removes the view that it replaces.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.delta import target
+from sqlext.execution.flows.registry import FlowRecord
+from sqlext.execution.views.creation import (
+    ViewRequest,
+    check_cycle,
+    check_free,
+    check_policy,
+    check_query,
+    edges_of,
+    reserve,
+    try_table,
+    undo_table,
+    with_table,
+)
+from sqlext.execution.views.live import LiveView
+from sqlext.execution.views.registry import Records, ViewEvent, ViewEventKind, ViewRecord, ViewRegistry, created, of_name, shown
+from sqlext.execution.views.status import StatusFiles
+from sqlext.plan.view_spec import RefreshReport, ViewSpec
+from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+
+Flows = Callable[[], Mapping[str, FlowRecord]]
+"""Returns the flows of the home, by id."""
+
+
+class Views(Protocol):
+    """The views of this process, as what makes them needs them; `ViewManager` is that."""
+
+    def live(self, spec: ViewSpec, session: SparkSession | None = None) -> LiveView:
+        """Return a view of this process.
+
+        Args:
+            spec: the view.
+            session: its session, where it is just being made.
+        """
+
+    def known(self, view_id: str) -> LiveView | None:
+        """Return a view of this process, if it was refreshed here."""
+
+    def forget(self, view_id: str) -> None:
+        """Refresh a view no more, and remove its status."""
+
+
+class ViewMaker:
+    """See the module's docstring. Any thread may call it: two statements about one name meet in the registry.
+
+    Args:
+        spark: any session of the application.
+        home: where the registry lies.
+        registry, lease, files: of this process.
+        views: of this process.
+        flows: of this process, whose tables are theirs.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        home: HadoopPath,
+        registry: ViewRegistry,
+        lease: Lease,
+        files: StatusFiles,
+        views: Views,
+        flows: Flows,
+    ) -> None:
+        self._spark = spark
+        self._home = home
+        self._registry = registry
+        self._lease = lease
+        self._files = files
+        self._views = views
+        self._flows = flows
+
+    def create(self, request: ViewRequest, canceled: threading.Event | None = None) -> str:
+        """Make a view; see `ViewManager.create`."""
+        with jvm.names_as_in(request.session):
+            return self._create(request, canceled)
+
+    def _create(self, request: ViewRequest, canceled: threading.Event | None) -> str:
+        self.sweep()
+        records = self._registry.read()
+        name = shown(request.name)
+        if of_name(records, request.name) is not None and request.if_not_exists:
+            return f"there is a materialized view {name} already, and it stays as it is"
+        replaced = check_free(request, records, self._flows())
+        self.check(request, records)
+        spec = reserve(request)
+        replaces_table = target.exists(request.session, request.name)
+        if replaces_table:
+            try_table(request, self._home.child("views", "trial", spec.id))
+        self._lease.beat()
+        self._home.child("views").make_private()
+        self._registry.append(partial(self._reserved, request, spec, replaced, replaces_table))
+        before = None if replaced is None else self._views.known(replaced.spec.id)
+        try:
+            with nullcontext() if before is None else before.held(canceled):
+                report = self._make(request, spec, replaces_table, canceled)
+        except BaseException:
+            with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
+                self._undo(spec.id)
+            raise
+        if replaced is not None:
+            self._views.forget(replaced.spec.id)
+        return _sentence(spec, report, replaced is not None or replaces_table)
+
+    def check(self, request: ViewRequest, records: Records) -> None:
+        """See whether a query can be a view's.
+
+        Raises:
+            UnsupportedError, SchemaError: it cannot.
+        """
+        check_query(request)
+        check_policy(request.session, request.name, request.query, request.policy)
+        check_cycle(request, edges_of(records, {key: self._files.read(key) for key in created(records)}))
+
+    def _make(
+        self, request: ViewRequest, reserved: ViewSpec, replaces_table: bool, canceled: threading.Event | None
+    ) -> RefreshReport:
+        spec = with_table(reserved, request, replaces_table)
+        report = self._views.live(spec, request.session).refresh(is_full=True, canceled=canceled)
+        self._registry.append(
+            ViewEvent(spec.id, ViewEventKind.CREATED, host=self._lease.host_id, spec=spec.to_json()),
+        )
+        return report
+
+    def _reserved(
+        self, request: ViewRequest, spec: ViewSpec, replaced: ViewRecord | None, replaces_table: bool, records: Records
+    ) -> ViewEvent:
+        check_free(request, records, {})
+        return ViewEvent(
+            spec.id,
+            ViewEventKind.RESERVED,
+            host=self._lease.host_id,
+            spec=spec.to_json(),
+            replaces="" if replaced is None else replaced.spec.id,
+            replaces_table=replaces_table,
+        )
+
+    def sweep(self) -> None:
+        """Undo views that a dead process left half created."""
+        for record in self._registry.read().values():
+            if record.is_reserved and not self._lease.is_alive(record.host):
+                logger.warning("materialized view %s was not finished by the process that made it", shown(record.spec.name))
+                self._undo(record.spec.id)
+
+    def _undo(self, view_id: str) -> None:
+        """Undo the creation of a view, given its reservation."""
+        try:
+            record = self._registry.read().get(view_id)
+            if record is None or not record.is_reserved:
+                return
+            self._views.forget(view_id)
+            undo_table(self._spark, record)
+            self._registry.append(ViewEvent(view_id, ViewEventKind.DROPPED, host=self._lease.host_id))
+        except Exception as error:  # what kept the view from being made is what the user is to see
+            logger.exception("materialized view %s could not be undone: %s", view_id, jvm.reason_of(error))
+
+
+def _sentence(spec: ViewSpec, report: RefreshReport, is_replaced: bool) -> str:
+    """Return the sentence that tells the user of a view that was made."""
+    rows = f": {report.rows_inserted:,} rows" if report.rows_inserted >= 0 else ""
+    bound = ""
+    if spec.session_bound:
+        bound = f"; it reads {', '.join(spec.session_bound)} and so can be refreshed only while this session's process lives"
+    return f"materialized view {shown(spec.name)} {'replaced' if is_replaced else 'created'}{rows}{bound}"

@@ -1,0 +1,410 @@
+"""The materialized views of one process: made, refreshed by statements and by their schedules, shown, dropped.
+
+Each view has one refresh at a time, in this process by its turn (`live.py`), over processes by the transaction of its commits.
+Only the process that a view's record names refreshes it by its schedule. The dict of views is never changed, only replaced, so
+that the host's ticker need not wait for anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from sqlext.clock import Clock, Deadline
+from sqlext.errors import NotFoundError, UnsupportedError, ViewError, WaitTimeoutError
+from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.delta import delta_log, target
+from sqlext.execution.views.creation import ViewRequest, is_table_of
+from sqlext.execution.views.live import LiveView
+from sqlext.execution.views.making import Flows, ViewMaker
+from sqlext.execution.views.registry import (
+    Records,
+    ViewEvent,
+    ViewEventKind,
+    ViewRecord,
+    ViewRegistry,
+    created,
+    find,
+    of_name,
+    shown,
+    shown_names,
+)
+from sqlext.execution.views.rows import ViewRow, state_of
+from sqlext.execution.views.scheduler import Scheduler
+from sqlext.execution.views.status import StatusFiles
+from sqlext.execution.views.workers import Workers
+from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshPolicy, RefreshReport, Schedule, ViewSpec
+from sqlext.quoting import quote_parts
+from sqlext.spark import jvm, sessions
+from sqlext.spark.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+
+_SYNC_SECONDS = 5.0
+_CLOSE_SECONDS = 60.0
+_STEP_SECONDS = 0.1
+
+
+class ViewManager:
+    """See the module's docstring. Any thread may call it; `tick` is for the host's ticker. The lock guards the dict of views.
+
+    Args:
+        spark: the host's own session.
+        home: where the registry lies.
+        lease: of this process.
+        clock: for schedules.
+        flows: returns the flows of the home, whose tables are theirs.
+    """
+
+    def __init__(self, spark: SparkSession, home: HadoopPath, lease: Lease, clock: Clock, flows: Flows) -> None:
+        self._spark = spark
+        self._home = home
+        self._lease = lease
+        self._clock = clock
+        self._registry = ViewRegistry(home)
+        self._files = StatusFiles(home)
+        self._maker = ViewMaker(spark, home, self._registry, lease, self._files, self, flows)
+        self._lock = threading.Lock()
+        self._live: Mapping[str, LiveView] = {}
+        self._scheduled: frozenset[str] = frozenset()  # the ids of those that this process refreshes by their schedules
+        cores = int(spark.sparkContext.defaultParallelism)
+        self._workers = Workers(max(1, cores // 2), "sqlext-view")
+        self._scheduler = Scheduler(self._workers)
+        self._closing = threading.Event()
+        self._synced: float | None = None
+
+    # What statements do.
+
+    def create(self, request: ViewRequest, canceled: threading.Event | None = None) -> str:
+        """Make a view, and compute it.
+
+        Args:
+            request: what the statement wants.
+            canceled: set when the client has taken the statement back; what was made is then undone.
+
+        Returns:
+            A sentence with its name and number of rows.
+
+        Raises:
+            SqlextError, PySparkException: nothing was made then, and nothing that was there is gone.
+        """
+        said = self._maker.create(request, canceled)
+        self._sync()
+        return said
+
+    def check(self, request: ViewRequest) -> None:
+        """See whether a query can be a view's; raise what `create` raises about it. Nothing is made."""
+        with jvm.names_as_in(request.session):
+            self._maker.check(request, self._registry.read())
+
+    def refresh(self, name: tuple[str, ...], is_full: bool, waits: bool, canceled: threading.Event | None = None) -> str:
+        """Bring a view up to date.
+
+        Args:
+            name: qualified.
+            is_full: whether to compute it in full.
+            waits: whether to return when it is up to date, and not at once.
+            canceled: set when the client takes the statement back.
+
+        Returns:
+            A sentence with what was done.
+
+        Raises:
+            NotFoundError: there is no such view.
+            ViewError: it cannot be refreshed in this process.
+            SqlextError, PySparkException: the refresh failed; the view is as it was.
+        """
+        record = find(self._registry.read(), name)
+        live = self.live(record.spec)
+        self._lease.beat()
+        if waits:
+            return _sentence(record.spec, live.refresh(is_full, canceled))
+        self._workers.submit(partial(live.refresh_by_itself, is_full))
+        return f"materialized view {shown(record.spec.name)}: the refresh begins; SHOW MATERIALIZED VIEWS tells what became of it"
+
+    def drop(self, session: SparkSession, name: tuple[str, ...], if_exists: bool) -> str:
+        """Drop a view: first its record, then its table, if that still is the view's.
+
+        After a crash in between, the table is left; the same statement drops it.
+
+        Args:
+            session: of the client, which knows the table's catalog.
+            name: qualified.
+            if_exists: whether it is no error that there is none.
+
+        Raises:
+            NotFoundError: there is no such view.
+            UnsupportedError: the table of that name is no view.
+        """
+        records = self._registry.read()
+        record = of_name(records, name)
+        if record is None:
+            return self._drop_left(session, records, name, if_exists)
+        self._registry.append(ViewEvent(record.spec.id, ViewEventKind.DROPPED, host=self._lease.host_id))
+        live = self._live.get(record.spec.id)
+        self.forget(record.spec.id)
+        if live is not None:
+            try:
+                with live.held(seconds=_CLOSE_SECONDS):
+                    pass
+            except WaitTimeoutError as error:
+                logger.warning("%s It commits nothing.", error)
+        text = shown(record.spec.name)
+        if is_table_of(session, record.spec):
+            session.sql(f"DROP TABLE {quote_parts(record.spec.name)}")
+        elif target.exists(session, record.spec.name):
+            return f"materialized view {text} dropped; the table {text} stays: it is not the view's. DROP TABLE drops it"
+        return f"materialized view {text} dropped"
+
+    def _drop_left(self, session: SparkSession, records: Records, name: tuple[str, ...], if_exists: bool) -> str:
+        """Drop what a view that is gone has left."""
+        if not target.exists(session, name):
+            if if_exists:
+                return f"there is no materialized view {shown(name)}"
+            find(records, name)  # raises
+        try:
+            maker = target.describe(session, name).properties.get(VIEW_PROPERTY)
+        except UnsupportedError:
+            maker = None
+        if maker is None:
+            raise UnsupportedError(f"{shown(name)} is no materialized view. DROP TABLE it, or DROP VIEW if it is a view.")
+        if maker in records:  # a copy has the properties of its source, and so has a renamed table
+            made = records[maker]
+            what = "is just being created" if made.is_reserved else f"is a copy of the materialized view {shown(made.spec.name)}"
+            raise UnsupportedError(f"{shown(name)} {what}. DROP TABLE drops a copy.")
+        session.sql(f"DROP TABLE {quote_parts(name)}")
+        return f"materialized view {shown(name)} dropped"
+
+    def alter(self, name: tuple[str, ...], schedule: Schedule | None = None, policy: RefreshPolicy | None = None) -> str:
+        """Change the schedule or the policy of a view; the process that refreshes it learns of it within seconds.
+
+        Raises:
+            NotFoundError: there is no such view.
+        """
+        record = find(self._registry.read(), name)
+        changed = [what for what, given in (("schedule", schedule), ("refresh policy", policy)) if given is not None]
+        self._lease.beat()
+        self._registry.append(partial(self._altered, record.spec.id, schedule, policy))
+        if not self._lease.is_alive(record.host) and not record.spec.session_bound:
+            self._registry.append(ViewEvent(record.spec.id, ViewEventKind.TAKEN, host=self._lease.host_id))
+        self._sync()
+        return f"materialized view {shown(record.spec.name)} altered: {', '.join(changed)}"
+
+    def _altered(self, view_id: str, schedule: Schedule | None, policy: RefreshPolicy | None, records: Records) -> ViewEvent:
+        record = records.get(view_id)
+        if record is None:
+            raise NotFoundError("The materialized view was dropped meanwhile.")
+        spec = replace(record.spec, schedule=schedule or record.spec.schedule, policy=policy or record.spec.policy)
+        return ViewEvent(view_id, ViewEventKind.ALTERED, host=record.host, spec=spec.to_json())
+
+    def suspend(self, name: tuple[str, ...], is_stopped: bool) -> str:
+        """Stop the refreshes of a view by its schedule, or start them again.
+
+        Raises:
+            NotFoundError: there is no such view.
+            ViewError: it has no schedule.
+        """
+        schedule = self.record(name).spec.schedule
+        if schedule.every is None and not schedule.on_update:
+            raise ViewError(
+                f"The materialized view {shown(name)} has no schedule: REFRESH MATERIALIZED VIEW refreshes it, and ALTER "
+                "MATERIALIZED VIEW .. ADD SCHEDULE gives it one."
+            )
+        self.alter(name, replace(schedule, is_stopped=is_stopped))
+        return f"materialized view {shown(name)} {'stopped' if is_stopped else 'started'}"
+
+    def has(self, name: tuple[str, ...]) -> bool:
+        """Return whether there is a view of a qualified name."""
+        return of_name(created(self._registry.read()), name) is not None
+
+    def record(self, name: tuple[str, ...]) -> ViewRecord:
+        """Return the record of the view of a qualified name; raise NotFoundError if there is none."""
+        return find(self._registry.read(), name)
+
+    def views(self, looks: bool = True) -> list[ViewRow]:
+        """Return all views of the home, by name.
+
+        Args:
+            looks: whether to look at their sources, to say which views are behind.
+        """
+        records = created(self._registry.read())
+        names = shown_names(record.spec for record in records.values())
+        rows = [self._row(record, names[key], looks) for key, record in records.items()]
+        return sorted(rows, key=lambda row: row.name.lower())
+
+    def _row(self, record: ViewRecord, name: str, looks: bool) -> ViewRow:
+        live, status = self._live.get(record.spec.id), self._files.read(record.spec.id)
+        is_running = live is not None and live.is_running
+        state = state_of(record, status, is_running, self._lease.is_alive(record.host))
+        return ViewRow(record, name, state, status, self._is_behind(record.spec) if looks else None)
+
+    def _is_behind(self, spec: ViewSpec) -> bool | None:
+        try:
+            return self.live(spec).is_behind()
+        except ViewError:
+            return None  # its session is another process's
+
+    # Life of the process.
+
+    def tick(self) -> None:
+        """Hand out what is due, without waiting for anything; the host's ticker calls it. Never raises."""
+        try:
+            if not self._closing.is_set():
+                self._tick()
+        except Exception:  # it must not end the ticker of all
+            if not self._closing.is_set():
+                logger.exception("materialized views: the ticker failed")
+
+    def _tick(self) -> None:
+        now = self._clock.monotonic()
+        live = self._live
+        for each in live.values():
+            each.cancel_if_asked()
+        self._scheduler.hand_out({key: live[key] for key in self._scheduled if key in live}, now)
+        if self._synced is None:
+            self._synced = now
+            self._workers.submit(self.resume)
+        elif live and now - self._synced >= _SYNC_SECONDS:
+            self._synced = now
+            self._workers.submit(self._sync)
+
+    def resume(self) -> list[str]:
+        """Take over the views with schedules whose process is gone, and undo what it left half created.
+
+        Returns:
+            The names of the views.
+        """
+        self._maker.sweep()
+        taken: list[str] = []
+        for record in created(self._registry.read()).values():
+            is_free = not record.spec.schedule.is_by_hand and not record.spec.session_bound
+            if is_free and not self._lease.is_alive(record.host) and not self._closing.is_set():
+                self._lease.beat()
+                try:
+                    self._registry.append(partial(self._taken, record.spec.id))
+                except ViewError:
+                    continue  # another process came first
+                taken.append(shown(record.spec.name))
+        if taken:
+            logger.info("materialized views taken over: %s", ", ".join(taken))
+            self._sync()
+        return taken
+
+    def _taken(self, view_id: str, records: Records) -> ViewEvent:
+        record = records.get(view_id)
+        if record is None or self._lease.is_elsewhere(record.host):
+            raise ViewError("The view was dropped, or taken by another process.")
+        return ViewEvent(view_id, ViewEventKind.TAKEN, host=self._lease.host_id)
+
+    def _sync(self) -> None:
+        """Take in what statements of other processes have changed."""
+        records = created(self._registry.read())
+        for key, live in self._live.items():
+            if (record := records.get(key)) is not None and record.spec != live.spec:
+                live.set_spec(record.spec)
+            elif record is None and not live.is_running and key not in self._registry.read():
+                self.forget(key)
+        mine = [r.spec for r in records.values() if r.host == self._lease.host_id and not r.spec.schedule.is_by_hand]
+        for spec in mine:
+            if spec.id in self._live or not spec.session_bound:
+                self.live(spec)
+        with self._lock:
+            self._scheduled = frozenset(spec.id for spec in mine)
+
+    def close(self) -> None:
+        """End the refreshes; the next host takes the views over. What runs commits nothing more."""
+        self._closing.set()
+        self._end(_CLOSE_SECONDS)
+
+    def freeze(self) -> None:
+        """Look at no view any more."""
+        self._closing.set()
+
+    def abandon(self, timeout: float) -> None:
+        """End the refreshes as a killed process would: nothing is recorded; see `Host.abandon`."""
+        self._closing.set()
+        self._end(timeout)
+
+    def _end(self, timeout: float) -> None:
+        live, deadline = tuple(self._live.values()), Deadline(timeout)
+        for each in live:
+            each.stop()
+        while any(each.is_running for each in live) and not deadline.has_passed:
+            for each in live:
+                each.cancel_if_asked()  # a refresh may begin the next of its jobs
+            time.sleep(_STEP_SECONDS)
+        self._workers.close(deadline.left)
+
+    # The views of this process.
+
+    def live(self, spec: ViewSpec, session: SparkSession | None = None) -> LiveView:
+        """Return a view of this process.
+
+        Args:
+            spec: the view.
+            session: its session, where it is just being made.
+
+        Raises:
+            ViewError: it needs the session of another process.
+        """
+        with self._lock:
+            found = self._live.get(spec.id)
+            if found is None:
+                if session is None and spec.session_bound:
+                    raise ViewError(
+                        f"The materialized view {shown(spec.name)} reads {', '.join(spec.session_bound)}, which only the process "
+                        "that created it has. Refresh it there, or CREATE OR REPLACE it."
+                    )
+                found = LiveView(spec, partial(self._session, session), self._files, self._clock, self._check)
+                self._live = {**self._live, spec.id: found}
+        if found.spec != spec:
+            found.set_spec(spec)
+        return found
+
+    def known(self, view_id: str) -> LiveView | None:
+        """Return a view of this process, if it was refreshed here."""
+        return self._live.get(view_id)
+
+    def forget(self, view_id: str) -> None:
+        """Refresh a view no more, and remove its status."""
+        with self._lock:
+            live = self._live.get(view_id)
+            self._live = {key: each for key, each in self._live.items() if key != view_id}
+            self._scheduled = self._scheduled - {view_id}
+        if live is not None:
+            live.stop()
+        self._files.delete(view_id)
+
+    def _session(self, made: SparkSession | None, spec: ViewSpec) -> SparkSession:
+        session = made if made is not None else sessions.restored_session(self._spark, spec)
+        sessions.prepare(session, self._home.location, partial(_files_of, session, spec))
+        return session
+
+    def _check(self, spec: ViewSpec) -> None:
+        """Raise ViewError if this process must not commit to a view: it was dropped, or is being replaced."""
+        records = self._registry.read()
+        if spec.id not in records:
+            raise ViewError(f"The materialized view {shown(spec.name)} was dropped or replaced.")
+        if any(each.is_reserved and each.replaces == spec.id for each in records.values()):
+            raise ViewError(f"The materialized view {shown(spec.name)} is just being replaced.")
+
+
+def _files_of(session: SparkSession, spec: ViewSpec) -> int:
+    """Return the number of data files of a view's table."""
+    size = delta_log.table_size(session, spec.location)
+    return 0 if size is None else size.files
+
+
+def _sentence(spec: ViewSpec, report: RefreshReport) -> str:
+    """Return the sentence that tells the user of a refresh."""
+    if report.done == "no change":
+        return f"materialized view {shown(spec.name)}: no change, version {report.version}"
+    rows = f", {report.rows_in:,} rows changed in sources" if report.rows_in >= 0 else ""
+    because = f" ({report.because})" if report.because and report.done == "full" else ""
+    return f"materialized view {shown(spec.name)}: {report.done}{because}{rows}, version {report.version}"

@@ -1,0 +1,233 @@
+"""Aggregates that are kept by adding to them what changed, without reading their groups again.
+
+That takes an aggregate whose columns the view shows as they are, all grouping columns among them. Counts, and sums of whole
+numbers and decimals, are exact, so what was deleted can be subtracted; MIN and MAX only take new rows. Where rows were deleted, a
+count of the group's rows must say when the group is empty, and a count of a sum's values when the sum is NULL. The view must show
+these counts, since nothing but its rows is kept. Sums of floating-point numbers depend on the order, and are computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from sqlext.execution.delta.changes import WEIGHT
+from sqlext.execution.views.incremental import PASSING, Delta
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import quote
+from sqlext.spark.java import items_of
+from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
+
+LEAST_WEIGHT = f"{INTERNAL_PREFIX}least_weight"
+_WHOLE_NUMBERS = ("byte", "short", "integer", "long")
+_MOST_DIGITS = 17
+"""The most digits of a decimal whose product with a BIGINT has its scale still, in Spark's 38 digits."""
+
+
+class Function(Enum):
+    """How a column is kept."""
+
+    KEY = "key"
+    COUNT = "count"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """A column of the view.
+
+    Attributes:
+        function: how it is kept.
+        arguments: the expressions of a count, or the one of the others.
+        filter: the condition of FILTER; None: all rows.
+        counted_by: of a sum whose values may be NULL, the number of the column that counts them; None: no column does.
+    """
+
+    function: Function
+    arguments: tuple[Any, ...]
+    filter: Any = None
+    counted_by: int | None = None
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether it is the number of the group's rows."""
+        return self.function is Function.COUNT and self.filter is None and not any(each.nullable() for each in self.arguments)
+
+
+@dataclass(frozen=True, eq=False)
+class Mergeable:
+    """An aggregate that can be added to.
+
+    Attributes:
+        aggregate: its node.
+        columns: the columns of the view, in order.
+    """
+
+    aggregate: Node
+    columns: tuple[Merged, ...]
+
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """The numbers of the key columns."""
+        return tuple(at for at, each in enumerate(self.columns) if each.function is Function.KEY)
+
+    @property
+    def rows_counted_by(self) -> int | None:
+        """The number of the column that counts the rows of a group; None: there is none."""
+        return next((at for at, each in enumerate(self.columns) if each.counts_rows), None)
+
+    @property
+    def takes_deletions(self) -> bool:
+        """Whether deleted rows can be subtracted."""
+        is_exact = all(
+            each.function in (Function.KEY, Function.COUNT)
+            or (each.function is Function.SUM and (each.counted_by is not None or not each.arguments[0].nullable()))
+            for each in self.columns
+        )
+        sums = any(each.function is Function.SUM for each in self.columns)
+        return is_exact and (self.rows_counted_by is not None or (not self.keys and not sums))
+
+
+def mergeable(root: Node) -> Mergeable | None:
+    """Return the aggregate that a query consists of, if it can be added to."""
+    shown = [(id_of(each), each) for each in output_of(root.plan)]
+    order = [at for at, _ in shown]
+    node = root
+    while node.kind == "Project" or node.kind in PASSING:
+        if node.kind == "Filter":
+            return None
+        if node.kind == "Project":
+            passed = {id_of(each.toAttribute()): each for each in items_of(node.plan.projectList())}
+            inner = [passed[at].child() if kind(passed[at]) == "Alias" else passed[at] for at in order]
+            if any(kind(each) != "AttributeReference" for each in inner):
+                return None
+            order = [id_of(each) for each in inner]
+        node = node.children[0]
+    return _of_aggregate(node, order) if node.kind == "Aggregate" else None
+
+
+def _of_aggregate(node: Node, order: Sequence[int]) -> Mergeable | None:
+    groups = items_of(node.plan.groupingExpressions())
+    if any(kind(each) != "AttributeReference" for each in groups):
+        return None
+    grouped = {id_of(each) for each in groups}
+    results = {id_of(each.toAttribute()): each for each in items_of(node.plan.aggregateExpressions())}
+    columns: list[Merged] = []
+    for at in order:
+        column = _column(results[at], grouped)
+        if column is None:
+            return None
+        columns.append(column)
+    keys = {id_of(each.arguments[0]) for each in columns if each.function is Function.KEY}
+    return Mergeable(node, tuple(_counted(each, columns) for each in columns)) if keys == grouped else None
+
+
+def _column(result: Any, grouped: set[int]) -> Merged | None:
+    inner = result.child() if kind(result) == "Alias" else result
+    if kind(inner) == "AttributeReference" and id_of(inner) in grouped:
+        return Merged(Function.KEY, (inner,))
+    if kind(inner) != "AggregateExpression" or inner.isDistinct():
+        return None
+    function = inner.aggregateFunction()
+    condition = inner.filter().get() if inner.filter().isDefined() else None
+    match kind(function):
+        case "Count":
+            return Merged(Function.COUNT, tuple(items_of(function.children())), condition)
+        case "Sum" if condition is None and function.prettyName() == "sum" and _is_exact(function.child().dataType()):
+            return Merged(Function.SUM, (function.child(),))
+        case "Min" | "Max" if condition is None and function.prettyName() in ("min", "max"):
+            return Merged(Function.MIN if kind(function) == "Min" else Function.MAX, (function.child(),))
+    return None
+
+
+def _is_exact(data_type: Any) -> bool:
+    name = str(data_type.typeName())
+    return name in _WHOLE_NUMBERS or (name.startswith("decimal") and int(data_type.precision()) <= _MOST_DIGITS)
+
+
+def _counted(column: Merged, columns: Sequence[Merged]) -> Merged:
+    """Return a sum with the count of its values, if the view has one."""
+    if column.function is not Function.SUM:
+        return column
+    value = column.arguments[0]
+    counts = [(at, each) for at, each in enumerate(columns) if each.function is Function.COUNT and each.filter is None]
+    found = (at for at, each in counts if len(each.arguments) == 1 and each.arguments[0].semanticEquals(value))
+    return Merged(column.function, column.arguments, None, next(found, None))
+
+
+def name_of(at: int) -> str:
+    """Return the name of the column in `differences` that holds what is added to the view's column of that number."""
+    return f"{INTERNAL_PREFIX}d{at}"
+
+
+def differences(plans: Plans, found: Mergeable, below: Delta) -> DataFrame:
+    """Return what is to be added to each group that changed: the keys, and a value for each other column, by `name_of`.
+
+    `LEAST_WEIGHT` is below 0 where rows were deleted.
+
+    Args:
+        plans: builds plans.
+        found: the aggregate.
+        below: the changes of its input.
+    """
+    inputs = [plans.named(below.weight, WEIGHT)]
+    for at, column in enumerate(found.columns):
+        inputs += [plans.named(each, f"{name_of(at)}_{number}") for number, each in enumerate(column.arguments)]
+        inputs += [] if column.filter is None else [plans.named(column.filter, f"{name_of(at)}_if")]
+    rows = plans.frame(plans.select(below.plan, inputs))
+    keys = [F.col(f"{name_of(at)}_0").alias(name_of(at)) for at in found.keys]
+    values = [_difference(at, each).alias(name_of(at)) for at, each in enumerate(found.columns) if at not in found.keys]
+    return rows.groupBy(*keys).agg(*values, F.min(WEIGHT).alias(LEAST_WEIGHT))
+
+
+def _difference(at: int, column: Merged) -> Column:
+    value, weight = F.col(f"{name_of(at)}_0") if column.arguments else F.lit(1), F.col(WEIGHT)
+    match column.function:
+        case Function.COUNT:
+            counted = F.expr("true") if column.filter is None else F.coalesce(F.col(f"{name_of(at)}_if"), F.expr("false"))
+            for number in range(len(column.arguments)):
+                counted &= F.col(f"{name_of(at)}_{number}").isNotNull()
+            return F.sum(F.when(counted, weight).otherwise(F.lit(0).cast("bigint")))
+        case Function.SUM:
+            is_decimal = str(column.arguments[0].dataType().typeName()).startswith("decimal")
+            return F.sum(value * (weight.cast("decimal(20,0)") if is_decimal else weight))
+        case Function.MIN:
+            return F.min(value)
+        case _:
+            return F.max(value)
+
+
+def sums_to(found: Mergeable, names: Sequence[str]) -> list[Column]:
+    """Return the new value of each column, from the view's row, which may be missing, and the difference.
+
+    Args:
+        found: the aggregate.
+        names: the columns of the view.
+    """
+    values = [_sum(at, column, F.col(quote(name))) for at, (column, name) in enumerate(zip(found.columns, names, strict=True))]
+    for at, column in enumerate(found.columns):
+        if column.counted_by is not None:
+            values[at] = F.when(values[column.counted_by] != 0, values[at])
+    return values
+
+
+def _sum(at: int, column: Merged, old: Column) -> Column:
+    new = F.col(name_of(at))
+    match column.function:
+        case Function.KEY:
+            return new
+        case Function.COUNT:
+            return F.coalesce(old, F.lit(0)) + F.coalesce(new, F.lit(0))
+        case Function.MIN:
+            return F.least(old, new)
+        case Function.MAX:
+            return F.greatest(old, new)
+        case _:
+            return F.when(old.isNull(), new).when(new.isNull(), old).otherwise(old + new)

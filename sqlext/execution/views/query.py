@@ -1,0 +1,122 @@
+"""A view's query as Spark has analysed it: what it reads, and whether its changes can be computed alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext.errors import UnsupportedError
+from sqlext.execution.views.incremental import STATIC, SUPPORTED
+from sqlext.execution.views.sources import Source, Versions, sources_of, used_columns
+from sqlext.spark.plans import (
+    Node,
+    Plans,
+    analysed,
+    kind,
+    nodes_of,
+    output_of,
+    relation_of,
+    subqueries_of,
+    tree_of,
+    views_of,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ViewQuery:
+    """See the module's docstring.
+
+    Attributes:
+        plans: builds plans in the view's session.
+        frame: the query.
+        plan: its analysed plan.
+        normal: the plan in plain relational operators.
+        sources: the Delta tables that it reads, by name.
+        columns: the columns of each that it uses.
+        leaves: the leaves of `plan` that read them.
+        unversioned: what it reads that is no Delta table.
+        has_views: whether it reads SQL views.
+        fingerprint: a hash of the query's text and of the SQL views that it reads.
+        obstacle: why changes cannot be computed alone; empty: they can.
+    """
+
+    plans: Plans
+    frame: DataFrame
+    plan: Any
+    normal: Any
+    sources: Mapping[str, Source]
+    columns: Mapping[str, Sequence[str]]
+    leaves: tuple[Any, ...]
+    unversioned: tuple[str, ...]
+    has_views: bool
+    fingerprint: str
+    obstacle: str
+
+    @property
+    def output(self) -> list[Any]:
+        """The attributes of the result."""
+        return output_of(self.normal)
+
+    def pinned_tree(self, versions: Versions) -> Node:
+        """Return the nodes of `normal`, with the subqueries in its expressions over the new versions.
+
+        Raises:
+            UnsupportedError: a table that such a subquery reads has changed, and with it every row may have.
+        """
+        inside = [node for each in subqueries_of(self.normal) for node in nodes_of(each) if relation_of(node) is not None]
+        for leaf in inside:
+            if versions.leaf(leaf).delta is not None:
+                relation = relation_of(leaf)
+                name = "" if relation is None else relation.name
+                raise UnsupportedError(f"{name}, which a scalar subquery reads, has changed")
+        return tree_of(self.plans.replaced(self.normal, [(leaf, versions.new(leaf)) for leaf in inside]))
+
+
+def analyse(session: SparkSession, text: str) -> ViewQuery:
+    """Let Spark analyse a view's query.
+
+    Raises:
+        PySparkException: Spark's error, if it cannot.
+    """
+    frame = session.sql(text)
+    plans, plan = Plans(session), analysed(frame)
+    normal = plans.normal(plan)
+    views = views_of(plan)
+    marks = "\n".join([" ".join(text.split()), *(f"{name}: {' '.join(query.split())}" for name, query in sorted(views.items()))])
+    return ViewQuery(
+        plans=plans,
+        frame=frame,
+        plan=plan,
+        normal=normal,
+        sources=sources_of(plan),
+        columns=used_columns(normal),
+        leaves=tuple(node for node in nodes_of(plan) if relation_of(node) is not None),
+        unversioned=tuple(dict.fromkeys(_unversioned(normal))),
+        has_views=bool(views),
+        fingerprint=hashlib.sha256(marks.encode()).hexdigest()[:16],
+        obstacle=_obstacle(plans, normal),
+    )
+
+
+def _unversioned(plan: Any) -> list[str]:
+    """Return what a plan reads that has no versions."""
+    leaves = [node for node in nodes_of(plan) if node.children().isEmpty() and kind(node) not in STATIC]
+    return [str(node.nodeName()).strip() for node in leaves if relation_of(node) is None]
+
+
+def _obstacle(plans: Plans, plan: Any) -> str:
+    if unversioned := _unversioned(plan):
+        return f"it reads what is no Delta table ({', '.join(dict.fromkeys(unversioned))})"
+    unknown = next((kind(node) for node in nodes_of(plan) if kind(node) not in SUPPORTED), None)
+    if unknown is not None:
+        return f"there is no incremental rule for {unknown}"
+    varying = plans.varies(plan)
+    if varying is not None:
+        return f"{varying}() has another value at each refresh"
+    if any(plans.has_outer_references(each) for each in subqueries_of(plan)):
+        return "a correlated subquery is not a join"
+    return ""

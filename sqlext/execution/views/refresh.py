@@ -1,0 +1,294 @@
+"""One refresh of a materialized view: from the versions of its sources that its newest commit names, to those of now.
+
+The commit is the checkpoint: it names the versions, so nothing else is needed to go on after a crash. A refresh
+
+1. looks at the newest version of each source; if the view is at these, it ends here, without a Spark job;
+2. decides whether the changes can be computed alone (`query.py`, `incremental.py`), or why the query is computed in full;
+3. brings the rows into the view's table, in one transaction over the version that it has read (`writing.py`). If another process
+   has refreshed the view meanwhile, the transaction fails, and the refresh begins again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from sqlext.errors import UnsupportedError, ViewError
+from sqlext.execution.delta import commit
+from sqlext.execution.delta.changes import WEIGHT, ChangedFiles, changed_files, net
+from sqlext.execution.delta.delta_log import table_size
+from sqlext.execution.delta.transaction import CommitIdentity
+from sqlext.execution.views.cost import full_costs_less
+from sqlext.execution.views.history import ViewState, metadata_of, state_of
+from sqlext.execution.views.incremental import Derivation, TouchedPart
+from sqlext.execution.views.kept import Kept
+from sqlext.execution.views.merging import LEAST_WEIGHT, differences, mergeable
+from sqlext.execution.views.query import ViewQuery, analyse
+from sqlext.execution.views.sources import Versions, newest
+from sqlext.execution.views.writing import Identify, RowsMissingError, ViewTable, Written
+from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
+from sqlext.spark import delta_tables, jvm
+from sqlext.spark.plans import Node, id_of, output_of
+
+logger = logging.getLogger(__name__)
+
+_LARGE_BYTES = 32 * 1024**2
+_FOR_SMALL_SOURCES = {**commit.FEW_ROWS, "spark.sql.codegen.wholeStage": "false"}
+_UNREACHED = "the changes do not reach the result"
+_BY = {"Aggregate": "touched groups", "Window": "touched partitions"}
+
+
+class Refresher:
+    """Refreshes one view. Not thread-safe: one thread at a time may call it.
+
+    Args:
+        session: a session of the view's own, like the one that created it.
+        spec: the view.
+    """
+
+    def __init__(self, session: SparkSession, spec: ViewSpec) -> None:
+        self._session = session
+        self._spec = spec
+        self._query: ViewQuery | None = None
+        self._state: ViewState | None = None
+
+    def refresh(self, is_full: bool = False, check: Callable[[], None] = lambda: None) -> RefreshReport:
+        """Bring the view up to date, in one commit; without a change of a source, nothing is committed.
+
+        Args:
+            is_full: whether to compute it in full.
+            check: called before each commit; raises if this process must not commit.
+
+        Raises:
+            ViewError: the view's table is gone, or another one has taken its place.
+            PySparkException: Spark cannot compute the query, or a source is gone.
+        """
+        with jvm.active(self._session):
+            return commit.again_after_conflicts(lambda: self._once(is_full), check)
+
+    def is_behind(self) -> bool:
+        """Return whether a source has changed since the last refresh. Runs no Spark job."""
+        with jvm.active(self._session):
+            (_, state), query = self._current(), self._analysed()
+            return state.last is None or bool(state.foreign) or self._after(query) != state.last.sources
+
+    def _once(self, is_full: bool) -> RefreshReport:
+        began = time.monotonic()
+        snapshot, state = self._current()
+        query = self._analysed()
+        after = self._after(query)
+        last = state.last
+        if last is not None and not is_full and not state.foreign and _is_current(last, query, after):
+            return replace(last, done="no change", because="", rows_in=0, rows_deleted=0, rows_inserted=0, seconds=0.0)
+        query = self._analysed(anew=True)  # of the sources' columns as they are now
+        after = self._after(query)
+        refresh = _OneRefresh(self._session, self._spec, query, (snapshot, state), after, began)
+        with commit.session_settings(self._session, self._settings(query, after)):
+            report = refresh.run(is_full)
+        self._state = None
+        logger.info("materialized view %s: %s", ".".join(self._spec.name), report)
+        return report
+
+    def _settings(self, query: ViewQuery, after: Mapping[str, SourceVersion]) -> Mapping[str, str]:
+        """Return the settings for small sources: what Spark prepares for many rows takes longer than few rows do."""
+        sizes = [table_size(self._session, query.sources[name].location, at.version) for name, at in after.items()]
+        is_small = not query.unversioned and sum(_LARGE_BYTES if size is None else size.bytes for size in sizes) < _LARGE_BYTES
+        return _FOR_SMALL_SOURCES if is_small else {}
+
+    def _after(self, query: ViewQuery) -> dict[str, SourceVersion]:
+        return newest(self._session, query.sources)
+
+    def _analysed(self, anew: bool = False) -> ViewQuery:
+        """Return the analysed query; over SQL views it is analysed each time, since their definitions may change."""
+        if self._query is None or anew or self._query.has_views:
+            self._query = analyse(self._session, self._spec.query)
+        return self._query
+
+    def _current(self) -> tuple[Any, ViewState]:
+        """Return the newest version of the view's table, as Delta's Snapshot, and its state."""
+        snapshot = delta_tables.snapshot(self._session, self._spec.location)
+        version = int(snapshot.version())
+        if version < 0 or str(snapshot.metadata().id()) != self._spec.table_id:
+            name = ".".join(self._spec.name)
+            raise ViewError(
+                f"The table of the materialized view {name} was dropped or replaced: {self._spec.location} no longer holds it. "
+                f"DROP MATERIALIZED VIEW {name}, and create it again."
+            )
+        if self._state is None or self._state.version != version:
+            self._state = state_of(self._session, self._spec.location, self._spec.id, version)
+        return snapshot, self._state
+
+
+def _is_current(last: RefreshReport, query: ViewQuery, after: Mapping[str, SourceVersion]) -> bool:
+    """Return whether the query over the newest versions of its sources has the result of the last refresh."""
+    return not query.unversioned and last.query == query.fingerprint and dict(last.sources) == dict(after)
+
+
+def _by(names: Sequence[str]) -> str:
+    return f"by {', '.join(names)}" if names else "of all rows"
+
+
+class _OneRefresh:
+    """The work of one refresh, once it is known that there is some."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        spec: ViewSpec,
+        query: ViewQuery,
+        current: tuple[Any, ViewState],
+        after: Mapping[str, SourceVersion],
+        began: float,
+    ) -> None:
+        self._session = session
+        self._spec = spec
+        self._query = query
+        self._snapshot, self._state = current
+        self._after = after
+        self._began = began
+        before = self._state.last.sources if self._state.last is not None else {}
+        self._versions = Versions(query.plans, session, before, after, query.columns)
+
+    def run(self, is_full: bool) -> RefreshReport:
+        """Refresh the view."""
+        because = self._why_full(is_full)
+        try:
+            if not because:
+                try:
+                    return self._incremental()
+                except (UnsupportedError, RowsMissingError) as reason:
+                    because = str(reason)
+            return self._full(because)
+        finally:
+            self._versions.close()
+
+    def _why_full(self, is_full: bool) -> str:
+        """Return why the view must be computed in full; empty: it need not."""
+        last = self._state.last
+        if is_full:
+            return "FULL was requested" if last is not None else "first refresh"
+        if last is None:
+            return "the table's log has no refresh"
+        if self._state.foreign:
+            return f"{self._state.foreign} of the view's table is not a refresh"
+        if self._spec.policy is RefreshPolicy.FULL:
+            return "REFRESH POLICY FULL"
+        if last.query != self._query.fingerprint:
+            return "the query has changed: a view that it reads was replaced"
+        if last.sources.keys() != self._after.keys():
+            return "the query reads other tables than before"
+        for name, version in self._after.items():
+            if version.id != last.sources[name].id or version.version < last.sources[name].version:
+                return f"{name} was replaced"
+        if not self._has_columns():
+            return "the query's columns have changed"
+        if self._query.obstacle:
+            return self._query.obstacle
+        return full_costs_less(self._changed_files(), last) if self._spec.policy is RefreshPolicy.AUTO else ""
+
+    def _changed_files(self) -> Iterator[ChangedFiles | None]:
+        before = {} if self._state.last is None else self._state.last.sources
+        for name, version in self._after.items():
+            if name in before and version != before[name]:
+                location = self._query.sources[name].location
+                yield changed_files(self._session, location, before[name].version, version.version)
+
+    def _has_columns(self) -> bool:
+        """Return whether the query has the columns of the table."""
+        table = self._session.read.format("delta").load(self._spec.location).schema
+        return [f.dataType for f in table] == [f.dataType for f in self._query.frame.schema] and len(table) == len(
+            self._spec.columns
+        )
+
+    def _identify(self, done: str, because: str) -> Identify:
+        def identify(deleted: int, inserted: int) -> CommitIdentity:
+            last, seconds = self._state.last, time.monotonic() - self._began
+            full, alone = (0.0, 0.0) if last is None else (last.full_seconds, last.incremental_seconds)
+            is_full = done == "full"
+            self._report = RefreshReport(
+                version=self._state.version,
+                number=1 if last is None else last.number + 1,
+                done=done,
+                because=because,
+                sources=self._after,
+                rows_in=-1 if is_full else self._versions.rows_in,
+                rows_deleted=deleted,
+                rows_inserted=inserted,
+                seconds=seconds,
+                query=self._query.fingerprint,
+                full_seconds=seconds if is_full else full,
+                incremental_seconds=alone / 2 if is_full else seconds,
+            )
+            return CommitIdentity(self._spec.id, self._report.number, metadata_of(self._spec.id, self._report))
+
+        return identify
+
+    def _committed(self, written: Written) -> RefreshReport:
+        return replace(self._report, version=written.version, seconds=time.monotonic() - self._began)
+
+    def _table(self) -> ViewTable:
+        return ViewTable(self._session, self._snapshot, self._spec.columns)
+
+    def _full(self, because: str) -> RefreshReport:
+        plan = self._query.plans.replaced(self._query.plan, [(leaf, self._versions.new(leaf)) for leaf in self._query.leaves])
+        rows = self._query.plans.frame(plan).toDF(*self._spec.columns)
+        return self._committed(self._table().write_whole(rows, self._identify("full", because)))
+
+    def _incremental(self) -> RefreshReport:
+        table = self._table()
+        if not table.can_change_rows:
+            raise UnsupportedError("the view's table has no deletion vectors (delta.enableDeletionVectors)")
+        root = self._query.pinned_tree(self._versions)
+        with Kept(self._query.plans) as kept:
+            derivation = Derivation(self._query.plans, self._versions.leaf, kept.keep)
+            merged = self._merge_groups(table, root, derivation)
+            if merged is not None:
+                return merged
+            part = derivation.touched_part(root)
+            if part is not None:
+                return self._replace_part(table, part)
+            delta = derivation.delta(root)
+            if delta is None:
+                return self._committed(table.note(self._identify("no change", "")))
+            plans, output = self._query.plans, output_of(root.plan)
+            columns = [plans.named(each, name) for each, name in zip(output, self._spec.columns, strict=True)]
+            changed = net(plans.frame(plans.select(delta.plan, [*columns, plans.named(delta.weight, WEIGHT)])))
+            with jvm.held(changed) as held:
+                return self._change_rows(table, held)
+
+    def _merge_groups(self, table: ViewTable, root: Node, derivation: Derivation) -> RefreshReport | None:
+        """Add to the groups what changed; return None, and do nothing, if that is not possible."""
+        found = mergeable(root)
+        below = None if found is None else derivation.delta(found.aggregate.children[0])
+        if found is None or below is None:
+            return None
+        with jvm.held(differences(self._query.plans, found, below)) as held:
+            least = held.agg(F.min(LEAST_WEIGHT)).collect()[0][0]
+            if least is None:
+                return self._committed(table.note(self._identify("no change", _UNREACHED)))
+            if least < 0 and not found.takes_deletions:
+                return None
+            names = [self._spec.columns[at] for at in found.keys]
+            return self._committed(table.merge_groups(found, held, self._identify("merge groups", _by(names))))
+
+    def _replace_part(self, table: ViewTable, part: TouchedPart) -> RefreshReport:
+        plans = self._query.plans
+        at = {id_of(each): name for each, name in zip(self._query.output, self._spec.columns, strict=True)}
+        rows = plans.frame(part.rows).toDF(*self._spec.columns)
+        names = [at[column] for column in part.columns]
+        identify = self._identify(_BY[part.by], _by(names))
+        return self._committed(table.replace_keys(names, plans.frame(part.keys), rows, identify))
+
+    def _change_rows(self, table: ViewTable, changed: DataFrame) -> RefreshReport:
+        counts = [F.sum(F.greatest(F.lit(0), sign * F.col(WEIGHT))) for sign in (1, -1)]
+        added, gone = (int(each or 0) for each in changed.agg(*counts).collect()[0])
+        if not added and not gone:
+            return self._committed(table.note(self._identify("no change", _UNREACHED)))
+        identify = self._identify("changed rows" if gone else "append", "")
+        return self._committed(table.change_rows(changed, added, gone, identify))

@@ -1,0 +1,159 @@
+"""The tables that a materialized view reads: found in its plan, and read at one version or as the changes between two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext.errors import UnsupportedError
+from sqlext.execution.delta.changes import WEIGHT, changes
+from sqlext.execution.views.incremental import Delta, Leaf
+from sqlext.plan.view_spec import SourceVersion
+from sqlext.spark import delta_tables
+from sqlext.spark.plans import Plans, analysed, id_of, nodes_of, output_of, references_of, relation_of
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Delta table that a query reads.
+
+    Attributes:
+        name: catalog, database and table, or the folder.
+        location: the folder of its files.
+    """
+
+    name: str
+    location: str
+
+
+def sources_of(plan: Any) -> dict[str, Source]:
+    """Return the Delta tables that a plan reads at their newest version, by name."""
+    found: dict[str, Source] = {}
+    for node in nodes_of(plan):
+        relation = relation_of(node)
+        if relation is not None and not relation.is_pinned:
+            found[relation.name] = Source(relation.name, relation.location)
+    return found
+
+
+def newest(spark: SparkSession, sources: Mapping[str, Source]) -> dict[str, SourceVersion]:
+    """Return the newest version of each table. Runs no Spark job.
+
+    Raises:
+        PySparkException: a table is gone.
+    """
+    found: dict[str, SourceVersion] = {}
+    for name, source in sources.items():
+        snapshot = delta_tables.snapshot(spark, source.location)
+        found[name] = SourceVersion(str(snapshot.metadata().id()), int(snapshot.version()))
+    return found
+
+
+class Versions:
+    """The rows of a view's sources at two versions, and the changes between; of one refresh.
+
+    Args:
+        plans: builds plans.
+        spark: the session.
+        before: the versions at which the view is; empty: none, only `new` is asked for.
+        after: those to which it is to be brought.
+        columns: the columns that the query uses, by source; a change of others is none.
+    """
+
+    def __init__(
+        self,
+        plans: Plans,
+        spark: SparkSession,
+        before: Mapping[str, SourceVersion],
+        after: Mapping[str, SourceVersion],
+        columns: Mapping[str, Sequence[str]],
+    ) -> None:
+        self._plans = plans
+        self._spark = spark
+        self._before = before
+        self._after = after
+        self._columns = columns
+        self._frames: dict[tuple[str, int], DataFrame] = {}
+        self._changes: dict[str, tuple[DataFrame, int]] = {}
+
+    def new(self, node: Any) -> Any:
+        """Return the rows of a leaf at the new version, with its attributes."""
+        relation = relation_of(node)
+        if relation is None or relation.is_pinned:
+            return node
+        return self._at(node, relation.location, self._after[relation.name].version)
+
+    def leaf(self, node: Any) -> Leaf:
+        """Return all of a leaf that a derivation needs."""
+        relation = relation_of(node)
+        if relation is None or relation.is_pinned:
+            return Leaf(node, node, None)
+        before, after = self._before[relation.name].version, self._after[relation.name].version
+        new = self._at(node, relation.location, after)
+        if before == after:
+            return Leaf(new, new, None)
+        rows, number = self._changed(relation.name, relation.location)
+        if number == 0:
+            return Leaf(new, new, None)
+        return Leaf(new, self._at(node, relation.location, before), self._delta(node, rows))
+
+    @property
+    def rows_in(self) -> int:
+        """The number of changed rows read."""
+        return sum(number for _, number in self._changes.values())
+
+    def close(self) -> None:
+        """Free the changes that executors hold."""
+        for rows, _ in self._changes.values():
+            rows.unpersist()
+
+    def _at(self, node: Any, location: str, version: int) -> Any:
+        key = (location, version)
+        if key not in self._frames:
+            self._frames[key] = self._spark.read.format("delta").option("versionAsOf", version).load(location)
+        plan = analysed(self._frames[key])
+        found = {str(each.name()): each for each in output_of(plan)}
+        return self._plans.select(plan, [self._column(each, found.get(str(each.name()))) for each in output_of(node)])
+
+    def _column(self, wanted: Any, found: Any) -> Any:
+        """Return a column of an old version under the identity, and in the type, of the new one."""
+        if found is None:
+            return self._plans.null(wanted)
+        if str(found.dataType().json()) == str(wanted.dataType().json()):
+            return self._plans.as_attribute(found, wanted)
+        if str(found.dataType().typeName()) in ("struct", "array", "map"):
+            raise UnsupportedError(f"the type of the column {wanted.name()} has changed")
+        return self._plans.as_attribute(self._plans.cast(found, wanted), wanted)
+
+    def _changed(self, name: str, location: str) -> tuple[DataFrame, int]:
+        if name not in self._changes:
+            versions = self._before[name].version, self._after[name].version
+            rows = changes(self._spark, location, *versions, self._columns[name]).persist()
+            self._changes[name] = (rows, rows.count())
+        return self._changes[name]
+
+    def _delta(self, node: Any, rows: DataFrame) -> Delta:
+        plan = self._plans.held(rows)
+        found = {str(each.name()): each for each in output_of(plan)}
+        listed = [
+            self._column(each, found[str(each.name())]) if str(each.name()) in found else self._plans.null(each)
+            for each in output_of(node)
+        ]
+        weight = self._plans.named(found[WEIGHT], WEIGHT)
+        return Delta(self._plans.select(plan, [*listed, weight]), weight.toAttribute())
+
+
+def used_columns(plan: Any) -> dict[str, list[str]]:
+    """Return the columns of each source that a query uses, in the source's order."""
+    used: set[int] = {id_of(each) for each in output_of(plan)}
+    for node in nodes_of(plan):
+        used |= {id_of(each) for each in references_of(node)}
+    found: dict[str, dict[str, None]] = {}
+    for leaf, relation in ((node, relation_of(node)) for node in nodes_of(plan)):
+        if relation is not None:
+            names = {str(each.name()): None for each in output_of(leaf) if id_of(each) in used}
+            found.setdefault(relation.name, {}).update(names)
+    return {name: [*columns] for name, columns in found.items()}

@@ -1,0 +1,161 @@
+"""The rows of a refresh brought into the view's table, in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from sqlext.execution.delta.changes import WEIGHT, identity
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, KnownFiles, TableTransaction
+from sqlext.execution.views.merging import Mergeable, name_of, sums_to
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import quote
+from sqlext.spark import jvm
+
+_NUMBER = f"{INTERNAL_PREFIX}number"
+
+
+class RowsMissingError(Exception):
+    """Rows that are to be deleted are not in the table: it is not what the last refresh left."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A commit.
+
+    Attributes:
+        version: the table's new version.
+        deleted, inserted: the numbers of rows.
+    """
+
+    version: int
+    deleted: int
+    inserted: int
+
+
+Identify = Callable[[int, int], CommitIdentity]
+"""Returns the identity of a commit with these numbers of deleted and inserted rows."""
+
+
+class ViewTable:
+    """One transaction on a view's table.
+
+    Args:
+        spark: the session.
+        snapshot: the newest version of the table, as `delta_tables.snapshot` returns it.
+        columns: its columns, in order.
+    """
+
+    def __init__(self, spark: SparkSession, snapshot: Any, columns: Sequence[str]) -> None:
+        self._spark = spark
+        self._columns = columns
+        self._transaction = TableTransaction(spark, snapshot, None, is_small=False)
+
+    @property
+    def can_change_rows(self) -> bool:
+        """Whether single rows of the table can be deleted: it has deletion vectors."""
+        return self._transaction.can_mark_rows
+
+    def write_whole(self, rows: DataFrame, identify: Identify) -> Written:
+        """Replace all rows."""
+        with jvm.counted(rows) as (held, number):
+            known = self._transaction.write_whole(held, identify(-1, number))
+        return Written(known.version, -1, number)
+
+    def note(self, identify: Identify) -> Written:
+        """Commit that no row has changed."""
+        return self._replace(None, None, 0, 0, identify)
+
+    def replace_keys(self, names: Sequence[str], keys: DataFrame, rows: DataFrame, identify: Identify) -> Written:
+        """Replace the rows with some keys.
+
+        Args:
+            names: the key columns of the table.
+            keys: the keys, each once; in the order of `names`.
+            rows: the new rows with these keys.
+            identify: see `Identify`.
+        """
+        renamed = keys.toDF(*(f"{INTERNAL_PREFIX}k{at}" for at in range(len(names))))
+        same = [F.col(quote(name)).eqNullSafe(F.col(quote(key))) for name, key in zip(names, renamed.columns, strict=True)]
+        places = self._transaction.placed_rows({}).join(renamed, _all(same), "left_semi").select(FILE_COLUMN, ROW_COLUMN)
+        with jvm.counted(places) as (gone, deleted), jvm.counted(rows) as (new, inserted):
+            return self._replace(gone, new, deleted, inserted, identify)
+
+    def merge_groups(self, found: Mergeable, differences: DataFrame, identify: Identify) -> Written:
+        """Add differences to the rows of their groups; a group that is empty then is deleted.
+
+        Args:
+            found: the aggregate.
+            differences: see `merging.differences`.
+            identify: see `Identify`.
+
+        Raises:
+            RowsMissingError: a group would have fewer than no rows.
+        """
+        keys = [(self._columns[at], name_of(at)) for at in found.keys]
+        same = [F.col(quote(name)).eqNullSafe(F.col(key)) for name, key in keys]
+        there = self._transaction.placed_rows({})
+        joined = F.broadcast(differences).join(there, _all(same) if same else F.expr("true"), "left_outer")
+        values = [each.alias(name) for each, name in zip(sums_to(found, self._columns), self._columns, strict=True)]
+        with jvm.held(joined.select(*values, FILE_COLUMN, ROW_COLUMN)) as held:
+            is_there = F.col(FILE_COLUMN).isNotNull()
+            count = found.rows_counted_by if found.keys else None
+            left = F.lit(1) if count is None else F.col(quote(self._columns[count]))
+            numbers = held.agg(F.count_if(is_there), F.count_if(left > 0), F.min(left)).collect()[0]
+            deleted, inserted, least = (int(each or 0) for each in numbers)
+            if least < 0:
+                raise RowsMissingError("the view's table has fewer rows in a group than were deleted")
+            places = held.where(is_there).select(FILE_COLUMN, ROW_COLUMN)
+            rows = held.where(left > 0).select(*(F.col(quote(name)) for name in self._columns))
+            return self._replace(places, rows, deleted, inserted, identify)
+
+    def change_rows(self, changed: DataFrame, added: int, gone: int, identify: Identify) -> Written:
+        """Add and delete rows.
+
+        Args:
+            changed: the rows, each once, under the table's names, and `WEIGHT`: how many more of it there are to be.
+            added, gone: how many rows that adds and deletes.
+            identify: see `Identify`.
+
+        Raises:
+            RowsMissingError: the table has fewer of a row than are to be deleted.
+        """
+        columns = [F.col(quote(name)) for name in self._columns]
+        copies = F.explode(F.sequence(F.lit(1), F.col(WEIGHT).cast("int"))).alias(_NUMBER)
+        new = changed.where(F.col(WEIGHT) > 0).select(*columns, copies).select(*columns) if added else None
+        if not gone:
+            return self._replace(None, new, 0, added, identify)
+        with jvm.counted(self._places(changed.where(F.col(WEIGHT) < 0))) as (places, found):
+            if found != gone:
+                raise RowsMissingError(f"{gone - found} of {gone} rows that are to be deleted are not in the table")
+            return self._replace(places, new, gone, added, identify)
+
+    def _places(self, gone: DataFrame) -> DataFrame:
+        """Return the positions of as many of each row as are to be deleted."""
+        kinds = {field.name: field.dataType for field in gone.schema}
+        keys = [f"{INTERNAL_PREFIX}k{at}" for at in range(len(self._columns))]
+        named = [(key, identity(name, kinds[name])) for key, name in zip(keys, self._columns, strict=True)]
+        there = self._transaction.placed_rows({}).select(*(each.alias(key) for key, each in named), FILE_COLUMN, ROW_COLUMN)
+        wanted = gone.select(*(each.alias(f"{key}_w") for key, each in named), WEIGHT)
+        same = [F.col(key).eqNullSafe(F.col(f"{key}_w")) for key in keys]
+        rank = F.row_number().over(Window.partitionBy(*keys).orderBy(FILE_COLUMN, ROW_COLUMN))
+        numbered = there.join(F.broadcast(wanted), _all(same)).withColumn(_NUMBER, rank)
+        return numbered.where(F.col(_NUMBER) <= -F.col(WEIGHT)).select(FILE_COLUMN, ROW_COLUMN)
+
+    def _replace(
+        self, places: DataFrame | None, rows: DataFrame | None, deleted: int, inserted: int, identify: Identify
+    ) -> Written:
+        gone, new = places if deleted else None, rows if inserted else None
+        known: KnownFiles = self._transaction.replace(gone, new, identify(deleted, inserted))
+        return Written(known.version, deleted, inserted)
+
+
+def _all(conditions: Sequence[Column]) -> Any:
+    condition = conditions[0]
+    for each in conditions[1:]:
+        condition &= each
+    return condition

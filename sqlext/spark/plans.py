@@ -1,0 +1,303 @@
+"""Logical plans taken apart and built anew: what the incremental refresh of a materialized view needs of Catalyst.
+
+A query is first brought into plain relational operators, by the rules that Spark's optimizer has for it: subqueries become joins,
+EXCEPT and INTERSECT become joins and aggregates, DISTINCT becomes an aggregate, CTEs and views are inlined. Nodes are then given
+other children; their expressions stay as Spark has analysed them.
+
+Relies on Spark's private side: Catalyst's nodes, expressions and optimizer rules. Checked with Spark 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from pyspark.sql import DataFrame, SparkSession
+
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, transformed
+from sqlext.spark.jvm import alias, frame_of, kinds_of
+
+_ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
+_OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
+_BEFORE_INLINING = (
+    f"{_ANALYSIS}EliminateSubqueryAliases",
+    f"{_ANALYSIS}EliminateView",
+    f"{_OPTIMIZER}ReplaceExpressions",
+    f"{_OPTIMIZER}RewriteNonCorrelatedExists",
+    f"{_OPTIMIZER}PullOutGroupingExpressions",
+)
+_AFTER_INLINING = (
+    f"{_OPTIMIZER}RewriteExceptAll",
+    f"{_OPTIMIZER}RewriteIntersectAll",
+    f"{_OPTIMIZER}ReplaceIntersectWithSemiJoin",
+    f"{_OPTIMIZER}ReplaceExceptWithFilter",
+    f"{_OPTIMIZER}ReplaceExceptWithAntiJoin",
+    f"{_OPTIMIZER}ReplaceDistinctWithAggregate",
+    f"{_OPTIMIZER}ReplaceDeduplicateWithAggregate",
+    f"{_OPTIMIZER}PullupCorrelatedPredicates",
+    f"{_OPTIMIZER}RewritePredicateSubquery",
+    f"{_OPTIMIZER}RewriteLateralSubquery",
+    f"{_OPTIMIZER}RewriteCorrelatedScalarSubquery",
+    f"{_ANALYSIS}EliminateSubqueryAliases",
+    f"{_ANALYSIS}EliminateView",
+)
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+_MOMENTS = frozenset(
+    "CurrentTimestamp Now CurrentDate LocalTimestamp CurrentTime CurrentBatchTimestamp CurrentUser CurrentCatalog "
+    "CurrentDatabase CurrentTimeZone InputFileName InputFileBlockStart InputFileBlockLength".split()
+)
+_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+_JOIN_TYPES = "org.apache.spark.sql.catalyst.plans."
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node of a plan, the same object however often it is asked for; Py4J makes a new one at each call.
+
+    Attributes:
+        plan: Catalyst's node.
+        kind: the name of its class, such as `Aggregate`.
+        children: its children.
+    """
+
+    plan: Any
+    kind: str
+    children: tuple[Node, ...]
+
+
+def tree_of(plan: Any) -> Node:
+    """Return a plan's nodes."""
+    return Node(plan, kind(plan), tuple(tree_of(child) for child in items_of(plan.children())))
+
+
+def analysed(frame: DataFrame) -> Any:
+    """Return the analysed plan of a query."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def kind(node: Any) -> str:
+    """Return the name of a node's or an expression's class, such as `Aggregate`."""
+    return str(node.getClass().getSimpleName()).removesuffix("$")
+
+
+def output_of(node: Any) -> list[Any]:
+    """Return the attributes of a node's rows, in order."""
+    return items_of(node.output())
+
+
+def id_of(attribute: Any) -> int:
+    """Return the id by which Catalyst tells an attribute from others of the same name."""
+    return int(attribute.exprId().id())
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A Delta table in a plan.
+
+    Attributes:
+        name: catalog, database and table, or the folder of one that is read by its path.
+        location: the folder of its files.
+        is_pinned: whether the query itself names the version that it reads.
+    """
+
+    name: str
+    location: str
+    is_pinned: bool
+
+
+def relation_of(node: Any) -> Relation | None:
+    """Return the Delta table that a leaf reads; None if the node is something else."""
+    if kind(node) != "LogicalRelation" or _FILES not in kinds_of(node.relation()):
+        return None
+    index = node.relation().location()
+    if not kind(index).startswith("TahoeLogFileIndex"):
+        return None
+    location = str(index.deltaLog().dataPath().toString())
+    table = node.catalogTable()
+    name = str(table.get().identifier().unquotedString()) if table.isDefined() else location
+    return Relation(name, location, bool(index.isTimeTravelQuery()))
+
+
+def views_of(plan: Any) -> dict[str, str]:
+    """Return the queries of the SQL views that an analysed plan reads, by name."""
+    views = [node for node in nodes_of(plan) if kind(node) == "View"]
+    texts = {str(node.desc().identifier().unquotedString()): node.desc().viewText() for node in views}
+    return {name: str(text.get()) if text.isDefined() else "" for name, text in texts.items()}
+
+
+def references_of(node: Any) -> list[Any]:
+    """Return the attributes of its children that a node reads; UNION reads them by position, and so all of them."""
+    if kind(node) == "Union":
+        return [each for child in items_of(node.children()) for each in items_of(child.output())]
+    return items_of(node.references().toSeq())
+
+
+def nodes_of(plan: Any) -> Iterator[Any]:
+    """Yield a plan's nodes, and those of the subqueries in its expressions."""
+    yield plan
+    for child in items_of(plan.children()):
+        yield from nodes_of(child)
+    for subquery in items_of(plan.subqueries()):
+        yield from nodes_of(subquery)
+
+
+def subqueries_of(plan: Any) -> list[Any]:
+    """Return the plans of the subqueries in the expressions of a plan's nodes, at any depth."""
+    found = [*items_of(plan.subqueries())]
+    for child in items_of(plan.children()):
+        found += subqueries_of(child)
+    return found
+
+
+class Plans:
+    """Builds plans in one session. Holds no state, so any thread may call it.
+
+    An expression is one of Catalyst's; attributes are named expressions of a plan's output.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._java = java_of(spark)
+        self._logical = self._java.org.apache.spark.sql.catalyst.plans.logical
+        self._expressions = self._java.org.apache.spark.sql.catalyst.expressions
+        self._none = self._java.scala.Option.apply(None)
+        self._no_hint = scala_object(spark, "org.apache.spark.sql.catalyst.plans.logical.JoinHint").NONE()
+
+    def normal(self, plan: Any) -> Any:
+        """Return an analysed plan in plain relational operators; see the module's docstring."""
+        for rule in _BEFORE_INLINING:
+            plan = scala_object(self._spark, rule).apply(plan)
+        plan = self._java.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, True).apply(plan)
+        for rule in _AFTER_INLINING:
+            plan = scala_object(self._spark, rule).apply(plan)
+        return plan
+
+    def frame(self, plan: Any) -> DataFrame:
+        """Return the DataFrame of a plan."""
+        return frame_of(self._spark, plan)
+
+    def held(self, rows: DataFrame) -> Any:
+        """Return a plan that reads persisted rows from the executors."""
+        return rows._jdf.queryExecution().withCachedData()
+
+    def replaced(self, plan: Any, replacements: Sequence[tuple[Any, Any]]) -> Any:
+        """Return a plan with some of its leaves replaced, also in the subqueries of its expressions.
+
+        Args:
+            plan: the plan.
+            replacements: each leaf, and what takes its place: a plan with the same attributes.
+        """
+        if not replacements:
+            return plan
+        return transformed(
+            plan.transformDownWithSubqueries,
+            lambda node: next((new for old, new in replacements if node.equals(old)), node),
+        )
+
+    def with_children(self, node: Any, children: Sequence[Any]) -> Any:
+        """Return a node with other children, which have the same attributes, and perhaps more."""
+        return node.withNewChildren(scala_seq(self._spark, [*children]))
+
+    def select(self, child: Any, expressions: Sequence[Any]) -> Any:
+        """Return a projection to named expressions."""
+        return self._logical.Project(scala_seq(self._spark, [*expressions]), child)
+
+    def renamed(self, child: Any, attributes: Sequence[Any], wanted: Sequence[Any]) -> Any:
+        """Return a projection of some attributes of `child` under the identities of other attributes."""
+        pairs = zip(attributes, wanted, strict=True)
+        return self.select(child, [self.as_attribute(each, like) for each, like in pairs])
+
+    def as_attribute(self, expression: Any, like: Any) -> Any:
+        """Return an expression under the identity of an attribute."""
+        return alias(self._spark, expression, str(like.name()), like)
+
+    def named(self, expression: Any, name: str) -> Any:
+        """Return an expression under a name, with a new identity."""
+        return alias(self._spark, expression, name)
+
+    def null(self, like: Any) -> Any:
+        """Return NULL in the type of an attribute, under its identity."""
+        return self.as_attribute(self._expressions.Literal(None, like.dataType()), like)
+
+    def cast(self, expression: Any, like: Any) -> Any:
+        """Return an expression cast to the type of an attribute."""
+        zone = self._java.scala.Option.apply(self._spark.conf.get("spark.sql.session.timeZone"))
+        mode = scala_object(self._spark, f"{_EXPRESSIONS}EvalMode").LEGACY()
+        return self._expressions.Cast(expression, like.dataType(), zone, mode)
+
+    def literal(self, sql: str) -> Any:
+        """Return a literal, from its SQL."""
+        return self._spark._jsparkSession.sessionState().sqlParser().parseExpression(sql)
+
+    def product(self, left: Any, right: Any) -> Any:
+        """Return the product of two numbers."""
+        return self._expressions.Multiply(left, right)
+
+    def union(self, plans: Sequence[Any]) -> Any:
+        """Return the rows of all plans, by position; their attributes must have identities of their own."""
+        return self._logical.Union(scala_seq(self._spark, [*plans]), False, False)
+
+    def grouped(self, child: Any, groups: Sequence[Any], results: Sequence[Any]) -> Any:
+        """Return an aggregate."""
+        return self._logical.Aggregate(scala_seq(self._spark, [*groups]), scala_seq(self._spark, [*results]), child, self._none)
+
+    def matching(self, child: Any, expressions: Sequence[Any], keys: Any) -> Any:
+        """Return the rows of `child` whose expressions are among the rows of `keys`; NULL is a value like others."""
+        pairs = zip(expressions, output_of(keys), strict=True)
+        same = [self._expressions.EqualNullSafe(left, right) for left, right in pairs]
+        condition = same[0]
+        for each in same[1:]:
+            condition = self._expressions.And(condition, each)
+        semi = scala_object(self._spark, f"{_JOIN_TYPES}LeftSemi")
+        return self._logical.Join(child, keys, semi, self._java.scala.Option.apply(condition), self._no_hint)
+
+    def crossed(self, left: Any, right: Any) -> Any:
+        """Return all pairs of rows."""
+        inner = scala_object(self._spark, f"{_JOIN_TYPES}Inner")
+        return self._logical.Join(left, right, inner, self._none, self._no_hint)
+
+    def equal_keys(self, join: Any) -> tuple[list[Any], list[Any]]:
+        """Return the expressions of the left and of the right rows that a join's condition compares by equality."""
+        found = scala_object(self._spark, "org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys").unapply(join)
+        if not found.isDefined():
+            return [], []
+        parts = found.get()
+        return items_of(parts._2()), items_of(parts._3())
+
+    def expanded(self, node: Any, child: Any, extra: Any) -> tuple[Any, Any]:
+        """Return an Expand with an attribute of `child` passed through, and that attribute of its output."""
+        passed = extra.newInstance()
+        projections = [each.appended(extra) for each in items_of(node.projections())]
+        made = self._logical.Expand(scala_seq(self._spark, projections), node.output().appended(passed), child)
+        return made, passed
+
+    def varies(self, plan: Any) -> str | None:
+        """Return the name of the first function whose value differs from one run to the next; None if there is none."""
+        current = self._java.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+        for node in nodes_of(plan):
+            for expression in items_of(node.expressions()):
+                if not expression.deterministic() or expression.containsPattern(current):
+                    found = self._varying(expression)
+                    if found is not None:
+                        return found
+        return None
+
+    def _varying(self, expression: Any) -> str | None:
+        """Find what varies; an aggregate function that Spark calls so depends on the order of rows only."""
+        children = items_of(expression.children())
+        found = next((each for child in children if (each := self._varying(child)) is not None), None)
+        if found is not None or kind(expression) in _MOMENTS:
+            return found or str(expression.prettyName())
+        is_cause = not expression.deterministic() and all(child.deterministic() for child in children)
+        return str(expression.prettyName()) if is_cause and not self._is_aggregate(expression) else None
+
+    def _is_aggregate(self, expression: Any) -> bool:
+        name = "org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction"
+        return bool(is_instance_of(self._spark.sparkContext._gateway, expression, name))
+
+    def has_outer_references(self, plan: Any) -> bool:
+        """Return whether a subquery's plan reads attributes of the query around it."""
+        outer = self._java.org.apache.spark.sql.catalyst.trees.TreePattern.OUTER_REFERENCE()
+        return bool(plan.containsPattern(outer))
