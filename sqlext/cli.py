@@ -226,8 +226,8 @@ def dbt(context: click.Context, arguments: tuple[str, ...], conf: dict[str, str]
     on this warehouse ended are resumed; once dbt is done and all data that has arrived is in the tables, the flows are stopped,
     and the next run resumes them.
 
-    `sqlext dbt init-package [PROJECT]` writes the package with the materializations streaming_table and bounded_table into a dbt
-    project (by default the current folder), for any profile.
+    `sqlext dbt init-package [PROJECT]` writes the package with the materializations streaming_table, materialized_view and
+    bounded_table into a dbt project (by default the current folder), for any profile.
 
     \b
     Exit codes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dbt.cli.main import dbtRunner
 
-from sqlext.dbt.command import PACKAGE
+from sqlext.dbt.command import _OVERRIDE, OVERRIDE, PACKAGE
 
 EXAMPLE = Path(__file__).parents[1] / "sql_examples" / "dbt"
 _PROFILE = """
@@ -61,11 +61,12 @@ class Project:
 
 
 def new_project(folder: Path) -> Project:
-    """An empty project with our package in it, as `dbt deps` would put it there."""
+    """An empty project with our package in it, as `sqlext dbt init-package` and `dbt deps` would put it there."""
     project = Project(folder)
     folder.mkdir()
     project.write("dbt_project.yml", _PROJECT)
     project.write("profiles.yml", _PROFILE)
+    project.write(OVERRIDE, _OVERRIDE)
     shutil.copytree(PACKAGE, folder / "dbt_packages" / "sqlext")
     return project
 

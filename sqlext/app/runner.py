@@ -145,7 +145,7 @@ class Runner:
             return ExitCode.USAGE
         self.statements.ends_when_idle = until_idle
         if not self.note_resumed() and not scripts:
-            self.printer.note("there is no flow or job to resume")
+            self.printer.note("there is no flow, view or job to resume")
         return self._run_to_the_end(lambda: self._run_scripts(scripts), until_idle, deadline)
 
     def run_program(self, program: Callable[[], ExitCode]) -> ExitCode:
@@ -171,12 +171,14 @@ class Runner:
         return self.stop(code)
 
     def note_resumed(self) -> bool:
-        """Print which flows and jobs of an earlier process this one resumes, and return whether there are any."""
+        """Print which flows, views and jobs of an earlier process this one resumes, and return whether there are any."""
         flows, jobs = [flow.name for flow in self.statuses()], self._host.jobs.resumed
-        for what, names in (("flows", flows), ("jobs", jobs)):
+        self._host.views.resume()
+        views = self._host.views.resumed
+        for what, names in (("flows", flows), ("materialized views", views), ("jobs", jobs)):
             if names:
                 self.printer.note(f"resumed {what}: {', '.join(names)}")
-        return bool(flows or jobs)
+        return bool(flows or views or jobs)
 
     def jobs_not_resumed(self) -> list[str]:
         """Return a sentence for each job of an earlier process that this one could not resume."""
@@ -265,17 +267,21 @@ class Runner:
         return ExitCode.FLOW_FAILED if jobs.not_resumed else ExitCode.FINE
 
     def _run_flows(self, until_idle: bool, timeout: timedelta) -> ExitCode:
-        if not any(flow.is_running for flow in self.statuses()):
-            return ExitCode.FINE
-        if until_idle:
+        if until_idle and any(flow.is_running for flow in self.statuses()):
             return self._wait_until_idle(timeout)
+        if until_idle or not self._has_work():
+            return ExitCode.FINE
         if not self.printer.is_live:
             self.printer.note("flows run until Ctrl-C")
         self._display.watch("Ctrl-C stops the flows, with everything flushed", self._is_over)
         return ExitCode.FINE
 
     def _is_over(self) -> bool:
-        return self._is_asked_or_dead() or not any(flow.is_running for flow in self.statuses())
+        return self._is_asked_or_dead() or not self._has_work()
+
+    def _has_work(self) -> bool:
+        """Return whether flows run, or views are refreshed by their schedules."""
+        return any(flow.is_running for flow in self.statuses()) or self._host.views.has_scheduled
 
     def _is_asked_or_dead(self) -> bool:
         return self.interrupts.asked.is_set() or java_has_ended(self.spark)

@@ -20,6 +20,16 @@ _PACKAGES = f"""\
 packages:
   - local: {FOLDER}  # written by `sqlext dbt init-package`
 """
+OVERRIDE = "macros/sqlext_materialized_view.sql"
+"""The file of a project that selects the package's materialization materialized_view. dbt has one of that name itself, and uses a
+package's only where the project says so by a macro of its own; see dbt's flag
+`require_explicit_package_overrides_for_builtin_materializations`."""
+_OVERRIDE = """\
+{#- Written by `sqlext dbt init-package`: dbt has a materialization of this name, which Spark does not; take sqlext's. -#}
+{% materialization materialized_view, adapter='spark' %}
+  {{ return(sqlext.materialization_materialized_view_spark()) }}
+{% endmaterialization %}
+"""
 _WITH_SPARK = frozenset("build clone compile debug docs retry run run-operation seed show snapshot source test".split())
 """dbt's commands that send statements."""
 _WITHOUT_SPARK = frozenset("clean deps init list ls parse".split())
@@ -64,7 +74,7 @@ def _invoke(arguments: Sequence[str], printer: Printer) -> ExitCode:
 
 
 def init_package(project: Path) -> ExitCode:
-    """Write the dbt package into a project, over an earlier copy, and create `packages.yml` with it if there is none.
+    """Write the dbt package into a project, over an earlier copy, and create `packages.yml` and the override if there are none.
 
     A copy travels with the project: into version control, and onto machines that have dbt but not sqlext. A path to the installed
     package would be valid for one virtual environment only.
@@ -79,7 +89,7 @@ def init_package(project: Path) -> ExitCode:
     if not (project / "dbt_project.yml").is_file():
         printer.error(f"There is no dbt_project.yml in {project.absolute()}. Give the folder of a dbt project.")
         return ExitCode.USAGE
-    folder, packages = project / FOLDER, project / "packages.yml"
+    folder, packages, override = project / FOLDER, project / "packages.yml", project / OVERRIDE
     try:
         if folder.exists() and not (folder / "dbt_project.yml").is_file():
             printer.error(f"{folder} exists and is not a dbt package. Move it away.")
@@ -90,6 +100,9 @@ def init_package(project: Path) -> ExitCode:
             packages.write_text(_PACKAGES, encoding="utf-8")
         elif FOLDER not in packages.read_text(encoding="utf-8"):
             printer.line(f"Add this to {packages}:\n\n  - local: {FOLDER}\n")
+        if not override.exists():
+            override.parent.mkdir(exist_ok=True)
+            override.write_text(_OVERRIDE, encoding="utf-8")
     except OSError as error:
         printer.error(f"The package cannot be written to {project.absolute()}: {error.strerror}.")
         return ExitCode.USAGE

@@ -12,6 +12,7 @@ from sqlext.errors import NotFoundError, did_you_mean
 TOPICS = (
     "flows",
     "statements",
+    "materialized-views",
     "functions",
     "partitions",
     "keyed",

@@ -62,6 +62,7 @@ class ViewSpec:
         text: the statement, as the user wrote it, without secrets.
         query: the query of the statement.
         columns: the names of the table's columns, in the order of the query's.
+        has_own_types: whether the statement's column list gives types, into which the query's values are cast.
         policy: how it may be refreshed.
         schedule: when it is refreshed.
         catalog, database, settings: those of the session that created it.
@@ -77,6 +78,7 @@ class ViewSpec:
     text: str
     query: str
     columns: tuple[str, ...]
+    has_own_types: bool = False
     policy: RefreshPolicy = RefreshPolicy.AUTO
     schedule: Schedule = Schedule()
     catalog: str = "spark_catalog"

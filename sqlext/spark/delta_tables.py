@@ -5,12 +5,14 @@ Each call that does not take a snapshot lists the log's folder. Only `last_trans
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from sqlext.spark.java import items_of, java_of, texts_of
+from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
 
 
 def last_transaction(spark: SparkSession, location: str, app_id: str) -> int | None:
@@ -44,6 +46,11 @@ def properties_of(spark: SparkSession, snapshot: Any) -> dict[str, str]:
     return texts_of(spark, snapshot.metadata().configuration())
 
 
+def schema_of(snapshot: Any) -> StructType:
+    """Return the columns of a Delta table in one of its versions."""
+    return StructType.fromJson(json.loads(str(snapshot.schema().json())))
+
+
 def partition_columns(spark: SparkSession, location: str) -> list[str]:
     """Return the columns that the Delta table at `location` is partitioned by."""
     return [str(name) for name in items_of(snapshot(spark, location).metadata().partitionColumns())]
@@ -68,6 +75,16 @@ def snapshot_at(spark: SparkSession, location: str, version: int) -> Any:
     """
     log = java_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
     return log.getSnapshotAt(version, _none(spark), _none(spark), False)
+
+
+def rows_at(spark: SparkSession, location: str, version: int) -> DataFrame:
+    """Return the rows of one version of the table at `location`, as long as its files are there.
+
+    Spark's own time travel refuses versions that are older than the table keeps deleted files, whether these are needed or not.
+    """
+    at = snapshot_at(spark, location, version)
+    relation = at.deltaLog().createRelation(scala_seq(spark, []), java_of(spark).scala.Option.apply(at), _none(spark), True)
+    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 
 
 def feed(spark: SparkSession, end: Any, first: int, is_from_files: bool) -> DataFrame:

@@ -99,6 +99,12 @@ def parameters_of(error: BaseException, conditions: Collection[str]) -> dict[str
     return None
 
 
+def lacks_file(error: BaseException) -> bool:
+    """Return whether an error is that a file is gone, such as one that VACUUM has deleted."""
+    is_unread = any(name.startswith("FAILED_READ_FILE.") and name.endswith("NOT_EXIST") for name in conditions_of(error))
+    return is_unread or any(kind.endswith("FileNotFoundException") for java in causes_of(error) for kind in kinds_of(java))
+
+
 def kinds_of(java: Any) -> list[str]:
     """Return the names of a Java object's class and its superclasses."""
     names, kind = [], java.getClass()

@@ -9,6 +9,7 @@ Relies on Spark's private side: Catalyst's nodes, expressions and optimizer rule
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,10 @@ _MOMENTS = frozenset(
     "CurrentTimestamp Now CurrentDate LocalTimestamp CurrentTime CurrentBatchTimestamp CurrentUser CurrentCatalog "
     "CurrentDatabase CurrentTimeZone InputFileName InputFileBlockStart InputFileBlockLength".split()
 )
+_ID = re.compile(r"#(\d+)L?")
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+METADATA = "_metadata"
+"""The column that Spark adds to files: where each row lies."""
 _JOIN_TYPES = "org.apache.spark.sql.catalyst.plans."
 
 
@@ -108,11 +112,11 @@ class Relation:
 
 
 def relation_of(node: Any) -> Relation | None:
-    """Return the Delta table that a leaf reads; None if the node is something else."""
+    """Return the Delta table that a leaf reads; None if the node is something else, such as one partition named by its path."""
     if kind(node) != "LogicalRelation" or _FILES not in kinds_of(node.relation()):
         return None
     index = node.relation().location()
-    if not kind(index).startswith("TahoeLogFileIndex"):
+    if not kind(index).startswith("TahoeLogFileIndex") or index.partitionFilters().nonEmpty():
         return None
     location = str(index.deltaLog().dataPath().toString())
     table = node.catalogTable()
@@ -125,6 +129,37 @@ def views_of(plan: Any) -> dict[str, str]:
     views = [node for node in nodes_of(plan) if kind(node) == "View"]
     texts = {str(node.desc().identifier().unquotedString()): node.desc().viewText() for node in views}
     return {name: str(text.get()) if text.isDefined() else "" for name, text in texts.items()}
+
+
+def text_of(plan: Any) -> str:
+    """Return a text that is equal for equal plans, of whatever session: ids are numbered in the order of their appearance.
+
+    Of tables it has only the columns that the plan uses, so that one more makes no difference.
+    """
+    used = {id_of(each) for node in nodes_of(plan) for each in references_of(node)} | {id_of(each) for each in output_of(plan)}
+    numbers: dict[str, int] = {}
+    lines = []
+    for node in nodes_of(plan):
+        relation = relation_of(node)
+        if relation is None:
+            parts = [str(node.nodeName()), *(str(each.toString()) for each in items_of(node.expressions()))]
+            parts += [str(node.joinType().toString())] if kind(node) == "Join" else []
+        else:
+            listed = [each for each in output_of(node) if id_of(each) in used]
+            parts = [relation.name, *(f"{each.toString()} {each.dataType().simpleString()}" for each in listed)]
+        lines.append(_ID.sub(lambda found: f"#{numbers.setdefault(found.group(1), len(numbers))}", " ".join(parts)))
+    return "\n".join(lines)
+
+
+def is_session(attribute: Any) -> bool:
+    """Return whether an attribute is a session window, which Spark merges with others only while it runs the query."""
+    return bool(attribute.metadata().contains("spark.sessionWindow"))
+
+
+def can_be_key(attribute: Any) -> bool:
+    """Return whether rows can be found by their values of an attribute: Spark compares no maps, and merges session windows."""
+    kinds = str(attribute.dataType().json())
+    return not (is_session(attribute) or '"map"' in kinds or "variant" in kinds)
 
 
 def references_of(node: Any) -> list[Any]:
@@ -169,7 +204,7 @@ class Plans:
         """Return an analysed plan in plain relational operators; see the module's docstring."""
         for rule in _BEFORE_INLINING:
             plan = scala_object(self._spark, rule).apply(plan)
-        plan = self._java.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, True).apply(plan)
+        plan = self._java.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False).apply(plan)
         for rule in _AFTER_INLINING:
             plan = scala_object(self._spark, rule).apply(plan)
         return plan

@@ -85,6 +85,7 @@ EXPECTED = {
     "having.sql": [["cocoa", "12", "3"], ["coffee", "7", "2"], ["tea", "15", "2"]],
     "hybrid.sql": [["attic", "1", "31.0"], ["cellar", "2", "12.5"], ["roof", "2", "22.0"]],
     "insert_into.sql": [["east", "12.00", "1"], ["north", "24.25", "2"], ["south", "16.00", "2"], ["west", "99.90", "1"]],
+    "materialized_view.sql": [["south", "1", "40.00"], ["west", "2", "35.00"]],
     "most_viewed_page.sql": [["blog", "4"]],
     "operations.sql": [["3"]],
     "page_views.sql": [["blog", "4", "45.0", "90.0"], ["home", "3", "5.5", "12.0"], ["docs", "2", "150.8", "240.0"]],

@@ -1,4 +1,4 @@
-"""The dbt package: what a run does to flows, in this process's session; then the example, over Thrift and by `sqlext dbt`."""
+"""The dbt package: what a run does to flows and views, in this process; then the example, over Thrift and by `sqlext dbt`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ pytestmark = pytest.mark.timeout(2 * DEADLINE)
 COUNTS = """
 {{ config(materialized='streaming_table', flush_interval='10 minutes', on_schema_change='append_new_columns', wait=true) }}
 select k, count(*) as n from stream events.ev group by k
+"""
+TOTALS = """
+{{ config(materialized='materialized_view', schedule={'every': '2 hours'}, on_configuration_change='fail') }}
+select k, sum(v) as total from events.ev group by k
+"""
+DESCRIBED = """
+models:
+  - name: totals
+    description: Totals of each, and "it's" all.
+    config: {persist_docs: {relation: true, columns: true}}
+    columns: [{name: K, description: The key.}]
 """
 
 
@@ -144,6 +155,109 @@ def test_a_test_waits_for_the_flow_and_tells_what_is_wrong(sql: Workshop, projec
     sql("DROP FLOW models.counts")
     assert said["sqlext_flushed_counts_"] == "pass"
     assert project("test", "--select", "test_name:flushed", fails=True)["sqlext_flushed_counts_"].startswith("Got 1 result")
+
+
+# Materialized views.
+
+
+@pytest.fixture
+def views(tmp_path: Path, sql: Workshop) -> Project:
+    made = new_project(tmp_path / "views")
+    made.write("models/totals.sql", TOTALS)
+    assert made("run") == {"totals": "OK"}
+    return made
+
+
+def view(sql: Workshop) -> Any:
+    (row,) = sql("SHOW MATERIALIZED VIEWS")
+    assert row.full_name == "spark_catalog.models.totals"
+    return row
+
+
+def totals(sql: Workshop) -> list[tuple[Any, ...]]:
+    return sql.batch("SELECT k, total FROM models.totals")
+
+
+def test_a_run_refreshes_a_view_and_alters_what_differs(sql: Workshop, views: Project) -> None:
+    before = view(sql)
+    assert (before.policy, before.schedule) == ("AUTO", "EVERY 2 HOURS")
+    assert totals(sql) == [("a", 1), ("b", 2), (None, 3)]
+    sql("INSERT INTO events.ev VALUES ('a', 7)")
+    sql("DELETE FROM events.ev WHERE k = 'b'")
+    views.edit("models/totals.sql", "from events", "-- of all events\n  from   events")
+    views.edit("models/totals.sql", "'2 hours'", "'120 min'")
+    assert re.fullmatch(r"\D+2 rows changed in sources, version \d+|full .*", views("run")["totals"])
+    assert totals(sql) == [("a", 8), (None, 3)]
+
+    views.edit(
+        "models/totals.sql",
+        r"schedule=.*'}",
+        "trigger='on_update', at_most_every='1 day', refresh_policy='incremental strict', tblproperties={'team': 'sales'}",
+    )
+    views.write("models/models.yml", DESCRIBED)
+    (said,) = views("run", fails=True).values()
+    assert "models.totals differs from its model (schedule, refresh policy, properties, comments), and `on_configuration" in said
+    views.edit("models/totals.sql", "'fail'", "'continue'")
+    assert views("run")["totals"].startswith("no change, version")
+    assert (view(sql).policy, view(sql).schedule) == ("AUTO", "EVERY 2 HOURS")
+    views.edit("models/totals.sql", "'continue'", "'apply'")
+    assert views("run")["totals"].startswith("altered, no change, version")
+    after = view(sql)
+    assert (after.id, after.policy) == (before.id, "INCREMENTAL STRICT")
+    assert after.schedule == "TRIGGER ON UPDATE AT MOST EVERY 1 DAY"
+    assert {row.key: row.value for row in sql("SHOW TBLPROPERTIES models.totals")}["team"] == "sales"
+    described = {row.col_name: row for row in sql("DESCRIBE TABLE EXTENDED models.totals")}
+    assert described["Comment"].data_type == 'Totals of each, and "it\'s" all.'
+    assert described["k"].comment == "The key."
+    assert views("run")["totals"].startswith("no change, version")
+    views.edit("models/totals.sql", "trigger='on_update', at_most_every='1 day', ", "")
+    assert views("run")["totals"].startswith("altered, no change, version")
+    assert view(sql).schedule is None
+
+
+def test_a_changed_query_and_a_full_refresh_recreate_the_view(sql: Workshop, views: Project) -> None:
+    before = view(sql)
+    views.edit("models/totals.sql", "sum", "max")
+    (said,) = views("run", fails=True).values()
+    assert "models.totals differs from its model (query), and `on_configuration_change` is `fail`" in said
+    assert view(sql).id == before.id
+    views.edit("models/totals.sql", "'fail'", "'apply'")
+    sql("INSERT INTO events.ev VALUES ('a', 7), ('a', 8)")
+    assert views("run") == {"totals": "OK"}
+    assert totals(sql) == [("a", 8), ("b", 2), (None, 3)]
+    after = view(sql)
+    assert after.id != before.id
+    assert views("run", "--full-refresh") == {"totals": "OK"}
+    assert view(sql).id != after.id
+    views.edit("models/totals.sql", "'apply'", "'apply', partition_by='k'")
+    assert views("run") == {"totals": "OK"}
+    assert sql("DESCRIBE DETAIL models.totals")[0].partitionColumns == ["k"]
+    assert totals(sql) == [("a", 8), ("b", 2), (None, 3)]
+
+
+def test_a_view_and_what_else_has_its_name(sql: Workshop, views: Project) -> None:
+    views.edit("models/totals.sql", "materialized_view", "bounded_table")
+    views.edit("models/totals.sql", "from events", "from stream events")
+    views.edit("models/totals.sql", "group by k", "group by k global window end of stream")
+    (said,) = views("run", fails=True).values()
+    assert "models.totals is a materialized view, and a job would replace its rows" in said
+    views.edit("models/totals.sql", "bounded_table", "streaming_table")
+    views.edit("models/totals.sql", " global window end of stream", "")
+    assert views("run", "--full-refresh") == {"totals": "OK"}
+    assert sql("SHOW MATERIALIZED VIEWS") == []
+    views.write("models/totals.sql", TOTALS)
+    (said,) = views("run", "--full-refresh", fails=True).values()
+    assert "A flow keeps models.totals up to date" in said
+    views("run-operation", "sqlext.drop_flow", "--args", "{name: totals}")
+    (said,) = views("run", fails=True).values()
+    assert "There is a table models.totals already, which is no materialized view" in said
+    assert views("run", "--full-refresh") == {"totals": "OK"}
+    assert totals(sql) == [("a", 1), ("b", 2), (None, 3)]
+    views("run-operation", "sqlext.drop_materialized_view", "--args", "{name: models.totals}")
+    assert sql("SHOW MATERIALIZED VIEWS") == []
+    sql("CREATE VIEW models.totals AS SELECT 'mine' AS k")
+    assert views("run") == {"totals": "OK"}
+    assert totals(sql) == [("a", 1), ("b", 2), (None, 3)]
 
 
 # The example.

@@ -16,16 +16,19 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StringType, StructType, VariantType
 
 from sqlext.errors import OptionError, UnsupportedError
 from sqlext.execution.delta import delta_log
+from sqlext.execution.delta.target import with_nulls
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
 
 WEIGHT = f"{INTERNAL_PREFIX}weight"
 _FEED = "delta.enableChangeDataFeed"
+_COLUMN_ID = "delta.columnMapping.id"
+_PLAIN = "UTF8_BINARY"
 _ADDED = ("insert", "update_postimage")
 _OF_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
 
@@ -118,36 +121,79 @@ def net(rows: DataFrame, weight: str = WEIGHT) -> DataFrame:
 
 
 def identity(name: str, kind: DataType) -> Column:
-    """Return an expression of a column that is equal for the same values only: -0.0 is not 0.0, and maps can be compared."""
-    column = F.col(quote(name))
-    if _has(kind, (MapType, VariantType)):
-        return F.to_json(F.struct(column))
-    return column.cast("string") if _has(kind, (FloatType, DoubleType)) else column
+    """Return an expression of a column that is equal for the same values only, and that can be grouped and joined by.
+
+    -0.0 is not 0.0 here, nor 'a' 'A' in a column whose collation says so; maps are lists of their entries.
+    """
+    return _identity(F.col(quote(name)), kind)
 
 
-def _has(kind: DataType, wanted: tuple[type[DataType], ...]) -> bool:
-    """Return whether a type is or holds one of some types."""
-    if isinstance(kind, wanted):
-        return True
+def _identity(value: Column, kind: DataType) -> Column:
+    match kind:
+        case FloatType() | DoubleType():
+            return value.cast("string")
+        case StringType() if kind.collation != _PLAIN:
+            return F.collate(value, _PLAIN)
+        case ArrayType() if _is_odd(kind.elementType):
+            return F.transform(value, lambda each: _identity(each, kind.elementType))
+        case StructType() if any(_is_odd(field.dataType) for field in kind):
+            fields = [_identity(value.getField(field.name), field.dataType).alias(f"f{at}") for at, field in enumerate(kind)]
+            return F.when(value.isNotNull(), F.struct(*fields))
+        case MapType():
+            entries = F.map_entries(value)
+            pairs = F.transform(
+                entries,
+                lambda each: F.struct(
+                    _identity(each.getField("key"), kind.keyType).alias("k"),
+                    _identity(each.getField("value"), kind.valueType).alias("v"),
+                ),
+            )
+            return F.array_sort(pairs)
+        case VariantType():
+            return F.concat(F.schema_of_variant(value), F.lit(" "), F.to_json(value))
+        case _:
+            return value
+
+
+def _is_odd(kind: DataType) -> bool:
+    """Return whether Spark's equality of a type is not that of the values, or not defined."""
     if isinstance(kind, ArrayType):
-        return _has(kind.elementType, wanted)
-    if isinstance(kind, MapType):
-        return _has(kind.keyType, wanted) or _has(kind.valueType, wanted)
-    return isinstance(kind, StructType) and any(_has(field.dataType, wanted) for field in kind)
+        return _is_odd(kind.elementType)
+    if isinstance(kind, StructType):
+        return any(_is_odd(field.dataType) for field in kind)
+    is_collated = isinstance(kind, StringType) and kind.collation != _PLAIN
+    return is_collated or isinstance(kind, (FloatType, DoubleType, MapType, VariantType))
+
+
+def check_same_columns(spark: SparkSession, location: str, before: int, after: int, columns: Sequence[str]) -> None:
+    """Check that columns are the same in two versions: no change of their values tells that a column is another one now.
+
+    Raises:
+        UnsupportedError: a column was dropped and added again, renamed, or got another type.
+    """
+    old, new = (_columns(spark, location, version) for version in (before, after))
+    for name in columns:
+        if name in old and old[name] != new.get(name):
+            raise UnsupportedError(f"the column {name} of {location} has changed")
+
+
+def _columns(spark: SparkSession, location: str, version: int) -> dict[str, tuple[DataType, object]]:
+    schema = delta_tables.schema_of(delta_tables.snapshot_at(spark, location, version))
+    return {field.name: (with_nulls(field.dataType), field.metadata.get(_COLUMN_ID)) for field in schema}
 
 
 def _weighted(spark: SparkSession, location: str, before: int, after: int) -> DataFrame:
     try:
         if before == after:
-            none = spark.read.format("delta").option("versionAsOf", after).load(location).limit(0)
+            none = delta_tables.rows_at(spark, location, after).limit(0)
             return none.withColumn(WEIGHT, F.lit(0).cast("bigint"))
         ends = [delta_tables.snapshot_at(spark, location, version) for version in (before, after)]
         has_feed = all(delta_tables.properties_of(spark, end).get(_FEED) == "true" for end in ends)
         found = _read(spark, ends[1], before + 1, has_feed)
+        weight = F.when(F.col("_change_type").isin(*_ADDED), 1).otherwise(-1).cast("bigint")
+        return found.select(*(F.col(quote(name)) for name in found.columns if name not in _OF_FEED), weight.alias(WEIGHT))
     except (PySparkException, Py4JJavaError) as error:
         raise UnsupportedError(f"the changes cannot be read: {jvm.reason_of(error)}") from error
-    weight = F.when(F.col("_change_type").isin(*_ADDED), 1).otherwise(-1).cast("bigint")
-    return found.select(*(F.col(quote(name)) for name in found.columns if name not in _OF_FEED), weight.alias(WEIGHT))
 
 
 def _read(spark: SparkSession, end: Any, first: int, has_feed: bool) -> DataFrame:

@@ -130,8 +130,8 @@ def check_sources(request: FlowRequest, records: Records) -> None:
         if maker is not None and maker.changes_rows:
             raise UnsupportedError(
                 f"The stream {'.'.join(name)} is kept up to date by flow `{maker.name}`, which changes rows; a stream of it "
-                "would see only appends and fail at the first change. Read its change feed: set delta.enableChangeDataFeed "
-                "on it and make a streaming view over readStream with readChangeFeed, or query the table without STREAM."
+                "would see only appends and fail at the first change. A CREATE MATERIALIZED VIEW over the table follows its "
+                "changes."
             )
 
 

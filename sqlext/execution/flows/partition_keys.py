@@ -27,7 +27,7 @@ def lossy(spark: SparkSession, location: str, columns: Sequence[Column]) -> tupl
     Args:
         location: where the table lies.
     """
-    found = {column.target for column in columns if column.type.upper().startswith(_KINDS) and column.type.upper() != _PLAIN_TIME}
+    found = {column.target for column in columns if may_be_lost(column.type)}
     return tuple(name for name in delta_tables.partition_columns(spark, location) if name in found) if found else ()
 
 
@@ -43,7 +43,7 @@ def refuse_lost_values(spec: FlowSpec, stream: StreamSpec, names: Sequence[str],
     """
     kinds = {column.target: column.type for column in stream.columns}
     for name in names:
-        found = rows.where(_is_lost(name, kinds[name])).selectExpr(_as_literal(name)).take(1)
+        found = rows.where(is_lost(name, kinds[name])).selectExpr(_as_literal(name)).take(1)
         if found:
             raise FlowError(
                 f"A group of flow `{spec.name}` has {found[0][0]} in the key `{name}`, by which {'.'.join(spec.target)} is "
@@ -53,7 +53,12 @@ def refuse_lost_values(spec: FlowSpec, stream: StreamSpec, names: Sequence[str],
             )
 
 
-def _is_lost(name: str, kind: str) -> str:
+def may_be_lost(kind: str) -> bool:
+    """Return whether a type, given as DDL, has values that do not come back unchanged from a partition."""
+    return kind.upper().startswith(_KINDS) and kind.upper() != _PLAIN_TIME
+
+
+def is_lost(name: str, kind: str) -> str:
     """Return SQL for whether a value changes, or becomes NULL, when it is stored as text."""
     column = quote(name)
     text = f"CAST({column} AS STRING)"

@@ -119,7 +119,7 @@ def explained(session: SparkSession, spec: FlowSpec, error: BaseException) -> Ba
     explanation = FlowError(
         f"Version {version} of {name}, {operation}, changed or deleted rows, and a stream sees only rows that are appended. To "
         f"leave such commits out, read it by STREAM {name} WITH ('skipChangeCommits' = 'true'). To follow them, query the table "
-        "without STREAM, by a batch query or, where Spark's pipelines run, a MATERIALIZED VIEW; REFRESH STREAMING TABLE .. FULL "
+        "without STREAM, by a batch query or by CREATE MATERIALIZED VIEW, which follows changes; REFRESH STREAMING TABLE .. FULL "
         "recomputes this one from the rows that are there now."
     )
     explanation.__cause__ = error

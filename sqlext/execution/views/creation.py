@@ -260,6 +260,7 @@ def reserve(request: ViewRequest) -> ViewSpec:
         text=jvm.redaction(session).sql(request.text),
         query=request.query,
         columns=request.columns,
+        has_own_types=any(column.type for column in request.definition.columns),
         policy=request.policy,
         schedule=request.schedule,
         catalog=session.catalog.currentCatalog(),

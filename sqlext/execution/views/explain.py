@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from sqlext.execution.views.incremental import KEEPS_LEFT, divided
+from sqlext.execution.views.merging import mergeable
 from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.plan.view_spec import RefreshPolicy
 from sqlext.spark.java import items_of
@@ -49,6 +50,11 @@ def how_refreshed(query: ViewQuery, policy: RefreshPolicy) -> str:
     if query.obstacle:
         return f"in full: {query.obstacle}"
     root = tree_of(query.normal)
+    added = mergeable(root)
+    if added is not None:
+        names = ", ".join(str(output_of(root.plan)[at].name()) for at in added.keys)
+        rest = "" if added.takes_deletions else "; after deletions and updates, the touched groups are computed anew"
+        return f"incrementally: changes are added to {f'the groups by {names}' if names else 'the row'}{rest}"
     found = divided(root, {id_of(each): each for each in output_of(root.plan)})
     if found is None:
         return "incrementally: rows are added and deleted"

@@ -23,7 +23,7 @@ from typing import Any
 
 from sqlext.execution.delta.changes import WEIGHT
 from sqlext.spark.java import items_of
-from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
+from sqlext.spark.plans import Node, Plans, can_be_key, id_of, kind, output_of
 
 PASSING = ("Filter", "Sort", "RepartitionByExpression", "Repartition", "ResolvedHint", "SubqueryAlias", "RebalancePartitions")
 """Operators that pass on their input's attributes, and all or some of its rows."""
@@ -54,12 +54,13 @@ class Leaf:
     """A table's part in a query.
 
     Attributes:
-        new, old: its rows, with the leaf's attributes.
+        new: its rows, with the leaf's attributes.
+        old: returns those of the old version, whose files may be gone: most refreshes do not need them.
         delta: its changes; None: there are none.
     """
 
     new: Any
-    old: Any
+    old: Callable[[], Any]
     delta: Delta | None
 
 
@@ -84,7 +85,7 @@ class Derivation:
 
     def old(self, node: Node) -> Any:
         """Return a node's rows over the old versions."""
-        return self._over(node, lambda leaf: leaf.old)
+        return self._over(node, lambda leaf: leaf.old())
 
     def _over(self, node: Node, version: Callable[[Leaf], Any]) -> Any:
         if node.kind == "LogicalRelation":
@@ -294,7 +295,7 @@ def keys_of(node: Node) -> list[Any]:
         expressions = items_of(node.plan.groupingExpressions())
     elif node.kind == "Window":
         expressions = items_of(node.plan.partitionSpec())
-    return [each for each in expressions if kind(each) == "AttributeReference"]
+    return [each for each in expressions if kind(each) == "AttributeReference" and can_be_key(each)]
 
 
 def divided(root: Node, shown: dict[int, Any]) -> tuple[Any, list[tuple[Any, Any]]] | None:

@@ -17,10 +17,11 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock, Deadline
-from sqlext.errors import NotFoundError, UnsupportedError, ViewError, WaitTimeoutError
+from sqlext.errors import NotFoundError, ViewError, WaitTimeoutError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import delta_log, target
 from sqlext.execution.views.creation import ViewRequest, is_table_of
+from sqlext.execution.views.leftovers import drop_left
 from sqlext.execution.views.live import LiveView
 from sqlext.execution.views.making import Flows, ViewMaker
 from sqlext.execution.views.registry import (
@@ -39,7 +40,7 @@ from sqlext.execution.views.rows import ViewRow, state_of
 from sqlext.execution.views.scheduler import Scheduler
 from sqlext.execution.views.status import StatusFiles
 from sqlext.execution.views.workers import Workers
-from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshPolicy, RefreshReport, Schedule, ViewSpec
+from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, Schedule, ViewSpec
 from sqlext.quoting import quote_parts
 from sqlext.spark import jvm, sessions
 from sqlext.spark.storage import HadoopPath
@@ -52,7 +53,7 @@ _STEP_SECONDS = 0.1
 
 
 class ViewManager:
-    """See the module's docstring. Any thread may call it; `tick` is for the host's ticker. The lock guards the dict of views.
+    """See the module's docstring. Any thread may call it; `tick` is for the host's ticker. The lock guards views and `resumed`.
 
     Args:
         spark: the host's own session.
@@ -60,6 +61,9 @@ class ViewManager:
         lease: of this process.
         clock: for schedules.
         flows: returns the flows of the home, whose tables are theirs.
+
+    Attributes:
+        resumed: the names of the views that this process has taken over.
     """
 
     def __init__(self, spark: SparkSession, home: HadoopPath, lease: Lease, clock: Clock, flows: Flows) -> None:
@@ -78,6 +82,7 @@ class ViewManager:
         self._scheduler = Scheduler(self._workers)
         self._closing = threading.Event()
         self._synced: float | None = None
+        self.resumed: tuple[str, ...] = ()
 
     # What statements do.
 
@@ -145,7 +150,7 @@ class ViewManager:
         records = self._registry.read()
         record = of_name(records, name)
         if record is None:
-            return self._drop_left(session, records, name, if_exists)
+            return drop_left(session, records, name, if_exists)
         self._registry.append(ViewEvent(record.spec.id, ViewEventKind.DROPPED, host=self._lease.host_id))
         live = self._live.get(record.spec.id)
         self.forget(record.spec.id)
@@ -161,25 +166,6 @@ class ViewManager:
         elif target.exists(session, record.spec.name):
             return f"materialized view {text} dropped; the table {text} stays: it is not the view's. DROP TABLE drops it"
         return f"materialized view {text} dropped"
-
-    def _drop_left(self, session: SparkSession, records: Records, name: tuple[str, ...], if_exists: bool) -> str:
-        """Drop what a view that is gone has left."""
-        if not target.exists(session, name):
-            if if_exists:
-                return f"there is no materialized view {shown(name)}"
-            find(records, name)  # raises
-        try:
-            maker = target.describe(session, name).properties.get(VIEW_PROPERTY)
-        except UnsupportedError:
-            maker = None
-        if maker is None:
-            raise UnsupportedError(f"{shown(name)} is no materialized view. DROP TABLE it, or DROP VIEW if it is a view.")
-        if maker in records:  # a copy has the properties of its source, and so has a renamed table
-            made = records[maker]
-            what = "is just being created" if made.is_reserved else f"is a copy of the materialized view {shown(made.spec.name)}"
-            raise UnsupportedError(f"{shown(name)} {what}. DROP TABLE drops a copy.")
-        session.sql(f"DROP TABLE {quote_parts(name)}")
-        return f"materialized view {shown(name)} dropped"
 
     def alter(self, name: tuple[str, ...], schedule: Schedule | None = None, policy: RefreshPolicy | None = None) -> str:
         """Change the schedule or the policy of a view; the process that refreshes it learns of it within seconds.
@@ -252,6 +238,11 @@ class ViewManager:
 
     # Life of the process.
 
+    @property
+    def has_scheduled(self) -> bool:
+        """Whether this process refreshes views by their schedules."""
+        return bool(self._scheduled)
+
     def tick(self) -> None:
         """Hand out what is due, without waiting for anything; the host's ticker calls it. Never raises."""
         try:
@@ -292,6 +283,8 @@ class ViewManager:
                     continue  # another process came first
                 taken.append(shown(record.spec.name))
         if taken:
+            with self._lock:
+                self.resumed = (*self.resumed, *taken)
             logger.info("materialized views taken over: %s", ", ".join(taken))
             self._sync()
         return taken

@@ -15,9 +15,10 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructField
 
 from sqlext.execution.delta.changes import WEIGHT
-from sqlext.execution.views.incremental import PASSING, Delta
+from sqlext.execution.views.incremental import PASSING, Delta, keys_of
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark.java import items_of
@@ -115,7 +116,7 @@ def mergeable(root: Node) -> Mergeable | None:
 
 def _of_aggregate(node: Node, order: Sequence[int]) -> Mergeable | None:
     groups = items_of(node.plan.groupingExpressions())
-    if any(kind(each) != "AttributeReference" for each in groups):
+    if len(keys_of(node)) < len(groups):
         return None
     grouped = {id_of(each) for each in groups}
     results = {id_of(each.toAttribute()): each for each in items_of(node.plan.aggregateExpressions())}
@@ -204,22 +205,24 @@ def _difference(at: int, column: Merged) -> Column:
             return F.max(value)
 
 
-def sums_to(found: Mergeable, names: Sequence[str]) -> list[Column]:
+def sums_to(found: Mergeable, fields: Sequence[StructField]) -> list[Column]:
     """Return the new value of each column, from the view's row, which may be missing, and the difference.
 
     Args:
         found: the aggregate.
-        names: the columns of the view.
+        fields: the columns of the view.
     """
-    values = [_sum(at, column, F.col(quote(name))) for at, (column, name) in enumerate(zip(found.columns, names, strict=True))]
+    values = [_sum(at, column, field) for at, (column, field) in enumerate(zip(found.columns, fields, strict=True))]
+    of_all = None if found.keys else found.rows_counted_by  # a group with a key is deleted when it is empty
     for at, column in enumerate(found.columns):
-        if column.counted_by is not None:
-            values[at] = F.when(values[column.counted_by] != 0, values[at])
+        count = of_all if column.counted_by is None else column.counted_by
+        if column.function is Function.SUM and count is not None:
+            values[at] = F.when(values[count] != 0, values[at])
     return values
 
 
-def _sum(at: int, column: Merged, old: Column) -> Column:
-    new = F.col(name_of(at))
+def _sum(at: int, column: Merged, field: StructField) -> Column:
+    old, new = F.col(quote(field.name)), F.col(name_of(at)).cast(field.dataType)
     match column.function:
         case Function.KEY:
             return new
@@ -230,4 +233,5 @@ def _sum(at: int, column: Merged, old: Column) -> Column:
         case Function.MAX:
             return F.greatest(old, new)
         case _:
-            return F.when(old.isNull(), new).when(new.isNull(), old).otherwise(old + new)
+            total = (old + new).cast(field.dataType)  # a sum of decimals has a digit more
+            return F.when(old.isNull(), new).when(new.isNull(), old).otherwise(total)

@@ -13,6 +13,7 @@ from sqlext.errors import UnsupportedError
 from sqlext.execution.views.incremental import STATIC, SUPPORTED
 from sqlext.execution.views.sources import Source, Versions, sources_of, used_columns
 from sqlext.spark.plans import (
+    METADATA,
     Node,
     Plans,
     analysed,
@@ -21,6 +22,7 @@ from sqlext.spark.plans import (
     output_of,
     relation_of,
     subqueries_of,
+    text_of,
     tree_of,
     views_of,
 )
@@ -40,7 +42,7 @@ class ViewQuery:
         leaves: the leaves of `plan` that read them.
         unversioned: what it reads that is no Delta table.
         has_views: whether it reads SQL views.
-        fingerprint: a hash of the query's text and of the SQL views that it reads.
+        fingerprint: a hash of the plan, and of the SQL views that it reads.
         obstacle: why changes cannot be computed alone; empty: they can.
     """
 
@@ -86,7 +88,7 @@ def analyse(session: SparkSession, text: str) -> ViewQuery:
     plans, plan = Plans(session), analysed(frame)
     normal = plans.normal(plan)
     views = views_of(plan)
-    marks = "\n".join([" ".join(text.split()), *(f"{name}: {' '.join(query.split())}" for name, query in sorted(views.items()))])
+    marks = "\n".join([text_of(normal), *(" ".join(query.split()) for query in views.values())])
     return ViewQuery(
         plans=plans,
         frame=frame,
@@ -111,6 +113,8 @@ def _unversioned(plan: Any) -> list[str]:
 def _obstacle(plans: Plans, plan: Any) -> str:
     if unversioned := _unversioned(plan):
         return f"it reads what is no Delta table ({', '.join(dict.fromkeys(unversioned))})"
+    if any(str(each.name()) == METADATA for node in nodes_of(plan) if relation_of(node) for each in output_of(node)):
+        return f"it reads {METADATA}, which changes whenever files are rewritten"
     unknown = next((kind(node) for node in nodes_of(plan) if kind(node) not in SUPPORTED), None)
     if unknown is not None:
         return f"there is no incremental rule for {unknown}"

@@ -18,11 +18,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType
 
 from sqlext.errors import UnsupportedError, ViewError
 from sqlext.execution.delta import commit
 from sqlext.execution.delta.changes import WEIGHT, ChangedFiles, changed_files, net
 from sqlext.execution.delta.delta_log import table_size
+from sqlext.execution.delta.target import SPARK_ERRORS, with_nulls
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.views.cost import full_costs_less
 from sqlext.execution.views.history import ViewState, metadata_of, state_of
@@ -33,6 +35,7 @@ from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.execution.views.sources import Versions, newest
 from sqlext.execution.views.writing import Identify, RowsMissingError, ViewTable, Written
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
+from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.plans import Node, id_of, output_of
 
@@ -70,25 +73,27 @@ class Refresher:
             PySparkException: Spark cannot compute the query, or a source is gone.
         """
         with jvm.active(self._session):
-            return commit.again_after_conflicts(lambda: self._once(is_full), check)
+            return commit.again_after_conflicts(lambda: self._once(is_full, check), check)
 
     def is_behind(self) -> bool:
         """Return whether a source has changed since the last refresh. Runs no Spark job."""
         with jvm.active(self._session):
             (_, state), query = self._current(), self._analysed()
-            return state.last is None or bool(state.foreign) or self._after(query) != state.last.sources
+            last = state.last
+            return last is None or bool(state.foreign) or not _is_current(last, query, self._after(query))
 
-    def _once(self, is_full: bool) -> RefreshReport:
+    def _once(self, is_full: bool, check: Callable[[], None]) -> RefreshReport:
         began = time.monotonic()
         snapshot, state = self._current()
         query = self._analysed()
         after = self._after(query)
         last = state.last
-        if last is not None and not is_full and not state.foreign and _is_current(last, query, after):
+        is_same = last is not None and not state.foreign and not query.unversioned and _is_current(last, query, after)
+        if last is not None and is_same and not is_full:
             return replace(last, done="no change", because="", rows_in=0, rows_deleted=0, rows_inserted=0, seconds=0.0)
         query = self._analysed(anew=True)  # of the sources' columns as they are now
         after = self._after(query)
-        refresh = _OneRefresh(self._session, self._spec, query, (snapshot, state), after, began)
+        refresh = _OneRefresh(self._session, self._spec, query, (snapshot, state), after, began, check)
         with commit.session_settings(self._session, self._settings(query, after)):
             report = refresh.run(is_full)
         self._state = None
@@ -126,8 +131,8 @@ class Refresher:
 
 
 def _is_current(last: RefreshReport, query: ViewQuery, after: Mapping[str, SourceVersion]) -> bool:
-    """Return whether the query over the newest versions of its sources has the result of the last refresh."""
-    return not query.unversioned and last.query == query.fingerprint and dict(last.sources) == dict(after)
+    """Return whether the query, and all tables that it reads and whose versions are known, are as at the last refresh."""
+    return last.query == query.fingerprint and dict(last.sources) == dict(after)
 
 
 def _by(names: Sequence[str]) -> str:
@@ -145,7 +150,9 @@ class _OneRefresh:
         current: tuple[Any, ViewState],
         after: Mapping[str, SourceVersion],
         began: float,
+        check: Callable[[], None],
     ) -> None:
+        self._check = check
         self._session = session
         self._spec = spec
         self._query = query
@@ -157,6 +164,7 @@ class _OneRefresh:
 
     def run(self, is_full: bool) -> RefreshReport:
         """Refresh the view."""
+        self._check_columns()
         because = self._why_full(is_full)
         try:
             if not because:
@@ -164,6 +172,11 @@ class _OneRefresh:
                     return self._incremental()
                 except (UnsupportedError, RowsMissingError) as reason:
                     because = str(reason)
+                except SPARK_ERRORS as error:
+                    if not jvm.lacks_file(error):
+                        raise
+                    because = "files of the sources' old versions are gone"
+                self._check()
             return self._full(because)
         finally:
             self._versions.close()
@@ -186,8 +199,8 @@ class _OneRefresh:
         for name, version in self._after.items():
             if version.id != last.sources[name].id or version.version < last.sources[name].version:
                 return f"{name} was replaced"
-        if not self._has_columns():
-            return "the query's columns have changed"
+        if self._table_types() != self._query_types():
+            return "the query's columns have other types than the view's"
         if self._query.obstacle:
             return self._query.obstacle
         return full_costs_less(self._changed_files(), last) if self._spec.policy is RefreshPolicy.AUTO else ""
@@ -199,12 +212,21 @@ class _OneRefresh:
                 location = self._query.sources[name].location
                 yield changed_files(self._session, location, before[name].version, version.version)
 
-    def _has_columns(self) -> bool:
-        """Return whether the query has the columns of the table."""
-        table = self._session.read.format("delta").load(self._spec.location).schema
-        return [f.dataType for f in table] == [f.dataType for f in self._query.frame.schema] and len(table) == len(
-            self._spec.columns
-        )
+    def _table_types(self) -> list[DataType]:
+        return [field.dataType for field in delta_tables.schema_of(self._snapshot)]
+
+    def _query_types(self) -> list[DataType]:
+        return [with_nulls(field.dataType) for field in self._query.frame.schema]
+
+    def _check_columns(self) -> None:
+        """Raise ViewError if the query no longer has as many columns as the view."""
+        if len(self._query.frame.columns) != len(self._spec.columns):
+            name = ".".join(self._spec.name)
+            raise ViewError(
+                f"The query of the materialized view {name} now has the columns {', '.join(self._query.frame.columns)}, but the "
+                f"view has {', '.join(self._spec.columns)}: a table that it reads has got or lost columns, and * takes all. "
+                f"CREATE OR REPLACE MATERIALIZED VIEW {name} makes it anew."
+            )
 
     def _identify(self, done: str, because: str) -> Identify:
         def identify(deleted: int, inserted: int) -> CommitIdentity:
@@ -238,7 +260,11 @@ class _OneRefresh:
     def _full(self, because: str) -> RefreshReport:
         plan = self._query.plans.replaced(self._query.plan, [(leaf, self._versions.new(leaf)) for leaf in self._query.leaves])
         rows = self._query.plans.frame(plan).toDF(*self._spec.columns)
-        return self._committed(self._table().write_whole(rows, self._identify("full", because)))
+        table, identify = self._table(), self._identify("full", because)
+        if self._spec.has_own_types or self._table_types() == self._query_types():
+            kinds = zip(self._spec.columns, self._table_types(), strict=True)
+            return self._committed(table.write_whole(rows.select(*(F.col(quote(n)).cast(k) for n, k in kinds)), identify))
+        return self._committed(table.write_anew(rows, self._spec.location, identify))
 
     def _incremental(self) -> RefreshReport:
         table = self._table()

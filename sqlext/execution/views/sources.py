@@ -9,11 +9,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.errors import UnsupportedError
-from sqlext.execution.delta.changes import WEIGHT, changes
+from sqlext.execution.delta.changes import WEIGHT, changes, check_same_columns
 from sqlext.execution.views.incremental import Delta, Leaf
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.spark import delta_tables
-from sqlext.spark.plans import Plans, analysed, id_of, nodes_of, output_of, references_of, relation_of
+from sqlext.spark.plans import METADATA, Plans, analysed, id_of, nodes_of, output_of, references_of, relation_of
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,15 @@ class Versions:
         """Return all of a leaf that a derivation needs."""
         relation = relation_of(node)
         if relation is None or relation.is_pinned:
-            return Leaf(node, node, None)
+            return Leaf(node, lambda: node, None)
         before, after = self._before[relation.name].version, self._after[relation.name].version
         new = self._at(node, relation.location, after)
         if before == after:
-            return Leaf(new, new, None)
+            return Leaf(new, lambda: new, None)
         rows, number = self._changed(relation.name, relation.location)
         if number == 0:
-            return Leaf(new, new, None)
-        return Leaf(new, self._at(node, relation.location, before), self._delta(node, rows))
+            return Leaf(new, lambda: new, None)
+        return Leaf(new, lambda: self._at(node, relation.location, before), self._delta(node, rows))
 
     @property
     def rows_in(self) -> int:
@@ -113,8 +113,9 @@ class Versions:
     def _at(self, node: Any, location: str, version: int) -> Any:
         key = (location, version)
         if key not in self._frames:
-            self._frames[key] = self._spark.read.format("delta").option("versionAsOf", version).load(location)
-        plan = analysed(self._frames[key])
+            self._frames[key] = delta_tables.rows_at(self._spark, location, version)
+        has_metadata = any(str(each.name()) == METADATA for each in output_of(node))
+        plan = analysed(self._frames[key].select("*", METADATA) if has_metadata else self._frames[key])
         found = {str(each.name()): each for each in output_of(plan)}
         return self._plans.select(plan, [self._column(each, found.get(str(each.name()))) for each in output_of(node)])
 
@@ -122,7 +123,7 @@ class Versions:
         """Return a column of an old version under the identity, and in the type, of the new one."""
         if found is None:
             return self._plans.null(wanted)
-        if str(found.dataType().json()) == str(wanted.dataType().json()):
+        if str(found.dataType().catalogString()) == str(wanted.dataType().catalogString()):
             return self._plans.as_attribute(found, wanted)
         if str(found.dataType().typeName()) in ("struct", "array", "map"):
             raise UnsupportedError(f"the type of the column {wanted.name()} has changed")
@@ -131,6 +132,7 @@ class Versions:
     def _changed(self, name: str, location: str) -> tuple[DataFrame, int]:
         if name not in self._changes:
             versions = self._before[name].version, self._after[name].version
+            check_same_columns(self._spark, location, *versions, self._columns[name])
             rows = changes(self._spark, location, *versions, self._columns[name]).persist()
             self._changes[name] = (rows, rows.count())
         return self._changes[name]

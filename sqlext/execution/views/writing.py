@@ -9,12 +9,16 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from sqlext.errors import ViewError
 from sqlext.execution.delta.changes import WEIGHT, identity
+from sqlext.execution.delta.target import ddl_of
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, KnownFiles, TableTransaction
+from sqlext.execution.flows.partition_keys import is_lost, may_be_lost
 from sqlext.execution.views.merging import Mergeable, name_of, sums_to
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
+from sqlext.spark.java import items_of
 
 _NUMBER = f"{INTERNAL_PREFIX}number"
 
@@ -53,6 +57,7 @@ class ViewTable:
     def __init__(self, spark: SparkSession, snapshot: Any, columns: Sequence[str]) -> None:
         self._spark = spark
         self._columns = columns
+        self._partitions = {str(name) for name in items_of(snapshot.metadata().partitionColumns())}
         self._transaction = TableTransaction(spark, snapshot, None, is_small=False)
 
     @property
@@ -63,8 +68,24 @@ class ViewTable:
     def write_whole(self, rows: DataFrame, identify: Identify) -> Written:
         """Replace all rows."""
         with jvm.counted(rows) as (held, number):
+            self._refuse_lost_values(held)
             known = self._transaction.write_whole(held, identify(-1, number))
         return Written(known.version, -1, number)
+
+    def write_anew(self, rows: DataFrame, location: str, identify: Identify) -> Written:
+        """Replace all rows, and the types of the columns: a source's column has a wider type now.
+
+        Args:
+            rows: the new rows.
+            location: the table's folder.
+            identify: see `Identify`.
+        """
+        with jvm.counted(rows) as (held, number):
+            identity = identify(-1, number)
+            writer = held.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            writer = writer.option("txnAppId", identity.app_id).option("txnVersion", identity.app_version)
+            writer.option("userMetadata", identity.metadata).save(location)
+        return Written(delta_tables.version(self._spark, location), -1, number)
 
     def note(self, identify: Identify) -> Written:
         """Commit that no row has changed."""
@@ -100,7 +121,8 @@ class ViewTable:
         same = [F.col(quote(name)).eqNullSafe(F.col(key)) for name, key in keys]
         there = self._transaction.placed_rows({})
         joined = F.broadcast(differences).join(there, _all(same) if same else F.expr("true"), "left_outer")
-        values = [each.alias(name) for each, name in zip(sums_to(found, self._columns), self._columns, strict=True)]
+        fields = [there.schema[name] for name in self._columns]
+        values = [each.alias(field.name) for each, field in zip(sums_to(found, fields), fields, strict=True)]
         with jvm.held(joined.select(*values, FILE_COLUMN, ROW_COLUMN)) as held:
             is_there = F.col(FILE_COLUMN).isNotNull()
             count = found.rows_counted_by if found.keys else None
@@ -146,10 +168,23 @@ class ViewTable:
         numbered = there.join(F.broadcast(wanted), _all(same)).withColumn(_NUMBER, rank)
         return numbered.where(F.col(_NUMBER) <= -F.col(WEIGHT)).select(FILE_COLUMN, ROW_COLUMN)
 
+    def _refuse_lost_values(self, rows: DataFrame) -> None:
+        """Raise ViewError if a row has a value in a partition column that Delta would not give back as it is."""
+        kinds = {field.name: ddl_of(field.dataType) for field in rows.schema if field.name in self._partitions}
+        for name, kind in kinds.items():
+            if may_be_lost(kind) and rows.where(is_lost(name, kind)).take(1):
+                raise ViewError(
+                    f"A row of the materialized view has a value in `{name}`, by which the view is partitioned, that Delta does "
+                    f"not keep in a partition, such as an empty string. Make the view CLUSTER BY ({name}), or let the query give "
+                    f"another value, such as nullif({name}, '')."
+                )
+
     def _replace(
         self, places: DataFrame | None, rows: DataFrame | None, deleted: int, inserted: int, identify: Identify
     ) -> Written:
         gone, new = places if deleted else None, rows if inserted else None
+        if new is not None:
+            self._refuse_lost_values(new)
         known: KnownFiles = self._transaction.replace(gone, new, identify(deleted, inserted))
         return Written(known.version, deleted, inserted)
 

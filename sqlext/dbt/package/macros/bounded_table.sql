@@ -15,6 +15,9 @@
   {%- if existing is not none and sqlext.find_flow(relation) is not none -%}
     {% do exceptions.raise_compiler_error("A flow keeps " ~ relation ~ " up to date, and a job would replace its rows. Drop the flow first: dbt run-operation sqlext.drop_flow --args '{name: " ~ relation ~ "}'.") %}
   {%- endif -%}
+  {%- if existing is not none and sqlext.find_materialized_view(relation) is not none -%}
+    {% do exceptions.raise_compiler_error(relation ~ " is a materialized view, and a job would replace its rows. Drop it first: dbt run-operation sqlext.drop_materialized_view --args '{name: " ~ relation ~ "}'.") %}
+  {%- endif -%}
   {%- if existing is not none and not existing.is_delta -%}
     {% do adapter.drop_relation(existing) %}
   {%- endif -%}

@@ -1,11 +1,18 @@
 {#- Parts of statements. -#}
 
-{#- Return a model's table properties; `flush_interval` is an abbreviation for one of them. -#}
-{% macro _flow_properties() %}
+{#- Return a model's table properties. -#}
+{% macro _properties() %}
   {%- set properties = {} -%}
   {%- for key, value in (config.get('tblproperties') or {}).items() -%}
     {%- do properties.update({key: sqlext._plain(value)}) -%}
   {%- endfor -%}
+  {% do return(properties) %}
+{% endmacro %}
+
+
+{#- Return the table properties of a model that is a flow or a job; `flush_interval` is an abbreviation for one of them. -#}
+{% macro _flow_properties() %}
+  {%- set properties = sqlext._properties() -%}
   {%- if config.get('flush_interval') is not none -%}
     {%- do properties.update({'execution.flush.max-interval': config.get('flush_interval') | string}) -%}
   {%- endif -%}
@@ -16,7 +23,8 @@
 {#- Return the clauses between a table's name and its properties; if they change, the table has to be recreated. -#}
 {% macro _table_clauses() %}
   {%- set clauses = [] -%}
-  {%- for label, key in (('partitioned by', 'partition_by'), ('cluster by', 'clustered_by')) if config.get(key) is not none -%}
+  {%- set labels = {'partition_by': 'partitioned by', 'clustered_by': 'cluster by', 'liquid_clustered_by': 'cluster by'} -%}
+  {%- for key, label in labels.items() if config.get(key) -%}
     {%- set columns = config.get(key) -%}
     {%- do clauses.append(label ~ ' (' ~ (columns if columns is string else columns | join(', ')) ~ ')') -%}
   {%- endfor -%}
@@ -77,6 +85,18 @@
 {% endmacro %}
 
 
+{#- Return the rows of a statement, each as a dictionary by its columns. -#}
+{% macro _dicts(sql) %}
+  {%- call statement('sqlext_dicts', fetch_result=True) -%} {{ sql }} {%- endcall -%}
+  {%- set answer = load_result('sqlext_dicts') -%}
+  {%- set found = [] -%}
+  {%- for row in answer.data -%}
+    {%- do found.append(dict(zip(answer.table.column_names, row))) -%}
+  {%- endfor -%}
+  {% do return(found) %}
+{% endmacro %}
+
+
 {% macro _properties_of(relation) %}
   {%- set properties = {} -%}
   {%- for row in sqlext._rows('show tblproperties ' ~ relation) -%}
@@ -88,9 +108,37 @@
 
 {#- Write the descriptions of columns to the table, if `persist_docs` asks for it. -#}
 {% macro _comment_columns(relation) %}
+  {%- for statement in sqlext._column_comments(relation, {}) -%}
+    {% do run_query(statement) %}
+  {%- endfor -%}
+{% endmacro %}
+
+
+{#- Return the statements for that, without those for comments that are `there` already: comments by columns in lower case. -#}
+{% macro _column_comments(relation, there) %}
+  {%- set statements = [] -%}
   {%- if config.persist_column_docs() and model.columns -%}
-    {%- for name, column in model.columns.items() if column.description -%}
-      {% do run_query('alter table ' ~ relation ~ ' alter column ' ~ adapter.quote(name) ~ ' comment ' ~ sqlext._text(column.description)) %}
+    {%- for name, column in model.columns.items() if column.description and there.get(name | lower) != column.description -%}
+      {%- do statements.append('alter table ' ~ relation ~ ' alter column ' ~ adapter.quote(name) ~ ' comment ' ~ sqlext._text(column.description)) -%}
     {%- endfor -%}
+  {%- endif -%}
+  {% do return(statements) %}
+{% endmacro %}
+
+
+{#- Return the relation of a model's name, which may have a schema. -#}
+{% macro _named(name) %}
+  {%- set parts = name.split('.') -%}
+  {% do return(api.Relation.create(schema=parts[0] if parts | length > 1 else target.schema, identifier=parts[-1])) %}
+{% endmacro %}
+
+
+{#- Drop what has a model's name and is of another kind. -#}
+{% macro _drop(existing) %}
+  {%- if not existing.is_view and sqlext.find_materialized_view(existing) is not none -%}
+    {% do run_query('drop materialized view ' ~ existing) %}
+    {% do adapter.cache_dropped(existing) %}
+  {%- else -%}
+    {% do adapter.drop_relation(existing) %}
   {%- endif -%}
 {% endmacro %}

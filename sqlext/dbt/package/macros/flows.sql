@@ -7,14 +7,12 @@
 {% endmacro %}
 
 
-{#- Return all flows, each as a dictionary of the columns of SHOW FLOWS. -#}
+{#- Return all flows, each as a dictionary of the columns of SHOW FLOWS, which also lists materialized views: they are left out. -#}
 {% macro flows() %}
   {%- set found = [] -%}
   {%- if execute -%}
-    {%- call statement('sqlext_flows', fetch_result=True) -%} show flows {%- endcall -%}
-    {%- set answer = load_result('sqlext_flows') -%}
-    {%- for row in answer.data -%}
-      {%- do found.append(dict(zip(answer.table.column_names, row))) -%}
+    {%- for flow in sqlext._dicts('show flows') if not (flow.note or '').startswith('materialized view;') -%}
+      {%- do found.append(flow) -%}
     {%- endfor -%}
   {%- endif -%}
   {% do return(found) %}
@@ -47,8 +45,7 @@
   `drop_table` is true.
 -#}
 {% macro drop_flow(name, drop_table=false) %}
-  {%- set parts = name.split('.') -%}
-  {%- set relation = api.Relation.create(schema=parts[0] if parts | length > 1 else target.schema, identifier=parts[-1]) -%}
+  {%- set relation = sqlext._named(name) -%}
   {% do run_query('drop flow if exists ' ~ relation) %}
   {%- if drop_table -%}
     {% do run_query('drop table if exists ' ~ relation) %}

@@ -25,7 +25,7 @@
     {%- endif -%}
     {#- EXPLAIN refuses what CREATE would refuse, before anything is dropped. -#}
     {% do run_query('explain ' ~ sqlext._create('refresh', relation, clauses, properties, compiled_code)) %}
-    {% do adapter.drop_relation(existing) %}
+    {% do sqlext._drop(existing) %}
     {%- set existing = none -%}
   {%- endif -%}
 
