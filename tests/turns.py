@@ -1,4 +1,4 @@
-"""Slow test files take turns: a run of the whole suite has one of six turns, by the commit, and `--full` has all.
+"""Slow test files take turns: a run of the whole suite has one of eight turns, by the commit, and `--full` has all.
 
 A file is slow whose tests took `SLOW` seconds together in the newest record, `tests/durations.tsv`; others run always. A file is
 never divided: its tests may share a server, or build on one another. The turns are of about the same length. Whoever names files
@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-TURNS = 6
+TURNS = 8
 SLOW = 20.0
 """Seconds, with three processes side by side on two cores."""
 RECORD = Path(__file__).with_name("durations.tsv")
 _TITLE = "# Seconds of each test of three or more, with three processes side by side on two cores; see turns.py."
 _RECORDED = 3.0
+_DIVIDED = ("tests/differential/test_views.py::test_views_equal_their_queries", "tests/integration/test_view_answers.py::")
+"""Tests of many cases that need nothing of one another: each turn has some."""
 _ALWAYS = ("tests/differential/", "tests/unit/")
 """The tests that find most of what any other finds."""
 
@@ -69,8 +71,14 @@ class Turn:
         taken = turns()
         ours: list[pytest.Item] = []
         others: list[pytest.Item] = []
+        divided: dict[str, int] = {}
         for item in items:
-            (ours if taken.get(file_of(item.nodeid), self.turn) == self.turn else others).append(item)
+            case = next((each for each in _DIVIDED if item.nodeid.startswith(each)), None)
+            if case is None:
+                turn = taken.get(file_of(item.nodeid), self.turn)
+            else:
+                turn = divided[case] = (divided.get(case, -1) + 1) % TURNS
+            (ours if turn == self.turn else others).append(item)
         config.hook.pytest_deselected(items=others)
         items[:] = ours
 

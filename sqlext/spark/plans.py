@@ -9,6 +9,7 @@ Relies on Spark's private side: Catalyst's nodes, expressions and optimizer rule
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 
 from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, transformed
 from sqlext.spark.jvm import alias, frame_of, kinds_of
@@ -25,11 +27,12 @@ _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
 _BEFORE_INLINING = (
     f"{_ANALYSIS}EliminateSubqueryAliases",
     f"{_ANALYSIS}EliminateView",
+    f"{_OPTIMIZER}EliminateSQLFunctionNode",
     f"{_OPTIMIZER}ReplaceExpressions",
     f"{_OPTIMIZER}RewriteNonCorrelatedExists",
     f"{_OPTIMIZER}PullOutGroupingExpressions",
 )
-_AFTER_INLINING = (
+_SET_OPERATORS = (
     f"{_OPTIMIZER}RewriteExceptAll",
     f"{_OPTIMIZER}RewriteIntersectAll",
     f"{_OPTIMIZER}ReplaceIntersectWithSemiJoin",
@@ -37,6 +40,8 @@ _AFTER_INLINING = (
     f"{_OPTIMIZER}ReplaceExceptWithAntiJoin",
     f"{_OPTIMIZER}ReplaceDistinctWithAggregate",
     f"{_OPTIMIZER}ReplaceDeduplicateWithAggregate",
+)
+_SUBQUERIES = (
     f"{_OPTIMIZER}PullupCorrelatedPredicates",
     f"{_OPTIMIZER}RewritePredicateSubquery",
     f"{_OPTIMIZER}RewriteLateralSubquery",
@@ -44,12 +49,14 @@ _AFTER_INLINING = (
     f"{_ANALYSIS}EliminateSubqueryAliases",
     f"{_ANALYSIS}EliminateView",
 )
+_DEEPEST = 5
+"""How many subqueries inside one another are made joins."""
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 _MOMENTS = frozenset(
     "CurrentTimestamp Now CurrentDate LocalTimestamp CurrentTime CurrentBatchTimestamp CurrentUser CurrentCatalog "
     "CurrentDatabase CurrentTimeZone InputFileName InputFileBlockStart InputFileBlockLength".split()
 )
-_ID = re.compile(r"#(\d+)L?")
+_ID = re.compile(r"(?:#|CommonExpressionId\()(\d+)L?")
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 METADATA = "_metadata"
 """The column that Spark adds to files: where each row lies."""
@@ -103,12 +110,17 @@ class Relation:
     Attributes:
         name: catalog, database and table, or the folder of one that is read by its path.
         location: the folder of its files.
-        is_pinned: whether the query itself names the version that it reads.
+        pinned_to: the version, if the query itself names it.
     """
 
     name: str
     location: str
-    is_pinned: bool
+    pinned_to: int | None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the query itself names the version that it reads."""
+        return self.pinned_to is not None
 
 
 def relation_of(node: Any) -> Relation | None:
@@ -121,7 +133,7 @@ def relation_of(node: Any) -> Relation | None:
     location = str(index.deltaLog().dataPath().toString())
     table = node.catalogTable()
     name = str(table.get().identifier().unquotedString()) if table.isDefined() else location
-    return Relation(name, location, bool(index.isTimeTravelQuery()))
+    return Relation(name, location, int(index.snapshotAtAnalysis().version()) if index.isTimeTravelQuery() else None)
 
 
 def views_of(plan: Any) -> dict[str, str]:
@@ -146,7 +158,11 @@ def text_of(plan: Any) -> str:
             parts += [str(node.joinType().toString())] if kind(node) == "Join" else []
         else:
             listed = [each for each in output_of(node) if id_of(each) in used]
-            parts = [relation.name, *(f"{each.toString()} {each.dataType().simpleString()}" for each in listed)]
+            parts = [
+                relation.name,
+                str(relation.pinned_to),
+                *(f"{each.toString()} {each.dataType().simpleString()}" for each in listed),
+            ]
         lines.append(_ID.sub(lambda found: f"#{numbers.setdefault(found.group(1), len(numbers))}", " ".join(parts)))
     return "\n".join(lines)
 
@@ -158,8 +174,17 @@ def is_session(attribute: Any) -> bool:
 
 def can_be_key(attribute: Any) -> bool:
     """Return whether rows can be found by their values of an attribute: Spark compares no maps, and merges session windows."""
-    kinds = str(attribute.dataType().json())
-    return not (is_session(attribute) or '"map"' in kinds or "variant" in kinds)
+    field = {"name": "", "type": json.loads(str(attribute.dataType().json())), "nullable": True, "metadata": {}}
+    return not is_session(attribute) and not _has_map(StructType.fromJson({"type": "struct", "fields": [field]}))
+
+
+def _has_map(data_type: DataType) -> bool:
+    """Return whether a type is or holds a map or a variant."""
+    if isinstance(data_type, ArrayType):
+        return _has_map(data_type.elementType)
+    if isinstance(data_type, StructType):
+        return any(_has_map(field.dataType) for field in data_type)
+    return isinstance(data_type, (MapType, VariantType))
 
 
 def references_of(node: Any) -> list[Any]:
@@ -205,8 +230,13 @@ class Plans:
         for rule in _BEFORE_INLINING:
             plan = scala_object(self._spark, rule).apply(plan)
         plan = self._java.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False).apply(plan)
-        for rule in _AFTER_INLINING:
+        for rule in (*_SET_OPERATORS, *_SUBQUERIES):
             plan = scala_object(self._spark, rule).apply(plan)
+        for _ in range(_DEEPEST):  # a subquery that became a join may hold others
+            if not self.has_outer_references(plan):
+                break
+            for rule in _SUBQUERIES:
+                plan = scala_object(self._spark, rule).apply(plan)
         return plan
 
     def frame(self, plan: Any) -> DataFrame:
@@ -333,6 +363,14 @@ class Plans:
         return bool(is_instance_of(self._spark.sparkContext._gateway, expression, name))
 
     def has_outer_references(self, plan: Any) -> bool:
-        """Return whether a subquery's plan reads attributes of the query around it."""
+        """Return whether a plan, or a subquery in it, reads attributes of a query around it."""
         outer = self._java.org.apache.spark.sql.catalyst.trees.TreePattern.OUTER_REFERENCE()
-        return bool(plan.containsPattern(outer))
+        return any(node.containsPattern(outer) for node in nodes_of(plan))
+
+    def has_sql_functions(self, plan: Any) -> bool:
+        """Return whether an analysed plan has functions that are defined in SQL, and may be redefined."""
+        patterns = self._java.org.apache.spark.sql.catalyst.trees.TreePattern
+        wanted = (patterns.SQL_SCALAR_FUNCTION(), patterns.SQL_FUNCTION_EXPRESSION(), patterns.SQL_TABLE_FUNCTION())
+        return any(node.containsPattern(each) for each in wanted for node in nodes_of(plan)) or any(
+            kind(node) == "SQLFunctionNode" for node in nodes_of(plan)
+        )

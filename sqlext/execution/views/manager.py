@@ -75,6 +75,7 @@ class ViewManager:
         self._files = StatusFiles(home)
         self._maker = ViewMaker(spark, home, self._registry, lease, self._files, self, flows)
         self._lock = threading.Lock()
+        self._resuming = threading.Lock()  # the ticker resumes, and so does what starts the process: the later one waits
         self._live: Mapping[str, LiveView] = {}
         self._scheduled: frozenset[str] = frozenset()  # the ids of those that this process refreshes by their schedules
         cores = int(spark.sparkContext.defaultParallelism)
@@ -271,6 +272,10 @@ class ViewManager:
         Returns:
             The names of the views.
         """
+        with self._resuming:
+            return self._resume()
+
+    def _resume(self) -> list[str]:
         self._maker.sweep()
         taken: list[str] = []
         for record in created(self._registry.read()).values():

@@ -1,9 +1,10 @@
 """Aggregates that are kept by adding to them what changed, without reading their groups again.
 
 That takes an aggregate whose columns the view shows as they are, all grouping columns among them. Counts, and sums of whole
-numbers and decimals, are exact, so what was deleted can be subtracted; MIN and MAX only take new rows. Where rows were deleted, a
-count of the group's rows must say when the group is empty, and a count of a sum's values when the sum is NULL. The view must show
-these counts, since nothing but its rows is kept. Sums of floating-point numbers depend on the order, and are computed anew.
+numbers and decimals, are exact, so what was deleted can be subtracted; MIN and MAX only take new rows. Nothing but the view's
+rows is kept, so after a deletion they must tell whether a group has rows left, and a sum values: a count of them says so, and so
+does any sum that is not 0. Where nothing says so, the touched groups are computed anew. Sums of floating-point numbers always
+are, since they depend on the order.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from sqlext.spark.java import items_of
 from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
 
 LEAST_WEIGHT = f"{INTERNAL_PREFIX}least_weight"
+MOST_WEIGHT = f"{INTERNAL_PREFIX}most_weight"
 _WHOLE_NUMBERS = ("byte", "short", "integer", "long")
-_MOST_DIGITS = 17
-"""The most digits of a decimal whose product with a BIGINT has its scale still, in Spark's 38 digits."""
+_WEIGHT_DIGITS = 7
+MOST_WEIGHTS = 10**_WEIGHT_DIGITS
+_MOST_DIGITS = 38 - _WEIGHT_DIGITS - 1
+"""The most digits of a decimal whose product with a weight has its scale still, in Spark's 38 digits."""
 
 
 class Function(Enum):
@@ -87,13 +91,7 @@ class Mergeable:
     @property
     def takes_deletions(self) -> bool:
         """Whether deleted rows can be subtracted."""
-        is_exact = all(
-            each.function in (Function.KEY, Function.COUNT)
-            or (each.function is Function.SUM and (each.counted_by is not None or not each.arguments[0].nullable()))
-            for each in self.columns
-        )
-        sums = any(each.function is Function.SUM for each in self.columns)
-        return is_exact and (self.rows_counted_by is not None or (not self.keys and not sums))
+        return not any(each.function in (Function.MIN, Function.MAX) for each in self.columns)
 
 
 def mergeable(root: Node) -> Mergeable | None:
@@ -171,7 +169,7 @@ def name_of(at: int) -> str:
 def differences(plans: Plans, found: Mergeable, below: Delta) -> DataFrame:
     """Return what is to be added to each group that changed: the keys, and a value for each other column, by `name_of`.
 
-    `LEAST_WEIGHT` is below 0 where rows were deleted.
+    `LEAST_WEIGHT` is below 0 where rows were deleted; of weights as large as `MOST_WEIGHTS`, sums are not computed.
 
     Args:
         plans: builds plans.
@@ -185,7 +183,7 @@ def differences(plans: Plans, found: Mergeable, below: Delta) -> DataFrame:
     rows = plans.frame(plans.select(below.plan, inputs))
     keys = [F.col(f"{name_of(at)}_0").alias(name_of(at)) for at in found.keys]
     values = [_difference(at, each).alias(name_of(at)) for at, each in enumerate(found.columns) if at not in found.keys]
-    return rows.groupBy(*keys).agg(*values, F.min(WEIGHT).alias(LEAST_WEIGHT))
+    return rows.groupBy(*keys).agg(*values, F.min(WEIGHT).alias(LEAST_WEIGHT), F.max(F.abs(WEIGHT)).alias(MOST_WEIGHT))
 
 
 def _difference(at: int, column: Merged) -> Column:
@@ -198,7 +196,8 @@ def _difference(at: int, column: Merged) -> Column:
             return F.sum(F.when(counted, weight).otherwise(F.lit(0).cast("bigint")))
         case Function.SUM:
             is_decimal = str(column.arguments[0].dataType().typeName()).startswith("decimal")
-            return F.sum(value * (weight.cast("decimal(20,0)") if is_decimal else weight))
+            few = F.when(F.abs(weight) < MOST_WEIGHTS, weight).cast(f"decimal({_WEIGHT_DIGITS},0)")
+            return F.sum(value * (few if is_decimal else weight))
         case Function.MIN:
             return F.min(value)
         case _:
@@ -213,12 +212,38 @@ def sums_to(found: Mergeable, fields: Sequence[StructField]) -> list[Column]:
         fields: the columns of the view.
     """
     values = [_sum(at, column, field) for at, (column, field) in enumerate(zip(found.columns, fields, strict=True))]
-    of_all = None if found.keys else found.rows_counted_by  # a group with a key is deleted when it is empty
     for at, column in enumerate(found.columns):
-        count = of_all if column.counted_by is None else column.counted_by
+        count = _count_of(found, column)
         if column.function is Function.SUM and count is not None:
             values[at] = F.when(values[count] != 0, values[at])
     return values
+
+
+def _count_of(found: Mergeable, column: Merged) -> int | None:
+    """Return the number of the column that counts a sum's values, if there is one."""
+    if column.counted_by is not None or column.function is not Function.SUM:
+        return column.counted_by
+    return None if column.arguments[0].nullable() else found.rows_counted_by
+
+
+def is_unclear(found: Mergeable, names: Sequence[str]) -> Column:
+    """Return whether a group's new values do not tell if it has rows left, or a sum values, after rows were deleted.
+
+    Args:
+        found: the aggregate.
+        names: the columns that hold the new values.
+    """
+    values = {at: F.coalesce(F.col(quote(name)), F.lit(0)) for at, name in enumerate(names) if at not in found.keys}
+    sums = [at for at, each in enumerate(found.columns) if each.function is Function.SUM and _count_of(found, each) is None]
+    unclear = F.expr("false")
+    for at in sums:
+        unclear |= values[at] == 0
+    if found.keys and found.rows_counted_by is None:
+        is_empty = F.expr("true")
+        for value in values.values():
+            is_empty &= value == 0
+        unclear |= is_empty
+    return unclear & (F.col(LEAST_WEIGHT) < 0)
 
 
 def _sum(at: int, column: Merged, field: StructField) -> Column:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.views.incremental import STATIC, SUPPORTED
@@ -16,6 +18,7 @@ from sqlext.spark.plans import (
     METADATA,
     Node,
     Plans,
+    Relation,
     analysed,
     kind,
     nodes_of,
@@ -41,7 +44,8 @@ class ViewQuery:
         columns: the columns of each that it uses.
         leaves: the leaves of `plan` that read them.
         unversioned: what it reads that is no Delta table.
-        has_views: whether it reads SQL views.
+        may_change: whether the plan may change though no table does: it has SQL views or functions, or a version by its time.
+        varies: whether its result may change though no table does: it reads the time, or random numbers.
         fingerprint: a hash of the plan, and of the SQL views that it reads.
         obstacle: why changes cannot be computed alone; empty: they can.
     """
@@ -54,7 +58,8 @@ class ViewQuery:
     columns: Mapping[str, Sequence[str]]
     leaves: tuple[Any, ...]
     unversioned: tuple[str, ...]
-    has_views: bool
+    may_change: bool
+    varies: bool
     fingerprint: str
     obstacle: str
 
@@ -78,13 +83,21 @@ class ViewQuery:
         return tree_of(self.plans.replaced(self.normal, [(leaf, versions.new(leaf)) for leaf in inside]))
 
 
-def analyse(session: SparkSession, text: str) -> ViewQuery:
+def analyse(session: SparkSession, text: str, types: Sequence[DataType] = ()) -> ViewQuery:
     """Let Spark analyse a view's query.
+
+    Args:
+        session: the view's session.
+        text: the query.
+        types: the types that the view's column list gives; none: those of the query.
 
     Raises:
         PySparkException: Spark's error, if it cannot.
     """
     frame = session.sql(text)
+    if types:
+        names = [f"c{at}" for at in range(len(frame.columns))]
+        frame = frame.toDF(*names).select(*(F.col(name).cast(kind) for name, kind in zip(names, types, strict=False)))
     plans, plan = Plans(session), analysed(frame)
     normal = plans.normal(plan)
     views = views_of(plan)
@@ -98,10 +111,15 @@ def analyse(session: SparkSession, text: str) -> ViewQuery:
         columns=used_columns(normal),
         leaves=tuple(node for node in nodes_of(plan) if relation_of(node) is not None),
         unversioned=tuple(dict.fromkeys(_unversioned(normal))),
-        has_views=bool(views),
+        may_change=bool(views) or plans.has_sql_functions(plan) or any(each.is_pinned for each in _relations(plan)),
+        varies=plans.varies(normal) is not None,
         fingerprint=hashlib.sha256(marks.encode()).hexdigest()[:16],
         obstacle=_obstacle(plans, normal),
     )
+
+
+def _relations(plan: Any) -> list[Relation]:
+    return [relation for node in nodes_of(plan) if (relation := relation_of(node)) is not None]
 
 
 def _unversioned(plan: Any) -> list[str]:
@@ -118,9 +136,25 @@ def _obstacle(plans: Plans, plan: Any) -> str:
     unknown = next((kind(node) for node in nodes_of(plan) if kind(node) not in SUPPORTED), None)
     if unknown is not None:
         return f"there is no incremental rule for {unknown}"
+    if any(node.kind == "GlobalLimit" and not _is_ordered(node) for node in _nodes(tree_of(plan))):
+        return "LIMIT without ORDER BY has another result each time"
     varying = plans.varies(plan)
     if varying is not None:
         return f"{varying}() has another value at each refresh"
-    if any(plans.has_outer_references(each) for each in subqueries_of(plan)):
+    if plans.has_outer_references(plan):
         return "a correlated subquery is not a join"
     return ""
+
+
+def _is_ordered(limit: Node) -> bool:
+    """Return whether a LIMIT takes the first rows of an order."""
+    node = limit
+    while node.kind in ("GlobalLimit", "LocalLimit", "Offset", "Project"):
+        node = node.children[0]
+    return node.kind == "Sort"
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children:
+        yield from _nodes(child)

@@ -24,24 +24,23 @@ from sqlext.errors import UnsupportedError, ViewError
 from sqlext.execution.delta import commit
 from sqlext.execution.delta.changes import WEIGHT, ChangedFiles, changed_files, net
 from sqlext.execution.delta.delta_log import table_size
-from sqlext.execution.delta.target import SPARK_ERRORS, with_nulls
+from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.views.cost import full_costs_less
 from sqlext.execution.views.history import ViewState, metadata_of, state_of
 from sqlext.execution.views.incremental import Derivation, TouchedPart
 from sqlext.execution.views.kept import Kept
-from sqlext.execution.views.merging import LEAST_WEIGHT, differences, mergeable
+from sqlext.execution.views.merging import LEAST_WEIGHT, MOST_WEIGHT, MOST_WEIGHTS, differences, mergeable
 from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.execution.views.sources import Versions, newest
 from sqlext.execution.views.writing import Identify, RowsMissingError, ViewTable, Written
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
-from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.plans import Node, id_of, output_of
 
 logger = logging.getLogger(__name__)
 
-_LARGE_BYTES = 32 * 1024**2
+_LARGE_BYTES = 1024**2
 _FOR_SMALL_SOURCES = {**commit.FEW_ROWS, "spark.sql.codegen.wholeStage": "false"}
 _UNREACHED = "the changes do not reach the result"
 _BY = {"Aggregate": "touched groups", "Window": "touched partitions"}
@@ -88,7 +87,8 @@ class Refresher:
         query = self._analysed()
         after = self._after(query)
         last = state.last
-        is_same = last is not None and not state.foreign and not query.unversioned and _is_current(last, query, after)
+        is_known = not query.unversioned and not query.varies
+        is_same = last is not None and not state.foreign and is_known and _is_current(last, query, after)
         if last is not None and is_same and not is_full:
             return replace(last, done="no change", because="", rows_in=0, rows_deleted=0, rows_inserted=0, seconds=0.0)
         query = self._analysed(anew=True)  # of the sources' columns as they are now
@@ -110,9 +110,13 @@ class Refresher:
         return newest(self._session, query.sources)
 
     def _analysed(self, anew: bool = False) -> ViewQuery:
-        """Return the analysed query; over SQL views it is analysed each time, since their definitions may change."""
-        if self._query is None or anew or self._query.has_views:
-            self._query = analyse(self._session, self._spec.query)
+        """Return the analysed query; over SQL views it is analysed each time: their definitions may change."""
+        if self._query is None or anew or self._query.may_change:
+            types: list[DataType] = []
+            if self._spec.has_own_types:
+                snapshot = delta_tables.snapshot(self._session, self._spec.location)
+                types = [field.dataType for field in delta_tables.schema_of(snapshot)]
+            self._query = analyse(self._session, self._spec.query, types)
         return self._query
 
     def _current(self) -> tuple[Any, ViewState]:
@@ -212,11 +216,11 @@ class _OneRefresh:
                 location = self._query.sources[name].location
                 yield changed_files(self._session, location, before[name].version, version.version)
 
-    def _table_types(self) -> list[DataType]:
-        return [field.dataType for field in delta_tables.schema_of(self._snapshot)]
+    def _table_types(self) -> list[str]:
+        return [field.dataType.simpleString() for field in delta_tables.schema_of(self._snapshot)]
 
-    def _query_types(self) -> list[DataType]:
-        return [with_nulls(field.dataType) for field in self._query.frame.schema]
+    def _query_types(self) -> list[str]:
+        return [field.dataType.simpleString() for field in self._query.frame.schema]
 
     def _check_columns(self) -> None:
         """Raise ViewError if the query no longer has as many columns as the view."""
@@ -235,7 +239,7 @@ class _OneRefresh:
             is_full = done == "full"
             self._report = RefreshReport(
                 version=self._state.version,
-                number=1 if last is None else last.number + 1,
+                number=1 + (self._last_number() if last is None else last.number),
                 done=done,
                 because=because,
                 sources=self._after,
@@ -251,6 +255,11 @@ class _OneRefresh:
 
         return identify
 
+    def _last_number(self) -> int:
+        """Return the number of the newest refresh whose commit the log no longer has; 0: there was none."""
+        found = self._snapshot.transactions().get(self._spec.id)
+        return int(found.get()) if found.isDefined() else 0
+
     def _committed(self, written: Written) -> RefreshReport:
         return replace(self._report, version=written.version, seconds=time.monotonic() - self._began)
 
@@ -261,9 +270,8 @@ class _OneRefresh:
         plan = self._query.plans.replaced(self._query.plan, [(leaf, self._versions.new(leaf)) for leaf in self._query.leaves])
         rows = self._query.plans.frame(plan).toDF(*self._spec.columns)
         table, identify = self._table(), self._identify("full", because)
-        if self._spec.has_own_types or self._table_types() == self._query_types():
-            kinds = zip(self._spec.columns, self._table_types(), strict=True)
-            return self._committed(table.write_whole(rows.select(*(F.col(quote(n)).cast(k) for n, k in kinds)), identify))
+        if self._table_types() == self._query_types():
+            return self._committed(table.write_whole(rows, identify))
         return self._committed(table.write_anew(rows, self._spec.location, identify))
 
     def _incremental(self) -> RefreshReport:
@@ -294,14 +302,15 @@ class _OneRefresh:
         below = None if found is None else derivation.delta(found.aggregate.children[0])
         if found is None or below is None:
             return None
-        with jvm.held(differences(self._query.plans, found, below)) as held:
-            least = held.agg(F.min(LEAST_WEIGHT)).collect()[0][0]
+        with jvm.counted(differences(self._query.plans, found, below)) as (held, rows):
+            least, most = held.agg(F.min(LEAST_WEIGHT), F.max(MOST_WEIGHT)).collect()[0]
             if least is None:
                 return self._committed(table.note(self._identify("no change", _UNREACHED)))
-            if least < 0 and not found.takes_deletions:
+            if (least < 0 and not found.takes_deletions) or most >= MOST_WEIGHTS:
                 return None
             names = [self._spec.columns[at] for at in found.keys]
-            return self._committed(table.merge_groups(found, held, self._identify("merge groups", _by(names))))
+            written = table.merge_groups(found, held, rows, self._identify("merge groups", _by(names)))
+            return None if written is None else self._committed(written)
 
     def _replace_part(self, table: ViewTable, part: TouchedPart) -> RefreshReport:
         plans = self._query.plans

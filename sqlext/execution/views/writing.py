@@ -14,12 +14,13 @@ from sqlext.execution.delta.changes import WEIGHT, identity
 from sqlext.execution.delta.target import ddl_of
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, KnownFiles, TableTransaction
 from sqlext.execution.flows.partition_keys import is_lost, may_be_lost
-from sqlext.execution.views.merging import Mergeable, name_of, sums_to
+from sqlext.execution.views.merging import LEAST_WEIGHT, Mergeable, is_unclear, name_of, sums_to
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.java import items_of
 
+_SENT_ROWS = 200_000
 _NUMBER = f"{INTERNAL_PREFIX}number"
 
 
@@ -57,7 +58,8 @@ class ViewTable:
     def __init__(self, spark: SparkSession, snapshot: Any, columns: Sequence[str]) -> None:
         self._spark = spark
         self._columns = columns
-        self._partitions = {str(name) for name in items_of(snapshot.metadata().partitionColumns())}
+        self._snapshot = snapshot
+        self._partitions = [str(name) for name in items_of(snapshot.metadata().partitionColumns())]
         self._transaction = TableTransaction(spark, snapshot, None, is_small=False)
 
     @property
@@ -82,7 +84,12 @@ class ViewTable:
         """
         with jvm.counted(rows) as (held, number):
             identity = identify(-1, number)
-            writer = held.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            fields = delta_tables.schema_of(self._snapshot)
+            comments = {field.name: field.metadata["comment"] for field in fields if "comment" in field.metadata}
+            said = {name: {"comment": comments[name]} if name in comments else {} for name in self._columns}
+            named = [F.col(quote(name)).alias(name, metadata=said[name]) for name in self._columns]
+            writer = held.select(*named).write.format("delta").partitionBy(*self._partitions)
+            writer = writer.mode("overwrite").option("overwriteSchema", "true")
             writer = writer.option("txnAppId", identity.app_id).option("txnVersion", identity.app_version)
             writer.option("userMetadata", identity.metadata).save(location)
         return Written(delta_tables.version(self._spark, location), -1, number)
@@ -106,34 +113,41 @@ class ViewTable:
         with jvm.counted(places) as (gone, deleted), jvm.counted(rows) as (new, inserted):
             return self._replace(gone, new, deleted, inserted, identify)
 
-    def merge_groups(self, found: Mergeable, differences: DataFrame, identify: Identify) -> Written:
+    def merge_groups(self, found: Mergeable, differences: DataFrame, rows: int, identify: Identify) -> Written | None:
         """Add differences to the rows of their groups; a group that is empty then is deleted.
 
         Args:
             found: the aggregate.
             differences: see `merging.differences`.
+            rows: their number.
             identify: see `Identify`.
+
+        Returns:
+            None, and nothing was done: the view's rows do not tell which groups are empty now.
 
         Raises:
             RowsMissingError: a group would have fewer than no rows.
         """
         keys = [(self._columns[at], name_of(at)) for at in found.keys]
-        same = [F.col(quote(name)).eqNullSafe(F.col(key)) for name, key in keys]
         there = self._transaction.placed_rows({})
-        joined = F.broadcast(differences).join(there, _all(same) if same else F.expr("true"), "left_outer")
+        same = _all([F.col(quote(name)).eqNullSafe(F.col(key)) for name, key in keys]) if keys else F.expr("true")
+        touched = there.join(_sent(differences.select(*(key for _, key in keys)), rows), same, "left_semi") if keys else there
+        joined = differences.join(touched, same, "left_outer")
         fields = [there.schema[name] for name in self._columns]
         values = [each.alias(field.name) for each, field in zip(sums_to(found, fields), fields, strict=True)]
-        with jvm.held(joined.select(*values, FILE_COLUMN, ROW_COLUMN)) as held:
+        with jvm.held(joined.select(*values, LEAST_WEIGHT, FILE_COLUMN, ROW_COLUMN)) as held:
             is_there = F.col(FILE_COLUMN).isNotNull()
             count = found.rows_counted_by if found.keys else None
             left = F.lit(1) if count is None else F.col(quote(self._columns[count]))
-            numbers = held.agg(F.count_if(is_there), F.count_if(left > 0), F.min(left)).collect()[0]
-            deleted, inserted, least = (int(each or 0) for each in numbers)
+            counts = (F.count_if(is_there), F.count_if(left > 0), F.min(left), F.count_if(is_unclear(found, self._columns)))
+            deleted, inserted, least, unclear = (int(each or 0) for each in held.agg(*counts).collect()[0])
             if least < 0:
                 raise RowsMissingError("the view's table has fewer rows in a group than were deleted")
+            if unclear:
+                return None
             places = held.where(is_there).select(FILE_COLUMN, ROW_COLUMN)
-            rows = held.where(left > 0).select(*(F.col(quote(name)) for name in self._columns))
-            return self._replace(places, rows, deleted, inserted, identify)
+            new = held.where(left > 0).select(*(F.col(quote(name)) for name in self._columns))
+            return self._replace(places, new, deleted, inserted, identify)
 
     def change_rows(self, changed: DataFrame, added: int, gone: int, identify: Identify) -> Written:
         """Add and delete rows.
@@ -151,12 +165,12 @@ class ViewTable:
         new = changed.where(F.col(WEIGHT) > 0).select(*columns, copies).select(*columns) if added else None
         if not gone:
             return self._replace(None, new, 0, added, identify)
-        with jvm.counted(self._places(changed.where(F.col(WEIGHT) < 0))) as (places, found):
+        with jvm.counted(self._places(changed.where(F.col(WEIGHT) < 0), gone)) as (places, found):
             if found != gone:
                 raise RowsMissingError(f"{gone - found} of {gone} rows that are to be deleted are not in the table")
             return self._replace(places, new, gone, added, identify)
 
-    def _places(self, gone: DataFrame) -> DataFrame:
+    def _places(self, gone: DataFrame, rows: int) -> DataFrame:
         """Return the positions of as many of each row as are to be deleted."""
         kinds = {field.name: field.dataType for field in gone.schema}
         keys = [f"{INTERNAL_PREFIX}k{at}" for at in range(len(self._columns))]
@@ -165,7 +179,7 @@ class ViewTable:
         wanted = gone.select(*(each.alias(f"{key}_w") for key, each in named), WEIGHT)
         same = [F.col(key).eqNullSafe(F.col(f"{key}_w")) for key in keys]
         rank = F.row_number().over(Window.partitionBy(*keys).orderBy(FILE_COLUMN, ROW_COLUMN))
-        numbered = there.join(F.broadcast(wanted), _all(same)).withColumn(_NUMBER, rank)
+        numbered = there.join(_sent(wanted, rows), _all(same)).withColumn(_NUMBER, rank)
         return numbered.where(F.col(_NUMBER) <= -F.col(WEIGHT)).select(FILE_COLUMN, ROW_COLUMN)
 
     def _refuse_lost_values(self, rows: DataFrame) -> None:
@@ -187,6 +201,11 @@ class ViewTable:
             self._refuse_lost_values(new)
         known: KnownFiles = self._transaction.replace(gone, new, identify(deleted, inserted))
         return Written(known.version, deleted, inserted)
+
+
+def _sent(frame: DataFrame, rows: int) -> DataFrame:
+    """Return a frame to be sent to all executors, if it has few rows."""
+    return F.broadcast(frame) if rows <= _SENT_ROWS else frame
 
 
 def _all(conditions: Sequence[Column]) -> Any:
