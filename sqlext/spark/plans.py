@@ -367,10 +367,28 @@ class Plans:
         outer = self._java.org.apache.spark.sql.catalyst.trees.TreePattern.OUTER_REFERENCE()
         return any(node.containsPattern(outer) for node in nodes_of(plan))
 
-    def has_sql_functions(self, plan: Any) -> bool:
-        """Return whether an analysed plan has functions that are defined in SQL, and may be redefined."""
-        patterns = self._java.org.apache.spark.sql.catalyst.trees.TreePattern
-        wanted = (patterns.SQL_SCALAR_FUNCTION(), patterns.SQL_FUNCTION_EXPRESSION(), patterns.SQL_TABLE_FUNCTION())
-        return any(node.containsPattern(each) for each in wanted for node in nodes_of(plan)) or any(
-            kind(node) == "SQLFunctionNode" for node in nodes_of(plan)
-        )
+
+def sql_functions_of(plan: Any) -> list[Any]:
+    """Return the identifiers of the functions in an analysed plan that are defined in SQL, and may be redefined."""
+    found: dict[str, Any] = {}
+    for node in nodes_of(plan):
+        inside = (each for expression in items_of(node.expressions()) for each in _expressions_of(expression))
+        for each in (node, *inside):
+            if kind(each) in ("SQLFunctionNode", "SQLScalarFunction"):
+                name = each.function().name()
+                found[str(name.quotedString())] = name
+    return [*found.values()]
+
+
+def forget_functions(spark: SparkSession, names: Sequence[Any]) -> None:
+    """Let a session look up functions in the catalog again, whose definitions it remembers since their first use."""
+    catalog = spark._jsparkSession.sessionState().catalog()
+    for name in names:
+        if not catalog.isTemporaryFunction(name):
+            catalog.unregisterFunction(name)
+
+
+def _expressions_of(expression: Any) -> Iterator[Any]:
+    yield expression
+    for child in items_of(expression.children()):
+        yield from _expressions_of(child)

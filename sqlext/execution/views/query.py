@@ -24,6 +24,7 @@ from sqlext.spark.plans import (
     nodes_of,
     output_of,
     relation_of,
+    sql_functions_of,
     subqueries_of,
     text_of,
     tree_of,
@@ -46,6 +47,7 @@ class ViewQuery:
         unversioned: what it reads that is no Delta table.
         may_change: whether the plan may change though no table does: it has SQL views or functions, or a version by its time.
         varies: whether its result may change though no table does: it reads the time, or random numbers.
+        functions: the identifiers of functions defined in SQL, whose definitions a session remembers.
         fingerprint: a hash of the plan, and of the SQL views that it reads.
         obstacle: why changes cannot be computed alone; empty: they can.
     """
@@ -60,6 +62,7 @@ class ViewQuery:
     unversioned: tuple[str, ...]
     may_change: bool
     varies: bool
+    functions: tuple[Any, ...]
     fingerprint: str
     obstacle: str
 
@@ -100,7 +103,7 @@ def analyse(session: SparkSession, text: str, types: Sequence[DataType] = ()) ->
         frame = frame.toDF(*names).select(*(F.col(name).cast(kind) for name, kind in zip(names, types, strict=False)))
     plans, plan = Plans(session), analysed(frame)
     normal = plans.normal(plan)
-    views = views_of(plan)
+    views, functions = views_of(plan), tuple(sql_functions_of(plan))
     marks = "\n".join([text_of(normal), *(" ".join(query.split()) for query in views.values())])
     return ViewQuery(
         plans=plans,
@@ -111,7 +114,8 @@ def analyse(session: SparkSession, text: str, types: Sequence[DataType] = ()) ->
         columns=used_columns(normal),
         leaves=tuple(node for node in nodes_of(plan) if relation_of(node) is not None),
         unversioned=tuple(dict.fromkeys(_unversioned(normal))),
-        may_change=bool(views) or plans.has_sql_functions(plan) or any(each.is_pinned for each in _relations(plan)),
+        may_change=bool(views) or bool(functions) or any(each.is_pinned for each in _relations(plan)),
+        functions=functions,
         varies=plans.varies(normal) is not None,
         fingerprint=hashlib.sha256(marks.encode()).hexdigest()[:16],
         obstacle=_obstacle(plans, normal),

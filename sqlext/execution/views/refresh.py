@@ -36,10 +36,11 @@ from sqlext.execution.views.sources import Versions, newest
 from sqlext.execution.views.writing import Identify, RowsMissingError, ViewTable, Written
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
 from sqlext.spark import delta_tables, jvm
-from sqlext.spark.plans import Node, id_of, output_of
+from sqlext.spark.plans import Node, forget_functions, id_of, output_of
 
 logger = logging.getLogger(__name__)
 
+_FEW = 10_000
 _LARGE_BYTES = 1024**2
 _FOR_SMALL_SOURCES = {**commit.FEW_ROWS, "spark.sql.codegen.wholeStage": "false"}
 _UNREACHED = "the changes do not reach the result"
@@ -112,6 +113,8 @@ class Refresher:
     def _analysed(self, anew: bool = False) -> ViewQuery:
         """Return the analysed query; over SQL views it is analysed each time: their definitions may change."""
         if self._query is None or anew or self._query.may_change:
+            if self._query is not None:
+                forget_functions(self._session, self._query.functions)
             types: list[DataType] = []
             if self._spec.has_own_types:
                 snapshot = delta_tables.snapshot(self._session, self._spec.location)
@@ -309,7 +312,8 @@ class _OneRefresh:
             if (least < 0 and not found.takes_deletions) or most >= MOST_WEIGHTS:
                 return None
             names = [self._spec.columns[at] for at in found.keys]
-            written = table.merge_groups(found, held, rows, self._identify("merge groups", _by(names)))
+            with commit.session_settings(self._session, commit.FEW_ROWS if rows <= _FEW else {}):
+                written = table.merge_groups(found, held, rows, self._identify("merge groups", _by(names)))
             return None if written is None else self._committed(written)
 
     def _replace_part(self, table: ViewTable, part: TouchedPart) -> RefreshReport:
