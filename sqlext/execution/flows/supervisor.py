@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
+from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
@@ -65,7 +66,7 @@ class FlowSupervisor:
         self._lease = lease
         self._retries = retries
         self._lock = lock
-        self._reported: set[str] = set()
+        self._reported: WeakSet[Flow] = WeakSet()  # not their ids: a flow that replaces a failed one has the same
         self._changes_seen: dict[str, str] = {}  # the last change of a source that each flow was started again for
         self._closing = threading.Event()
 
@@ -84,9 +85,8 @@ class FlowSupervisor:
             self._on_thread(partial(self._try_again, retry.spec), retry.spec)
 
     def note_running(self, flow_id: str) -> None:
-        """Note that a flow has started: its next failure is a new one."""
+        """Note that a flow has started, so no try is planned for it any more."""
         self._retries.note_running(flow_id)
-        self._reported.discard(flow_id)
 
     def note_failure(self, spec: FlowSpec, error: BaseException, epoch: int) -> None:
         """Record that a flow has failed: for good, or until its next try."""
@@ -113,9 +113,9 @@ class FlowSupervisor:
     def _report_failure(self, flow: Flow) -> None:
         phase, _, _ = flow.status()
         error = flow.error
-        if phase is not FlowPhase.FAILED or flow.spec.id in self._reported or error is None:
+        if phase is not FlowPhase.FAILED or flow in self._reported or error is None:
             return
-        self._reported.add(flow.spec.id)
+        self._reported.add(flow)
         change = faults.message_of(error) if faults.is_schema_change(error) else ""
         if is_lost(error) or (change and self._changes_seen.get(flow.spec.id) != change):
             why = "a source has other columns" if change else "an executor was lost with buffered rows"

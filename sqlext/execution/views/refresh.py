@@ -200,7 +200,7 @@ class _OneRefresh:
         if self._spec.policy is RefreshPolicy.FULL:
             return "REFRESH POLICY FULL"
         if last.query != self._query.fingerprint:
-            return "the query has changed: a view that it reads was replaced"
+            return "the query has changed: a view or function was replaced, or a table has other columns"
         if last.sources.keys() != self._after.keys():
             return "the query reads other tables than before"
         for name, version in self._after.items():
