@@ -233,7 +233,8 @@ def is_unclear(found: Mergeable, names: Sequence[str]) -> Column:
         found: the aggregate.
         names: the columns that hold the new values.
     """
-    values = {at: F.coalesce(F.col(quote(name)), F.lit(0)) for at, name in enumerate(names) if at not in found.keys}
+    added = [at for at, each in enumerate(found.columns) if each.function in (Function.COUNT, Function.SUM)]
+    values = {at: F.coalesce(F.col(quote(names[at])), F.lit(0)) for at in added}
     sums = [at for at, each in enumerate(found.columns) if each.function is Function.SUM and _count_of(found, each) is None]
     unclear = F.expr("false")
     for at in sums:
