@@ -105,6 +105,11 @@ def lacks_file(error: BaseException) -> bool:
     return is_unread or any(kind.endswith("FileNotFoundException") for java in causes_of(error) for kind in kinds_of(java))
 
 
+def cannot_be_planned(error: BaseException) -> bool:
+    """Return whether an error is that Spark's optimizer fails on a plan that it has analysed."""
+    return any(name.startswith(("INTERNAL_ERROR", "PLAN_VALIDATION_FAILED")) for name in conditions_of(error))
+
+
 def kinds_of(java: Any) -> list[str]:
     """Return the names of a Java object's class and its superclasses."""
     names, kind = [], java.getClass()

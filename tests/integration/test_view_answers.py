@@ -270,7 +270,7 @@ CASES: dict[str, Case] = {
         "SELECT k, x FROM c",
         (
             "DELETE FROM c WHERE k = 1",
-            "INSERT INTO t VALUES (5, 5); CREATE OR REPLACE TABLE c SHALLOW CLONE t",
+            "INSERT INTO t VALUES (5, 5); INSERT INTO c VALUES (6, 6)",
             "DELETE FROM c WHERE k = 2",
         ),
     ),
@@ -305,7 +305,7 @@ CASES: dict[str, Case] = {
             "(1, 2, 'x'), (2, 3, NULL)",
             MAPPED.format("true"),
         ),
-        "SELECT * FROM t",
+        "SELECT k, x, `a b` AS ab FROM t",
         ("INSERT INTO t (k, `a b`) VALUES (4, 'd')", "UPDATE t SET `a b` = 'e' WHERE k = 1", "DELETE FROM t WHERE k = 2"),
     ),
     # subqueries

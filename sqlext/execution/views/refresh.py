@@ -146,6 +146,13 @@ def _by(names: Sequence[str]) -> str:
     return f"by {', '.join(names)}" if names else "of all rows"
 
 
+def _why_not(error: BaseException) -> str:
+    """Return why an error of Spark's keeps a refresh from being incremental, but not from being full; empty: it does not."""
+    if jvm.lacks_file(error):
+        return "files of the sources' old versions are gone"
+    return "Spark cannot plan the changes of this query" if jvm.cannot_be_planned(error) else ""
+
+
 class _OneRefresh:
     """The work of one refresh, once it is known that there is some."""
 
@@ -180,9 +187,9 @@ class _OneRefresh:
                 except (UnsupportedError, RowsMissingError) as reason:
                     because = str(reason)
                 except SPARK_ERRORS as error:
-                    if not jvm.lacks_file(error):
+                    because = _why_not(error)
+                    if not because:
                         raise
-                    because = "files of the sources' old versions are gone"
                 self._check()
             return self._full(because)
         finally:
