@@ -318,11 +318,6 @@ class Plans:
         semi = scala_object(self._spark, f"{_JOIN_TYPES}LeftSemi")
         return self._logical.Join(child, keys, semi, self._java.scala.Option.apply(condition), self._no_hint)
 
-    def crossed(self, left: Any, right: Any) -> Any:
-        """Return all pairs of rows."""
-        inner = scala_object(self._spark, f"{_JOIN_TYPES}Inner")
-        return self._logical.Join(left, right, inner, self._none, self._no_hint)
-
     def equal_keys(self, join: Any) -> tuple[list[Any], list[Any]]:
         """Return the expressions of the left and of the right rows that a join's condition compares by equality."""
         found = scala_object(self._spark, "org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys").unapply(join)

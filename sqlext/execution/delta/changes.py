@@ -109,14 +109,14 @@ def changed_files(spark: SparkSession, location: str, before: int, after: int) -
     return ChangedFiles(changed, size.bytes)
 
 
-def net(rows: DataFrame, weight: str = WEIGHT) -> DataFrame:
+def net(rows: DataFrame) -> DataFrame:
     """Add up the weights of equal rows, and leave out those whose weight is 0."""
-    kept = [field for field in rows.schema if field.name != weight]
+    kept = [field for field in rows.schema if field.name != WEIGHT]
     keys = [identity(field.name, field.dataType).alias(f"{INTERNAL_PREFIX}k{at}") for at, field in enumerate(kept)]
     values = [F.first(F.col(quote(field.name))).alias(field.name) for field in kept]
-    total = F.sum(F.col(weight)).alias(weight)
+    total = F.sum(WEIGHT).alias(WEIGHT)
     summed = rows.groupBy(*keys).agg(*values, total)
-    return summed.where(F.col(weight) != 0).select(*(F.col(quote(field.name)) for field in kept), F.col(weight))
+    return summed.where(F.col(WEIGHT) != 0).select(*(F.col(quote(field.name)) for field in kept), WEIGHT)
 
 
 def identity(name: str, kind: DataType) -> Column:

@@ -32,8 +32,8 @@ from sqlext.spark.storage import HadoopPath
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-_CANCEL_AGAIN_SECONDS = 0.5
 """The interval, in seconds, at which the driver renews its lease and checks that the job is still its own."""
+_CANCEL_AGAIN_SECONDS = 0.5
 
 WriteEvent = Callable[[JobEvent], None]
 WriteSink = Callable[[DataFrame], None]

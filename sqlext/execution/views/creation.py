@@ -13,11 +13,11 @@ from pyspark.sql.types import NullType
 from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedError, ViewError
 from sqlext.execution.delta import delta_log, target
 from sqlext.execution.delta.commit import USER_METADATA, session_settings
-from sqlext.execution.flows.registry import FlowRecord
+from sqlext.execution.flows.registry import FlowRecord, without_case
 from sqlext.execution.views import sources
 from sqlext.execution.views.history import metadata_of, state_of
 from sqlext.execution.views.query import analyse
-from sqlext.execution.views.registry import Records, ViewRecord, created, of_name, shown, without_case
+from sqlext.execution.views.registry import Records, ViewRecord, created, of_name, shown
 from sqlext.execution.views.status import ViewStatus
 from sqlext.plan.job_graph import TableDefinition
 from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshPolicy, Schedule, ViewSpec
@@ -166,7 +166,7 @@ def _check_table(request: ViewRequest, replaced: ViewRecord | None) -> None:
         return
     if replaced is not None and is_table_of(session, replaced.spec):
         return
-    is_left = replaced is None and _maker_of(session, request.name) is not None
+    is_left = replaced is None and maker_of(session, request.name) is not None
     if is_left and request.replace:
         return
     if is_left:
@@ -178,7 +178,7 @@ def _check_table(request: ViewRequest, replaced: ViewRecord | None) -> None:
     raise NameTakenError(f"{said}, or choose another name.", request.position)
 
 
-def _maker_of(session: SparkSession, name: tuple[str, ...]) -> str | None:
+def maker_of(session: SparkSession, name: tuple[str, ...]) -> str | None:
     """Return the id of the materialized view that made a table; None for any other table, or a view."""
     try:
         return target.describe(session, name).properties.get(VIEW_PROPERTY)
@@ -309,7 +309,7 @@ def undo_table(spark: SparkSession, record: ViewRecord) -> None:
         if spec.location:
             HadoopPath(spark, spec.location).delete()  # files of a table that never got into the catalog
         return
-    if _maker_of(spark, spec.name) != spec.id:
+    if maker_of(spark, spec.name) != spec.id:
         return
     if record.replaces_table:
         _restore(spark, spec, record.replaces)

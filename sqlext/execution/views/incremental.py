@@ -73,7 +73,7 @@ class Derivation:
         kept: computes the rows of a plan, and returns a plan that reads them; for what is read several times.
     """
 
-    def __init__(self, plans: Plans, leaf: Callable[[Any], Leaf], kept: Callable[[Any], tuple[Any, int]]) -> None:
+    def __init__(self, plans: Plans, leaf: Callable[[Any], Leaf], kept: Callable[[Any], Any]) -> None:
         self._plans = plans
         self._leaf = leaf
         self._kept = kept
@@ -188,7 +188,7 @@ class Derivation:
         if node.kind == "LogicalRelation":
             return delta
         narrow = self._plans.select(delta.plan, [*output_of(node.plan), delta.weight])
-        return Delta(self._kept(narrow)[0], delta.weight)
+        return Delta(self._kept(narrow), delta.weight)
 
     def _of_outer(self, node: Node, left: Delta | None, right: Delta | None) -> Delta | None:
         """Return the delta of an outer, semi or anti join: its new and old rows with the keys of changed rows."""
@@ -212,7 +212,7 @@ class Derivation:
     def _distinct(self, plan: Any) -> Any:
         """Return the different rows of a plan, computed once."""
         output = output_of(plan)
-        return self._kept(self._plans.grouped(plan, output, output))[0]
+        return self._kept(self._plans.grouped(plan, output, output))
 
     def _fresh(self, plan: Any) -> Any:
         """Return a plan under new identities, so that it can be joined with whatever it was made of."""

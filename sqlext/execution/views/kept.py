@@ -24,10 +24,10 @@ class Kept:
         for frame in self._frames:
             frame.unpersist()
 
-    def keep(self, plan: Any) -> tuple[Any, int]:
-        """Compute a plan's rows; return a plan that reads them, with the same attributes, and their number."""
+    def keep(self, plan: Any) -> Any:
+        """Compute a plan's rows; return a plan that reads them, with the same attributes."""
         frame = self._plans.frame(plan).persist()
         self._frames.append(frame)
-        rows = frame.count()
+        frame.count()
         held = self._plans.held(frame)
-        return self._plans.renamed(held, output_of(held), output_of(plan)), rows
+        return self._plans.renamed(held, output_of(held), output_of(plan))

@@ -6,8 +6,8 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
+from sqlext.execution.views.creation import maker_of
 from sqlext.execution.views.registry import Records, find, shown
-from sqlext.plan.view_spec import VIEW_PROPERTY
 from sqlext.quoting import quote_parts
 
 
@@ -28,10 +28,7 @@ def drop_left(session: SparkSession, records: Records, name: tuple[str, ...], if
         if if_exists:
             return f"there is no materialized view {shown(name)}"
         find(records, name)  # raises
-    try:
-        maker = target.describe(session, name).properties.get(VIEW_PROPERTY)
-    except UnsupportedError:
-        maker = None
+    maker = maker_of(session, name)
     if maker is None:
         raise UnsupportedError(f"{shown(name)} is no materialized view. DROP TABLE it, or DROP VIEW if it is a view.")
     if maker in records:  # a copy has the properties of its source, and so has a renamed table

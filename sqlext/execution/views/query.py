@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,7 @@ def analyse(session: SparkSession, text: str, types: Sequence[DataType] = ()) ->
         frame = frame.toDF(*names).select(*(F.col(name).cast(kind) for name, kind in zip(names, types, strict=False)))
     plans, plan = Plans(session), analysed(frame)
     normal = plans.normal(plan)
+    varying = plans.varies(normal)
     views, functions = views_of(plan), tuple(sql_functions_of(plan))
     marks = "\n".join([text_of(normal), *(" ".join(query.split()) for query in views.values())])
     return ViewQuery(
@@ -116,9 +117,9 @@ def analyse(session: SparkSession, text: str, types: Sequence[DataType] = ()) ->
         unversioned=tuple(dict.fromkeys(_unversioned(normal))),
         may_change=bool(views) or bool(functions) or any(each.is_pinned for each in _relations(plan)),
         functions=functions,
-        varies=plans.varies(normal) is not None,
+        varies=varying is not None,
         fingerprint=hashlib.sha256(marks.encode()).hexdigest()[:16],
-        obstacle=_obstacle(plans, normal),
+        obstacle=_obstacle(plans, normal, varying),
     )
 
 
@@ -132,7 +133,7 @@ def _unversioned(plan: Any) -> list[str]:
     return [str(node.nodeName()).strip() for node in leaves if relation_of(node) is None]
 
 
-def _obstacle(plans: Plans, plan: Any) -> str:
+def _obstacle(plans: Plans, plan: Any, varying: str | None) -> str:
     if unversioned := _unversioned(plan):
         return f"it reads what is no Delta table ({', '.join(dict.fromkeys(unversioned))})"
     if any(str(each.name()) == METADATA for node in nodes_of(plan) if relation_of(node) for each in output_of(node)):
@@ -140,9 +141,8 @@ def _obstacle(plans: Plans, plan: Any) -> str:
     unknown = next((kind(node) for node in nodes_of(plan) if kind(node) not in SUPPORTED), None)
     if unknown is not None:
         return f"there is no incremental rule for {unknown}"
-    if any(node.kind == "GlobalLimit" and not _is_ordered(node) for node in _nodes(tree_of(plan))):
+    if any(kind(node) == "GlobalLimit" and not _is_ordered(node) for node in nodes_of(plan)):
         return "LIMIT without ORDER BY has another result each time"
-    varying = plans.varies(plan)
     if varying is not None:
         return f"{varying}() has another value at each refresh"
     if plans.has_outer_references(plan):
@@ -150,15 +150,9 @@ def _obstacle(plans: Plans, plan: Any) -> str:
     return ""
 
 
-def _is_ordered(limit: Node) -> bool:
+def _is_ordered(limit: Any) -> bool:
     """Return whether a LIMIT takes the first rows of an order."""
     node = limit
-    while node.kind in ("GlobalLimit", "LocalLimit", "Offset", "Project"):
-        node = node.children[0]
-    return node.kind == "Sort"
-
-
-def _nodes(node: Node) -> Iterator[Node]:
-    yield node
-    for child in node.children:
-        yield from _nodes(child)
+    while kind(node) in ("GlobalLimit", "LocalLimit", "Offset", "Project"):
+        node = node.children().apply(0)
+    return kind(node) == "Sort"

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from sqlext.errors import NotFoundError, ViewError, did_you_mean
 from sqlext.execution.coordination.event_log import EventLog, Folder, Registry, RegistryEvent
+from sqlext.execution.flows.registry import without_case
 from sqlext.plan.view_spec import ViewSpec
 
 logger = logging.getLogger(__name__)
@@ -107,11 +108,6 @@ def fold(events: Iterable[ViewEvent]) -> dict[str, ViewRecord]:
 def created(records: Records) -> dict[str, ViewRecord]:
     """Return the views that are there, by id, without those being created."""
     return {key: record for key, record in records.items() if not record.is_reserved}
-
-
-def without_case(name: Iterable[str]) -> tuple[str, ...]:
-    """Return the form of a view's name for comparisons, whatever the session's setting is."""
-    return tuple(part.lower() for part in name)
 
 
 def of_name(records: Records, name: tuple[str, ...]) -> ViewRecord | None:
