@@ -39,6 +39,12 @@ def _shown(value: Any, show: Redaction) -> Any:
     return show.text(value) if isinstance(value, str) else value
 
 
+def properties(values: Mapping[str, Any]) -> Table:
+    """Return a table of named values, one a row, as DESCRIBE has it."""
+    shown = [{"property": k, "value": v if v is None or isinstance(v, str) else str(v)} for k, v in values.items()]
+    return Table({"property": "STRING", "value": "STRING"}, shown)
+
+
 @dataclass(frozen=True)
 class DeferredCommand:
     """A command: `run` is called when Spark executes it, and returns the lines to show."""

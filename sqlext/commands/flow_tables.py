@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlext.commands.answers import Table
+from sqlext.commands.answers import Table, properties
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import BacklogStatus, describe
 from sqlext.execution.flows.views import FlowView
@@ -107,11 +107,7 @@ def flow(view: FlowView, host: Host) -> Table:
     for status, each in zip(host.flows.prerequisites_of(view), spec.prerequisites, strict=True):
         rows |= {f"stage {each.name}": status, f"query {each.name}": SqlText(each.sql)}
     rows |= {f"option {key}": f"{value} ({level})" for key, value, level in host.flows.options_of(spec).flow.as_rows()}
-    shown = [
-        {"property": key, "value": value if value is None or isinstance(value, str) else str(value)}
-        for key, value in rows.items()
-    ]
-    return Table({"property": "STRING", "value": "STRING"}, shown)
+    return properties(rows)
 
 
 def _state_of(spec: FlowSpec, stream: StreamSpec) -> str | None:

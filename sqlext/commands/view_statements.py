@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
+from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table, properties
 from sqlext.commands.bounded_statements import SparkParse
 from sqlext.errors import OptionError, ViewError
 from sqlext.execution.delta import target
@@ -119,8 +119,7 @@ def described(name: tuple[str, ...], views: ViewManager) -> Table:
     record = views.record(name)
     row = next(each for each in views.views() if each.record.spec.id == record.spec.id)
     rows = {**_row(row), "query": SqlText(record.spec.query), "location": record.spec.location}
-    shown_rows = [{"property": k, "value": v if v is None or isinstance(v, str) else str(v)} for k, v in rows.items()]
-    return Table({"property": "STRING", "value": "STRING"}, shown_rows)
+    return properties(rows)
 
 
 def as_flows(views: list[ViewRow]) -> list[dict[str, Any]]:

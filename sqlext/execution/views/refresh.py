@@ -85,6 +85,7 @@ class Refresher:
     def _once(self, is_full: bool, check: Callable[[], None]) -> RefreshReport:
         began = time.monotonic()
         snapshot, state = self._current()
+        is_fresh = self._query is None or self._query.may_change
         query = self._analysed()
         after = self._after(query)
         last = state.last
@@ -92,8 +93,9 @@ class Refresher:
         is_same = last is not None and not state.foreign and is_known and _is_current(last, query, after)
         if last is not None and is_same and not is_full:
             return replace(last, done="no change", because="", rows_in=0, rows_deleted=0, rows_inserted=0, seconds=0.0)
-        query = self._analysed(anew=True)  # of the sources' columns as they are now
-        after = self._after(query)
+        if not is_fresh:
+            query = self._analysed(anew=True)  # of the sources' columns as they are now
+            after = self._after(query)
         refresh = _OneRefresh(self._session, self._spec, query, (snapshot, state), after, began, check)
         with commit.session_settings(self._session, self._settings(query, after)):
             report = refresh.run(is_full)
