@@ -166,7 +166,7 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
 
 
 @cli.command()
-@click.argument("name", metavar="FLOW|JOB")
+@click.argument("name", metavar="FLOW|VIEW|JOB")
 @click.option(
     "-o",
     "--output",
@@ -177,15 +177,15 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
 @_WAREHOUSE
 @click.pass_context
 def report(context: click.Context, name: str, output: Path, warehouse: Path) -> None:
-    """Write everything recorded about a flow or job to one HTML file.
+    """Write everything recorded about a flow, materialized view or job to one HTML file.
 
-    FLOW is a flow's name; JOB is a job's id, or the beginning of it. The file contains its styles and charts and loads nothing
+    FLOW and VIEW are names; JOB is a job's id, or the beginning of it. The file contains its styles and charts and loads nothing
     else. Spark is not started: flows keep running, or stay stopped, and the warehouse may be in use.
 
     \b
     Exit codes:
       0  the file was written
-      2  there is no such flow, job or warehouse, or the file cannot be written
+      2  there is no such flow, view, job or warehouse, or the file cannot be written
     """
     printer = Printer()
     try:

@@ -15,9 +15,13 @@ from sqlext.page.snapshot import (
     JobSummary,
     LiveFigures,
     Overview,
+    RefreshView,
+    SourceView,
     Span,
     Trace,
     VertexView,
+    ViewDetail,
+    ViewSummary,
 )
 from sqlext.page.trace import trace
 
@@ -47,6 +51,40 @@ FLUSHES = (
     FlushView(1, NINE, "interval", 0, 6, 1, 225, 35, 1.25, timedelta(seconds=125)),
     FlushView(2, NINE + timedelta(minutes=2), HOSTILE, 7, 7, 2),
 )
+REFRESHES = (
+    RefreshView(0, NINE, "full", "first refresh", rows_inserted=1_200, seconds=8.5),
+    RefreshView(1, NINE + timedelta(minutes=10), "merge groups", "by region", 1_240, 3, 4, 2.25),
+    RefreshView(3, NINE + timedelta(minutes=20), "append", HOSTILE, 90, 0, 90, 1.5),
+    RefreshView(4, NINE + timedelta(minutes=31), "full", "FULL was requested", rows_inserted=1_291, seconds=9.125),
+)
+SOURCES = (
+    SourceView("spark_catalog.default.orders", 10, 12, NINE + timedelta(minutes=40)),
+    SourceView("spark_catalog.default.customers", 7, 7),
+)
+TOTALS = ViewSummary(
+    "v1",
+    "region_totals",
+    "spark_catalog.default.region_totals",
+    "FAILED",
+    "AUTO",
+    "EVERY 10 MINUTES",
+    REFRESHES[-1],
+    SOURCES,
+    error="The view has too few columns.",
+    next_try=NINE + timedelta(minutes=43),
+)
+HOSTILE_VIEW = ViewSummary(
+    "v2",
+    HOSTILE,
+    f"a.b.{HOSTILE}",
+    HOSTILE,
+    HOSTILE,
+    HOSTILE,
+    REFRESHES[2],
+    (SourceView(HOSTILE, 1, problem=HOSTILE),),
+    error=HOSTILE,
+    note=HOSTILE,
+)
 JOB = JobSummary("j00ff", "spark_catalog.default.totals", "FINISHED", NINE, NINE + timedelta(seconds=20), 12, 5, seconds=7.5)
 
 
@@ -62,7 +100,9 @@ class MadePages:
     """A source of the snapshots above; counts how often it was asked."""
 
     def __init__(self, overview: Overview | None = None) -> None:
-        self.made = overview or Overview(NINE, "process 1", (VIEWS, HOSTILE_FLOW), (JOB,))
+        self.made = overview or Overview(
+            NINE + timedelta(minutes=42), "process 1", (VIEWS, HOSTILE_FLOW), (TOTALS, HOSTILE_VIEW), (JOB,)
+        )
         self.error: Exception | None = None
 
     def overview(self) -> Overview:
@@ -86,6 +126,16 @@ class MadePages:
         if flow_id not in found:
             raise NotFoundError("There is no such flow.")
         return found[flow_id]
+
+    def view(self, view_id: str) -> ViewDetail:
+        query = f"SELECT region, count(*) AS n, '{HOSTILE}' AS hostile FROM orders JOIN customers USING (cid) GROUP BY region"
+        found = {
+            "v1": ViewDetail(TOTALS, query, NINE.isoformat(), REFRESHES),
+            "v2": ViewDetail(HOSTILE_VIEW, HOSTILE),
+        }
+        if view_id not in found:
+            raise NotFoundError("There is no such materialized view.")
+        return found[view_id]
 
     def job(self, job_id: str) -> JobDetail:
         return hostile_job()

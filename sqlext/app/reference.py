@@ -79,7 +79,8 @@ STATEMENTS = (
     ),
     StatementDoc(
         "SHOW FLOWS",
-        "list flows: name, target, status, phase, lag, time to catch up, rows in, buffered, flushes, last flush, error, next try",
+        "list flows and materialized views: name, kind, target, status, phase, lag, time to catch up, rows in, buffered, "
+        "flushes, last flush, error, next try",
     ),
     StatementDoc(
         "DESCRIBE FLOW f", "show all of one flow: also options and where they come from, watermark, key, stages and query"

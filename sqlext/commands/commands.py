@@ -69,8 +69,9 @@ class Commands:
         """Made on first use, with its host."""
         return self._host().flows
 
+    @property
     def _views(self) -> ViewManager:
-        """Return the views of this process; made on first use, with their host."""
+        """Made on first use, with its host."""
         return self._host().views
 
     def answer(self, spark: SparkSession, text: str, spark_parse: SparkParse) -> Answer:
@@ -102,12 +103,11 @@ class Commands:
             case statements.Explain(statement=explained):
                 return self._explain(spark, explained, spark_parse)
             case statements.ShowFlows():
-                host = self._host()
-                return flow_tables.flows(host.flows.views(), view_statements.as_flows(host.views.views(looks=False)))
+                return flow_tables.flows(self._flows.views(), view_statements.as_flows(self._views.views(looks=False)))
             case statements.ShowPartitionFunctions():
                 return partition_statements.functions_table()
-            case statements.DescribeFlow(name=name) if self._host().views.has(target.qualified(spark, name)):
-                return view_statements.described(target.qualified(spark, name), self._host().views)
+            case statements.DescribeFlow(name=name) if self._views.has(target.qualified(spark, name)):
+                return view_statements.described(target.qualified(spark, name), self._views)
             case statements.DescribeFlow(name=name):
                 return flow_tables.flow(self._flows.view(target.qualified(spark, name)), self._host())
             case statements.FlowCommand():
@@ -141,16 +141,16 @@ class Commands:
     ) -> Answer:
         planned = self._planned(spark, statement)
         if isinstance(planned, PlannedFlow):
-            return flow_statements.create(spark, planned, text, self._flows)
-        found = bounded_statements.answer(spark, planned, text, spark_parse, lambda: self._host().jobs)
-        if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, DeferredCommand):
-            return streaming_tables.unless_kept(spark, statement, found, self._host)
-        return found
+            found = flow_statements.create(spark, planned, text, self._flows)
+        else:
+            found = bounded_statements.answer(spark, planned, text, spark_parse, lambda: self._host().jobs)
+            if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, DeferredCommand):
+                found = streaming_tables.unless_kept(spark, statement, found, self._host)
+        written = statement.name if isinstance(statement, statements.CreateStreamingTable) else statement.target
+        return view_statements.unless_kept(spark, written, found, lambda: self._views)
 
     def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:
         name = target.qualified(spark, command.name)
-        if self._host().views.has(name):
-            return view_statements.flow_command(spark, command, name, self._host().views)
         timeout = _DEFAULT_WAIT
         if command.timeout is not None:
             try:
@@ -160,6 +160,8 @@ class Commands:
                     f"TIMEOUT cannot be `{command.timeout.value}` ({error}). Give a duration, such as 5 minutes.",
                     command.timeout.position,
                 ) from None
+        if self._views.has(name):
+            return view_statements.flow_command(spark, command, name, timeout, self._views)
         waits: dict[str, Callable[[], str]] = {
             "FLUSH": lambda: self._flows.flush(name),
             "WAIT": lambda: self._flows.wait(name, timeout),

@@ -16,6 +16,7 @@ from sqlext.redaction import SqlText
 
 _FLOWS = {
     "name": "STRING",
+    "kind": "STRING",
     "target": "STRING",
     "status": "STRING",
     "phase": "STRING",
@@ -53,6 +54,7 @@ def _flow_row(view: FlowView) -> dict[str, Any]:
     state = f"state in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
     row: dict[str, Any] = {
         "name": view.name,
+        "kind": spec.kind,
         "target": ".".join(spec.target),
         "status": view.status,
         "error": view.error or None,

@@ -78,7 +78,7 @@ def _drop(spark: SparkSession, host: Host, name: tuple[str, ...], if_exists: boo
         _refuse_other_table(spark, host, name)
         spark.sql(f"DROP TABLE {quote_parts(name)}")
         return f"streaming table {text} dropped"
-    is_own = there and target.is_made_by(spark, flow, name)
+    is_own = target.is_made_by(spark, name, FLOW_PROPERTY, flow.id, flow.target_id)
     host.flows.drop(flow.qualified_name, if_exists=True)
     if there and not is_own:
         return f"flow {flow.name} dropped; {text} stays: it is not the table that the flow made. DROP TABLE drops it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -13,9 +14,10 @@ from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Tab
 from sqlext.commands.bounded_statements import SparkParse
 from sqlext.errors import OptionError, ViewError
 from sqlext.execution.delta import target
-from sqlext.execution.views.creation import ViewRequest, check_policy, is_table_of, temporary_views_in
+from sqlext.execution.views.creation import ViewRequest, check_policy, temporary_views_in
 from sqlext.execution.views.explain import explain as explain_refresh
 from sqlext.execution.views.manager import ViewManager
+from sqlext.execution.views.ownership import is_table_of
 from sqlext.execution.views.registry import shown
 from sqlext.execution.views.rows import ViewRow
 from sqlext.options import ValueText, is_option_key
@@ -36,8 +38,8 @@ from sqlext.sql.statements import (
 from sqlext.sql.tokens import Token, tokens
 
 ViewStatement = RefreshMaterializedView | DropMaterializedView | AlterMaterializedView | ShowMaterializedViews
-GetViews = Callable[[], ViewManager]
 
+_KIND = "materialized view"
 _COLUMNS = {
     "name": "STRING",
     "status": "STRING",
@@ -61,7 +63,9 @@ _COLUMNS = {
 }
 
 
-def create(spark: SparkSession, statement: CreateMaterializedView, text: str, spark_parse: SparkParse, views: GetViews) -> Answer:
+def create(
+    spark: SparkSession, statement: CreateMaterializedView, text: str, spark_parse: SparkParse, views: ViewManager
+) -> Answer:
     """Make a materialized view, when Spark executes the command.
 
     Args:
@@ -69,56 +73,88 @@ def create(spark: SparkSession, statement: CreateMaterializedView, text: str, sp
         statement: the statement.
         text: its text.
         spark_parse: Spark's own parser.
-        views: returns the views of this process.
+        views: of this process.
     """
     request = _request(spark, statement, text, spark_parse)
     if isinstance(request, SparkStatement):
         return request
-    return _to_its_end(spark, "CREATE MATERIALIZED VIEW", lambda canceled: views().create(request, canceled))
+    return _to_its_end(spark, "CREATE MATERIALIZED VIEW", lambda canceled: views.create(request, canceled))
 
 
-def explain(spark: SparkSession, statement: CreateMaterializedView, spark_parse: SparkParse, views: GetViews) -> Answer:
+def explain(spark: SparkSession, statement: CreateMaterializedView, spark_parse: SparkParse, views: ViewManager) -> Answer:
     """Explain how a view would be refreshed. What CREATE refuses is refused here too, but its name may be taken."""
     request = _request(spark, statement, "", spark_parse)
     if isinstance(request, SparkStatement):
         return request
-    views().check(request)
+    views.check(request)
     lines = explain_refresh(request.session, request.query, request.policy)
     return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
 
 
-def answer(spark: SparkSession, statement: ViewStatement, views: GetViews) -> Answer:
+def answer(spark: SparkSession, statement: ViewStatement, views: ViewManager) -> Answer:
     """Answer a statement about a view that is there."""
     if isinstance(statement, ShowMaterializedViews):
-        return Table(_COLUMNS, [_row(each) for each in views().views()])
+        return Table(_COLUMNS, [_row(each) for each in views.views()])
     name = target.qualified(spark, statement.name)
     match statement:
         case RefreshMaterializedView(is_full=is_full, waits=waits):
             verb = "REFRESH MATERIALIZED VIEW"
-            return _to_its_end(spark, verb, lambda canceled: views().refresh(name, is_full, waits, canceled))
+            return _to_its_end(spark, verb, lambda canceled: views.refresh(name, is_full, waits, canceled))
         case DropMaterializedView(if_exists=if_exists):
-            return _to_its_end(spark, "DROP MATERIALIZED VIEW", lambda _: views().drop(spark, name, if_exists))
+            return _to_its_end(spark, "DROP MATERIALIZED VIEW", lambda _: views.drop(spark, name, if_exists))
         case AlterMaterializedView():
             schedule = None if statement.schedule is None else _schedule(spark, statement.schedule)
-            return _to_its_end(spark, "ALTER MATERIALIZED VIEW", lambda _: _alter(spark, statement, name, schedule, views()))
+            return _to_its_end(spark, "ALTER MATERIALIZED VIEW", lambda _: _alter(spark, statement, name, schedule, views))
 
 
-def flow_command(spark: SparkSession, command: FlowCommand, name: tuple[str, ...], views: ViewManager) -> Answer:
-    """Answer a statement about flows that names a view: WAIT and FLUSH refresh it, STOP and START are about its schedule."""
+def flow_command(
+    spark: SparkSession, command: FlowCommand, name: tuple[str, ...], timeout: timedelta, views: ViewManager
+) -> Answer:
+    """Answer a statement about flows that names a view: WAIT and FLUSH refresh it, STOP and START are about its schedule.
+
+    Args:
+        spark: the session of the client.
+        command: the statement.
+        name: the view's, qualified.
+        timeout: how long WAIT waits.
+        views: of this process.
+    """
     match command.verb:
         case "START" | "STOP":
             return _to_its_end(spark, f"{command.verb} FLOW", lambda _: views.suspend(name, command.verb == "STOP"))
         case "DROP":
             raise ViewError(f"{shown(name)} is a materialized view. DROP MATERIALIZED VIEW drops it.")
+        case "WAIT":
+            return _to_its_end(spark, "WAIT FLOW", lambda canceled: views.wait(name, timeout.total_seconds(), canceled))
         case _:
-            return _to_its_end(spark, f"{command.verb} FLOW", lambda canceled: views.refresh(name, False, True, canceled))
+            return _to_its_end(spark, "FLUSH FLOW", lambda canceled: views.refresh(name, False, True, canceled))
+
+
+def unless_kept(spark: SparkSession, written: tuple[str, ...], found: Answer, views: Callable[[], ViewManager]) -> Answer:
+    """Return the answer of a statement that writes to a table. As a command it fails if the table is a view's.
+
+    Args:
+        spark: the session of the client.
+        written: the table, as written.
+        found: the answer.
+        views: returns those of this process.
+    """
+    if not isinstance(found, DeferredCommand):
+        return found
+    name, command = target.qualified(spark, written), found
+
+    def run() -> list[str]:
+        views().refuse_as_target(spark, name)
+        return command.run()
+
+    return DeferredCommand(command.name, run)
 
 
 def described(name: tuple[str, ...], views: ViewManager) -> Table:
     """DESCRIBE FLOW of a view."""
     record = views.record(name)
     row = next(each for each in views.views() if each.record.spec.id == record.spec.id)
-    rows = {**_row(row), "query": SqlText(record.spec.query), "location": record.spec.location}
+    rows = {"kind": _KIND, **_row(row), "query": SqlText(record.spec.query), "location": record.spec.location}
     return properties(rows)
 
 
@@ -127,12 +163,12 @@ def as_flows(views: list[ViewRow]) -> list[dict[str, Any]]:
     return [
         {
             "name": view.name,
+            "kind": _KIND,
             "target": ".".join(view.record.spec.name),
             "status": view.state,
             "last_flush": view.status.at,
             "last_reason": None if view.status.report is None else view.status.report.done,
             "error": view.status.error or None,
-            "note": "materialized view; SHOW MATERIALIZED VIEWS says more",
             "id": view.record.spec.id,
             "comment": view.record.spec.comment or None,
             "full_name": sql_name(view.record.spec.name),

@@ -1,4 +1,4 @@
-"""One process: its sign of life, its ticker, its flows, views and jobs. There is one host a Spark application."""
+"""One process: its sign of life, its ticker, the watch over tables, its flows, views and jobs. There is one an application."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock, SystemClock
 from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.delta.table_logs import TableLogs
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.jobs.manager import JobManager
+from sqlext.execution.streaming.source_watch import SourceWatch
 from sqlext.execution.views.manager import ViewManager
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
@@ -18,6 +20,7 @@ from sqlext.spark.storage import HadoopPath
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
+_BEAT_SECONDS = 1.0
 
 
 class Host:
@@ -39,13 +42,17 @@ class Host:
         self._home = HadoopPath(self._spark, home)
         self._lease = Lease(self._home)
         clock = clock or SystemClock()
-        self.flows = FlowManager(self._spark, self._home, self._lease, clock)
-        self.views = ViewManager(self._spark, self._home, self._lease, clock, self.flows.records)
+        logs = TableLogs(self._spark)
+        self._watch = SourceWatch(logs)
+        self.flows = FlowManager(self._spark, self._home, self._lease, clock, self._watch)
+        self.views = ViewManager(self._spark, self._home, self._lease, clock, self.flows.records, logs)
         self.jobs = JobManager(self._spark, self._home, self._lease)
         self._closing = threading.Event()  # flows are no longer looked at
         self._closed = threading.Event()  # and this host gives no more sign of life
         self._ticker = threading.Thread(target=self._tick_until_closed, name="sqlext-flows", daemon=True)
+        self._lives = threading.Thread(target=self._beat_until_closed, name="sqlext-lease", daemon=True)  # whatever takes long
         self._ticker.start()
+        self._lives.start()
 
     @property
     def home(self) -> str:
@@ -57,9 +64,11 @@ class Host:
         self.jobs.close()
         self.views.close()
         self.flows.close()
+        self._watch.close()
         self._closed.set()
-        if threading.current_thread() is not self._ticker:
-            self._ticker.join(timeout=60)
+        for thread in (self._ticker, self._lives):
+            if threading.current_thread() is not thread:
+                thread.join(timeout=60)
         if self._lease.has_begun:
             self._lease.end()
 
@@ -68,8 +77,10 @@ class Host:
         self._closing.set()
         self.views.freeze()
         self.flows.freeze()
+        self._watch.close()
         self._closed.set()
         self._ticker.join()
+        self._lives.join()
 
     def abandon(self, timeout: float) -> None:
         """Leave flows as a killed process does: nothing is flushed, and the registry says that they run.
@@ -89,6 +100,11 @@ class Host:
             if not self._closing.is_set():
                 self.flows.tick()
                 self.views.tick()
+
+    def _beat_until_closed(self) -> None:
+        while not self._closed.wait(_BEAT_SECONDS):
+            if self._spark.sparkContext._jsc is None:  # noqa: SLF001  # as above
+                return
             if self._lease.has_begun:  # also while the first flow is still being made, or the last flushes run
                 self._beat()
 

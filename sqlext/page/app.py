@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs
 
@@ -22,13 +23,12 @@ from starlette.routing import Route
 from sqlext.errors import NotFoundError, SetupError, SqlextError, WaitTimeoutError
 from sqlext.page.documents import DOCS
 from sqlext.page.guard import TRACE, Guard
-from sqlext.page.painter import WIDTHS, flushes_chart, timeline_chart
-from sqlext.page.render import REFRESH_SECONDS, Chart, Renderer, asset, data_uri
-from sqlext.page.snapshot import FlowDetail, JobDetail, Overview, Trace
+from sqlext.page.painter import WIDTHS, flushes_chart, refreshes_chart, timeline_chart
+from sqlext.page.render import REFRESH_SECONDS, Chart, Detail, Renderer, asset, data_uri
+from sqlext.page.snapshot import FlowDetail, JobDetail, Overview, Trace, ViewDetail
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Detail = FlowDetail | JobDetail
 
 _SVG = "image/svg+xml"
 _MOST_BYTES = 250_000
@@ -40,6 +40,7 @@ class Source(Protocol):
 
     def overview(self) -> Overview: ...
     def flow(self, flow_id: str) -> FlowDetail: ...
+    def view(self, view_id: str) -> ViewDetail: ...
     def job(self, job_id: str) -> JobDetail: ...
     def trace(self, text: str) -> Trace: ...
 
@@ -72,12 +73,9 @@ class PageApp:
         get = ["GET"]  # includes HEAD
         routes = [
             Route("/", self._overview, methods=get),
-            Route("/flows/{id}", self._flow, methods=get),
-            Route("/flows/{id}/chart-{width}.svg", self._flow_chart, methods=get),
-            Route("/flows/{id}/report.html", self._flow_report, methods=get),
-            Route("/jobs/{id}", self._job, methods=get),
-            Route("/jobs/{id}/chart-{width}.svg", self._job_chart, methods=get),
-            Route("/jobs/{id}/report.html", self._job_report, methods=get),
+            *self._routes("/flows", source.flow),
+            *self._routes("/views", source.view),
+            *self._routes("/jobs", source.job),
             Route(TRACE, self._trace_form, methods=get),
             Route(TRACE, self._trace, methods=["POST"]),
             Route(DOCS, self._documents, methods=get),
@@ -93,33 +91,25 @@ class PageApp:
         for pool in (self._looks, self._traces, self._draws):
             pool.shutdown(wait=False, cancel_futures=True)
 
+    def _routes(self, folder: str, get: Callable[[str], Detail]) -> list[Route]:
+        """Return the routes of the flows, the views or the jobs: their pages, the charts of these, and the reports."""
+        answers = {"": self._detail, "/chart-{width}.svg": self._chart, "/report.html": self._report}
+        return [Route(f"{folder}/{{id}}{end}", partial(answer, get), methods=["GET"]) for end, answer in answers.items()]
+
     # Pages.
 
     async def _overview(self, request: Request) -> Response:
         overview = await self._look(self._source.overview)
         return HTMLResponse(self._renderer.overview(overview, _refresh(request)))
 
-    async def _flow(self, request: Request) -> Response:
-        return await self._detail(request, self._source.flow)
-
-    async def _job(self, request: Request) -> Response:
-        return await self._detail(request, self._source.job)
-
-    async def _detail(self, request: Request, get: Callable[[str], Detail]) -> Response:
+    async def _detail(self, get: Callable[[str], Detail], request: Request) -> Response:
         def made() -> str:
             overview, detail = self._source.overview(), get(request.path_params["id"])
             path = request.url.path.rstrip("/")
             charts = Chart(f"{path}/chart-wide.svg", f"{path}/chart-narrow.svg") if has_chart(detail) else None
-            return self._rendered(overview, detail, charts, _refresh(request))
+            return self._renderer.detail(overview, detail, charts, _refresh(request))
 
         return HTMLResponse(await self._look(made))
-
-    def _rendered(
-        self, overview: Overview, detail: Detail, charts: Chart | None, refresh: int = 0, is_saved: bool = False
-    ) -> str:
-        if isinstance(detail, FlowDetail):
-            return self._renderer.flow(overview, detail, charts, refresh, is_saved)
-        return self._renderer.job(overview, detail, charts, refresh, is_saved)
 
     async def _trace_form(self, request: Request) -> Response:
         """Return the form, which may hold a statement. It is not traced here: any site can link to this path."""
@@ -145,13 +135,7 @@ class PageApp:
 
     # Charts, which are requested after the page that shows them.
 
-    async def _flow_chart(self, request: Request) -> Response:
-        return await self._chart(request, self._source.flow)
-
-    async def _job_chart(self, request: Request) -> Response:
-        return await self._chart(request, self._source.job)
-
-    async def _chart(self, request: Request, get: Callable[[str], Detail]) -> Response:
+    async def _chart(self, get: Callable[[str], Detail], request: Request) -> Response:
         width = WIDTHS.get(request.path_params["width"])
         detail = await self._look(lambda: get(request.path_params["id"]))
         if width is None or not has_chart(detail):
@@ -165,13 +149,7 @@ class PageApp:
 
     # Reports: a page as one file.
 
-    async def _flow_report(self, request: Request) -> Response:
-        return await self._report(request, self._source.flow)
-
-    async def _job_report(self, request: Request) -> Response:
-        return await self._report(request, self._source.job)
-
-    async def _report(self, request: Request, get: Callable[[str], Detail]) -> Response:
+    async def _report(self, get: Callable[[str], Detail], request: Request) -> Response:
         overview = await self._look(self._source.overview)
         detail = await self._look(lambda: get(request.path_params["id"]))
         html = await self._on(self._draws, lambda: saved(self._renderer, overview, detail, self._draw))
@@ -223,12 +201,24 @@ _REFUSALS = {
 
 def has_chart(detail: Detail) -> bool:
     """Return whether there is something to draw."""
-    return bool(detail.flushes if isinstance(detail, FlowDetail) else detail.spans)
+    match detail:
+        case FlowDetail():
+            return bool(detail.flushes)
+        case ViewDetail():
+            return bool(detail.refreshes)
+        case JobDetail():
+            return bool(detail.spans)
 
 
 def chart_of(detail: Detail) -> dict[str, Any]:
     """Return the request for a page's chart."""
-    return flushes_chart(detail.summary.name, detail.flushes) if isinstance(detail, FlowDetail) else timeline_chart(detail)
+    match detail:
+        case FlowDetail():
+            return flushes_chart(detail.summary.name, detail.flushes)
+        case ViewDetail():
+            return refreshes_chart(detail.summary.name, detail.refreshes)
+        case JobDetail():
+            return timeline_chart(detail)
 
 
 def saved(renderer: Renderer, overview: Overview, detail: Detail, draw: Draw) -> str:
@@ -241,9 +231,7 @@ def saved(renderer: Renderer, overview: Overview, detail: Detail, draw: Draw) ->
     if has_chart(detail):
         asked = chart_of(detail)
         charts = Chart(*(data_uri(draw(asked, WIDTHS[name])) for name in ("wide", "narrow")))
-    if isinstance(detail, FlowDetail):
-        return renderer.flow(overview, detail, charts, is_saved=True)
-    return renderer.job(overview, detail, charts, is_saved=True)
+    return renderer.detail(overview, detail, charts, is_saved=True)
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Snapshots of what this process knows: from its managers of flows and jobs, and from small files.
+"""Snapshots of what this process knows: from its managers of flows, views and jobs, and from small files.
 
 No Spark job runs. A snapshot is kept for a second, so that many readers cost no more than one. The trace of a statement is
 made once for each flow and job.
@@ -27,6 +27,7 @@ from sqlext.execution.flows.views import FlowView
 from sqlext.execution.host import Host
 from sqlext.execution.jobs.manager import JobView
 from sqlext.execution.jobs.registry import JobRecord, JobState
+from sqlext.execution.views.rows import ViewRow
 from sqlext.options import FLUSH_MAX_INTERVAL
 from sqlext.page.files import folder_at
 from sqlext.page.flushes import FlushLog
@@ -42,9 +43,12 @@ from sqlext.page.snapshot import (
     Overview,
     Trace,
     VertexView,
+    ViewDetail,
+    ViewSummary,
 )
 from sqlext.page.trace import SessionOptions, recorded_graph, trace
 from sqlext.page.tracer import Tracer
+from sqlext.page.viewlog import ViewLog, view_detail, view_summary
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm
 from sqlext.spark.jvm import are_names_case_sensitive, parse_duration
@@ -61,7 +65,7 @@ class Collector:
 
     Args:
         spark: a session of the application.
-        host: the host of its flows and jobs.
+        host: the host of its flows, views and jobs.
     """
 
     def __init__(self, spark: SparkSession, host: Host, clock: Clock | None = None) -> None:
@@ -73,16 +77,21 @@ class Collector:
         self._kept: dict[Hashable, tuple[float, object]] = {}
         self._traces: dict[str, tuple[str, Trace]] = {}
         self._flushes: dict[str, FlushLog] = {}
+        self._views: dict[str, ViewLog] = {}
         self._jobs: dict[str, JobLog] = {}
         self._names: dict[str, dict[int, str]] = {}
 
     def overview(self) -> Overview:
-        """Return all flows and jobs."""
+        """Return all flows, views and jobs."""
         return self._recent("overview", self._overview)
 
     def flow(self, flow_id: str) -> FlowDetail:
         """Return one flow; raise NotFoundError if there is none of that id."""
         return self._recent(("flow", flow_id), lambda: self._flow(flow_id))
+
+    def view(self, view_id: str) -> ViewDetail:
+        """Return one materialized view; raise NotFoundError if there is none of that id."""
+        return self._recent(("view", view_id), lambda: self._view(view_id))
 
     def job(self, job_id: str) -> JobDetail:
         """Return one job; raise NotFoundError if there is none of that id."""
@@ -107,18 +116,20 @@ class Collector:
             return cast(T, self._kept[key][1])
 
     def _overview(self) -> Overview:
-        flows, jobs = self._host.flows.views(), self._host.jobs.views()
-        self._forget_others({view.record.spec.id for view in flows} | {view.record.spec.id for view in jobs})
+        flows, views, jobs = self._host.flows.views(), self._host.views.views(looks=False), self._host.jobs.views()
+        ids = [each.record.spec.id for each in flows] + [each.record.spec.id for each in views]
+        self._forget_others({*ids, *(each.record.spec.id for each in jobs)})
         return Overview(
             taken_at=self._clock.now(),
             place=f"process {os.getpid()}",
             flows=tuple(flow_summary(view) for view in flows),
+            views=tuple(self._view_summary(row) for row in views),
             jobs=tuple(self._job_summary(view) for view in jobs),
         )
 
     def _forget_others(self, ids: set[str]) -> None:
-        """Drop what was kept of flows and jobs that no longer exist."""
-        for kept in (self._traces, self._flushes, self._jobs, self._names):
+        """Drop what was kept of flows, views and jobs that no longer exist."""
+        for kept in (self._traces, self._flushes, self._views, self._jobs, self._names):
             for gone in kept.keys() - ids:
                 del cast(dict[str, object], kept)[gone]
 
@@ -167,6 +178,23 @@ class Collector:
         except SqlextError as error:
             logger.warning("the log of flow %s's table cannot be read: %s", spec.name, error)
             return ()
+
+    # Views.
+
+    def _view(self, view_id: str) -> ViewDetail:
+        row = next((each for each in self._host.views.views(looks=False) if each.record.spec.id == view_id), None)
+        if row is None:
+            raise NotFoundError("There is no such materialized view.")
+        return view_detail(row, self._view_log(row), jvm.redaction(self._spark))
+
+    def _view_summary(self, row: ViewRow) -> ViewSummary:
+        return view_summary(row, self._view_log(row), jvm.redaction(self._spark))
+
+    def _view_log(self, row: ViewRow) -> ViewLog:
+        spec = row.record.spec
+        if spec.id not in self._views:
+            self._views[spec.id] = ViewLog(spec, lambda location: folder_at(location, self._spark))
+        return self._views[spec.id]
 
     # Jobs.
 

@@ -38,7 +38,17 @@ class LocalFolder:
             raise SetupError(f"The file {self.location} cannot be read: {error}.") from None
 
     def create_text(self, text: str) -> bool:
-        raise SetupError(f"The file {self.location} is read-only here.")
+        raise self._is_read_only
+
+    def write_text(self, text: str) -> None:
+        raise self._is_read_only
+
+    def delete(self) -> None:
+        raise self._is_read_only
+
+    @property
+    def _is_read_only(self) -> SetupError:
+        return SetupError(f"The file {self.location} is read-only here.")
 
 
 def folder_at(location: str, spark: SparkSession | None) -> Folder | None:

@@ -3,7 +3,7 @@
 vl-convert holds Python's global lock while it draws (a tenth of a second, three seconds the first time) and takes 150 MB; a host
 of flows can afford neither. So this file imports nothing of sqlext, and altair only when there is something to draw.
 
-A request is `{"kind": "flushes" | "timeline", "width": pixels, "title": text, "rows": [..]}`; an answer `{"svg": text}`, or
+A request is `{"kind": a key of _KINDS, "width": pixels, "title": text, "rows": [..]}`; an answer `{"svg": text}`, or
 `{"error": text}`. Colours are CSS classes, so that a chart is readable in light and dark.
 """
 
@@ -13,6 +13,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from xml.etree import ElementTree
 
@@ -76,6 +77,35 @@ def _flushes(rows: Sequence[Row], width: int) -> Any:
     return _configured(alt.vconcat(*(panel.properties(width=plot, height=90) for panel in panels), spacing=12))
 
 
+def _refreshes(rows: Sequence[Row], width: int) -> Any:
+    """Draw the seconds of each refresh over time; each row has `at`, in local time, `seconds` and `is_full`."""
+    import altair as alt
+
+    kinds = ["incremental", "in full"]
+    values = [{**row, "what": kinds[row["is_full"]]} for row in rows]
+    times = [datetime.fromisoformat(row["at"]) for row in rows]
+    span = max(times) - min(times)
+    margin = max(span / 30, timedelta(seconds=30))
+    domain = [(min(times) - margin).isoformat(), (max(times) + margin).isoformat()]
+    axis = alt.Axis(format=_time_format(span), tickCount=max(2, width // 120), labelOverlap="greedy", labelSeparation=6)
+    x = alt.X("at:T", title="committed at", axis=axis, scale=alt.Scale(domain=domain))
+    y = alt.Y("seconds:Q", title=None, axis=alt.Axis(tickCount=4, format="~s"), scale=alt.Scale(zero=True))
+    legend = alt.Legend(title=None, orient="top", direction="vertical")
+    color = alt.Color("what:N", legend=legend, scale=alt.Scale(domain=kinds, range=[_STRONG, _INK]))
+    shape = alt.Shape("what:N", legend=legend, scale=alt.Scale(domain=kinds, range=["circle", "diamond"]))
+    points = alt.Chart({"values": values}).mark_point(filled=True, opacity=1, size=70).encode(x=x, y=y, color=color, shape=shape)
+    return _configured(points.properties(title="Seconds", width=width - 60, height=160))
+
+
+def _time_format(span: timedelta) -> str:
+    """Return the format of the times on an axis, as D3 has it."""
+    if span < timedelta(minutes=5):
+        return "%H:%M:%S"
+    if span < timedelta(hours=12):
+        return "%H:%M"
+    return "%m-%d %H:%M" if span < timedelta(days=4) else "%Y-%m-%d"
+
+
 def _timeline(rows: Sequence[Row], width: int) -> Any:
     """Draw when each vertex ran; each row has `vertex`, `start` and `end` in seconds, `parts`, `is_skipped`."""
     import altair as alt
@@ -105,7 +135,7 @@ def _label(spans: Sequence[Row]) -> str:
     return f"parts: {', '.join(said)}"
 
 
-_KINDS: Mapping[str, Callable[[Sequence[Row], int], Any]] = {"flushes": _flushes, "timeline": _timeline}
+_KINDS: Mapping[str, Callable[[Sequence[Row], int], Any]] = {"flushes": _flushes, "refreshes": _refreshes, "timeline": _timeline}
 
 
 def _configured(chart: Any) -> Any:

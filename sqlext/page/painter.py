@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlext.errors import SetupError
 from sqlext.page.helper import HelperProcess
-from sqlext.page.snapshot import FlushView, JobDetail
+from sqlext.page.snapshot import FlushView, JobDetail, RefreshView
 
 WIDTHS: Mapping[str, int] = {"wide": 720, "narrow": 330}
 """In pixels; phones get narrow charts, since the text of wide ones would shrink."""
@@ -35,6 +35,15 @@ def flushes_chart(flow: str, flushes: Sequence[FlushView]) -> dict[str, Any]:
         for flush in flushes
     ]
     return {"kind": "flushes", "title": f"Rows, seconds and micro-batches of the last flushes of {flow}", "rows": rows}
+
+
+def refreshes_chart(view: str, refreshes: Sequence[RefreshView]) -> dict[str, Any]:
+    """Return the request for a chart of a materialized view's last refreshes. Times are those of this machine's zone."""
+    rows = [
+        {"at": f"{refresh.at.astimezone():%Y-%m-%dT%H:%M:%S}", "seconds": refresh.seconds, "is_full": refresh.is_full}
+        for refresh in refreshes
+    ]
+    return {"kind": "refreshes", "title": f"Seconds of the last refreshes of {view}", "rows": rows}
 
 
 def timeline_chart(job: JobDetail) -> dict[str, Any]:

@@ -16,22 +16,28 @@ from markupsafe import Markup
 
 from sqlext import docs
 from sqlext.page.documents import html_of
-from sqlext.page.snapshot import FlowDetail, JobDetail, OperatorView, Overview, Trace, VertexView
+from sqlext.page.snapshot import FlowDetail, JobDetail, OperatorView, Overview, Trace, VertexView, ViewDetail
 from sqlext.plan.job_graph import Firing
+
+Detail = FlowDetail | ViewDetail | JobDetail
 
 REFRESH_SECONDS = 5
 """The refresh interval that a reader may choose."""
 _TONES = {
     "RUNNING": "good",
     "FINISHED": "good",
+    "SCHEDULED": "good",
     "STARTING": "wait",
     "BOUNDED STAGES": "wait",
     "RESERVED": "wait",
+    "REFRESHING": "wait",
     "LOST": "bad",
     "FAILED": "bad",
     "RETRYING": "bad",
     "FENCED": "bad",
 }
+_KINDS: Mapping[type[Detail], str] = {FlowDetail: "flow", ViewDetail: "view", JobDetail: "job"}
+"""The name of each kind of detail in its template and, in the plural, in its path."""
 _WORD = re.compile(r"\w+|\s+|.", re.DOTALL)
 _MOST_COMPARISONS = 250_000
 """The product of two texts' numbers of words, without common beginnings and ends, beyond which comparing them takes seconds."""
@@ -80,6 +86,7 @@ class Renderer:
             "ratio": lambda value: "none yet" if value is None else f"{value:.1f}",
             "seconds": lambda value: "not known" if value is None else f"{value:,.1f} s",
             "duration": duration,
+            "age": lambda since, at: duration(max(at - since, timedelta())),
             "tone": lambda status: _TONES.get(status, "quiet"),
             "short": lambda job: job[:9],
             "by_id": _by_id,
@@ -91,18 +98,14 @@ class Renderer:
         self._inline_style = Markup(self.style)  # noqa: S704  # a file of this package, without user data
 
     def overview(self, overview: Overview, refresh: int = 0) -> str:
-        """Render the overview of flows and jobs."""
+        """Render the overview of flows, views and jobs."""
         return self._page("overview.html", "overview", overview=overview, refresh=refresh, path="/", **_seen(overview))
 
-    def flow(self, overview: Overview, flow: FlowDetail, charts: Chart | None, refresh: int = 0, is_saved: bool = False) -> str:
-        """Render a flow's page; `overview` has the time and place of the snapshot."""
-        values = {"flow": flow, "charts": charts, "refresh": refresh, "path": f"/flows/{flow.summary.id}"}
-        return self._page("flow.html", "", is_saved, **values, **_seen(overview))
-
-    def job(self, overview: Overview, job: JobDetail, charts: Chart | None, refresh: int = 0, is_saved: bool = False) -> str:
-        """Render a job's page."""
-        values = {"job": job, "charts": charts, "refresh": refresh, "path": f"/jobs/{job.summary.id}"}
-        return self._page("job.html", "", is_saved, **values, **_seen(overview))
+    def detail(self, overview: Overview, detail: Detail, charts: Chart | None, refresh: int = 0, is_saved: bool = False) -> str:
+        """Render the page of a flow, view or job; `overview` has the time and place of the snapshot."""
+        kind = _KINDS[type(detail)]
+        values = {kind: detail, "charts": charts, "refresh": refresh, "path": f"/{kind}s/{detail.summary.id}"}
+        return self._page(f"{kind}.html", "", is_saved, **values, **_seen(overview))
 
     def trace(self, token: str, text: str = "", trace: Trace | None = None) -> str:
         """Render the trace form, and the trace of its statement if there is one.

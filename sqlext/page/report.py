@@ -1,4 +1,4 @@
-"""`sqlext report`: the page of a flow or job as one file, from a warehouse that may be in use."""
+"""`sqlext report`: the page of a flow, view or job as one file, from a warehouse that may be in use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sqlext.page.stored import StoredHome
 
 
 def write_report(name: str, warehouse: Path, output: Path) -> str:
-    """Write the page of a flow or job.
+    """Write the page of a flow, view or job.
 
     Args:
-        name: the flow's name, or the job's id or the beginning of it.
+        name: the flow's or view's name, or the job's id or the beginning of it.
         output: the file to write; an existing file is overwritten.
 
     Returns:
@@ -23,7 +23,7 @@ def write_report(name: str, warehouse: Path, output: Path) -> str:
 
     Raises:
         SetupError: there is no warehouse, or the file cannot be written.
-        NotFoundError: there is no such flow or job; the message suggests the nearest name.
+        NotFoundError: there is no such flow, view or job; the message suggests the nearest name.
     """
     home = StoredHome(warehouse)
     detail = home.detail(name)

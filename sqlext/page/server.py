@@ -67,7 +67,7 @@ class PageServer:
         """Answer requests, for a `with` block; Spark must not end within it.
 
         Args:
-            spark: a session of the application whose flows and jobs are shown.
+            spark: a session of the application whose flows, views and jobs are shown.
         """
         if self._address is None or self._socket is None:
             yield

@@ -176,6 +176,115 @@ class FlowDetail:
 
 
 @dataclass(frozen=True)
+class RefreshView:
+    """A refresh: one commit on a materialized view, from the commit's own metadata; see `RefreshReport`.
+
+    Attributes:
+        version: the version of the view after it.
+        at: the time of the commit.
+        rows_in: the number of changed rows of the sources; None: not counted, as in full.
+        rows_deleted, rows_inserted: the number of rows of the view; None: not counted.
+        seconds: the time, in seconds, that it took.
+    """
+
+    version: int
+    at: datetime
+    done: str
+    because: str = ""
+    rows_in: int | None = None
+    rows_deleted: int | None = None
+    rows_inserted: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the query was computed in full."""
+        return self.done == "full"
+
+
+@dataclass(frozen=True)
+class SourceView:
+    """A table that a materialized view reads.
+
+    Attributes:
+        version: the version that the view has.
+        newest: the table's newest version; None: not known.
+        behind_since: when the oldest version that the view lacks was committed; None: it lacks none, or that is not known.
+        problem: what is wrong with the table, such as that it was dropped; empty: nothing.
+    """
+
+    name: str
+    version: int
+    newest: int | None = None
+    behind_since: datetime | None = None
+    problem: str = ""
+
+    @property
+    def behind(self) -> int | None:
+        """The number of versions that the view lacks; None: not known."""
+        return None if self.newest is None or self.problem else self.newest - self.version
+
+
+@dataclass(frozen=True)
+class ViewSummary:
+    """A materialized view in the overview.
+
+    Attributes:
+        policy: how it may be refreshed.
+        schedule: when it is refreshed; empty: by REFRESH only.
+        last: the last refresh; None: not known.
+        sources: the Delta tables that it reads.
+        error: why the last refresh failed, or what is wrong with the view's table.
+        next_try: when a failed refresh is tried again.
+        note: a remark, such as that it can be refreshed only while its process lives.
+    """
+
+    id: str
+    name: str
+    target: str
+    status: str
+    policy: str = ""
+    schedule: str = ""
+    last: RefreshView | None = None
+    sources: tuple[SourceView, ...] = ()
+    error: str = ""
+    next_try: datetime | None = None
+    note: str = ""
+
+    @property
+    def behind(self) -> int | None:
+        """The number of versions of its sources that it lacks; None: not known, or it reads no Delta table."""
+        counts = [count for source in self.sources if (count := source.behind) is not None]
+        return sum(counts) if counts and len(counts) == len(self.sources) else None
+
+    @property
+    def behind_since(self) -> datetime | None:
+        """When the oldest of these versions was committed; None: it lacks none, or that is not known."""
+        return min((source.behind_since for source in self.sources if source.behind_since is not None), default=None)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with its sources."""
+        return tuple(f"{source.name}: {source.problem}" for source in self.sources if source.problem)
+
+
+@dataclass(frozen=True)
+class ViewDetail:
+    """The content of a materialized view's page.
+
+    Attributes:
+        query: the query of its statement.
+        since: when it was created.
+        refreshes: the newest refreshes, oldest first.
+    """
+
+    summary: ViewSummary
+    query: str
+    since: str = ""
+    refreshes: tuple[RefreshView, ...] = ()
+
+
+@dataclass(frozen=True)
 class JobSummary:
     """A job in the overview; None means not known yet, or no longer.
 
@@ -255,7 +364,7 @@ class JobDetail:
 
 @dataclass(frozen=True)
 class Overview:
-    """All flows and jobs.
+    """All flows, materialized views and jobs.
 
     Attributes:
         taken_at: the time of the snapshot.
@@ -266,5 +375,6 @@ class Overview:
     taken_at: datetime
     place: str
     flows: tuple[FlowSummary, ...] = ()
+    views: tuple[ViewSummary, ...] = ()
     jobs: tuple[JobSummary, ...] = ()
     is_live: bool = True

@@ -1,4 +1,4 @@
-"""Snapshots of the flows and jobs in a warehouse folder, which may be in use: read with Python alone, without Java."""
+"""Snapshots of the flows, views and jobs in a warehouse folder, which may be in use: read with Python alone, without Java."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from sqlext.execution.flows.registry import FlowRecord, FlowRegistry
 from sqlext.execution.flows.views import FlowView
 from sqlext.execution.jobs import registry as job_registry
 from sqlext.execution.jobs.registry import JobRecord, JobRegistry, JobState
+from sqlext.execution.views import registry as view_registry
+from sqlext.execution.views.registry import ViewRecord, ViewRegistry
+from sqlext.execution.views.rows import ViewRow, state_of
+from sqlext.execution.views.status import StatusFiles
 from sqlext.options import OPTIONS, Level
 from sqlext.page.collect import buffering_of, flow_summary, job_detail, job_summary, queries_of, trace_of_flow
 from sqlext.page.files import LocalFolder, folder_at
 from sqlext.page.flushes import FlushLog
 from sqlext.page.joblog import JobLog
 from sqlext.page.shown import shown_flow, shown_job
-from sqlext.page.snapshot import FlowDetail, JobDetail, Overview
+from sqlext.page.snapshot import FlowDetail, JobDetail, Overview, ViewDetail
 from sqlext.page.trace import trace
+from sqlext.page.viewlog import ViewLog, view_detail, view_summary
 from sqlext.redaction import Redaction
 
 
 class StoredHome:
-    """The flows and jobs of one warehouse folder. Not thread-safe.
+    """The flows, views and jobs of one warehouse folder. Not thread-safe.
 
     Args:
         warehouse: the folder.
@@ -40,33 +45,39 @@ class StoredHome:
         home = warehouse.absolute() / "_sqlext"
         if not home.is_dir():
             raise SetupError(
-                f"There is no warehouse in {warehouse}: no flow or job was created there. Choose one with --warehouse."
+                f"There is no warehouse in {warehouse}: no flow, view or job was created there. Choose one with --warehouse."
             )
         if not os.access(home, os.R_OK | os.X_OK):
             raise SetupError(f"The warehouse in {warehouse} belongs to another user: only its owner may read {home}.")
         self._warehouse = warehouse
         self._home = LocalFolder(str(home))
-        show, flows, jobs = Redaction(), FlowRegistry(self._home).read(), JobRegistry(self._home).read()
+        self._show = Redaction()
+        show, flows, jobs = self._show, FlowRegistry(self._home).read(), JobRegistry(self._home).read()
         self._flows: Mapping[str, FlowRecord] = {
             key: replace(record, spec=shown_flow(record.spec, show)) for key, record in flows.items()
         }
         self._names = registry.shown_names(record.spec for record in self._flows.values())
+        self._views: Mapping[str, ViewRecord] = view_registry.created(ViewRegistry(self._home).read())
+        self._view_names = view_registry.shown_names(record.spec for record in self._views.values())
+        self._statuses = StatusFiles(self._home)
         self._jobs: Mapping[str, JobRecord] = {key: shown_job(record, show) for key, record in jobs.items()}
 
     def overview(self) -> Overview:
-        """Return all flows and jobs."""
-        flows = [flow_summary(self._view(record)) for record in self._flows.values()]
+        """Return all flows, views and jobs."""
+        flows = [flow_summary(self._flow_view(record)) for record in self._flows.values()]
+        views = [view_summary(self._view_row(record), _log_of(record), self._show) for record in self._views.values()]
         jobs = [job_summary(record, self._status(record)) for record in reversed(list(self._jobs.values()))]
         return Overview(
             taken_at=datetime.now(UTC),
             place=f"warehouse {self._warehouse.name}",
             flows=tuple(sorted(flows, key=lambda flow: flow.name.lower())),
+            views=tuple(sorted(views, key=lambda view: view.name.lower())),
             jobs=tuple(jobs),
             is_live=False,
         )
 
-    def detail(self, name: str) -> FlowDetail | JobDetail:
-        """Return the flow of a name, or the job of an id or of the beginning of an id.
+    def detail(self, name: str) -> FlowDetail | ViewDetail | JobDetail:
+        """Return the flow or the materialized view of a name, or the job of an id or of the beginning of an id.
 
         Raises:
             NotFoundError: there is none; the message suggests the nearest name.
@@ -75,15 +86,29 @@ class StoredHome:
             return self._flow(registry.find_by_end(self._flows, name))
         except NotFoundError:
             pass
+        if len(found := self._views_named(name)) == 1:
+            return view_detail(self._view_row(found[0]), _log_of(found[0]), self._show)
         try:
             return self._job(job_registry.find(self._jobs, name))
         except NotFoundError:
-            known = [record.spec.name for record in self._flows.values()] + list(self._jobs)
-            there = f"There are {', '.join(f'`{each}`' for each in known[:10])}." if known else "The warehouse has neither."
+            known = [record.spec.name for record in self._flows.values()] + [*self._view_names.values(), *self._jobs]
+            there = f"There are {', '.join(f'`{each}`' for each in known[:10])}." if known else "The warehouse has none."
             advice = did_you_mean(name, known) or f" {there}"
-            raise NotFoundError(f"There is no flow `{name}`, and no single job whose id begins with it.{advice}") from None
+            raise NotFoundError(
+                f"There is no flow or view `{name}`, and no single job whose id begins with it.{advice}"
+            ) from None
 
-    def _view(self, record: FlowRecord) -> FlowView:
+    def _views_named(self, name: str) -> list[ViewRecord]:
+        """Return the views whose qualified names end with a name."""
+        end = registry.without_case(name.split("."))
+        return [record for record in self._views.values() if registry.without_case(record.spec.name)[-len(end) :] == end]
+
+    def _view_row(self, record: ViewRecord) -> ViewRow:
+        status = self._statuses.read(record.spec.id)
+        state = state_of(record, status, is_running=False, is_host_alive=self._is_alive(record.host))
+        return ViewRow(record, self._view_names[record.spec.id], state, status, None)
+
+    def _flow_view(self, record: FlowRecord) -> FlowView:
         status = "LOST" if record.is_active and not self._is_alive(record.host) else record.state.value
         return FlowView(record, status, None, record.error, False, self._names[record.spec.id])
 
@@ -98,7 +123,7 @@ class StoredHome:
         spec = record.spec
         folder, options = folder_at(spec.target_location, None), _options(spec.given)
         return FlowDetail(
-            summary=flow_summary(self._view(record)),
+            summary=flow_summary(self._flow_view(record)),
             text=spec.text,
             since=record.since,
             epoch=record.epoch,
@@ -113,6 +138,10 @@ class StoredHome:
         log = JobLog(self._home.child("jobs", record.spec.id))
         traced = trace(record.spec.text, is_batch=True)
         return job_detail(job_summary(record, self._status(record)), record, log, {}, traced)
+
+
+def _log_of(record: ViewRecord) -> ViewLog:
+    return ViewLog(record.spec, lambda location: folder_at(location, None))
 
 
 def _options(given: Mapping[str, Mapping[str, str]]) -> tuple[tuple[str, str, str], ...]:

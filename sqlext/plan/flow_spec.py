@@ -214,6 +214,11 @@ class FlowSpec:
         return (self.catalog, self.database, self.name)
 
     @property
+    def kind(self) -> str:
+        """What SHOW FLOWS calls the flow, by whether it has made its table."""
+        return "streaming table" if self.owns_target else "insert into"
+
+    @property
     def changes_rows(self) -> bool:
         """Whether rows of the target are replaced or removed, so that it cannot be read as a stream."""
         return bool(self.above) or any(stream.output_mode is OutputMode.UPDATE for stream in self.streams)

@@ -115,10 +115,12 @@ class SourceVersion:
     Attributes:
         id: Delta's id of the table.
         version: the version.
+        location: the folder of the table's files; empty: not recorded. The same version may be found at another location.
     """
 
     id: str
     version: int
+    location: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class SessionNames:
 
         def entry(row: Row) -> tuple[str, str]:
             name = str(row["full_name"]).removeprefix(short)
-            return name.strip("`"), f"flow, {str(row['status']).lower()}"
+            return name.strip("`"), f"{row['kind']}, {str(row['status']).lower()}"
 
         return self._mapping("SHOW FLOWS", entry)
 

@@ -61,10 +61,20 @@ def table_id(spark: SparkSession, location: str) -> str:
     return str(snapshot(spark, location).metadata().id())
 
 
+def comment(spark: SparkSession, location: str) -> str:
+    """Return the comment of the Delta table at `location`; an empty text if it has none."""
+    return str(snapshot(spark, location).metadata().description() or "")
+
+
 def snapshot(spark: SparkSession, location: str) -> Any:
     """Return Delta's Snapshot of the newest version of the table at `location`."""
     log = java_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
     return log.update(False, _none(spark), _none(spark))
+
+
+def has_commits_in_log(snapshot: Any) -> bool:
+    """Return whether each commit of a table is a file in its log; False: a catalog or coordinator may keep the newest ones."""
+    return not (snapshot.isCatalogOwned() or snapshot.tableCommitCoordinatorClientOpt().isDefined())
 
 
 def snapshot_at(spark: SparkSession, location: str, version: int) -> Any:

@@ -78,7 +78,8 @@ class HadoopPath:
 
     def exists(self) -> bool:
         """Return whether there is a file or folder at this path."""
-        return bool(self._fs.exists(self._path))
+        local = self._local
+        return local.exists() if local is not None else bool(self._fs.exists(self._path))
 
     def make(self) -> None:
         """Create the folder and its parents.

@@ -102,7 +102,7 @@ def all_kills() -> list[Kill]:
             Kill("full", BY_HAND[at], moment)
             for at, moment in enumerate((ViewMoment.BEGUN, ViewMoment.WRITTEN, ViewMoment.COMMITTED))
         ],
-        [Kill("replace", "joined", moment) for moment in (ViewMoment.TABLE_MADE, ViewMoment.NOT_RECORDED)],
+        [Kill("replace", "joined", moment) for moment in (ViewMoment.WRITTEN, ViewMoment.NOT_RECORDED)],
         [Kill("refresh", view, ViewMoment.BEGUN, random.uniform(0.3, 4.0)) for view in BY_HAND],
         [
             Kill("by itself", "by_itself", ViewMoment.BEGUN, random.uniform(0.3, 4.0)),

@@ -37,7 +37,7 @@ class ViewMoment(StrEnum):
     RESERVED = "reserved"
     """CREATE has reserved the name, and there is no table."""
     TABLE_MADE = "table made"
-    """CREATE has made the table, or replaced one, and it is empty."""
+    """CREATE has made a new table, and it is empty."""
     NOT_RECORDED = "not recorded"
     """CREATE has committed the rows, and the registry does not know it."""
     BEGUN = "begun"
@@ -96,7 +96,7 @@ class Killer:
 
     def install(self) -> None:
         """Have the methods announce their moments."""
-        around(making.ViewMaker, "_make", before=self._make_begins, after=self._make_ends)
+        around(making.ViewMaker, "_compute", before=self._make_begins, after=self._make_ends)
         around(making, "with_table", after=lambda: self.reach(ViewMoment.TABLE_MADE))
         around(ViewRegistry, "append", before=self._append_begins)
         around(LiveView, "_refresh", before=self._refresh_begins)

@@ -78,6 +78,17 @@ def test_a_first_snapshot_is_backlog(
     assert [commit["reason"] for commit in sql.commits("t")] == ["backlog end" if switches else "command"]
 
 
+def test_a_stream_in_a_cte_is_seen(sql: Workshop) -> None:
+    """Spark's plan names the CTE twice: where it is defined, and where it is read."""
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    many_commits(sql, 2)
+    flow = flow_of(sql, f"'{KEY}' = '0'", "(WITH seen AS (SELECT * FROM STREAM ev) SELECT * FROM seen)")
+    sql("WAIT FLOW t")
+    assert [each.alias for each in flow._backlog.status.sources.values()] == ["ev"]
+    assert phases(flow) == [Phase.BACKLOG, Phase.LIVE]
+    assert sql.equals_batch()
+
+
 def test_live_backlog_and_live_again(sql: Workshop) -> None:
     """The flow is stopped while its producer goes on; it starts in backlog, catches up, and goes on with the user's own limit."""
     sql("CREATE TABLE ev (k STRING, v INT) USING delta")

@@ -23,8 +23,10 @@ from sqlext.execution.jobs.outputs import PartOutput, VertexTable
 from sqlext.page.address import Address
 from sqlext.page.app import PageApp
 from sqlext.page.server import page_server
+from sqlext.page.snapshot import ViewDetail
+from sqlext.page.stored import StoredHome
 from tests.browser import chromium
-from tests.integration.workshop import BUFFERED, COUNTS, Workshop
+from tests.integration.workshop import BUFFERED, COUNTS, Workshop, local
 from tests.pages import HOSTILE, MadePages, no_drawing
 from tests.support import eventually
 
@@ -161,7 +163,7 @@ def assert_tells(page: Page, url: str) -> None:
     assert page.get_by_role("status").text_content() == (
         "This statement is Spark's: it uses none of sqlext's constructs and reaches Spark byte for byte."
     )
-    page.get_by_role("link", name="Flows and jobs").click()
+    page.get_by_role("link", name="Flows, views and jobs").click()
     page.locator("a[href^='/jobs/']").click()
     vertices = page.get_by_role("table", name="A vertex is a piece of the plan")
     first = [cell.text_content() for cell in vertices.get_by_role("row").nth(1).get_by_role("cell").all()]
@@ -169,6 +171,58 @@ def assert_tells(page: Page, url: str) -> None:
     assert page.get_by_text("parts skipped by a resume").locator("xpath=following-sibling::dd").text_content() == "1"
     page.get_by_role("link", name="Refresh every 5 seconds").click()
     assert page.locator("meta[http-equiv=refresh]").get_attribute("content") == "5"
+
+
+def test_a_view_tells_its_refreshes_and_how_far_it_is_behind(sql: Workshop, browser: Browser, tmp_path: Path) -> None:
+    sql.source()
+    sql("CREATE MATERIALIZED VIEW v REFRESH POLICY INCREMENTAL AS SELECT k, count(*) AS n FROM ev GROUP BY k")
+    sql("INSERT INTO ev VALUES ('a', 4), ('c', 5)")
+    sql("REFRESH MATERIALIZED VIEW v")
+    sql("REFRESH MATERIALIZED VIEW v FULL")
+    sql("INSERT INTO ev VALUES ('d', 6)")
+    sql.crash()  # what the page shows of a view needs no process that refreshes it
+    wrong: list[str] = []
+    with page_server(Address("127.0.0.1", 0)) as server, server.showing(sql.spark):
+        context = browser.new_context(viewport={"width": 360, "height": 640})
+        page = context.new_page()
+        watched(page, wrong)
+        page.goto(server.url, wait_until="networkidle")
+        (row,) = cells(page, "A materialized view is brought up to date")
+        assert row[:4] == ["v", "IDLE", "INCREMENTAL", "none"]
+        assert row[5] == "full"
+        assert row[6].startswith("1 version, ")
+        page.get_by_role("link", name="v", exact=True).click()
+        page.wait_for_load_state("networkidle")
+        assert_fits(page)
+        assert_charts_are_drawn(page)
+        refreshes = cells(page, "One refresh is one commit on the view")
+        assert [(each[0], *each[2:7]) for each in refreshes] == [
+            ("3", "full", "FULL was requested", "all", "all", "4"),
+            ("2", "merge groups", "by k", "2", "1", "2"),
+            ("1", "full", "first refresh", "all", "all", "3"),
+        ]
+        ((name, of_view, newest, behind),) = cells(page, "The Delta tables that the view reads")
+        assert (name, of_view, newest) == ("spark_catalog.default.ev", "2", "3")
+        assert behind.startswith("1 version, ")
+        with page.expect_download() as download:
+            page.locator("a[download]").click()
+        download.value.save_as(tmp_path / "v.html")
+        sql("DROP TABLE ev")
+        eventually(lambda: page.reload() and page.get_by_text("was dropped or moved").count(), DEADLINE)
+        page.goto((tmp_path / "v.html").as_uri(), wait_until="load")
+        assert cells(page, "One refresh is one commit on the view") == refreshes
+        assert_charts_are_drawn(page)
+        context.close()
+    assert wrong == []
+    stored = StoredHome(local(sql.host.home).parent).detail("v")
+    assert isinstance(stored, ViewDetail)
+    assert [str(each.version) for each in reversed(stored.refreshes)] == [each[0] for each in refreshes]
+
+
+def cells(page: Page, caption: str) -> list[list[str]]:
+    """The texts of a table, row by row, without its heading."""
+    rows = page.get_by_role("table", name=caption).locator("tbody tr").all()
+    return [[text.strip() for text in row.locator("th, td").all_text_contents()] for row in rows]
 
 
 @contextmanager
@@ -195,7 +249,7 @@ def test_hostile_names_do_nothing_and_fit(browser: Browser, scheme: Literal["dar
         page = context.new_page()
         watched(page, wrong)
         page.on("dialog", lambda dialog: wrong.append(f"{page.url}: {dialog.message}"))
-        for path in ("/", "/flows/f1", "/flows/f2", "/jobs/j00ff", f"/trace?sql={quote(HOSTILE)}"):
+        for path in ("/", "/flows/f1", "/flows/f2", "/views/v1", "/views/v2", "/jobs/j00ff", f"/trace?sql={quote(HOSTILE)}"):
             page.goto(url + path, wait_until="networkidle")
             assert_fits(page)
             assert page.locator("script, img[onerror]").count() == 0
@@ -205,14 +259,13 @@ def test_hostile_names_do_nothing_and_fit(browser: Browser, scheme: Literal["dar
 
 def test_the_page_ends_with_its_block_and_takes_its_threads_along(sql: Workshop) -> None:
     sql.source()
-    before = threads()
     with page_server(Address("127.0.0.1", 0)) as server:
         with server.showing(sql.spark):
             with urllib.request.urlopen(server.url, timeout=DEADLINE) as answer:
                 assert answer.status == 200
                 assert "server" not in answer.headers
             assert "sqlext-page" in threads()
-        eventually(lambda: threads() <= before | {"sqlext-flows"}, DEADLINE, lambda: str(threads()))
+        eventually(lambda: not threads(), DEADLINE, lambda: str(threads()))
         port = urlsplit(server.url).port
         assert port is not None
     with socket.create_server(("127.0.0.1", port)):
@@ -220,7 +273,8 @@ def test_the_page_ends_with_its_block_and_takes_its_threads_along(sql: Workshop)
 
 
 def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("sqlext-")}
+    """The names of the page's threads; the host keeps its own."""
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("sqlext-page")}
 
 
 def test_without_an_address_there_is_no_page(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:

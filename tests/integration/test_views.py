@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
+from sqlext.execution.host import Host
 from sqlext.execution.views import live
 from sqlext.execution.views.manager import ViewManager
 from sqlext.execution.views.refresh import Refresher
-from sqlext.plan.view_spec import VIEW_PROPERTY
+from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshReport
 from sqlext.testing import HandClock
 from tests.integration.workshop import Workshop, local
 from tests.support import eventually, side_by_side
@@ -158,6 +160,65 @@ def test_names_that_are_taken_are_told_with_the_ways(sql: Workshop) -> None:
     sql("CREATE STREAMING TABLE s AS SELECT id FROM STREAM orders")
     with pytest.raises(PySparkException, match=r"The flow `s` writes to default\.s"):
         sql("CREATE OR REPLACE MATERIALIZED VIEW s AS SELECT id FROM customers")
+    sql("CREATE FLOW f AS INSERT INTO customers SELECT id, 'x' FROM STREAM orders")
+    sql("STOP FLOW s")
+    assert {row.name: row.kind for row in sql("SHOW FLOWS")} == {
+        "s": "streaming table",
+        "f": "insert into",
+        "v": "materialized view",
+    }
+    assert sql("DESCRIBE FLOW v")[0].value == "materialized view"
+
+
+WRITES = (
+    "INSERT INTO {} SELECT id, amount FROM STREAM orders",
+    "CREATE FLOW f AS INSERT INTO {} SELECT id, amount FROM STREAM orders",
+    "INSERT INTO {} SELECT id, max(amount) AS amount FROM STREAM orders GROUP BY id GLOBAL WINDOW END OF STREAM",
+    "CREATE STREAMING TABLE {} AS SELECT id, amount FROM STREAM orders",
+    "CREATE STREAMING TABLE IF NOT EXISTS {} AS SELECT id, amount FROM STREAM orders",
+    "CREATE OR REPLACE STREAMING TABLE {} AS SELECT id, amount FROM STREAM orders",
+    "CREATE OR REPLACE TABLE {} USING delta AS SELECT id, max(amount) AS amount FROM STREAM orders GROUP BY id GLOBAL WINDOW "
+    "END OF STREAM",
+)
+
+
+def test_nothing_but_refreshes_writes_to_a_view(sql: Workshop) -> None:
+    tables(sql)
+    sql("CREATE MATERIALIZED VIEW v AS SELECT id, amount FROM orders")
+    location = sql("DESCRIBE DETAIL v")[0].location
+    for write in (*WRITES, WRITES[0].format(f"delta.`{location}`")):
+        with pytest.raises(PySparkException, match=r"the table of the materialized view default\.v, and only its refreshes"):
+            sql(write.format("V"))
+    sql("SET spark.sqlext.execution.runtime-mode = BATCH")
+    with pytest.raises(PySparkException, match=r"V is the table of the materialized view default\.v"):
+        sql(WRITES[5].format("V"))
+    assert [row.name for row in sql("SHOW FLOWS")] == ["v"]
+    sql("RESET `spark.sqlext.execution.runtime-mode`")
+
+
+def test_wait_for_a_view_refreshes_it_and_ends_in_time_while_the_refresh_goes_on(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables(sql)
+    sql(f"CREATE MATERIALIZED VIEW v AS {SUMS}")
+    sql(CHANGES[0])
+    assert said(sql, "WAIT FLOW v TIMEOUT 2 minutes").startswith("materialized view default.v: ")
+    assert equals_query(sql)
+    refresh, may_go_on = Refresher.refresh, threading.Event()
+
+    def late(self: Refresher, *rest: Any) -> RefreshReport:
+        may_go_on.wait(DEADLINE)
+        return refresh(self, *rest)
+
+    monkeypatch.setattr(Refresher, "refresh", late)
+    sql(CHANGES[1])
+    with pytest.raises(PySparkException, match=r"default\.v has not ended after 1 s\. It goes on"):
+        sql("WAIT FLOW v TIMEOUT 1 second")
+    assert shown(sql).status == "REFRESHING"
+    may_go_on.set()
+    eventually(lambda: equals_query(sql), DEADLINE)
+    with pytest.raises(PySparkException, match="TIMEOUT cannot be `soon`"):
+        sql("WAIT FLOW v TIMEOUT soon")
 
 
 def test_or_replace_takes_the_place_of_a_view_and_of_nothing_half(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,12 +241,73 @@ def test_or_replace_takes_the_place_of_a_view_and_of_nothing_half(sql: Workshop,
     assert shown(sql).behind
     assert ": full" not in said(sql, "REFRESH MATERIALIZED VIEW v")
     assert equals_query(sql)
+    sql(CHANGES[1])
+    with monkeypatch.context() as patched:
+        patched.setattr(live.LiveView, "_note_success", fail)  # the new rows are committed
+        with pytest.raises(PySparkException, match="no room"):
+            sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id FROM orders")
+    assert (shown(sql).id, shown(sql).behind) == (old.id, True)
+    assert [row.col_name for row in sql("DESCRIBE TABLE v")] == ["region", "n", "total"]
+    assert ": full" not in said(sql, "REFRESH MATERIALIZED VIEW v")
+    assert equals_query(sql)
     assert said(sql, "CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id FROM orders").startswith(
         "materialized view default.v rep"
     )
     assert equals_query(sql, "SELECT id FROM orders")
     assert shown(sql).id != old.id
     assert len(sql("SHOW MATERIALIZED VIEWS")) == 1
+
+
+IDS = "SELECT id, amount FROM orders"
+DEFINITIONS = {
+    "PARTITIONED BY (region)": SUMS,
+    "(a COMMENT 'area', b BIGINT NOT NULL, c) COMMENT 'new' PARTITIONED BY (a, b) TBLPROPERTIES ('team' = 'x')": SUMS,
+    "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')": "SELECT id AS `the id`, amount FROM orders",
+    "CLUSTER BY (id)": IDS,
+}
+
+
+NO_REPLACEMENTS = {
+    "PARTITIONED BY (id)": "was CLUSTER BY by one that is",
+    "LOCATION '/elsewhere'": "is another place",
+    "TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableChangeDataFeed' = true)": "Leave delta.enableChangeData",
+}
+
+
+def test_a_view_that_is_replaced_shows_its_old_rows_until_one_commit_brings_the_new_ones(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables(sql)
+    sql(f"CREATE MATERIALIZED VIEW v AS {SUMS}")
+    refresh, seen, places = Refresher.refresh, list[Any](), list[Any]()
+
+    def look_and_refresh(self: Refresher, *rest: Any) -> RefreshReport:
+        seen.append(sql.batch("SELECT * FROM v"))
+        return refresh(self, *rest)
+
+    monkeypatch.setattr(Refresher, "refresh", look_and_refresh)
+    for version, (clauses, query) in enumerate(DEFINITIONS.items(), 1):
+        before = sql.batch("SELECT * FROM v")
+        made = said(sql, f"CREATE OR REPLACE MATERIALIZED VIEW v {clauses} AS {query}")
+        assert made.startswith("materialized view default.v replaced"), clauses
+        assert seen.pop() == before, clauses
+        assert equals_query(sql, query), clauses
+        commit, detail = sql("DESCRIBE HISTORY v")[0], sql("DESCRIBE DETAIL v")[0]
+        assert (commit.operation, commit.version) == ("CREATE OR REPLACE TABLE AS SELECT", version + 1)
+        places.append((detail.partitionColumns, detail.clusteringColumns))
+        if version == 2:
+            assert sql("SHOW TBLPROPERTIES v ('team')")[0].value == "x"
+            assert (shown(sql).comment, sql.spark.catalog.getTable("v").description) == ("new", "new")
+            assert sql("DESCRIBE TABLE v")[0].comment == "area"
+    assert places == [(["region"], []), (["a", "b"], []), ([], []), ([], ["id"])]
+    assert sql.batch("SELECT * FROM v VERSION AS OF 2") == sql.batch(SUMS)
+    for clause, message in NO_REPLACEMENTS.items():
+        with pytest.raises(PySparkException, match=message):
+            sql(f"CREATE OR REPLACE MATERIALIZED VIEW v {clause} AS {IDS}")
+    sql(CHANGES[0])
+    assert ": append" in said(sql, "REFRESH MATERIALIZED VIEW v")
+    assert equals_query(sql, IDS)
+    assert "team" not in {row.key for row in sql("SHOW TBLPROPERTIES v")}
 
 
 def test_a_first_refresh_that_fails_leaves_nothing(sql: Workshop) -> None:
@@ -231,6 +353,13 @@ def test_a_view_cannot_read_itself(sql: Workshop) -> None:
     for reads, way in (("low", "low reads default.low"), ("high", "low reads default.high reads default.low")):
         with pytest.raises(PySparkException, match=rf"cannot read itself: default\.{way}"):
             sql(f"CREATE OR REPLACE MATERIALIZED VIEW low AS SELECT * FROM {reads}")
+    folders = {name: sql(f"DESCRIBE DETAIL {name}")[0].location for name in ("low", "high")}
+    for reads, way in (("low", "low reads default.low"), ("high", "low reads default.high reads default.low")):
+        with pytest.raises(PySparkException, match=rf"cannot read itself: default\.{way}"):
+            sql(f"CREATE OR REPLACE MATERIALIZED VIEW low AS SELECT * FROM delta.`{folders[reads]}`")
+    sql(f"CREATE OR REPLACE MATERIALIZED VIEW high AS SELECT * FROM delta.`{folders['low']}`")
+    with pytest.raises(PySparkException, match=r"cannot read itself: default\.low reads default\.high reads default\.low"):
+        sql("CREATE OR REPLACE MATERIALIZED VIEW low AS SELECT * FROM high")
     sql(CHANGES[0])
     for name in ("low", "high"):
         sql(f"REFRESH MATERIALIZED VIEW {name}")
@@ -337,6 +466,24 @@ def test_a_view_with_a_schedule_is_refreshed_when_it_is_due_also_by_the_next_pro
     assert sql.host.views
     eventually(lambda: equals_query(sql), DEADLINE)
     assert shown(sql).status == "SCHEDULED"
+
+
+def test_a_process_that_runs_takes_over_the_schedules_of_one_that_has_died(sql: Workshop) -> None:
+    sql.clock = sql.installed.clock = clock = HandClock()
+    tables(sql)
+    sql(f"CREATE MATERIALIZED VIEW v SCHEDULE EVERY 10 MINUTES AS {SUMS}")
+    other = Host(sql.spark, sql.host.home, clock)
+    try:
+        eventually(lambda: other.views._took_over is not None, DEADLINE)
+        assert other.views.resume() == []  # after what the ticker does at first
+        sql(CHANGES[0])
+        sql.crash()
+        clock.advance(30)
+        eventually(lambda: other.views.resumed == ("default.v",), DEADLINE)
+        clock.advance(600)
+        eventually(lambda: equals_query(sql), DEADLINE)
+    finally:
+        other.close()
 
 
 def test_a_change_of_a_source_refreshes_views_in_the_order_of_their_dependencies(sql: Workshop) -> None:

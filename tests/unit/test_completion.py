@@ -18,7 +18,7 @@ class Few:
     """A session with few names."""
 
     def flows(self) -> Mapping[str, str]:
-        return {"page_views": "flow, running", "Daily totals": "flow, stopped"}
+        return {"page_views": "streaming table, running", "Daily totals": "insert into, stopped"}
 
     def jobs(self) -> Mapping[str, str]:
         return {"7f3a": "RUNNING, a.b.t", "81bc": "FAILED, a.b.u"}
@@ -100,7 +100,7 @@ def test_every_statement_and_hint_and_option_can_be_completed() -> None:
 def test_a_completion_says_what_it_is() -> None:
     completer = StatementCompleter(Few())
     (flow,) = completer.get_completions(Document("STOP FLOW pa"), CompleteEvent(completion_requested=True))
-    assert (flow.display_text, flow.display_meta_text) == ("page_views", "flow, running")
+    assert (flow.display_text, flow.display_meta_text) == ("page_views", "streaming table, running")
 
 
 def test_a_file_s_name_is_completed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -15,8 +16,8 @@ from sqlext.page.app import PageApp
 from sqlext.page.snapshot import Overview
 from tests.pages import HOSTILE, NINE, MadePages, no_drawing
 
-PAGES = ["/", "/flows/f1", "/flows/f2", "/jobs/j00ff", "/trace", "/docs", "/docs/options"]
-REPORTS = ["/flows/f1/report.html", "/flows/f2/report.html", "/jobs/j00ff/report.html"]
+PAGES = ["/", "/flows/f1", "/flows/f2", "/views/v1", "/views/v2", "/jobs/j00ff", "/trace", "/docs", "/docs/options"]
+REPORTS = [f"{page}/report.html" for page in PAGES[1:6]]
 
 
 @pytest.fixture
@@ -57,9 +58,11 @@ def text_of(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-def test_the_overview_tells_flows_and_jobs(client: TestClient) -> None:
+def test_the_overview_tells_flows_views_and_jobs(client: TestClient) -> None:
     text = text_of(client.get("/").text)
     assert "views RUNNING backlog 1 min 15 s 1,234,567 30 712 4 7.0" in text
+    assert re.search(r"region_totals FAILED AUTO EVERY 10 MINUTES \S+ \S+ full 2 versions, 2 min ", text)
+    assert re.search(r"region_totals: The view has too few columns\. Next try: \S+ \S+ \.", text)
     assert "j00ff FINISHED spark_catalog.default.totals" in text
 
 
@@ -67,8 +70,10 @@ def test_nothing_there_is_said_so(client: TestClient, pages: MadePages) -> None:
     pages.made = Overview(NINE, "process 1")
     text = text_of(client.get("/").text)
     assert "There are no flows." in text
+    assert "There are no materialized views." in text
     assert "There are no jobs that survive their driver." in text
     assert "There is no flush yet." in text_of(client.get("/flows/f2").text)
+    assert "The log of the view's table has no refresh." in unescape(text_of(client.get("/views/v2").text))
 
 
 def test_a_flow_tells_its_flushes_its_graph_and_the_rules(client: TestClient) -> None:
@@ -82,6 +87,21 @@ def test_a_flow_tells_its_flushes_its_graph_and_the_rules(client: TestClient) ->
     image, source = Elements(html).of("img")[0], Elements(html).of("source")[0]
     assert (image["src"], source["srcset"]) == ("/flows/f1/chart-wide.svg", "/flows/f1/chart-narrow.svg")
     assert str(image["alt"]).startswith("Bars for each of the last 2 flushes")
+
+
+def test_a_view_tells_its_refreshes_and_its_sources(client: TestClient) -> None:
+    html = client.get("/views/v1").text
+    text = text_of(html)
+    assert "behind its sources 2 versions, 2 min " in text
+    assert re.search(r" 4 \S+ \S+ full FULL was requested all all 1,291 9\.1 s 3 \S+ \S+ append ", text), "the newest first"
+    assert re.search(r" 1 \S+ \S+ merge groups by region 1,240 3 4 2\.2 s 0 ", text)
+    assert re.search(r" 0 \S+ \S+ full first refresh all all 1,200 8\.5 s", text)
+    assert "spark_catalog.default.orders 10 12 2 versions, 2 min " in text
+    assert "spark_catalog.default.customers 7 7 up to date" in text
+    assert "SELECT region, count(*) AS n" in text
+    image, source = Elements(html).of("img")[0], Elements(html).of("source")[0]
+    assert (image["src"], source["srcset"]) == ("/views/v1/chart-wide.svg", "/views/v1/chart-narrow.svg")
+    assert "<title>4 rows<" in client.get("/views/v1/chart-wide.svg").text
 
 
 def test_a_job_tells_what_was_skipped(client: TestClient) -> None:
@@ -136,6 +156,8 @@ def test_it_is_for_reading_only(client: TestClient, method: str, path: str) -> N
         "/flows/f9",
         "/flows/f1/chart-huge.svg",
         "/flows/f2/chart-wide.svg",
+        "/views/f1",
+        "/views/v2/chart-wide.svg",
         "/flows/../etc",
         "/docs/nothing",
         "/docs/<b>",

@@ -7,7 +7,7 @@ import json
 import re
 import socket
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,25 @@ from sqlext.execution.delta.commit import CommitInfo
 from sqlext.execution.flows.registry import EventKind, FlowEvent
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, ExecutionVertexFinished, to_json
 from sqlext.execution.jobs.registry import JobEventKind, JobSpec, RegisteredEvent
+from sqlext.execution.views.history import metadata_of
+from sqlext.execution.views.registry import ViewEvent, ViewEventKind, ViewRecord
+from sqlext.execution.views.rows import ViewRow
+from sqlext.execution.views.status import ViewStatus
 from sqlext.options import OPTIONS, is_option_key
-from sqlext.page import address, flushes
+from sqlext.page import address, commits
 from sqlext.page.files import LocalFolder
 from sqlext.page.flushes import FlushLog
 from sqlext.page.joblog import FinishedPart, JobLog, spans_of
-from sqlext.page.painter import Painter, flushes_chart, timeline_chart
-from sqlext.page.snapshot import FlowDetail, JobDetail, Span
+from sqlext.page.painter import Painter, flushes_chart, refreshes_chart, timeline_chart
+from sqlext.page.snapshot import FlowDetail, JobDetail, RefreshView, Span, ViewDetail, ViewSummary
 from sqlext.page.stored import StoredHome
 from sqlext.page.trace import trace
+from sqlext.page.viewlog import ViewLog, view_detail
 from sqlext.plan.flow_spec import FlowSpec, StreamSpec
 from sqlext.plan.job_graph import OutputMode
-from tests.pages import FLUSHES, HOSTILE, NINE, hostile_job
+from sqlext.plan.view_spec import RefreshReport, Schedule, SourceVersion, ViewSpec
+from sqlext.redaction import Redaction
+from tests.pages import FLUSHES, HOSTILE, NINE, REFRESHES, hostile_job
 
 MERGED = {"numTargetRowsInserted": "3", "numTargetRowsUpdated": "4", "numTargetRowsDeleted": "1", "executionTimeMs": "1250"}
 
@@ -77,16 +84,147 @@ def test_later_flushes_are_read_as_they_come_and_the_oldest_are_forgotten(tmp_pa
         commit(tmp_path, version, flush(version))
     (tmp_path / "_delta_log" / "_last_checkpoint").write_text('{"version": 280, "size": 3}')
     log = FlushLog(LocalFolder(str(tmp_path)), "f1")
-    assert [each.version for each in log.read()] == list(range(290 - flushes.SHOWN, 290))
+    assert [each.version for each in log.read()] == list(range(290 - commits.SHOWN, 290))
     commit(tmp_path, 290, flush(290))
     commit(tmp_path, 291, None)
-    assert [each.version for each in log.read()] == list(range(291 - flushes.SHOWN, 291))
+    assert [each.version for each in log.read()] == list(range(291 - commits.SHOWN, 291))
 
 
 def test_a_table_that_is_gone_or_torn_has_no_flushes(tmp_path: Path) -> None:
     assert FlushLog(LocalFolder(str(tmp_path / "gone")), "f1").read() == ()
     write(tmp_path / "_delta_log", 0, '{"commitInfo":{"timestamp":1,"userMetadata":"{\\"sqlext\\": 7}"}}')
     assert FlushLog(LocalFolder(str(tmp_path)), "f1").read() == ()
+
+
+# Materialized views.
+
+
+def view_spec(warehouse: Path) -> ViewSpec:
+    return ViewSpec(
+        id="v1",
+        name=("spark_catalog", "default", "totals"),
+        location=f"file:{warehouse / 'totals'}",
+        table_id="totals-1",
+        text="CREATE MATERIALIZED VIEW totals AS ..",
+        query="SELECT k, count(*) AS n FROM ev WHERE url = 'x://ann:p4ss@h' GROUP BY k",
+        columns=("k", "n"),
+        schedule=Schedule(on_update=True),
+    )
+
+
+def source_commit(table: Path, version: int, table_id: str = "ev-1") -> None:
+    commit(table, version, None)
+    (table / "_delta_log" / f"{version:020d}.crc").write_text(json.dumps({"metadata": {"id": table_id}}))
+
+
+def refresh_commit(warehouse: Path, version: int, done: str, because: str, source_version: int, rows_in: int = -1) -> None:
+    """A refresh of the view, which has brought it to a version of `ev`."""
+    sources = {"spark_catalog.default.ev": SourceVersion("ev-1", source_version, f"file:{warehouse / 'ev'}")}
+    report = RefreshReport(version, version + 1, done, because, sources, rows_in, 1, 2, 1.5)
+    foreign_commit(warehouse / "totals", version, "Refresh", userMetadata=metadata_of("v1", report))
+
+
+def foreign_commit(table: Path, version: int, operation: str, **info: str) -> None:
+    at = int((NINE + timedelta(minutes=version)).timestamp() * 1000)
+    said = json.dumps({"commitInfo": {"timestamp": at, "operation": operation, **info}}, separators=(",", ":"))
+    write(table / "_delta_log", version, said, {"add": {"path": "x", "dataChange": True}})
+
+
+def stored_view(warehouse: Path) -> ViewSpec:
+    """A view with a refresh in full and an incremental one, whose process is gone; its source has got two versions since."""
+    spec = view_spec(warehouse)
+    home = warehouse / "_sqlext" / "views"
+    events = [
+        ViewEvent("v1", kind, "dead", spec.to_json(), at=NINE.isoformat())
+        for kind in (ViewEventKind.RESERVED, ViewEventKind.CREATED)
+    ]
+    for number, event in enumerate(events, 1):
+        write(home / "registry", number, vars(event))
+    (home / "status").mkdir()
+    failed = ViewStatus(error="x://ann:p4ss@h does not answer", next_try=NINE + timedelta(hours=1))
+    (home / "status" / "v1.json").write_text(failed.to_json())
+    for version in range(4):
+        source_commit(warehouse / "ev", version)
+    refresh_commit(warehouse, 0, "full", "first refresh", 0)
+    refresh_commit(warehouse, 1, "merge groups", "by k", 1, rows_in=7)
+    return spec
+
+
+def seen(spec: ViewSpec, log: ViewLog | None = None) -> ViewDetail:
+    """The page of a view."""
+    row = ViewRow(ViewRecord(spec, "dead", NINE.isoformat()), "totals", "IDLE", ViewStatus(), None)
+    return view_detail(row, log or view_log(spec), Redaction())
+
+
+def view_log(spec: ViewSpec) -> ViewLog:
+    return ViewLog(spec, lambda location: LocalFolder(location) if location.startswith("file:") else None)
+
+
+def freshness(view: ViewSummary) -> tuple[int | None, datetime | None]:
+    return view.behind, view.behind_since
+
+
+def test_a_view_is_as_far_behind_as_its_sources_have_newer_versions(tmp_path: Path) -> None:
+    spec = stored_view(tmp_path)
+    log = view_log(spec)
+    view = seen(spec, log)
+    first, last = view.refreshes
+    assert first == RefreshView(0, NINE, "full", "first refresh", None, 1, 2, 1.5)
+    assert last == RefreshView(1, NINE + timedelta(minutes=1), "merge groups", "by k", 7, 1, 2, 1.5)
+    assert view.summary.last == last
+    assert [(each.version, each.newest) for each in view.summary.sources] == [(1, 3)]
+    assert freshness(view.summary) == (2, NINE + timedelta(minutes=2)), "since version 2 of the source"
+    refresh_commit(tmp_path, 2, "append", "", 3, rows_in=2)
+    view = seen(spec, log)
+    assert [each.done for each in view.refreshes] == ["full", "merge groups", "append"]
+    assert freshness(view.summary) == (0, None)
+
+
+def test_changes_of_a_view_by_others_are_told(tmp_path: Path) -> None:
+    spec = stored_view(tmp_path)
+    foreign_commit(tmp_path / "totals", 2, "DELETE")
+    view = seen(spec)
+    assert view.summary.note == "version 2 (DELETE) of the view's table is not a refresh: the next refresh is in full"
+    assert [each.version for each in view.refreshes] == [0, 1]
+
+
+def test_a_source_that_was_dropped_and_one_in_its_place_are_told(tmp_path: Path) -> None:
+    spec = stored_view(tmp_path)
+    log = view_log(spec)
+    seen(spec, log)
+    (tmp_path / "ev").rename(tmp_path / "moved")
+    view = seen(spec, log).summary
+    assert view.problems == (f"spark_catalog.default.ev: The table was dropped or moved: there is none in file:{tmp_path}/ev.",)
+    assert freshness(view) == (None, None)
+    for version in range(3):
+        source_commit(tmp_path / "ev", version, "ev-2")
+    view = seen(spec, log).summary
+    assert view.problems == ("spark_catalog.default.ev: The table was dropped and created again.",)
+    assert view.behind is None
+
+
+def test_a_view_whose_table_was_dropped_says_so(tmp_path: Path) -> None:
+    spec = stored_view(tmp_path)
+    log = view_log(spec)
+    seen(spec, log)
+    (tmp_path / "totals").rename(tmp_path / "moved")
+    view = seen(spec, log).summary
+    assert view.error == f"The table was dropped or moved: there is none in file:{tmp_path}/totals."
+    assert (view.last, view.sources, view.behind) == (None, (), None)
+    source_commit(tmp_path / "totals", 0, "totals-2")
+    assert seen(spec, log).summary.error == "The table was dropped and created again."
+
+
+def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
+    spec = stored_view(tmp_path)
+    elsewhere = replace(spec, location="s3://bucket/totals")
+    assert (seen(elsewhere).refreshes, seen(elsewhere).summary.error) == ((), "")
+    write(tmp_path / "ev" / "_delta_log", 2, '{"commitInfo":{"timest')
+    assert freshness(seen(spec).summary) == (2, None)
+    write(tmp_path / "totals" / "_delta_log", 1, '{"commitInfo":{"timest')
+    view = seen(spec)
+    assert view.refreshes == ()
+    assert view.summary.error.startswith("The log of the view's table cannot be read: ")
 
 
 # Jobs.
@@ -176,15 +314,17 @@ def warehouse(tmp_path: Path) -> Path:
     folder = tmp_path / "a 100% warehouse"
     stored_flow(folder / "_sqlext", folder / "views")
     stored_job(folder / "_sqlext")
+    stored_view(folder)
     commit(folder / "views", 0, None)
     commit(folder / "views", 1, flush(1))
     return folder
 
 
-def test_a_warehouse_tells_its_flows_and_jobs_without_spark(warehouse: Path) -> None:
+def test_a_warehouse_tells_its_flows_views_and_jobs_without_spark(warehouse: Path) -> None:
     home = StoredHome(warehouse)
     overview = home.overview()
     assert [(flow.name, flow.status) for flow in overview.flows] == [("views", "LOST")]
+    assert [(view.name, view.status, view.behind) for view in overview.views] == [("totals", "LOST", 2)]
     assert [(job.id, job.status) for job in overview.jobs] == [("j00ff11", "LOST")]
     flow = home.detail("VIEWS")
     assert isinstance(flow, FlowDetail)
@@ -193,6 +333,13 @@ def test_a_warehouse_tells_its_flows_and_jobs_without_spark(warehouse: Path) -> 
     assert flow.buffering == "for at most 2 s"
     assert flow.trace.graph is not None
     assert [operator.attributes for operator in flow.trace.graph.operators] == [(), ("is_output_idempotent",)]
+    view = home.detail("default.TOTALS")
+    assert isinstance(view, ViewDetail)
+    assert [each.version for each in view.refreshes] == [0, 1]
+    assert view.summary.schedule == "TRIGGER ON UPDATE AT MOST EVERY 1 MINUTE"
+    assert view.summary.next_try == NINE + timedelta(hours=1)
+    assert "does not answer" in view.summary.error
+    assert "p4ss" not in str(view)
     job = home.detail("j00")
     assert isinstance(job, JobDetail)
     (vertex,) = job.vertices
@@ -204,7 +351,7 @@ def test_a_warehouse_tells_its_flows_and_jobs_without_spark(warehouse: Path) -> 
 def test_report_writes_one_file_and_starts_no_java(warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
-    for name in ("views", "j00ff"):
+    for name in ("views", "totals", "j00ff"):
         result = CliRunner().invoke(cli, ["report", name, "-o", str(tmp_path / name), "--warehouse", str(warehouse)])
         assert result.exit_code == 0, result.output
         assert (tmp_path / name).read_text().count("data:image/svg+xml;base64,") == 2
@@ -213,8 +360,8 @@ def test_report_writes_one_file_and_starts_no_java(warehouse: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["report", "vews"], "There is no flow `vews`, and no single job whose id begins with it. Did you mean `views`?"),
-        (["report", "zzz"], "There are `views`, `j00ff11`."),
+        (["report", "vews"], "There is no flow or view `vews`, and no single job whose id begins with it. Did you mean `views`?"),
+        (["report", "zzz"], "There are `views`, `totals`, `j00ff11`."),
         (["report", "views", "--warehouse", "/nowhere"], "There is no warehouse in /nowhere"),
         (["report", "views", "-o", "/nowhere/r.html"], "cannot be written to /nowhere/r.html: No such file or directory."),
         (["run", "--page", "99999"], "expected [HOST:]PORT, such as 8080 or [::1]:8080, not '99999'"),
@@ -287,6 +434,10 @@ def test_charts_are_drawn_by_a_process_that_is_started_again_when_it_has_ended()
         assert painter.svg(flushes_chart(HOSTILE, FLUSHES), 330) == drawn
         process.kill()
         process.wait()
+        points = painter.svg(refreshes_chart(HOSTILE, REFRESHES), 330)
+        assert points.count('aria-roledescription="point"') == len(REFRESHES)
+        assert "in full" in points
+        assert 'aria-roledescription="point"' in painter.svg(refreshes_chart("v", REFRESHES[:1]), 720)
         timeline = painter.svg(timeline_chart(hostile_job()), 720)
         assert "parts: 1 skipped" in timeline
         assert "parts: 2 run" in timeline
@@ -307,7 +458,7 @@ def test_the_documentation_tells_how_to_use_it() -> None:
     for name, arguments in commands:
         known = {option for parameter in cli.commands[name].params for option in parameter.opts}
         assert {word for word in arguments.split() if word.startswith("-")} <= known
-    assert f"the last {flushes.SHOWN} flushes" in text
+    assert f"the last {commits.SHOWN} flushes" in text
     (key,) = re.findall(r"`(execution\.[\w.-]+)`", text)
     assert is_option_key(key)
     assert key in OPTIONS

@@ -11,7 +11,7 @@ import pytest
 from sqlext.commands.view_statements import references_in, schedule_text
 from sqlext.errors import NotFoundError, SetupError, ViewError
 from sqlext.execution.coordination.event_log import EventLog
-from sqlext.execution.views.creation import edges_of, read_by
+from sqlext.execution.views.creation import places_of, read_by
 from sqlext.execution.views.registry import (
     ViewEvent,
     ViewEventKind,
@@ -206,10 +206,13 @@ def test_of_a_torn_status_nothing_is_known(tmp_path: Path) -> None:
         assert files.read("v-1") == ViewStatus()
 
 
-def test_what_views_read_is_known_from_their_last_refresh() -> None:
-    assert read_by(None) == read_by(ViewStatus()) == set()
-    records = fold([reserved(), made()])
-    assert edges_of(records, {"v-1": ViewStatus(REPORT)}) == {"spark_catalog.sales.by_region": {"spark_catalog.sales.orders"}}
+def test_what_views_read_is_known_from_their_last_refresh_by_name_or_by_path() -> None:
+    places = places_of([SPEC])
+    assert places == {"file:/data/by_region": "spark_catalog.sales.by_region"}
+    assert read_by(None, places) == read_by(ViewStatus(), places) == set()
+    assert read_by(ViewStatus(REPORT), places) == {"spark_catalog.sales.orders"}
+    by_path = replace(REPORT, sources={SPEC.location: SourceVersion(SPEC.table_id, 1, SPEC.location)})
+    assert read_by(ViewStatus(by_path), places) == {"spark_catalog.sales.by_region"}
 
 
 # Statements

@@ -15,7 +15,8 @@ from sqlext.spark.storage import HadoopPath
 
 BEAT_SECONDS = 5.0
 """The time between two writes of a host's file, in seconds."""
-_DEAD_AFTER = 30.0
+DEAD_AFTER_SECONDS = 30.0
+"""How old a host's last sign of life is when the host counts as dead."""
 
 
 class Lease:
@@ -67,7 +68,7 @@ def is_alive(hosts: Folder, host_id: str) -> bool:
     """
     try:
         beat = json.loads(hosts.child(host_id).read_text())
-        is_fresh = time.time() - float(beat["at"]) < _DEAD_AFTER
+        is_fresh = time.time() - float(beat["at"]) < DEAD_AFTER_SECONDS
         return is_fresh and not (beat["host"] == socket.gethostname() and not _is_process(int(beat["pid"])))
     except (NotFoundError, ValueError, KeyError, TypeError):  # gone, or torn by a crash
         return False

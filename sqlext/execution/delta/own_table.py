@@ -68,7 +68,13 @@ class OwnTable:
         self._known = known
 
     def upsert(
-        self, stream: StreamSpec, rows: DataFrame, reach: Bounds, info: commit.CommitInfo, check: Callable[[], None]
+        self,
+        stream: StreamSpec,
+        rows: DataFrame,
+        reach: Bounds,
+        info: commit.CommitInfo,
+        check: Callable[[], None],
+        all_rows: DataFrame | None = None,
     ) -> bool:
         """Bring rows into the table in one commit, in place of those of the same key; nothing if their transaction is there.
 
@@ -76,6 +82,8 @@ class OwnTable:
             stream, info, check: as for `commit.merge`.
             rows: as for `commit.merge`; they are evaluated twice.
             reach: the ranges of their keys, where known.
+            all_rows: all rows that the table is to have, if they are at hand: a small table that nobody else has changed since
+                the last flush gets them, and is not read.
 
         Returns:
             False, and nothing was done, if it takes a MERGE.
@@ -97,6 +105,10 @@ class OwnTable:
         keys = F.broadcast(rows.select(*(quote(name) for name in stream.key)))
         same = commit.same_key(stream.key, reach)
         with commit.session_settings(self._spark, commit.FEW_ROWS):
+            if table.is_small and table.is_known and all_rows is not None:
+                check()
+                self.note(table.write_whole(_qualified(all_rows).coalesce(_files(table)), identity))
+                return True
             if table.is_small:
                 others = table.rows.alias("t").join(keys.alias("s"), same, "left_anti")
                 check()

@@ -1,9 +1,9 @@
-"""The Delta table that a flow keeps up to date: created, checked and altered."""
+"""The Delta table that a flow keeps up to date: found, checked and altered."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from delta.tables import DeltaTable
@@ -13,11 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.catalog import Column as CatalogColumn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from sqlext.errors import NotFoundError, SchemaError, UnsupportedError, did_you_mean
-from sqlext.execution.delta.column_comments import Comments, with_comments
+from sqlext.errors import NotFoundError, Position, SchemaError, UnsupportedError, did_you_mean
 from sqlext.plan.flow_spec import Column as ColumnMapping
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.plan.job_graph import FLOW_PROPERTY, INTERNAL_PREFIX, QUALIFIES, ColumnDefinition, TableDefinition
+from sqlext.plan.job_graph import INTERNAL_PREFIX, QUALIFIES, ColumnDefinition
 from sqlext.quoting import quote, quote_parts, quote_string
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.storage import HadoopPath
@@ -126,78 +125,6 @@ def _kind(spark: SparkSession, name: Sequence[str]) -> str:
         return "a view, or not a Delta table"
 
 
-def create(
-    spark: SparkSession,
-    name: Sequence[str],
-    schema: StructType,
-    definition: TableDefinition,
-    properties: Mapping[str, str],
-    replace: bool,
-) -> Target:
-    """Create the table of a streaming table.
-
-    Args:
-        spark: the session.
-        name: the table's name, qualified.
-        schema: the schema of the query's output.
-        definition: the user's clauses, as written.
-        properties: all of its table properties, in addition to ours.
-        replace: whether to replace an existing table of that name.
-
-    Raises:
-        SchemaError: Delta cannot store a column under its name.
-    """
-    check_names([column.name for column in definition.columns] or schema.names, properties)
-    _create(spark, name, schema, definition, properties, replace)
-    return describe(spark, name)
-
-
-def _create(
-    spark: SparkSession,
-    name: Sequence[str],
-    schema: StructType,
-    definition: TableDefinition,
-    properties: Mapping[str, str],
-    replace: bool,
-) -> None:
-    listed = definition.columns or tuple(ColumnDefinition(name) for name in schema.names)
-    columns = ", ".join(_column_clause(*pair, definition.comments) for pair in zip(schema.fields, listed, strict=True))
-    all_properties = {"delta.enableDeletionVectors": "true", **properties}
-    options = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
-    verb = "CREATE OR REPLACE TABLE" if replace else "CREATE TABLE"
-    clauses = " ".join(definition.clauses)
-    spark.sql(f"{verb} {quote_parts(name)} ({columns}) USING delta {clauses} TBLPROPERTIES ({options})")
-
-
-def try_out(
-    spark: SparkSession, location: HadoopPath, schema: StructType, definition: TableDefinition, properties: Mapping[str, str]
-) -> None:
-    """Check whether Delta accepts a table's definition, by creating such a table elsewhere and deleting it.
-
-    Args:
-        spark: the session.
-        location: an unused location.
-        schema, definition, properties: as for `create`.
-    """
-    clauses = tuple(clause for clause in definition.clauses if clause[:8].upper() != "LOCATION")
-    try:
-        place = replace(definition, clauses=clauses)
-        _create(spark, ("delta", location.location), schema, place, properties, replace=False)
-    finally:
-        location.delete()
-
-
-def _column_clause(field: StructField, column: ColumnDefinition, comments: Comments) -> str:
-    path = (column.name.lower(),)
-    said = comments.get(path, column.comment)
-    kind = column.type or ddl_of(with_comments(field.dataType, path, comments))
-    if column.type and any(len(each) > 1 and each[:1] == path for each in comments):
-        kind = ddl_of(with_comments(DataType.fromDDL(column.type), path, comments))
-    required = " NOT NULL" if column.is_required else ""
-    comment = f" COMMENT {quote_string(said)}" if said is not None else ""
-    return f"{quote(column.name)} {kind}{required}{comment}"
-
-
 def check_column_list(output: DataFrame, columns: Sequence[ColumnDefinition], key: Sequence[str]) -> None:
     """Check that a query's columns fit a streaming table's column list, in order.
 
@@ -243,6 +170,23 @@ def check_names(columns: Sequence[str], properties: Mapping[str, str] | None = N
     for column in columns:
         if any(character in column for character in _BAD_CHARACTERS):
             raise SchemaError(f"The column `{column}` cannot be stored under that name. Give it another: {column} AS name.")
+
+
+def check_spelling(columns: Sequence[str], position: Position | None = None) -> None:
+    """Raise SchemaError if names of columns differ by case only: Delta's tables, also those of a flow's state, take them for one.
+
+    Args:
+        columns: the names.
+        position: of the statement.
+    """
+    spelt: dict[str, str] = {}
+    for name in columns:
+        if (other := spelt.setdefault(name.lower(), name)) != name:
+            raise SchemaError(
+                f"The columns `{other}` and `{name}` differ by case only, and Delta does not tell such columns apart. Give one "
+                "another name in the query: .. AS name.",
+                position,
+            )
 
 
 def home_of(flow_home: HadoopPath, relation: str) -> HadoopPath:
@@ -391,13 +335,23 @@ def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
     check_identity(spark, spec)
 
 
-def is_made_by(spark: SparkSession, spec: FlowSpec, name: Sequence[str]) -> bool:
-    """Return whether the table or view of that name is the one that a flow created, and not another that has taken its place."""
+def is_made_by(spark: SparkSession, name: Sequence[str], key: str, maker: str, table_id: str) -> bool:
+    """Return whether a table is there and is the one that a flow or a materialized view has made, not another in its place.
+
+    Args:
+        spark: the session.
+        name: the table's name, qualified.
+        key: the table property that names the maker.
+        maker: the maker's id.
+        table_id: Delta's id of the table that was made; empty: not known yet.
+    """
+    if not exists(spark, name):
+        return False
     try:
         table = describe(spark, name)
     except UnsupportedError:
         return False
-    return table.table_id == spec.target_id if spec.target_id else table.properties.get(FLOW_PROPERTY) == spec.id
+    return table.table_id == table_id if table_id else table.properties.get(key) == maker
 
 
 def check_identity(spark: SparkSession, spec: FlowSpec) -> None:

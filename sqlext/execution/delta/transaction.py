@@ -19,17 +19,20 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.commit import USER_METADATA, session_settings
 from sqlext.execution.delta.file_statistics import may_hold
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.plan.job_graph import INTERNAL_PREFIX
-from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, texts_of
 from sqlext.spark.jvm import active
 
 FILE_COLUMN = f"{INTERNAL_PREFIX}file"
 ROW_COLUMN = f"{INTERNAL_PREFIX}row"
 _METRICS = "spark.databricks.delta.history.metricsEnabled"  # metrics of MERGE's own plan, which does not exist here
-_COMMANDS = "org.apache.spark.sql.delta.commands"
+_DELTA = "org.apache.spark.sql.delta"
+_COMMANDS = f"{_DELTA}.commands"
+_FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's note in the metadata of a column that is CHAR(n) or VARCHAR(n)
 
 
@@ -75,6 +78,8 @@ class TableTransaction:
         self.is_small = is_small
         self._java = java_of(spark)
         self._none, self._some = self._java.scala.Option.apply(None), self._java.scala.Option.apply
+        self._definition: list[Any] = []  # the actions of `take_definition`, and its operation
+        self._operation: Any = None
         with active(spark):
             self._snapshot = snapshot
             self._log = self._snapshot.deltaLog()
@@ -128,6 +133,39 @@ class TableTransaction:
         seq = scala_seq(self._spark, [*files])
         return DataFrame(self._log.createDataFrame(self._snapshot, seq, False, self._none), self._spark)
 
+    def take_definition(self, model: Any) -> None:
+        """Give the table the definition of another one, in the commit of `write_whole`, as REPLACE TABLE .. AS SELECT does.
+
+        Args:
+            model: the newest version of the other table: its columns, partitioning, clustering, properties, comment and id.
+
+        Raises:
+            UnsupportedError: Delta cannot make this definition of the table's.
+            AnalysisException: Delta's reason against the definition.
+        """
+        clustering = self._java.org.apache.spark.sql.delta.skipping.clustering.ClusteredTableUtils
+        if items_of(model.metadata().partitionColumns()) and clustering.isSupported(self._snapshot.protocol()):
+            raise UnsupportedError(
+                "Delta does not replace a table that was CLUSTER BY by one that is PARTITIONED BY. Drop it and create it again, "
+                "or write CLUSTER BY."
+            )
+        properties = texts_of(self._spark, model.metadata().configuration())
+        if properties.get(_FEED) == "true" and properties.get(_MAPPING, "none") != "none":
+            raise UnsupportedError(
+                f"Delta does not replace a table, with its rows, by one with {_FEED} and {_MAPPING} = {properties[_MAPPING]}. "
+                f"Leave {_FEED} out, and set it afterwards, or drop the table and create it again."
+            )
+        with active(self._spark):
+            self._transaction.updateMetadataForNewTableInReplace(model.metadata())
+            self._transaction.updateProtocol(self._transaction.protocol().merge(scala_seq(self._spark, [model.protocol()])))
+            domains = scala_object(self._spark, f"{_DELTA}.DomainMetadataUtils").handleDomainMetadataForReplaceTable(
+                self._snapshot.domainMetadata(), clustering.getClusteringDomainMetadata(model)
+            )
+        self._definition = items_of(domains)
+        self._operation = getattr(self._java.org.apache.spark.sql.delta, "DeltaOperations$ReplaceTable")(
+            model.metadata(), True, True, True, *[self._none] * 7
+        )
+
     def write_whole(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
         """Replace all rows of the table.
 
@@ -135,11 +173,12 @@ class TableTransaction:
             DeltaConcurrentModificationException: somebody else has changed the table since it was read.
         """
         now = int(time.time() * 1000)
-        operation = write_operation(self._spark, "Overwrite")
+        operation = self._operation or write_operation(self._spark, "Overwrite")
         with active(self._spark):
             added = items_of(self._transaction.writeFiles(rows._jdf))
             removed = [file.removeWithTimestamp(now, True) for file in self._files.values()]
-            version = commit_actions(self._spark, self._transaction, [*added, *removed], operation, identity)
+            actions = [*self._definition, *added, *removed]
+            version = commit_actions(self._spark, self._transaction, actions, operation, identity)
         return KnownFiles(version, {str(file.path()): file for file in added})
 
     def replace(self, places: DataFrame | None, rows: DataFrame | None, identity: CommitIdentity) -> KnownFiles:

@@ -10,13 +10,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
-from sqlext.errors import NameTakenError, SchemaError, UnsupportedError
-from sqlext.execution.delta import target
+from sqlext.errors import NameTakenError, UnsupportedError
+from sqlext.execution.delta import table_definition, target
 from sqlext.execution.flows.analysis import AnalysedFlow, AnalysedQuery
 from sqlext.execution.flows.partition_keys import lossy
 from sqlext.execution.flows.registry import FlowRecord, Records, without_case
@@ -141,7 +141,7 @@ def check_definition(request: FlowRequest) -> None:
         return
     output = request.flow.output.drop(QUALIFIES)
     if request.definition.columns:
-        _refuse_names_of_one_spelling(output.columns)
+        target.check_spelling(output.columns)
     target.check_names([column.name for column in request.definition.columns] or output.columns, request.properties)
     key = () if request.plan.above else request.flow.queries[0].key
     target.check_column_list(output, request.definition.columns, key)
@@ -259,7 +259,7 @@ def _new_table(spec: FlowSpec, request: FlowRequest) -> tuple[target.Target, tup
         raise AssertionError("only a streaming table has no table before its flow")
     properties = {**request.properties, FLOW_PROPERTY: spec.id}
     output = request.flow.output.drop(QUALIFIES).schema
-    table = target.create(request.session, spec.target, output, request.definition, properties, request.replace)
+    table = table_definition.create(request.session, spec.target, output, request.definition, properties, request.replace)
     pairs = zip(output.names, table.columns.items(), strict=True)
     return table, tuple(Column(name, column, kind) for name, (column, kind) in pairs)
 
@@ -294,18 +294,6 @@ def refuse_rows_of_others(request: FlowRequest, name: tuple[str, ...]) -> None:
             f"This aggregate has no GROUP BY, so it keeps one row, and {'.'.join(request.table)} holds others already. Give "
             "it an empty table, or write CREATE STREAMING TABLE .. AS."
         )
-
-
-def _refuse_names_of_one_spelling(names: Sequence[str]) -> None:
-    """Delta's tables, those of a flow's state too, do not tell columns apart that differ by case."""
-    spelt: dict[str, str] = {}
-    for name in names:
-        other = spelt.setdefault(name.lower(), name)
-        if other != name:
-            raise SchemaError(
-                f"The query's columns `{other}` and `{name}` differ by case only, and Delta does not tell such columns apart. "
-                "Give one another name in the query: .. AS name."
-            )
 
 
 def refuse_to_replace(request: FlowRequest) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -40,6 +41,7 @@ from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.flows.work import STALLED_AFTER, STOP_PATIENCE, Work
 from sqlext.execution.streaming.arrival_wait import has_taken_all
 from sqlext.execution.streaming.pace import Phase
+from sqlext.execution.streaming.source_watch import SourceWatch
 from sqlext.functions.backlog_reports import BacklogReport, backlog_report
 from sqlext.options import (
     CACHE_MAX_ENTRIES,
@@ -68,6 +70,7 @@ class Flow:
         home: the flow's folder.
         session: the flow's own; nobody else uses it.
         clock: measures intervals.
+        watch: lets its queries rest while nothing arrives.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Flow:
         home: HadoopPath,
         session: SparkSession,
         clock: Clock,
+        watch: SourceWatch,
     ) -> None:
         self.spec = spec
         self.options = options
@@ -85,6 +89,7 @@ class Flow:
         self._home = home
         self.session = session
         self._clock = clock
+        self._watch = watch
         self._fence = Fence(home, f"flow `{spec.name}`", epoch)
         self._lock = threading.Lock()
         self._meter = FlowMeter(spec.name, clock)
@@ -92,6 +97,7 @@ class Flow:
         self._error: BaseException | None = None
         self._stopping = False
         self._progress_read = float("-inf")
+        self._has_rested = False
         self._takes_intervals = self._is_memory_only and not other_pace([s.state_backend for s in spec.streams], options)
         self._intakes = Intakes(Intake(stream, self._settings_of(stream), session, clock, self) for stream in spec.streams)
         self.work = Work(spec.name, session.sparkContext, lambda: [spec.id, *self._intakes.job_groups()], clock)
@@ -130,6 +136,12 @@ class Flow:
     def _is_memory_only(self) -> bool:
         is_buffered = self._policy_of(self.options).max_interval is not None
         return is_buffered and self.options.flow[FLUSH_MEMORY_BUFFER_ONLY] and not self.spec.appends
+
+    @property
+    def _may_rest(self) -> bool:
+        """Whether nothing but arrivals in the queries' tables says when micro-batches come."""
+        has_own_pace = self._takes_intervals or self.options.flow[CHECKPOINT_INTERVAL] is not None
+        return not (has_own_pace or self.options.may_be_in_backlog or self.spec.hybrids)
 
     def _settings_of(self, stream: StreamSpec) -> IntakeSettings:
         is_flushed_first = self._takes_intervals or self._policy_of(self.options).max_interval is None
@@ -181,6 +193,9 @@ class Flow:
         self._intakes.start(self._backlog.pace)
         self._schedule.start()
         self._backlog.watch()
+        if self._may_rest:
+            for running in self._intakes.running():
+                self._watch.add(running)
         with self._lock:
             if self._phase in (FlowPhase.STARTING, FlowPhase.PREREQUISITES):
                 self._phase = FlowPhase.RUNNING
@@ -243,9 +258,10 @@ class Flow:
         Raises:
             StreamingQueryException: a query has failed.
         """
-        for intake in self._intakes:
-            if intake.query is not None:
-                intake.query.processAllAvailable()
+        with self._watch.freely(self._intakes.running()):
+            for intake in self._intakes:
+                if intake.query is not None:
+                    intake.query.processAllAvailable()
 
     def forgive(self) -> None:
         """STOP FLOW of a flow that has failed: its error has been seen."""
@@ -290,14 +306,21 @@ class Flow:
         )
         if not cancellation.wait_for(self.session, self._settled.wait, timeout.total_seconds()):
             raise late
-        with self._schedule.freely() if self._phase is FlowPhase.RUNNING else nullcontext():
-            for intake in self._intakes if self._phase is FlowPhase.RUNNING else ():
+        is_running = self._phase is FlowPhase.RUNNING
+        with self._freely() if is_running else nullcontext():
+            for intake in self._intakes if is_running else ():
                 if not has_taken_all(self.session, intake.process_all(f"sqlext-wait-{self.spec.name}"), deadline):
                     raise late
                 intake.read_progress()
         self.tick()
         self._raise_if_failed()
         self._flush_buffered()
+
+    @contextmanager
+    def _freely(self) -> Iterator[None]:
+        """Let the queries take what arrives as it arrives, in the `with` block."""
+        with self._schedule.freely(), self._watch.freely(self._intakes.running()):
+            yield
 
     def set_options(self, spec: FlowSpec, options: FlowOptions) -> bool:
         """Apply other options, if that needs no restart.
@@ -341,15 +364,21 @@ class Flow:
         """Look at the queries, and ask for a flush when one is due."""
         if self._phase is not FlowPhase.RUNNING or self._stopping:
             return
-        if (failed := self._intakes.failed) is not None:
-            if not self._stopping:  # STOP FLOW may have come since the look above, and ended it
-                self._fail(explained(self.session, self.spec, failed.failure))
-            return
+        has_rested, self._has_rested = self._has_rested, self._intakes.are_at_rest
+        if not (has_rested and self._has_rested):
+            if (failed := self._intakes.failed) is not None:
+                if not self._stopping:  # STOP FLOW may have come since the look above, and ended it
+                    self._fail(explained(self.session, self.spec, failed.failure))
+                return
+            self._read_progress()
+        self._schedule.tick()
+
+    def _read_progress(self) -> None:
+        """Read what Spark says of the queries, from time to time, and at the begin of each rest."""
         now = self._clock.monotonic()
-        if now - self._progress_read >= _PROGRESS_SECONDS:
+        if self._has_rested or now - self._progress_read >= _PROGRESS_SECONDS:
             self._progress_read = now
             self._intakes.read_progress()
-        self._schedule.tick()
 
     def new_switches(self) -> tuple[Switch, ...]:
         """Return the changes of phase since the last call."""

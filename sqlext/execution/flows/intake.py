@@ -299,8 +299,14 @@ class Intake:
         return self._running
 
     @property
-    def query(self) -> StreamingQuery | None:
+    def started(self) -> RunningQuery | None:
+        """The query, once it was started and until it is released."""
         running = self._running  # another thread may let go of it
+        return running if running is not None and running.query is not None else None
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        running = self._running
         return running.query if running is not None else None
 
     @property

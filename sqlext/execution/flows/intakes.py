@@ -8,6 +8,7 @@ from typing import overload
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.work import Work
 from sqlext.execution.streaming.pace import Pace
+from sqlext.execution.streaming.running_query import RunningQuery
 from sqlext.plan.flow_spec import StreamSpec
 
 
@@ -67,6 +68,15 @@ class Intakes(Sequence[Intake]):
     def failed(self) -> Intake | None:
         """The first of those whose query has failed."""
         return next((intake for intake in self if intake.has_failed), None)
+
+    def running(self) -> list[RunningQuery]:
+        """Return the queries that were started and not released."""
+        return [running for intake in self if (running := intake.started) is not None]
+
+    @property
+    def are_at_rest(self) -> bool:
+        """Whether all queries have read all there was, and look for nothing until a table has a new version."""
+        return all((running := intake.started) is not None and running.is_at_rest for intake in self)
 
     @property
     def is_quiet(self) -> bool:

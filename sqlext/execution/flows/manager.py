@@ -29,6 +29,7 @@ from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.supervisor import FlowSupervisor
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
+from sqlext.execution.streaming.source_watch import SourceWatch
 from sqlext.options import STATE_BACKEND
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
@@ -48,7 +49,8 @@ class FlowManager:
         clock: for flush intervals, and the next tries of flows that failed.
     """
 
-    def __init__(self, spark: SparkSession, home: HadoopPath, lease: Lease, clock: Clock) -> None:
+    def __init__(self, spark: SparkSession, home: HadoopPath, lease: Lease, clock: Clock, watch: SourceWatch) -> None:
+        self._watch = watch
         self._spark = spark
         self._home = home
         self._lease = lease
@@ -296,7 +298,7 @@ class FlowManager:
         if (changed := source_changes.evolved(session, spec, options.flow)) is not spec:
             spec = changed
             self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
-        flow = Flow(spec, options, records[spec.id].epoch, home, session, self._clock)
+        flow = Flow(spec, options, records[spec.id].epoch, home, session, self._clock, self._watch)
         try:
             with self._busy_with(flow):
                 flow.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlext.execution.delta import target
+from sqlext.execution.delta import table_definition, target
 from sqlext.execution.flows.creation import (
     Destination,
     FlowRequest,
@@ -59,4 +59,4 @@ def try_table(request: FlowRequest, home: HadoopPath) -> None:
     """
     if request.definition is not None:
         schema = request.flow.output.drop(QUALIFIES).schema
-        target.try_out(request.session, home.child("trial"), schema, request.definition, request.properties)
+        table_definition.try_out(request.session, home.child("trial"), schema, request.definition, request.properties)

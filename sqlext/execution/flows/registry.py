@@ -205,13 +205,21 @@ def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
 
 def shown_names(specs: Iterable[FlowSpec]) -> dict[str, str]:
     """Return the name of each flow in a list, by id, with as much of its schema as distinguishes it from the others."""
-    found = list(specs)
+    return short_names({spec.id: spec.qualified_name for spec in specs})
+
+
+def short_names(qualified: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return names with as much of their schemas as distinguishes them from each other, whatever their case.
+
+    >>> short_names({"1": ("c", "s", "t"), "2": ("c", "r", "T"), "3": ("c", "r", "u")})
+    {'3': 'u', '1': 's.t', '2': 'r.T'}
+    """
     names: dict[str, str] = {}
     for parts in (1, 2, 3):
-        ends = Counter(without_case(spec.qualified_name[-parts:]) for spec in found)
-        for spec in found:
-            if ends[without_case(spec.qualified_name[-parts:])] == 1 or parts == 3:
-                names.setdefault(spec.id, ".".join(spec.qualified_name[-parts:]))
+        ends = Counter(without_case(name[-parts:]) for name in qualified.values())
+        for key, name in qualified.items():
+            if ends[without_case(name[-parts:])] == 1 or parts == 3:
+                names.setdefault(key, ".".join(name[-parts:]))
     return names
 
 

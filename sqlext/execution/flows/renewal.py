@@ -45,7 +45,7 @@ def renewed(spec: FlowSpec, request: FlowRequest) -> FlowRequest:
     definition, session = request.definition, request.session
     if definition is None:
         raise AssertionError("a streaming table was made by its statement")
-    if not target.exists(session, spec.target) or not target.is_made_by(session, spec, spec.target):
+    if not target.is_made_by(session, spec.target, FLOW_PROPERTY, spec.id, spec.target_id):
         return request  # the statement is all that is known; a table of somebody else's is refused later
     there = target.describe(session, spec.target).properties
     _refuse_checks(spec, there)

@@ -14,6 +14,19 @@ FIRST_PAUSE = timedelta(seconds=5)
 MOST_PAUSE = timedelta(minutes=5)
 
 
+def pause_after(attempts: int) -> timedelta:
+    """Return the time between a failure and the next try: twice as long after each, up to five minutes.
+
+    Args:
+        attempts: how many have failed in a row, at least 1.
+
+    >>> [pause_after(attempts).total_seconds() for attempts in (1, 2, 3, 100)]
+    [5.0, 10.0, 20.0, 300.0]
+    """
+    doublings = min(attempts - 1, 30)
+    return min(FIRST_PAUSE * int(2**doublings), MOST_PAUSE)
+
+
 @dataclass(frozen=True)
 class Retry:
     """The next try of a flow.
@@ -52,7 +65,7 @@ class Retries:
         with self._lock:
             ran = now - self._running_since.pop(spec.id, now)  # a start that hangs and fails is no run
             attempts = 1 if ran >= MOST_PAUSE.total_seconds() else self._attempts.get(spec.id, 0) + 1
-            pause = min(FIRST_PAUSE * 2 ** min(attempts - 1, 30), MOST_PAUSE)
+            pause = pause_after(attempts)
             retry = Retry(spec, attempts, now + pause.total_seconds(), self._clock.now() + pause, error)
             self._attempts[spec.id] = attempts
             self._planned[spec.id] = retry

@@ -222,7 +222,7 @@ class TableWriter:
         """Merge the changed groups of a state into the query's table; if others interfere, all of the flush is tried again."""
         reach = reach_in_table(stream, flushed.aggregate, flushed.reach)
         info = replace(flushed.info, read_version=advance.read_version)
-        self._merge_rows(stream, advance.rows, reach, info, attempts=1, additions=advance.additions)
+        self._merge_rows(stream, advance.rows, reach, info, 1, advance.additions, advance.all_rows)
 
     def _append(self, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo) -> None:
         """Add the rows of micro-batches to the target in one commit: their files, where they have been written for the table."""
@@ -257,13 +257,14 @@ class TableWriter:
         info: commit.CommitInfo,
         attempts: int = commit.ATTEMPTS,
         additions: Mapping[str, str] | None = None,
+        all_rows: DataFrame | None = None,
     ) -> None:
         if not stream.key and stream.writes_target:
             commit.again_after_conflicts(partial(self._merge_one_row, stream, rows, info, additions), self._check, attempts)
             return
         own = self._own_tables.get(stream.relation) if additions is None and info.read_version is None else None
         if own is not None:
-            upsert = partial(own.upsert, stream, rows, reach, info, self._check)
+            upsert = partial(own.upsert, stream, rows, reach, info, self._check, all_rows)
             if commit.again_after_conflicts(upsert, self._check, attempts):
                 return
         size = table_size(self.session, self.location(stream))

@@ -78,11 +78,13 @@ class Advance:
         rows: rows of the table.
         additions: as `commit.merge` takes them; None: the rows replace those of the same key.
         read_version: the version of that table from which they were computed, if it is the state.
+        all_rows: all rows that the table is to have, if they are at hand; they may be written in place of the ones it has.
     """
 
     rows: DataFrame
     additions: Mapping[str, str] | None = None
     read_version: int | None = None
+    all_rows: DataFrame | None = None
 
 
 Show = Callable[[Advance], None]

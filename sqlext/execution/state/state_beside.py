@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
@@ -17,6 +17,19 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import Column, StreamSpec
 from sqlext.plan.job_graph import OutputMode
 from sqlext.spark import delta_tables, jvm
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a transaction has stored.
+
+    Attributes:
+        changed: the new state of the changed groups.
+        every: the state of all groups, if it is at hand, and if a group's results stay the same while its state does.
+    """
+
+    changed: DataFrame
+    every: DataFrame | None = None
 
 
 class StateBeside(DeltaState):
@@ -35,9 +48,10 @@ class StateBeside(DeltaState):
         fresh = self._not_committed(flush.batches, version)
         table = self._begin(flush) if len(fresh) == len(flush.batches) else None
         if table is not None:
-            with self._written(flush, table) as changed:
+            with self._written(flush, table) as written:
                 announce(Moment.STATE_COMMITTED, self._spec.name)
-                show(Advance(self._results(flush.aggregate, changed)))
+                every = None if written.every is None else self._results(flush.aggregate, written.every)
+                show(Advance(self._results(flush.aggregate, written.changed), all_rows=every))
             return
         stored = self._spark.read.format("delta").load(self.location)
         with self._settings(flush.is_small), self._changed(flush, stored, fresh) as changed:
@@ -48,27 +62,27 @@ class StateBeside(DeltaState):
             show(Advance(self._results(flush.aggregate, changed)))
 
     @contextmanager
-    def _written(self, flush: StateFlush, table: TableTransaction) -> Iterator[DataFrame]:
+    def _written(self, flush: StateFlush, table: TableTransaction) -> Iterator[_Written]:
         """Merge partial results into the state by a transaction, and yield the new state of the groups that they change."""
-        aggregate, identity = flush.aggregate, self._identity(flush.info, table)
-        with (
-            self._settings(flush.is_small or not table.is_empty),
-            jvm.held(aggregate.merged(flush.partials(flush.batches), BATCH_COLUMN)) as new,
-        ):
-            if table.is_empty:
-                self._note(table, table.write_whole(new, identity))
-                yield new
-            elif table.is_small:
-                with jvm.held(added(aggregate, table.rows, numbered(new))) as whole:
-                    self._note(table, table.write_whole(whole, identity))
-                    yield of_keys(whole, aggregate, keys_of(aggregate, new), flush.reach)
-            else:
+        aggregate, identity, partials = flush.aggregate, self._identity(flush.info, table), flush.partials(flush.batches)
+        with self._settings(flush.is_small or not table.is_empty):
+            if table.is_small and not table.is_empty:
+                with jvm.held(added(aggregate, table.rows, partials)) as every:
+                    self._note(table, table.write_whole(every, identity))
+                    changed = of_keys(every, aggregate, keys_of(aggregate, partials), flush.reach)
+                    yield _Written(changed, None if aggregate.results_vary else every)
+                return
+            with jvm.held(aggregate.merged(partials, BATCH_COLUMN)) as new:
+                if table.is_empty:
+                    self._note(table, table.write_whole(new, identity))
+                    yield _Written(new)
+                    return
                 with (
                     self._found(flush, table.placed_rows(flush.reach), new) as found,
                     jvm.held(added(aggregate, found, numbered(new))) as changed,
                 ):
                     self._note(table, table.replace(found, changed, identity))
-                    yield changed
+                    yield _Written(changed)
 
     def _store(self, flush: StateFlush, rows: DataFrame, info: commit.CommitInfo) -> None:
         columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in flush.aggregate.schema)

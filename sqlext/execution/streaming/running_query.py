@@ -75,14 +75,22 @@ class RunningQuery:
         self.leaves: tuple[streams.StreamLeaf, ...] = ()
         self.pace = Pace(Phase.LIVE)
         self._held: streams.HeldTrigger | None = None
+        self._rests = False
 
     def find_streams(self, aliases: Collection[str]) -> None:
         """Find the query's streams, whose pace is to be controlled."""
         self.leaves = streams.leaves_of(self._frame, aliases)
 
+    def delta_tables(self) -> frozenset[str] | None:
+        """Return the locations of the Delta tables that the query reads; None: it reads something else, too."""
+        leaves = streams.leaves_of(self._frame, ())
+        are_tables = all(leaf.kind is streams.SourceKind.DELTA and leaf.location for leaf in leaves)
+        return frozenset(leaf.location for leaf in leaves) if leaves and are_tables else None
+
     def start(self, mode: OutputMode, pace: Pace) -> None:
         """Start the query from its checkpoint."""
         self.pace = pace
+        self._held, self._rests = None, False
         is_limited = pace.phase is Phase.BACKLOG or self._takes_all
         frame = streams.limited(self._frame, self.leaves, pace.size) if is_limited else self._frame
         self._batch_function = _BatchFunction(self._function)
@@ -133,21 +141,42 @@ class RunningQuery:
         if held is not None:
             held.let_go()
 
-    def forget_last_look(self) -> None:
-        """Forget the last look for input; see `has_found_nothing`."""
-        if self.query is not None:
-            streams.forget_last_look(self.query)
+    def forget_last_look(self, may_wait: bool = True) -> bool:
+        """Forget the last look for input; see `has_found_nothing`.
+
+        Args:
+            may_wait: whether to wait for the end of a look that goes on; if not, False is returned then.
+        """
+        return self.query is not None and streams.forget_last_look(self.query, may_wait)
 
     @property
     def has_found_nothing(self) -> bool:
         """Whether a look for input has ended since `forget_last_look` and found none."""
         return self.query is not None and streams.has_found_nothing(self.query)
 
+    # Rest while nothing arrives; see `source_watch`.
+
+    def rest(self) -> bool:
+        """Look for input no more, until `wake`; return False if the query has ended."""
+        self.hold()
+        self._rests = self._held is not None
+        return self._rests
+
+    def wake(self) -> None:
+        """Look for input again."""
+        self._rests = False
+        self.let_go()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the query has read all there was, and looks for nothing until a table has a new version."""
+        return self._rests
+
     # The end of the query.
 
     def stop(self) -> None:
         """Stop the query. A micro-batch in progress is repeated at the next start."""
-        query = self.query
+        query, self._rests = self.query, False
         try:
             if query is not None and query.isActive:
                 query.stop()
@@ -193,6 +222,8 @@ class RunningQuery:
 
         A trigger that only looks for input does not count: where looking is slow, one is active most of the time.
         """
+        if self._rests:
+            return True
         query = self.query
         status: Any = query.status if query is not None and not self.is_bounded else {}
         return bool(status) and not status["isDataAvailable"]

@@ -43,6 +43,7 @@ _LIMIT_OPTIONS = {
 }
 _DELTA_DEFAULT_FILES = 1000  # DeltaOptions.MAX_FILES_PER_TRIGGER_OPTION_DEFAULT
 _ALL = 2**31 - 1
+_CTE_REFERENCE = "CTERelationRef"
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.01
 
@@ -91,9 +92,9 @@ def leaves_of(frame: DataFrame, aliases: Collection[str]) -> tuple[StreamLeaf, .
 
 
 def _collect(spark: SparkSession, plan: Any, aliases: set[str], alias: str, has_watermark: bool, found: list[StreamLeaf]) -> None:
-    if not plan.isStreaming():
-        return
     name = plan.getClass().getSimpleName()
+    if not plan.isStreaming() or name == _CTE_REFERENCE:  # the CTE's own query is another child of the plan
+        return
     if name == "SubqueryAlias" and (own := fold(str(plan.alias()))) in aliases:
         alias = own
     has_watermark = has_watermark or name == "EventTimeWatermark"
@@ -113,7 +114,9 @@ def _described(spark: SparkSession, relation: Any, name: str) -> tuple[SourceKin
         source = relation.dataSource()
         options = {key.lower(): value for key, value in texts_of(spark, source.options()).items()}
         of_table = source.catalogTable()
-        location = str(of_table.get().location().toString()) if of_table.isDefined() else options.get("path", "")
+        location = options.get("path", "")
+        if of_table.isDefined():  # as a path: the URI escapes what a path has as it is, such as a space
+            location = str(java_of(spark).org.apache.hadoop.fs.Path(of_table.get().location()).toString())
         if str(source.className()).lower() == "delta":
             return SourceKind.DELTA, options, location
         is_of_files = str(relation.sourceName()).startswith("FileSource[")
@@ -274,15 +277,24 @@ def _trigger_executor(query: StreamingQuery) -> Any:
     return found
 
 
-def forget_last_look(query: StreamingQuery) -> None:
-    """Forget that no input was found, so that `has_found_nothing` is about a look that begins after this call."""
+def forget_last_look(query: StreamingQuery, may_wait: bool) -> bool:
+    """Forget that no input was found, so that `has_found_nothing` is about a look that begins after this call.
+
+    Args:
+        query: a query that has started.
+        may_wait: whether to wait for the end of a look that goes on; if not, False is returned then.
+    """
     execution = _execution(query)
     looking = execution.awaitProgressLock()
-    looking.lock()
+    if may_wait:
+        looking.lock()
+    elif not looking.tryLock():
+        return False
     try:
         getattr(execution, "noNewData_$eq")(False)
     finally:
         looking.unlock()
+    return True
 
 
 def has_found_nothing(query: StreamingQuery) -> bool:

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import NullType
 
 from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedError, ViewError
-from sqlext.execution.delta import delta_log, target
+from sqlext.execution.delta import delta_log, table_definition, target
 from sqlext.execution.delta.commit import USER_METADATA, session_settings
 from sqlext.execution.flows.registry import FlowRecord, without_case
 from sqlext.execution.views import sources
 from sqlext.execution.views.history import metadata_of, state_of
+from sqlext.execution.views.ownership import is_table_of, maker_of
 from sqlext.execution.views.query import analyse
 from sqlext.execution.views.registry import Records, ViewRecord, created, of_name, shown
 from sqlext.execution.views.status import ViewStatus
+from sqlext.execution.views.writing import Replacement
 from sqlext.plan.job_graph import TableDefinition
 from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshPolicy, Schedule, ViewSpec
 from sqlext.quoting import fold, quote_parts
 from sqlext.spark import delta_tables, jvm, plans, settings
 from sqlext.spark.storage import HadoopPath
-
-Edges = Mapping[str, set[str]]
-"""What each view reads: names of tables in lower case, by such a name."""
 
 
 @dataclass(frozen=True)
@@ -94,23 +94,11 @@ def check_query(request: ViewRequest) -> None:
             f".. AS name.",
             request.position,
         )
-    _refuse_names_of_one_spelling(request)
+    target.check_spelling(request.columns, request.position)
     target.check_names(request.columns, request.properties)
     for name, column in zip(request.columns, request.frame.schema.fields, strict=True):
         if isinstance(column.dataType, NullType):
             raise SchemaError(f"The column `{name}` is NULL, without a type. CAST it in the query.", request.position)
-
-
-def _refuse_names_of_one_spelling(request: ViewRequest) -> None:
-    """Delta does not tell columns apart that differ by case, even where the session does."""
-    spelt: dict[str, str] = {}
-    for name in request.columns:
-        if (other := spelt.setdefault(name.lower(), name)) != name:
-            raise SchemaError(
-                f"The columns `{other}` and `{name}` differ by case only, and Delta does not tell such columns apart. Give one "
-                "another name in the query: .. AS name.",
-                request.position,
-            )
 
 
 def check_policy(session: SparkSession, name: tuple[str, ...], query: str, policy: RefreshPolicy) -> None:
@@ -178,29 +166,19 @@ def _check_table(request: ViewRequest, replaced: ViewRecord | None) -> None:
     raise NameTakenError(f"{said}, or choose another name.", request.position)
 
 
-def maker_of(session: SparkSession, name: tuple[str, ...]) -> str | None:
-    """Return the id of the materialized view that made a table; None for any other table, or a view."""
-    try:
-        return target.describe(session, name).properties.get(VIEW_PROPERTY)
-    except UnsupportedError:
-        return None
+def check_cycle(request: ViewRequest, records: Records, status: Mapping[str, ViewStatus]) -> None:
+    """Raise UnsupportedError if a view would read itself, directly or through other materialized views.
 
-
-def is_table_of(session: SparkSession, spec: ViewSpec) -> bool:
-    """Return whether the table of a view's name is still the one that it made."""
-    if not target.exists(session, spec.name):
-        return False
-    try:
-        table = target.describe(session, spec.name)
-    except UnsupportedError:
-        return False
-    return table.table_id == spec.table_id if spec.table_id else table.properties.get(VIEW_PROPERTY) == spec.id
-
-
-def check_cycle(request: ViewRequest, edges: Edges) -> None:
-    """Raise UnsupportedError if a view would read itself, directly or through other materialized views."""
-    start = ".".join(request.name).lower()
-    read = {name.lower() for name in sources.sources_of(plans.analysed(request.frame))}
+    Args:
+        request: what the statement wants.
+        records: the views.
+        status: that of each, by id.
+    """
+    start, there = _key(request.name), created(records)
+    places = {**places_of(record.spec for record in there.values()), **_place_of(request)}
+    edges = {_key(record.spec.name): read_by(status.get(key), places) for key, record in there.items()}
+    found = sources.sources_of(plans.analysed(request.frame))
+    read = {places.get(source.location, name.lower()) for name, source in found.items()}
     paths: list[tuple[str, ...]] = [(start, each) for each in sorted(read)]
     seen: set[str] = set()
     while paths:
@@ -215,6 +193,18 @@ def check_cycle(request: ViewRequest, edges: Edges) -> None:
             paths += [(*path, each) for each in sorted(edges.get(path[-1], ()))]
 
 
+def _place_of(request: ViewRequest) -> dict[str, str]:
+    """Return the folder of the table that a view replaces, or of the managed table that it gets, with the view's name."""
+    session, name = request.session, request.name
+    if not target.exists(session, name):
+        location = jvm.default_location(session, name)
+        return {} if location is None else {location: _key(name)}
+    try:
+        return {target.describe(session, name).location: _key(name)}
+    except UnsupportedError:  # a view, or no Delta table: it cannot be replaced
+        return {}
+
+
 def temporary_views_in(frame: DataFrame) -> tuple[str, ...]:
     """Return the names of the temporary views that a query reads, which end with their session."""
     nodes = plans.nodes_of(plans.analysed(frame))
@@ -222,20 +212,25 @@ def temporary_views_in(frame: DataFrame) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def edges_of(records: Records, status: Mapping[str, ViewStatus]) -> Edges:
-    """Return what each view has read at its last refresh.
+def _key(name: tuple[str, ...]) -> str:
+    return ".".join(name).lower()
+
+
+def places_of(specs: Iterable[ViewSpec]) -> dict[str, str]:
+    """Return the names of views, in lower case, by the folders of their tables."""
+    return {spec.location: _key(spec.name) for spec in specs if spec.location}
+
+
+def read_by(status: ViewStatus | None, places: Mapping[str, str]) -> set[str]:
+    """Return the names, in lower case, of the tables that a view has read at its last refresh.
 
     Args:
-        records: the views.
-        status: that of each, by id.
+        status: that of the view.
+        places: see `places_of`; a view's table that was read by its path has the view's name.
     """
-    return {".".join(record.spec.name).lower(): read_by(status.get(key)) for key, record in created(records).items()}
-
-
-def read_by(status: ViewStatus | None) -> set[str]:
-    """Return the names, in lower case, of the tables that a view has read at its last refresh."""
     report = None if status is None else status.report
-    return set() if report is None else {name.lower() for name in report.sources}
+    sources = {} if report is None else report.sources
+    return {places.get(source.location, name.lower()) for name, source in sources.items()}
 
 
 # What is made.
@@ -271,31 +266,71 @@ def reserve(request: ViewRequest) -> ViewSpec:
     )
 
 
-def with_table(spec: ViewSpec, request: ViewRequest, replaces: bool) -> ViewSpec:
+def with_table(spec: ViewSpec, request: ViewRequest) -> ViewSpec:
     """Make the table of a view, empty, and complete the view's record.
 
     Args:
         spec: the view, as reserved.
         request: what makes it.
-        replaces: whether there is a table that it replaces.
     """
-    properties = {**request.properties, VIEW_PROPERTY: spec.id}
-    table = target.create(request.session, spec.name, request.frame.schema, request.definition, properties, replaces)
-    comment = request.session.catalog.getTable(quote_parts(spec.name)).description
-    return replace(spec, location=table.location, table_id=table.table_id, columns=tuple(table.columns), comment=comment or "")
+    properties = _properties(spec, request)
+    table = table_definition.create(
+        request.session, spec.name, request.frame.schema, request.definition, properties, replaces=False
+    )
+    return _completed(spec, request, table, table.location)
 
 
-def try_table(request: ViewRequest, place: HadoopPath) -> None:
-    """See whether Delta takes the definition of a table that is to replace another one: a table like it is made, and goes.
+@contextmanager
+def modelled(spec: ViewSpec, request: ViewRequest, place: HadoopPath) -> Iterator[tuple[ViewSpec, Replacement]]:
+    """Make an empty table with the definition of a view's that is to replace another one, and delete it after the block.
 
     Args:
-        request: what is to be made.
+        spec: the view, as reserved.
+        request: what makes it.
         place: an unused location.
 
+    Returns:
+        The view's complete record, and what its first refresh replaces.
+
     Raises:
-        AnalysisException: Delta's reason against it.
+        UnsupportedError: the view is to have another location than the table that it replaces.
+        AnalysisException: Delta does not accept the definition.
     """
-    target.try_out(request.session, place, request.frame.schema, request.definition, request.properties)
+    session = request.session
+    old = target.describe(session, spec.name)
+    _check_location(request, old.location)
+    with table_definition.modelled(session, place, request.frame.schema, request.definition, _properties(spec, request)) as model:
+        yield _completed(spec, request, model, old.location), Replacement(old.table_id, model.location)
+
+
+def _properties(spec: ViewSpec, request: ViewRequest) -> dict[str, str]:
+    return {**request.properties, VIEW_PROPERTY: spec.id}
+
+
+def _completed(spec: ViewSpec, request: ViewRequest, table: target.Target, location: str) -> ViewSpec:
+    """Return the record of a view.
+
+    Args:
+        spec: the view, as reserved.
+        request: what makes it.
+        table: has the view's definition.
+        location: of the view's own table.
+    """
+    comment = delta_tables.comment(request.session, table.location)
+    return replace(spec, location=location, table_id=table.table_id, columns=tuple(table.columns), comment=comment)
+
+
+def _check_location(request: ViewRequest, location: str) -> None:
+    clause = next((each for each in request.definition.clauses if each[:8].upper() == "LOCATION"), None)
+    if clause is None:
+        return
+    written = str(request.session.sql(f"SELECT {clause[8:]}").collect()[0][0])
+    if HadoopPath(request.session, written).location.rstrip("/") != location.rstrip("/"):
+        raise UnsupportedError(
+            f"The table of {shown(request.name)} is in {location}, and LOCATION '{written}' is another place. Leave LOCATION "
+            "out, or DROP MATERIALIZED VIEW it first.",
+            request.position,
+        )
 
 
 def undo_table(spark: SparkSession, record: ViewRecord) -> None:

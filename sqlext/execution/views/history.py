@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,9 @@ from pyspark.sql import SparkSession
 
 from sqlext.execution.delta.delta_log import actions, info_of
 from sqlext.plan.view_spec import RefreshReport, SourceVersion
+
+Commit = Sequence[Mapping[str, Any]]
+"""The actions of a commit."""
 
 _FORMAT = 1
 _SECONDS = ("seconds", "full_seconds", "incremental_seconds")
@@ -40,12 +43,23 @@ def state_of(spark: SparkSession, location: str, view_id: str, version: int) -> 
         view_id: the view.
         version: the newest version of the table.
     """
+    return state_in(lambda at: actions(spark, location, at), view_id, version)
+
+
+def state_in(commit_at: Callable[[int], Commit | None], view_id: str, version: int) -> ViewState:
+    """Return the state of a view's table from its commits, newest first, up to the last refresh.
+
+    Args:
+        commit_at: returns the actions of a version's commit; None: the log no longer has it.
+        view_id: the view.
+        version: the newest version of the table.
+    """
     foreign = ""
     for at in range(version, -1, -1):
-        commit = actions(spark, location, at)
+        commit = commit_at(at)
         if commit is None:
             break
-        last = _report(commit, view_id, at)
+        last = report_in(info_of(commit), view_id, at)
         if last is not None:
             return ViewState(version, last, foreign)
         if not foreign and _changes_rows(commit):
@@ -62,9 +76,16 @@ def metadata_of(view_id: str, report: RefreshReport) -> str:
     return json.dumps({"sqlext": {"view": view_id, "format": _FORMAT, **fields}})
 
 
-def _report(commit: Sequence[Mapping[str, Any]], view_id: str, version: int) -> RefreshReport | None:
+def report_in(info: Mapping[str, Any], view_id: str, version: int) -> RefreshReport | None:
+    """Return the report of the refresh that made a commit; None if the commit is no refresh of this view.
+
+    Args:
+        info: the commit's commitInfo.
+        view_id: the view.
+        version: the version of the table that the commit made.
+    """
     try:
-        said = json.loads(str(info_of(commit).get("userMetadata")))["sqlext"]
+        said = json.loads(str(info.get("userMetadata")))["sqlext"]
         if said["view"] != view_id or said["format"] != _FORMAT:
             return None
         return RefreshReport(
@@ -85,6 +106,6 @@ def _report(commit: Sequence[Mapping[str, Any]], view_id: str, version: int) -> 
         return None
 
 
-def _changes_rows(commit: Sequence[Mapping[str, Any]]) -> bool:
+def _changes_rows(commit: Commit) -> bool:
     changes = [each.get("add") or each.get("remove") for each in commit]
     return any(isinstance(change, dict) and change.get("dataChange") for change in changes)

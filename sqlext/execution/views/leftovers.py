@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
-from sqlext.execution.views.creation import maker_of
+from sqlext.execution.views.ownership import maker_of
 from sqlext.execution.views.registry import Records, find, shown
 from sqlext.quoting import quote_parts
 

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,11 +15,14 @@ from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock, Deadline
 from sqlext.errors import StatementCanceledError, ViewError, WaitTimeoutError
+from sqlext.execution.delta.table_logs import TableLogs
 from sqlext.execution.flows import faults
+from sqlext.execution.views.looks import Looks
 from sqlext.execution.views.refresh import Refresher
 from sqlext.execution.views.registry import shown
 from sqlext.execution.views.status import StatusFiles, ViewStatus
 from sqlext.execution.views.timetable import Due, Timetable
+from sqlext.execution.views.writing import Replacement
 from sqlext.plan.view_spec import RefreshReport, ViewSpec
 from sqlext.spark import jvm
 
@@ -31,11 +35,19 @@ _TURN_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True)
 class _Run:
-    """A refresh: when it began, by the machine's monotonic clock, and what its statement sets when its client cancels it."""
+    """A refresh.
+
+    Attributes:
+        begun: when it began, by the machine's monotonic clock.
+        is_full: whether it computes the view in full.
+        canceled: set when the client of its statement cancels it.
+        replacement: see `Refresher`.
+    """
 
     begun: float
     is_full: bool
     canceled: threading.Event | None
+    replacement: Replacement | None = None
 
 
 class LiveView:
@@ -50,6 +62,7 @@ class LiveView:
         files: where the status is kept.
         clock: for the timetable.
         may_commit: called before each commit; raises if this process must not commit.
+        logs: the logs of tables, for the looks at the view's sources.
     """
 
     def __init__(
@@ -59,12 +72,14 @@ class LiveView:
         files: StatusFiles,
         clock: Clock,
         may_commit: Callable[[ViewSpec], None],
+        logs: TableLogs,
     ) -> None:
         self._spec = spec
         self._make_session = make_session
         self._files = files
         self._clock = clock
         self._may_commit = may_commit
+        self._looks = Looks(logs)
         self._turn = threading.Lock()
         self._state = threading.Lock()
         self._session: SparkSession | None = None
@@ -124,6 +139,41 @@ class LiveView:
                 return last[1]
             return self._refresh(_Run(time.monotonic(), is_full, canceled))
 
+    def make(self, replacement: Replacement | None, canceled: threading.Event | None) -> RefreshReport:
+        """Compute a view that is just being created.
+
+        Args:
+            replacement: the table whose place the view's takes with this refresh; None: the view's own is there, and empty.
+            canceled: set when the client takes the statement back.
+
+        Raises:
+            SqlextError, PySparkException: the refresh failed.
+        """
+        with self.held(canceled):
+            return self._refresh(_Run(time.monotonic(), True, canceled, replacement))
+
+    def refresh_within(self, seconds: float, canceled: threading.Event) -> RefreshReport:
+        """Bring the view up to date on a thread of its own, which goes on if the time is up; see `refresh`.
+
+        Raises:
+            WaitTimeoutError: the refresh has not ended in time.
+        """
+        refreshed: Future[RefreshReport] = Future()
+
+        def run() -> None:
+            try:
+                refreshed.set_result(self.refresh(canceled=canceled))
+            except BaseException as error:  # noqa: BLE001  # raised again on the waiting thread
+                refreshed.set_exception(error)
+
+        threading.Thread(target=run, name="sqlext-view-wait", daemon=True).start()
+        if not wait((refreshed,), seconds).done:
+            raise WaitTimeoutError(
+                f"The refresh of the materialized view {shown(self._spec.name)} has not ended after {seconds:g} s. It goes on; "
+                "SHOW MATERIALIZED VIEWS tells what becomes of it, and WAIT FLOW .. TIMEOUT 1 hour waits longer."
+            )
+        return refreshed.result()
+
     @contextmanager
     def held(self, canceled: threading.Event | None = None, seconds: float = _TURN_SECONDS) -> Iterator[None]:
         """Have no refresh run within the block.
@@ -168,7 +218,7 @@ class LiveView:
             with self._state:
                 self._timetable.note_look(self._clock.monotonic())
             with jvm.active(self.session):
-                is_behind = self._current().is_behind()
+                is_behind = self._looks.is_behind(self._current())
             with self._state:
                 self._timetable.note_looked(is_behind)
         except Exception as error:  # noqa: BLE001  # one view's trouble must not stop the others
@@ -220,7 +270,8 @@ class LiveView:
             self._check(run)
             description = f"sqlext: refresh of {shown(self._spec.name)}"
             with jvm.active(session), jvm.described(session, description, self._spec.id):
-                report = self._current().refresh(run.is_full, lambda: self._check(run))
+                made = None if run.replacement is None else Refresher(session, self._spec, run.replacement)
+                report = (made or self._current()).refresh(run.is_full, lambda: self._check(run))
         except BaseException as error:
             if run.canceled is not None and run.canceled.is_set():
                 raise StatementCanceledError("The statement was canceled.") from None

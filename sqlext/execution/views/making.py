@@ -1,12 +1,13 @@
 """Materialized views made by statements, anew or in the place of others; and what a crash left of that, undone.
 
 1. All checks pass (`creation.py`): the query, the names of its columns, the view's name, that it does not read itself, and, where
-   a table is to be replaced, that Delta takes the new definition. Nothing is made.
+   a table is to be replaced, that Delta takes the new definition: an empty table that has it is made in the home, until step 5.
 2. The view is reserved in the registry, with the id of the view that it replaces. From here to step 5, a failure is undone at
    once, and a crash by the next host: a new table is dropped, a replaced one is restored, the reservation is taken back, and the
    view before is as it was.
-3. The table is created, or replaced by one commit; a replaced view is not refreshed meanwhile.
-4. The first refresh computes the view in full.
+3. A new table is created, empty.
+4. The first refresh computes the view in full. Where there is a table to replace, its commit brings rows and definition at once:
+   until then readers see the old ones, and a view that is replaced is not refreshed.
 5. The view is recorded as created; the same event removes the view that it replaces.
 """
 
@@ -30,15 +31,15 @@ from sqlext.execution.views.creation import (
     check_free,
     check_policy,
     check_query,
-    edges_of,
+    modelled,
     reserve,
-    try_table,
     undo_table,
     with_table,
 )
 from sqlext.execution.views.live import LiveView
 from sqlext.execution.views.registry import Records, ViewEvent, ViewEventKind, ViewRecord, ViewRegistry, created, of_name, shown
 from sqlext.execution.views.status import StatusFiles
+from sqlext.execution.views.writing import Replacement
 from sqlext.plan.view_spec import RefreshReport, ViewSpec
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
@@ -111,23 +112,14 @@ class ViewMaker:
         replaced = check_free(request, records, self._flows())
         self.check(request, records)
         spec = reserve(request)
-        replaces_table = target.exists(request.session, request.name)
-        if replaces_table:
-            try_table(request, self._home.child("views", "trial", spec.id))
         self._lease.beat()
         self._home.child("views").make_private()
-        self._registry.append(partial(self._reserved, request, spec, replaced, replaces_table))
-        before = None if replaced is None else self._views.known(replaced.spec.id)
-        try:
-            with nullcontext() if before is None else before.held(canceled):
-                report = self._make(request, spec, replaces_table, canceled)
-        except BaseException:
-            with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
-                self._undo(spec.id)
-            raise
-        if replaced is not None:
-            self._views.forget(replaced.spec.id)
-        return _sentence(spec, report, replaced is not None or replaces_table)
+        if not target.exists(request.session, request.name):
+            report = self._make(request, spec, replaced, None, canceled)
+            return _sentence(spec, report, replaced is not None)
+        with modelled(spec, request, self._model_place(spec.id)) as (complete, replacement):
+            report = self._make(request, complete, replaced, replacement, canceled)
+        return _sentence(spec, report, is_replaced=True)
 
     def check(self, request: ViewRequest, records: Records) -> None:
         """See whether a query can be a view's.
@@ -137,17 +129,49 @@ class ViewMaker:
         """
         check_query(request)
         check_policy(request.session, request.name, request.query, request.policy)
-        check_cycle(request, edges_of(records, {key: self._files.read(key) for key in created(records)}))
+        check_cycle(request, records, {key: self._files.read(key) for key in created(records)})
 
     def _make(
-        self, request: ViewRequest, reserved: ViewSpec, replaces_table: bool, canceled: threading.Event | None
+        self,
+        request: ViewRequest,
+        spec: ViewSpec,
+        replaced: ViewRecord | None,
+        replacement: Replacement | None,
+        canceled: threading.Event | None,
     ) -> RefreshReport:
-        spec = with_table(reserved, request, replaces_table)
-        report = self._views.live(spec, request.session).refresh(is_full=True, canceled=canceled)
-        self._registry.append(
-            ViewEvent(spec.id, ViewEventKind.CREATED, host=self._lease.host_id, spec=spec.to_json()),
-        )
+        """Reserve a view, compute it, and record it; steps 2 to 5.
+
+        Args:
+            request: what the statement wants.
+            spec: the view, complete if there is a table that it replaces.
+            replaced: the view that it replaces.
+            replacement: the table that it replaces.
+            canceled: set when the client takes the statement back.
+        """
+        self._registry.append(partial(self._reserved, request, spec, replaced, replacement is not None))
+        before = None if replaced is None else self._views.known(replaced.spec.id)
+        try:
+            with nullcontext() if before is None else before.held(canceled):
+                report = self._compute(request, spec, replacement, canceled)
+        except BaseException:
+            with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
+                self._undo(spec.id)
+            raise
+        if replaced is not None:
+            self._views.forget(replaced.spec.id)
         return report
+
+    def _compute(
+        self, request: ViewRequest, spec: ViewSpec, replacement: Replacement | None, canceled: threading.Event | None
+    ) -> RefreshReport:
+        """Compute a view that is reserved, and record it; steps 3 to 5."""
+        made = with_table(spec, request) if replacement is None else spec
+        report = self._views.live(made, request.session).make(replacement, canceled)
+        self._registry.append(ViewEvent(made.id, ViewEventKind.CREATED, host=self._lease.host_id, spec=made.to_json()))
+        return report
+
+    def _model_place(self, view_id: str) -> HadoopPath:
+        return self._home.child("views", "models", view_id)
 
     def _reserved(
         self, request: ViewRequest, spec: ViewSpec, replaced: ViewRecord | None, replaces_table: bool, records: Records
@@ -178,6 +202,7 @@ class ViewMaker:
                 return
             self._views.forget(view_id)
             undo_table(self._spark, record)
+            self._model_place(view_id).delete()
             self._registry.append(ViewEvent(view_id, ViewEventKind.DROPPED, host=self._lease.host_id))
         except Exception as error:  # what kept the view from being made is what the user is to see
             logger.exception("materialized view %s could not be undone: %s", view_id, jvm.reason_of(error))

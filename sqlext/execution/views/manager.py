@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -18,12 +18,14 @@ from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock, Deadline
 from sqlext.errors import NotFoundError, ViewError, WaitTimeoutError
-from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.coordination.lease import DEAD_AFTER_SECONDS, Lease
 from sqlext.execution.delta import delta_log, target
-from sqlext.execution.views.creation import ViewRequest, is_table_of
+from sqlext.execution.delta.table_logs import TableLogs
+from sqlext.execution.views.creation import ViewRequest
 from sqlext.execution.views.leftovers import drop_left
 from sqlext.execution.views.live import LiveView
 from sqlext.execution.views.making import Flows, ViewMaker
+from sqlext.execution.views.ownership import is_table_of, refuse_as_target
 from sqlext.execution.views.registry import (
     Records,
     ViewEvent,
@@ -39,6 +41,7 @@ from sqlext.execution.views.registry import (
 from sqlext.execution.views.rows import ViewRow, state_of
 from sqlext.execution.views.scheduler import Scheduler
 from sqlext.execution.views.status import StatusFiles
+from sqlext.execution.views.takeover import Takeover
 from sqlext.execution.views.workers import Workers
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, Schedule, ViewSpec
 from sqlext.quoting import quote_parts
@@ -61,13 +64,15 @@ class ViewManager:
         lease: of this process.
         clock: for schedules.
         flows: returns the flows of the home, whose tables are theirs.
+        logs: the logs of tables, for the looks at sources.
 
     Attributes:
         resumed: the names of the views that this process has taken over.
     """
 
-    def __init__(self, spark: SparkSession, home: HadoopPath, lease: Lease, clock: Clock, flows: Flows) -> None:
+    def __init__(self, spark: SparkSession, home: HadoopPath, lease: Lease, clock: Clock, flows: Flows, logs: TableLogs) -> None:
         self._spark = spark
+        self._logs = logs
         self._home = home
         self._lease = lease
         self._clock = clock
@@ -75,14 +80,15 @@ class ViewManager:
         self._files = StatusFiles(home)
         self._maker = ViewMaker(spark, home, self._registry, lease, self._files, self, flows)
         self._lock = threading.Lock()
-        self._resuming = threading.Lock()  # the ticker resumes, and so does what starts the process: the later one waits
+        self._takeover = Takeover(self._registry, lease, self._maker)
         self._live: Mapping[str, LiveView] = {}
         self._scheduled: frozenset[str] = frozenset()  # the ids of those that this process refreshes by their schedules
         cores = int(spark.sparkContext.defaultParallelism)
         self._workers = Workers(max(1, cores // 2), "sqlext-view")
         self._scheduler = Scheduler(self._workers)
         self._closing = threading.Event()
-        self._synced: float | None = None
+        self._synced = float("-inf")
+        self._took_over: float | None = None  # when this process has last looked for views whose process is gone
         self.resumed: tuple[str, ...] = ()
 
     # What statements do.
@@ -133,6 +139,23 @@ class ViewManager:
             return _sentence(record.spec, live.refresh(is_full, canceled))
         self._workers.submit(partial(live.refresh_by_itself, is_full))
         return f"materialized view {shown(record.spec.name)}: the refresh begins; SHOW MATERIALIZED VIEWS tells what became of it"
+
+    def wait(self, name: tuple[str, ...], seconds: float, canceled: threading.Event) -> str:
+        """Refresh a view, and wait for that; at the deadline the wait ends, and the refresh goes on.
+
+        Args:
+            name: qualified.
+            seconds: how long to wait.
+            canceled: set when the client takes the statement back; the refresh then commits nothing.
+
+        Raises:
+            WaitTimeoutError: the refresh has not ended in time.
+            NotFoundError, ViewError, SqlextError, PySparkException: see `refresh`.
+        """
+        record = find(self._registry.read(), name)
+        live = self.live(record.spec)
+        self._lease.beat()
+        return _sentence(record.spec, live.refresh_within(seconds, canceled))
 
     def drop(self, session: SparkSession, name: tuple[str, ...], if_exists: bool) -> str:
         """Drop a view: first its record, then its table, if that still is the view's.
@@ -206,6 +229,10 @@ class ViewManager:
         self.alter(name, replace(schedule, is_stopped=is_stopped))
         return f"materialized view {shown(name)} {'stopped' if is_stopped else 'started'}"
 
+    def refuse_as_target(self, session: SparkSession, name: tuple[str, ...]) -> None:
+        """Raise NameTakenError if a table that a statement is to write is that of a view; `name` is qualified."""
+        refuse_as_target(session, self._registry.read(), name)
+
     def has(self, name: tuple[str, ...]) -> bool:
         """Return whether there is a view of a qualified name."""
         return of_name(created(self._registry.read()), name) is not None
@@ -259,46 +286,29 @@ class ViewManager:
         for each in live.values():
             each.cancel_if_asked()
         self._scheduler.hand_out({key: live[key] for key in self._scheduled if key in live}, now)
-        if self._synced is None:
-            self._synced = now
-            self._workers.submit(self.resume)
+        if self._took_over is None or now - self._took_over >= DEAD_AFTER_SECONDS:
+            how = self._takeover.resume if self._took_over is None else self._takeover.take_over
+            self._workers.submit(partial(self._take_over, how))
+            self._took_over = self._synced = now
         elif live and now - self._synced >= _SYNC_SECONDS:
             self._synced = now
             self._workers.submit(self._sync)
 
     def resume(self) -> list[str]:
-        """Take over the views with schedules whose process is gone, and undo what it left half created.
+        """Undo what a process that is gone has left half created, and take over its views with schedules.
 
         Returns:
             The names of the views.
         """
-        with self._resuming:
-            return self._resume()
+        return self._take_over(self._takeover.resume)
 
-    def _resume(self) -> list[str]:
-        self._maker.sweep()
-        taken: list[str] = []
-        for record in created(self._registry.read()).values():
-            is_free = not record.spec.schedule.is_by_hand and not record.spec.session_bound
-            if is_free and not self._lease.is_alive(record.host) and not self._closing.is_set():
-                self._lease.beat()
-                try:
-                    self._registry.append(partial(self._taken, record.spec.id))
-                except ViewError:
-                    continue  # another process came first
-                taken.append(shown(record.spec.name))
+    def _take_over(self, take_over: Callable[[], list[str]]) -> list[str]:
+        taken = [] if self._closing.is_set() else take_over()
         if taken:
             with self._lock:
                 self.resumed = (*self.resumed, *taken)
-            logger.info("materialized views taken over: %s", ", ".join(taken))
             self._sync()
         return taken
-
-    def _taken(self, view_id: str, records: Records) -> ViewEvent:
-        record = records.get(view_id)
-        if record is None or self._lease.is_elsewhere(record.host):
-            raise ViewError("The view was dropped, or taken by another process.")
-        return ViewEvent(view_id, ViewEventKind.TAKEN, host=self._lease.host_id)
 
     def _sync(self) -> None:
         """Take in what statements of other processes have changed."""
@@ -359,7 +369,7 @@ class ViewManager:
                         f"The materialized view {shown(spec.name)} reads {', '.join(spec.session_bound)}, which only the process "
                         "that created it has. Refresh it there, or CREATE OR REPLACE it."
                     )
-                found = LiveView(spec, partial(self._session, session), self._files, self._clock, self._check)
+                found = LiveView(spec, partial(self._session, session), self._files, self._clock, self._check, self._logs)
                 self._live = {**self._live, spec.id: found}
         if found.spec != spec:
             found.set_spec(spec)

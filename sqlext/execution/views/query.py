@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.views.incremental import STATIC, SUPPORTED
-from sqlext.execution.views.sources import Source, Versions, sources_of, used_columns
+from sqlext.execution.views.sources import Versions, sources_of, used_columns
 from sqlext.spark.plans import (
     METADATA,
     Node,
@@ -56,7 +56,7 @@ class ViewQuery:
     frame: DataFrame
     plan: Any
     normal: Any
-    sources: Mapping[str, Source]
+    sources: Mapping[str, Relation]
     columns: Mapping[str, Sequence[str]]
     leaves: tuple[Any, ...]
     unversioned: tuple[str, ...]

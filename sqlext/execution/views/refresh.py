@@ -33,7 +33,7 @@ from sqlext.execution.views.kept import Kept
 from sqlext.execution.views.merging import LEAST_WEIGHT, MOST_WEIGHT, MOST_WEIGHTS, differences, mergeable
 from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.execution.views.sources import Versions, newest
-from sqlext.execution.views.writing import Identify, RowsMissingError, ViewTable, Written
+from sqlext.execution.views.writing import Identify, Replacement, RowsMissingError, ViewTable, Written
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.plans import Node, forget_functions, id_of, output_of
@@ -53,11 +53,13 @@ class Refresher:
     Args:
         session: a session of the view's own, like the one that created it.
         spec: the view.
+        replacement: of a view that is just being created: the table whose place its own takes; None: it has its own.
     """
 
-    def __init__(self, session: SparkSession, spec: ViewSpec) -> None:
+    def __init__(self, session: SparkSession, spec: ViewSpec, replacement: Replacement | None = None) -> None:
         self._session = session
         self._spec = spec
+        self._replacement = replacement
         self._query: ViewQuery | None = None
         self._state: ViewState | None = None
 
@@ -74,6 +76,14 @@ class Refresher:
         """
         with jvm.active(self._session):
             return commit.again_after_conflicts(lambda: self._once(is_full, check), check)
+
+    @property
+    def tables(self) -> frozenset[str] | None:
+        """The locations of the view's table and of its sources; None: not known yet, or something else is read, too."""
+        query = self._query
+        if query is None or query.unversioned:
+            return None
+        return frozenset({self._spec.location, *(source.location for source in query.sources.values())})
 
     def is_behind(self) -> bool:
         """Return whether a source has changed since the last refresh. Runs no Spark job."""
@@ -96,7 +106,7 @@ class Refresher:
         if not is_fresh:
             query = self._analysed(anew=True)  # of the sources' columns as they are now
             after = self._after(query)
-        refresh = _OneRefresh(self._session, self._spec, query, (snapshot, state), after, began, check)
+        refresh = _OneRefresh(self._session, self._spec, query, (snapshot, self._model(), state), after, began, check)
         with commit.session_settings(self._session, self._settings(query, after)):
             report = refresh.run(is_full)
         self._state = None
@@ -119,8 +129,8 @@ class Refresher:
                 forget_functions(self._session, self._query.functions)
             types: list[DataType] = []
             if self._spec.has_own_types:
-                snapshot = delta_tables.snapshot(self._session, self._spec.location)
-                types = [field.dataType for field in delta_tables.schema_of(snapshot)]
+                defined = self._model() or delta_tables.snapshot(self._session, self._spec.location)
+                types = [field.dataType for field in delta_tables.schema_of(defined)]
             self._query = analyse(self._session, self._spec.query, types)
         return self._query
 
@@ -128,15 +138,22 @@ class Refresher:
         """Return the newest version of the view's table, as Delta's Snapshot, and its state."""
         snapshot = delta_tables.snapshot(self._session, self._spec.location)
         version = int(snapshot.version())
-        if version < 0 or str(snapshot.metadata().id()) != self._spec.table_id:
+        wanted = self._spec.table_id if self._replacement is None else self._replacement.table_id
+        if version < 0 or str(snapshot.metadata().id()) != wanted:
             name = ".".join(self._spec.name)
             raise ViewError(
                 f"The table of the materialized view {name} was dropped or replaced: {self._spec.location} no longer holds it. "
                 f"DROP MATERIALIZED VIEW {name}, and create it again."
             )
+        if self._replacement is not None:
+            return snapshot, ViewState(version, None)
         if self._state is None or self._state.version != version:
             self._state = state_of(self._session, self._spec.location, self._spec.id, version)
         return snapshot, self._state
+
+    def _model(self) -> Any:
+        """Return the newest version of the table with the definition that the view's table is to get; None: it has its own."""
+        return None if self._replacement is None else delta_tables.snapshot(self._session, self._replacement.model)
 
 
 def _is_current(last: RefreshReport, query: ViewQuery, after: Mapping[str, SourceVersion]) -> bool:
@@ -163,7 +180,7 @@ class _OneRefresh:
         session: SparkSession,
         spec: ViewSpec,
         query: ViewQuery,
-        current: tuple[Any, ViewState],
+        current: tuple[Any, Any, ViewState],
         after: Mapping[str, SourceVersion],
         began: float,
         check: Callable[[], None],
@@ -172,7 +189,7 @@ class _OneRefresh:
         self._session = session
         self._spec = spec
         self._query = query
-        self._snapshot, self._state = current
+        self._snapshot, self._model, self._state = current
         self._after = after
         self._began = began
         before = self._state.last.sources if self._state.last is not None else {}
@@ -229,7 +246,8 @@ class _OneRefresh:
                 yield changed_files(self._session, location, before[name].version, version.version)
 
     def _table_types(self) -> list[str]:
-        return [field.dataType.simpleString() for field in delta_tables.schema_of(self._snapshot)]
+        defined = self._snapshot if self._model is None else self._model
+        return [field.dataType.simpleString() for field in delta_tables.schema_of(defined)]
 
     def _query_types(self) -> list[str]:
         return [field.dataType.simpleString() for field in self._query.frame.schema]
@@ -276,7 +294,7 @@ class _OneRefresh:
         return replace(self._report, version=written.version, seconds=time.monotonic() - self._began)
 
     def _table(self) -> ViewTable:
-        return ViewTable(self._session, self._snapshot, self._spec.columns)
+        return ViewTable(self._session, self._snapshot, self._spec.columns, self._model)
 
     def _full(self, because: str) -> RefreshReport:
         plan = self._query.plans.replaced(self._query.plan, [(leaf, self._versions.new(leaf)) for leaf in self._query.leaves])
@@ -284,6 +302,8 @@ class _OneRefresh:
         table, identify = self._table(), self._identify("full", because)
         if self._table_types() == self._query_types():
             return self._committed(table.write_whole(rows, identify))
+        if self._model is not None:
+            raise ViewError("The types of the query's columns have changed just now, with a table that it reads. Send it again.")
         return self._committed(table.write_anew(rows, self._spec.location, identify))
 
     def _incremental(self) -> RefreshReport:

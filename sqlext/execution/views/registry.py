@@ -6,14 +6,13 @@ What changes with every refresh is not here but in a file for each view (`status
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sqlext.errors import NotFoundError, ViewError, did_you_mean
 from sqlext.execution.coordination.event_log import EventLog, Folder, Registry, RegistryEvent
-from sqlext.execution.flows.registry import without_case
+from sqlext.execution.flows.registry import short_names, without_case
 from sqlext.plan.view_spec import ViewSpec
 
 logger = logging.getLogger(__name__)
@@ -146,14 +145,7 @@ def shown(name: tuple[str, ...]) -> str:
 
 def shown_names(specs: Iterable[ViewSpec]) -> dict[str, str]:
     """Return the name of each view in a list, by id, with as much of its schema as distinguishes it from the others."""
-    found = list(specs)
-    names: dict[str, str] = {}
-    for parts in (1, 2, 3):
-        ends = Counter(without_case(spec.name[-parts:]) for spec in found)
-        for spec in found:
-            if ends[without_case(spec.name[-parts:])] == 1 or parts == 3:
-                names.setdefault(spec.id, ".".join(spec.name[-parts:]))
-    return names
+    return short_names({spec.id: spec.name for spec in specs})
 
 
 class ViewRegistry(Registry[ViewEvent, ViewRecord]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from sqlext.execution.views.creation import read_by
+from sqlext.execution.views.creation import places_of, read_by
 from sqlext.execution.views.live import LiveView
 from sqlext.execution.views.timetable import Due
 from sqlext.execution.views.workers import Workers
@@ -63,10 +63,11 @@ class Scheduler:
 def upstream(key: str, views: Mapping[str, LiveView]) -> set[str]:
     """Return the ids of the views that a view reads, directly or through others, as far as they are among `views`."""
     ids = {".".join(view.spec.name).lower(): each for each, view in views.items()}
+    places = places_of(view.spec for view in views.values())
     found: set[str] = set()
     left = [key]
     while left:
-        read = {ids[name] for name in read_by(views[left.pop()].status) if name in ids}
+        read = {ids[name] for name in read_by(views[left.pop()].status, places) if name in ids}
         left += read - found
         found |= read
     return found

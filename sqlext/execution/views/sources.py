@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,33 +12,16 @@ from sqlext.execution.delta.changes import WEIGHT, changes, check_same_columns
 from sqlext.execution.views.incremental import Delta, Leaf
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.spark import delta_tables
-from sqlext.spark.plans import METADATA, Plans, analysed, id_of, nodes_of, output_of, references_of, relation_of
+from sqlext.spark.plans import METADATA, Plans, Relation, analysed, id_of, nodes_of, output_of, references_of, relation_of
 
 
-@dataclass(frozen=True)
-class Source:
-    """A Delta table that a query reads.
-
-    Attributes:
-        name: catalog, database and table, or the folder.
-        location: the folder of its files.
-    """
-
-    name: str
-    location: str
-
-
-def sources_of(plan: Any) -> dict[str, Source]:
+def sources_of(plan: Any) -> dict[str, Relation]:
     """Return the Delta tables that a plan reads at their newest version, by name."""
-    found: dict[str, Source] = {}
-    for node in nodes_of(plan):
-        relation = relation_of(node)
-        if relation is not None and not relation.is_pinned:
-            found[relation.name] = Source(relation.name, relation.location)
-    return found
+    relations = (relation_of(node) for node in nodes_of(plan))
+    return {each.name: each for each in relations if each is not None and not each.is_pinned}
 
 
-def newest(spark: SparkSession, sources: Mapping[str, Source]) -> dict[str, SourceVersion]:
+def newest(spark: SparkSession, sources: Mapping[str, Relation]) -> dict[str, SourceVersion]:
     """Return the newest version of each table. Runs no Spark job.
 
     Raises:
@@ -48,7 +30,7 @@ def newest(spark: SparkSession, sources: Mapping[str, Source]) -> dict[str, Sour
     found: dict[str, SourceVersion] = {}
     for name, source in sources.items():
         snapshot = delta_tables.snapshot(spark, source.location)
-        found[name] = SourceVersion(str(snapshot.metadata().id()), int(snapshot.version()))
+        found[name] = SourceVersion(str(snapshot.metadata().id()), int(snapshot.version()), source.location)
     return found
 
 

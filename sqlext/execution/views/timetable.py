@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from sqlext.execution.flows.retries import pause_after
 from sqlext.plan.view_spec import Schedule
 
 LOOK_SECONDS = 1.0
 """How often the sources of a view with TRIGGER ON UPDATE are looked at."""
-FIRST_PAUSE_SECONDS = 5.0
-MOST_PAUSE_SECONDS = 300.0
 _NEVER = float("inf")
-
-
-def pause_after(attempts: int) -> float:
-    """Return the seconds between a failure and the next try: twice as long after each, up to five minutes.
-
-    Args:
-        attempts: how many have failed in a row, at least 1.
-
-    >>> [pause_after(attempts) for attempts in (1, 2, 3, 100)]
-    [5.0, 10.0, 20.0, 300.0]
-    """
-    return float(min(FIRST_PAUSE_SECONDS * 2 ** min(attempts - 1, 30), MOST_PAUSE_SECONDS))
 
 
 class Due(Enum):
@@ -104,7 +91,7 @@ class Timetable:
         if self._schedule.is_by_hand:
             return None
         self._attempts += 1
-        pause = pause_after(self._attempts)
+        pause = pause_after(self._attempts).total_seconds()
         self._paused_until = now + pause
         self._must_try = True
         return pause

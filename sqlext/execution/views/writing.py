@@ -42,6 +42,19 @@ class Written:
     inserted: int
 
 
+@dataclass(frozen=True)
+class Replacement:
+    """A table whose place that of a view takes, in the commit of the view's first refresh.
+
+    Attributes:
+        table_id: Delta's id of the table that is replaced.
+        model: the folder of an empty table with the definition that the view's table gets.
+    """
+
+    table_id: str
+    model: str
+
+
 Identify = Callable[[int, int], CommitIdentity]
 """Returns the identity of a commit with these numbers of deleted and inserted rows."""
 
@@ -53,14 +66,18 @@ class ViewTable:
         spark: the session.
         snapshot: the newest version of the table, as `delta_tables.snapshot` returns it.
         columns: its columns, in order.
+        model: the newest version of a table whose definition it gets with `write_whole`; None: its definition stays.
     """
 
-    def __init__(self, spark: SparkSession, snapshot: Any, columns: Sequence[str]) -> None:
+    def __init__(self, spark: SparkSession, snapshot: Any, columns: Sequence[str], model: Any = None) -> None:
         self._spark = spark
         self._columns = columns
         self._snapshot = snapshot
-        self._partitions = [str(name) for name in items_of(snapshot.metadata().partitionColumns())]
+        defined = snapshot if model is None else model
+        self._partitions = [str(name) for name in items_of(defined.metadata().partitionColumns())]
         self._transaction = TableTransaction(spark, snapshot, None, is_small=False)
+        if model is not None:
+            self._transaction.take_definition(model)
 
     @property
     def can_change_rows(self) -> bool:

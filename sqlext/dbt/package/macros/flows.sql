@@ -11,7 +11,7 @@
 {% macro flows() %}
   {%- set found = [] -%}
   {%- if execute -%}
-    {%- for flow in sqlext._dicts('show flows') if not (flow.note or '').startswith('materialized view;') -%}
+    {%- for flow in sqlext._dicts('show flows') if flow.kind != 'materialized view' -%}
       {%- do found.append(flow) -%}
     {%- endfor -%}
   {%- endif -%}

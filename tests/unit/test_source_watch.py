@@ -1,0 +1,201 @@
+"""Which queries rest, and what wakes them: without Spark, by queries and logs of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from sqlext.errors import NotFoundError
+from sqlext.execution.streaming import source_watch
+from sqlext.execution.streaming.running_query import RunningQuery
+from sqlext.execution.streaming.source_watch import SourceWatch
+
+
+class Logs:
+    """The versions of tables; a table without one is gone."""
+
+    def __init__(self, **versions: int) -> None:
+        self.versions = versions
+
+    def newest(self, location: str, max_age: float = 0.0) -> int:
+        if location not in self.versions:
+            raise NotFoundError(location)
+        return self.versions[location]
+
+
+class Query:
+    """A query as the watch sees it. `look` is what Spark's thread does: it sees the versions there are."""
+
+    name = "q"
+
+    def __init__(self, *tables: str) -> None:
+        self._tables = frozenset(tables)
+        self.has_found_nothing = False
+        self.has_ended = False
+        self.is_at_rest = False
+        self.is_looking = False
+
+    def delta_tables(self) -> frozenset[str] | None:
+        return self._tables or None
+
+    def forget_last_look(self, may_wait: bool = True) -> bool:
+        if self.is_looking:
+            return False
+        self.has_found_nothing = False
+        return True
+
+    def rest(self) -> bool:
+        self.is_at_rest = not self.has_ended
+        return self.is_at_rest
+
+    def wake(self) -> None:
+        self.is_at_rest = False
+
+    @property
+    def running(self) -> RunningQuery:
+        return cast(RunningQuery, self)
+
+
+@pytest.fixture
+def logs() -> Logs:
+    return Logs(a=3, b=7)
+
+
+@pytest.fixture
+def watch(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourceWatch]:
+    """A watch whose looks the test makes."""
+    monkeypatch.setattr(source_watch, "LOOK_SECONDS", 3600.0)
+    made = SourceWatch(cast(Any, logs))
+    yield made
+    made.close()
+
+
+def look(watch: SourceWatch, times: int = 1) -> None:
+    for _ in range(times):
+        watch._look()
+
+
+def at_rest(watch: SourceWatch, query: Query) -> None:
+    watch.add(query.running)
+    look(watch)
+    query.has_found_nothing = True
+    look(watch)
+    assert query.is_at_rest
+
+
+def test_a_query_that_finds_nothing_rests_until_a_table_has_a_new_version(watch: SourceWatch, logs: Logs) -> None:
+    query = Query("a", "b")
+    at_rest(watch, query)
+    look(watch, 5)
+    assert query.is_at_rest
+    logs.versions["b"] += 1
+    look(watch)
+    assert not query.is_at_rest
+    look(watch, 5)
+    assert not query.is_at_rest, "it has not looked since"
+    query.has_found_nothing = True
+    look(watch)
+    assert query.is_at_rest
+
+
+def test_what_was_found_before_the_watch_asked_says_nothing(watch: SourceWatch) -> None:
+    query = Query("a")
+    query.has_found_nothing = True
+    watch.add(query.running)
+    look(watch)
+    assert not query.is_at_rest
+    assert not query.has_found_nothing
+
+
+def test_a_version_between_the_look_and_the_rest_is_looked_for(watch: SourceWatch, logs: Logs) -> None:
+    query = Query("a")
+    watch.add(query.running)
+    look(watch)
+    query.has_found_nothing = True  # it has seen version 3
+    logs.versions["a"] = 4
+    look(watch)
+    assert not query.is_at_rest
+    query.has_found_nothing = True
+    look(watch)
+    assert query.is_at_rest
+
+
+def test_a_query_in_its_look_is_asked_the_next_time(watch: SourceWatch) -> None:
+    query = Query("a")
+    query.has_found_nothing = query.is_looking = True
+    watch.add(query.running)
+    look(watch, 3)
+    assert not query.is_at_rest
+    query.is_looking = False
+    look(watch)
+    query.has_found_nothing = True
+    look(watch)
+    assert query.is_at_rest
+
+
+def test_no_query_rests_beside_a_table_that_cannot_be_looked_at(watch: SourceWatch, logs: Logs) -> None:
+    query = Query("a", "b")
+    at_rest(watch, query)
+    del logs.versions["b"]
+    look(watch)
+    assert not query.is_at_rest
+    query.has_found_nothing = True
+    look(watch, 3)
+    assert not query.is_at_rest
+
+
+def test_a_rest_has_an_end(watch: SourceWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query("a")
+    at_rest(watch, query)
+    monkeypatch.setattr(source_watch, "_LONGEST_REST", 0.0)
+    look(watch)
+    assert not query.is_at_rest
+
+
+def test_a_statement_wakes_it_and_keeps_it_awake(watch: SourceWatch) -> None:
+    query = Query("a")
+    at_rest(watch, query)
+    with watch.freely([query.running]):
+        assert not query.is_at_rest
+        query.has_found_nothing = True
+        look(watch, 3)
+        assert not query.is_at_rest
+        assert query.has_found_nothing, "what the statement waits for is not taken from it"
+    look(watch)
+    query.has_found_nothing = True
+    look(watch)
+    assert query.is_at_rest
+
+
+def test_what_is_no_table_is_not_watched(watch: SourceWatch) -> None:
+    query = Query()
+    watch.add(query.running)
+    query.has_found_nothing = True
+    look(watch, 3)
+    assert not query.is_at_rest
+    assert not watch._watched
+
+
+@pytest.mark.parametrize("is_at_rest", [True, False])
+def test_a_query_that_has_ended_is_forgotten(watch: SourceWatch, is_at_rest: bool) -> None:
+    query = Query("a")
+    at_rest(watch, query)
+    query.is_at_rest = False  # as a stop leaves it
+    query.has_ended = True
+    if not is_at_rest:
+        with watch.freely([query.running]):
+            pass
+    look(watch, 2)
+    assert not watch._watched
+
+
+def test_the_end_of_the_watch_wakes_all(watch: SourceWatch) -> None:
+    queries = [Query("a"), Query("b")]
+    for query in queries:
+        at_rest(watch, query)
+    watch.close()
+    assert not any(query.is_at_rest for query in queries)
+    watch.add(Query("a").running)
+    assert not watch._watched
