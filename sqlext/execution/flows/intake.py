@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,7 +24,7 @@ from sqlext.execution.flows.source_changes import check_columns
 from sqlext.execution.flows.work import Work
 from sqlext.execution.state.intake_buffer import IntakeBuffer
 from sqlext.execution.state.mergeable import MergeableAggregate
-from sqlext.execution.streaming import queries
+from sqlext.execution.streaming import queries, streams
 from sqlext.execution.streaming.arrival_wait import ArrivalWait
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.hybrid import RunningHybrid
@@ -369,20 +369,18 @@ class Intake:
     def read_progress(self) -> None:
         """Ask Spark what the query has done."""
         query = self.query
-        newest: Any = query.lastProgress if query is not None else None
-        if query is None or newest is None or newest.timestamp == self._last_report:
+        report = streams.new_report(query, self._last_report, self._last_batch_seen) if query is not None else None
+        if report is None:
             return
-        recent = query.recentProgress
         with self._lock:
-            self._last_report = newest.timestamp
-            # an idle query reports under the number of the batch that is still to come
-            fresh = [p for p in recent if p.batchId > self._last_batch_seen and p.numInputRows]
-            self._last_batch_seen = max((p.batchId for p in fresh), default=self._last_batch_seen)
+            self._last_report = report.at
+            fresh = {batch: rows for batch, rows in report.rows.items() if batch > self._last_batch_seen}
+            self._last_batch_seen = max(fresh, default=self._last_batch_seen)
             self._progress = replace(
                 self._progress,
-                micro_batches=self._progress.micro_batches + len({p.batchId for p in fresh}),
-                rows_in=self._progress.rows_in + sum(p.numInputRows for p in fresh),
-                watermark=newest.eventTime.get("watermark", self._progress.watermark),
+                micro_batches=self._progress.micro_batches + len(fresh),
+                rows_in=self._progress.rows_in + sum(fresh.values()),
+                watermark=report.watermark or self._progress.watermark,
             )
             if self._progress.watermark:
                 self.buffer.watermark = datetime.fromisoformat(self._progress.watermark).timestamp()

@@ -297,6 +297,44 @@ def forget_last_look(query: StreamingQuery, may_wait: bool) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class QueryReport:
+    """Spark's reports of a query's progress, as far as they are new.
+
+    Attributes:
+        at: the time of the newest one, as Spark writes it.
+        rows: the number of input rows by micro-batch, of those that had some.
+        watermark: the newest watermark; None: there is none.
+    """
+
+    at: str
+    rows: Mapping[int, int]
+    watermark: str | None
+
+
+def new_report(query: StreamingQuery, known: str, batch: int) -> QueryReport | None:
+    """Return what Spark has reported of a query; None: nothing new.
+
+    Args:
+        query: a query that has started.
+        known: the time of the newest report that is known.
+        batch: the newest micro-batch that is known; Spark keeps the reports of a hundred, of which the later ones are read.
+    """
+    java_query: Any = query._jsq
+    newest = java_query.lastProgress()
+    if newest is None or (at := str(newest.timestamp())) == known:
+        return None
+    rows: dict[int, int] = {}
+    reports = java_query.recentProgress()
+    for place in range(len(reports) - 1, -1, -1):
+        if (number := int(reports[place].batchId())) <= batch:
+            break
+        if count := int(reports[place].numInputRows()):  # an idle query reports under the number of the batch that is to come
+            rows[number] = count
+    watermark = newest.eventTime().get("watermark")
+    return QueryReport(at, rows, None if watermark is None else str(watermark))
+
+
 def has_found_nothing(query: StreamingQuery) -> bool:
     """Return whether the last look for input found none."""
     return bool(_execution(query).noNewData())
