@@ -87,9 +87,7 @@ def flow_of(spark: SparkSession, name: str) -> Flow:
 
 def take_in(spark: SparkSession, name: str) -> None:
     """Let a flow take what has arrived into its buffer: WAIT FLOW without its flush."""
-    for intake in flow_of(spark, name)._intakes:
-        assert intake.query is not None
-        intake.query.processAllAvailable()
+    flow_of(spark, name).take_in()
 
 
 def table_folder(spark: SparkSession, name: str) -> Path:

@@ -70,7 +70,7 @@ spark.sql(
 flow = next(iter(sqlext_session.host_of(spark).flows.all.values()))
 spark.sql("WAIT FLOW t")
 spark.sql("INSERT INTO ev SELECT id % 7, id FROM range(1000, 1050)")
-flow._intakes[0].query.processAllAvailable()
+flow.take_in()
 before = executors()
 assert len(before) == 2, before
 for process in before:  # both: whoever held the rows

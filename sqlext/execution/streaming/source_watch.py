@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 _LONGEST_REST = 10.0
 """The seconds after which a query looks by itself: what happens to a table without a version shows then, such as a DROP."""
+_CLOSE_SECONDS = 60.0
 
 Versions = dict[str, int]
 """The newest version of each table, by location."""
@@ -77,7 +78,7 @@ class SourceWatch:
             thread, watched = self._thread, self._watched
             self._watched = {}
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(_CLOSE_SECONDS)
         for each in watched.values():
             self._guarded(each)
 
