@@ -365,15 +365,14 @@ class Flow:
         if self._phase is not FlowPhase.RUNNING or self._stopping:
             return
         has_rested, self._has_rested = self._has_rested, self._intakes.are_at_rest
-        is_still_at_rest = has_rested and self._has_rested
-        if is_still_at_rest and not self._intakes.has_buffered:
-            return
-        if not is_still_at_rest:
+        if not (has_rested and self._has_rested):
             if (failed := self._intakes.failed) is not None:
                 if not self._stopping:  # STOP FLOW may have come since the look above, and ended it
                     self._fail(explained(self.session, self.spec, failed.failure))
                 return
             self._read_progress()
+        elif not self._intakes.has_buffered:
+            return
         self._schedule.tick()
 
     def _read_progress(self) -> None:
