@@ -7,22 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from sqlext.errors import NotFoundError
 from sqlext.execution.streaming import source_watch
 from sqlext.execution.streaming.running_query import RunningQuery
 from sqlext.execution.streaming.source_watch import SourceWatch
-
-
-class Logs:
-    """The versions of tables; a table without one is gone."""
-
-    def __init__(self, **versions: int) -> None:
-        self.versions = versions
-
-    def newest(self, location: str, max_age: float = 0.0) -> int:
-        if location not in self.versions:
-            raise NotFoundError(location)
-        return self.versions[location]
+from tests.support import TableVersions
 
 
 class Query:
@@ -59,12 +47,12 @@ class Query:
 
 
 @pytest.fixture
-def logs() -> Logs:
-    return Logs(a=3, b=7)
+def logs() -> TableVersions:
+    return TableVersions(a=3, b=7)
 
 
 @pytest.fixture
-def watch(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourceWatch]:
+def watch(logs: TableVersions, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourceWatch]:
     """A watch whose looks the test makes."""
     monkeypatch.setattr(source_watch, "LOOK_SECONDS", 3600.0)
     made = SourceWatch(cast(Any, logs))
@@ -85,7 +73,7 @@ def at_rest(watch: SourceWatch, query: Query) -> None:
     assert query.is_at_rest
 
 
-def test_a_query_that_finds_nothing_rests_until_a_table_has_a_new_version(watch: SourceWatch, logs: Logs) -> None:
+def test_a_query_that_finds_nothing_rests_until_a_table_has_a_new_version(watch: SourceWatch, logs: TableVersions) -> None:
     query = Query("a", "b")
     at_rest(watch, query)
     look(watch, 5)
@@ -109,7 +97,7 @@ def test_what_was_found_before_the_watch_asked_says_nothing(watch: SourceWatch) 
     assert not query.has_found_nothing
 
 
-def test_a_version_between_the_look_and_the_rest_is_looked_for(watch: SourceWatch, logs: Logs) -> None:
+def test_a_version_between_the_look_and_the_rest_is_looked_for(watch: SourceWatch, logs: TableVersions) -> None:
     query = Query("a")
     watch.add(query.running)
     look(watch)
@@ -135,7 +123,7 @@ def test_a_query_in_its_look_is_asked_the_next_time(watch: SourceWatch) -> None:
     assert query.is_at_rest
 
 
-def test_no_query_rests_beside_a_table_that_cannot_be_looked_at(watch: SourceWatch, logs: Logs) -> None:
+def test_no_query_rests_beside_a_table_that_cannot_be_looked_at(watch: SourceWatch, logs: TableVersions) -> None:
     query = Query("a", "b")
     at_rest(watch, query)
     del logs.versions["b"]

@@ -6,20 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from sqlext.errors import NotFoundError
 from sqlext.execution.views import looks
 from sqlext.execution.views.looks import Looks
 from sqlext.execution.views.refresh import Refresher
-
-
-class Logs:
-    def __init__(self, **versions: int) -> None:
-        self.versions = versions
-
-    def newest(self, location: str, max_age: float = 0.0) -> int:
-        if location not in self.versions:
-            raise NotFoundError(location)
-        return self.versions[location]
+from tests.support import TableVersions
 
 
 class View:
@@ -42,11 +32,11 @@ def asked(found: Looks, view: View) -> int:
 
 
 @pytest.fixture
-def logs() -> Logs:
-    return Logs(view=4, orders=7)
+def logs() -> TableVersions:
+    return TableVersions(view=4, orders=7)
 
 
-def test_a_view_is_asked_once_a_version(logs: Logs) -> None:
+def test_a_view_is_asked_once_a_version(logs: TableVersions) -> None:
     found, view = Looks(cast(Any, logs)), View("view", "orders")
     assert [asked(found, view) for _ in range(3)] == [1, 1, 1]
     logs.versions["orders"] += 1
@@ -55,7 +45,7 @@ def test_a_view_is_asked_once_a_version(logs: Logs) -> None:
     assert asked(found, view) == 3, "somebody else may have changed the view's own table"
 
 
-def test_a_view_that_is_behind_is_asked_each_time(logs: Logs) -> None:
+def test_a_view_that_is_behind_is_asked_each_time(logs: TableVersions) -> None:
     found, view = Looks(cast(Any, logs)), View("view", "orders")
     view.answer = True
     assert [asked(found, view) for _ in range(2)] == [1, 2]
@@ -63,19 +53,19 @@ def test_a_view_that_is_behind_is_asked_each_time(logs: Logs) -> None:
     assert [asked(found, view) for _ in range(2)] == [3, 3]
 
 
-def test_another_definition_is_asked(logs: Logs) -> None:
+def test_another_definition_is_asked(logs: TableVersions) -> None:
     found, view, redefined = Looks(cast(Any, logs)), View("view", "orders"), View("view", "orders")
     assert asked(found, view) == 1
     assert asked(found, redefined) == 1
 
 
 @pytest.mark.parametrize("tables", [(), ("view", "dropped")], ids=["not known", "gone"])
-def test_where_versions_say_nothing_the_view_is_asked(logs: Logs, tables: tuple[str, ...]) -> None:
+def test_where_versions_say_nothing_the_view_is_asked(logs: TableVersions, tables: tuple[str, ...]) -> None:
     found, view = Looks(cast(Any, logs)), View(*tables)
     assert [asked(found, view) for _ in range(2)] == [1, 2]
 
 
-def test_versions_are_believed_for_a_while(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_believed_for_a_while(logs: TableVersions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looks, "_BELIEVED_SECONDS", 0.0)
     found, view = Looks(cast(Any, logs)), View("view", "orders")
     assert [asked(found, view) for _ in range(2)] == [1, 2]

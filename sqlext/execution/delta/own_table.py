@@ -102,13 +102,13 @@ class OwnTable:
             check()
             self.note(table.write_whole(_qualified(rows), identity))
             return True
-        keys = F.broadcast(rows.select(*(quote(name) for name in stream.key)))
-        same = commit.same_key(stream.key, reach)
         with commit.session_settings(self._spark, commit.FEW_ROWS):
             if table.is_small and table.is_known and all_rows is not None:
                 check()
                 self.note(table.write_whole(_qualified(all_rows).coalesce(_files(table)), identity))
                 return True
+            keys = F.broadcast(rows.select(*(quote(name) for name in stream.key)))
+            same = commit.same_key(stream.key, reach)
             if table.is_small:
                 others = table.rows.alias("t").join(keys.alias("s"), same, "left_anti")
                 check()

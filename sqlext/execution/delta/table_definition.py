@@ -24,7 +24,7 @@ def create(
     properties: Mapping[str, str],
     replaces: bool,
 ) -> target.Target:
-    """Create the table of a streaming table.
+    """Create a table by the definition of a statement.
 
     Args:
         spark: the session.
@@ -38,18 +38,6 @@ def create(
         SchemaError: Delta cannot store a column under its name.
     """
     target.check_names([column.name for column in definition.columns] or schema.names, properties)
-    _create(spark, name, schema, definition, properties, replaces)
-    return target.describe(spark, name)
-
-
-def _create(
-    spark: SparkSession,
-    name: Sequence[str],
-    schema: StructType,
-    definition: TableDefinition,
-    properties: Mapping[str, str],
-    replaces: bool,
-) -> None:
     listed = definition.columns or tuple(ColumnDefinition(name) for name in schema.names)
     columns = ", ".join(_column_clause(*pair, definition.comments) for pair in zip(schema.fields, listed, strict=True))
     all_properties = {"delta.enableDeletionVectors": "true", **properties}
@@ -57,6 +45,7 @@ def _create(
     verb = "CREATE OR REPLACE TABLE" if replaces else "CREATE TABLE"
     clauses = " ".join(definition.clauses)
     spark.sql(f"{verb} {quote_parts(name)} ({columns}) USING delta {clauses} TBLPROPERTIES ({options})")
+    return target.describe(spark, name)
 
 
 @contextmanager
@@ -74,10 +63,10 @@ def modelled(
         AnalysisException: Delta does not accept the definition.
     """
     clauses = tuple(clause for clause in definition.clauses if clause[:8].upper() != "LOCATION")
-    name = ("delta", location.location)
     try:
-        _create(spark, name, schema, replace(definition, clauses=clauses), properties, replaces=False)
-        yield target.describe(spark, name)
+        yield create(
+            spark, ("delta", location.location), schema, replace(definition, clauses=clauses), properties, replaces=False
+        )
     finally:
         location.delete()
 

@@ -45,8 +45,10 @@ class TableLogs:
         """
         now = time.monotonic()
         with self._lock:
-            self._logs = {key: log for key, log in self._logs.items() if now - log.asked < _FORGOTTEN_AFTER}
-            log = self._logs.setdefault(location, _TableLog(self._spark, location))
+            log = self._logs.get(location)
+            if log is None:
+                self._logs = {key: each for key, each in self._logs.items() if now - each.asked < _FORGOTTEN_AFTER}
+                log = self._logs[location] = _TableLog(self._spark, location)
             log.asked = now
         return log.newest(max_age)
 
