@@ -10,7 +10,9 @@ from sqlext.sql.trees import function_name
 
 
 def expand_collect(query: exp.Query) -> exp.Query:
-    """Rewrite collect into Spark's collect_list; nulls are left out, and the order has no meaning.
+    """Rewrite collect into Spark's collect_list, and collect(DISTINCT ..) into collect_set.
+
+    Nulls are left out, and the order has no meaning. Spark's optimizer does not survive every DISTINCT beside others.
 
     SELECT k, collect(v) AS vs FROM STREAM t GROUP BY k
     -> SELECT k, COLLECT_LIST(v) AS vs FROM STREAM t GROUP BY k
@@ -19,5 +21,9 @@ def expand_collect(query: exp.Query) -> exp.Query:
         if function_name(call) == "collect":
             if len(call.expressions) != 1:
                 raise RefusalError(SchemaError(f"collect takes one argument, not {len(call.expressions)}."), call)
-            call.set("this", "COLLECT_LIST")
+            argument = call.expressions[0]
+            if isinstance(argument, exp.Distinct) and len(argument.expressions) == 1:
+                call.replace(exp.Anonymous(this="COLLECT_SET", expressions=[argument.expressions[0].copy()]))
+            else:
+                call.set("this", "COLLECT_LIST")
     return query

@@ -14,7 +14,7 @@ from sqlext.execution.jobs.manager import JobManager
 from sqlext.options import JOB_RECOVERY
 from sqlext.plan.explain import explain_bounded, lines_of
 from sqlext.planner.statement_plans import PlannedJob
-from sqlext.spark.jvm import can_be_analysed, frame_of
+from sqlext.spark.jvm import UNRESOLVED_ROUTINE, frame_of, refusal_of
 from sqlext.sql.statements import BoundedStatement
 from sqlext.sql.tokens import end_of_stream_at, is_stream_relation, tokens
 
@@ -57,15 +57,17 @@ def _refused_by_spark(spark: SparkSession, statement: BoundedStatement, text: st
         text: what is to run. Streams in subqueries are bounded in it, and refused in the user's text.
 
     Returns:
-        None when Spark does not refuse it.
+        None when Spark does not refuse it, or only the user's text calls a function that Spark does not have: one of ours.
     """
-    if can_be_analysed(spark, spark_parse(text)):
+    if (refusal := refusal_of(spark, spark_parse(text))) is None:
         return None
     plain = without_clauses(statement.query.source)
     head = statement.head
     room = len(plain) - len(plain.lstrip())
     plain = (head.ljust(room) if len(head) <= room else head + " ") + plain[room:]
-    return None if can_be_analysed(spark, spark_parse(plain)) else plain
+    of_plain = refusal_of(spark, spark_parse(plain))
+    is_ours = of_plain is not None and of_plain.startswith(UNRESOLVED_ROUTINE) and of_plain != refusal
+    return None if of_plain is None or is_ours else plain
 
 
 def without_clauses(text: str) -> str:

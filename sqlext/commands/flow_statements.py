@@ -89,7 +89,8 @@ def _analysed(spark: SparkSession, planned: PlannedFlow) -> AnalysedFlow | Spark
 def _refused_by_spark(own: SparkSession, query: Query, plan: FlowPlan) -> str | None:
     """Return a text that Spark refuses in any session; None where only `own`, which has our views, knows what is wrong.
 
-    The query as written comes first, for the places in its messages; what only our rules make sense of fails there too.
+    The query as written comes first, for the places in its messages; what only our rules make sense of fails there too. A
+    function that Spark misses only in some of the texts is ours, and rewritten in the others.
     """
     if plan.prerequisites:
         alone = [each.sql for each in plan.prerequisites if not each.after]  # all else reads our views
@@ -97,15 +98,20 @@ def _refused_by_spark(own: SparkSession, query: Query, plan: FlowPlan) -> str | 
         alone = [each.sql for each in plan.queries]
     stands_alone = plan.is_sparks_own and not plan.prerequisites and not plan.hybrids
     texts = [without_clauses(query.source), *alone, *([plan.written] if stands_alone else [])]
-    return next((text for text in texts if _is_refused(own, text)), None)
+    refused = [(text, condition) for text in texts if (condition := _refusal(own, text)) is not None]
+    if not refused:
+        return None
+    _, last = refused[-1]
+    return next(text for text, condition in refused if condition == last or not condition.startswith(jvm.UNRESOLVED_ROUTINE))
 
 
-def _is_refused(spark: SparkSession, text: str) -> bool:
+def _refusal(spark: SparkSession, text: str) -> str | None:
+    """Return the condition with which Spark refuses a query; None for one that it takes."""
     try:
         spark.sql(text)
-    except AnalysisException:
-        return True
-    return False
+    except AnalysisException as error:
+        return jvm.condition_of(error)
+    return None
 
 
 def _request(spark: SparkSession, statement: FlowStatement, flow: AnalysedFlow, text: str) -> FlowRequest:

@@ -212,7 +212,7 @@ def _request(
     try:
         frame = own.sql(source)
     except AnalysisException:
-        if jvm.can_be_analysed(spark, spark_parse(source)):
+        if jvm.refusal_of(spark, spark_parse(source)) is None:
             raise
         return SparkStatement(source)
     return ViewRequest(

@@ -119,10 +119,17 @@ class NormalForm:
         self._replace_below(item, frozenset())
         item = self._select.expressions[index]
         if item != before and not isinstance(item, exp.Alias):
-            alias = before.this.copy() if isinstance(before, exp.Column) else before.alias_or_name if _is_dot(before) else text
-            item.replace(
-                exp.alias_(item.copy(), alias, quoted=None if not isinstance(alias, str) or alias.isidentifier() else True)
-            )
+            alias = self._named(before) if isinstance(before, exp.Column) else before.alias_or_name if _is_dot(before) else text
+            quoted = None if not isinstance(alias, str) or alias.isidentifier() else True
+            item.replace(exp.alias_(item.copy(), alias, quoted=quoted))
+
+    def _named(self, column: exp.Column) -> exp.Identifier:
+        """Return the name that a column in the select list gives its output: with subtotals Spark takes GROUP BY's spelling."""
+        is_field = column.table and fold(column.table) not in self._relations
+        number = self._number_of_key(column) if self._has_subtotals and not is_field else None
+        key = column if number is None else self._keys[number - 1]
+        name: exp.Identifier = (key if isinstance(key, exp.Column) else column).this
+        return name.copy()
 
     def _replace_below(self, root: exp.Expr, outputs: frozenset[str]) -> None:
         """Replace expressions by the inner query's columns that hold their values; unqualified `outputs` are outer columns."""

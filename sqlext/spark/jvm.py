@@ -25,6 +25,8 @@ from sqlext.quoting import case_sensitive_names
 from sqlext.redaction import ADDRESS_NAMES, Redaction, of_application
 from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
 
+UNRESOLVED_ROUTINE = "UNRESOLVED_ROUTINE"
+"""The condition of an error about a function that Spark does not have."""
 _EXCERPT = re.compile(r"== SQL|JVM stacktrace|;\s*line \d+ pos \d+;|;\n[~'!]*[A-Z]")  # what follows is not prose
 _DECORATION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+| Please ensure that the value .*? correct format\.")
 _ONLY_SAYS_WHERE = "[TASK_WRITE_FAILED]"  # Spark's condition that wraps the error of a task that writes files
@@ -233,14 +235,26 @@ def alias(spark: SparkSession, child: Any, name: str, like: Any = None) -> Any:
     return expressions.Alias(child, name, identity, nothing, none, nothing)
 
 
-def can_be_analysed(spark: SparkSession, plan: Any) -> bool:
-    """Return whether Spark can analyse a parsed statement; a command is not run."""
+def refusal_of(spark: SparkSession, plan: Any) -> str | None:
+    """Return why Spark's analysis refuses a parsed statement, as `condition_of` does; None for one that it takes.
+
+    A command is not run. A failure of Spark's own that has no condition is named by its Java class.
+    """
     skip = java_of(spark).org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
     try:
         spark._jsparkSession.sessionState().executePlan(plan, skip).assertAnalyzed()
-    except (AnalysisException, Py4JJavaError):
-        return False
-    return True
+    except AnalysisException as error:
+        return condition_of(error)
+    except Py4JJavaError as error:
+        return str(error.java_exception.getClass().getName())
+    return None
+
+
+def condition_of(error: AnalysisException) -> str:
+    """Return the condition of an error; of a function that Spark does not have, with its name: it may be one of ours."""
+    condition = error.getCondition() or type(error).__name__
+    is_routine = condition == UNRESOLVED_ROUTINE
+    return f"{condition} {(error.getMessageParameters() or {}).get('routineName')}" if is_routine else condition
 
 
 def are_names_case_sensitive(spark: SparkSession) -> bool:

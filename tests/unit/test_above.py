@@ -166,6 +166,20 @@ def test_the_key_is_the_grouping_expressions(query: str, key: Key) -> None:
     assert [aggregate.key for aggregate in found.aggregates] == [key]
 
 
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("SELECT K, t.B, count(*) AS n FROM STREAM t GROUP BY GROUPING SETS ((b, k), ())", ["k", "b", "n"]),
+        ("SELECT K, count(*) AS n FROM STREAM t GROUP BY k LIMIT 1", ["K", "n"]),
+        ("SELECT K AS K, count(*) AS n FROM STREAM t GROUP BY ROLLUP (k)", ["K", "n"]),
+    ],
+)
+def test_with_subtotals_a_column_is_named_as_in_group_by(query: str, names: list[str]) -> None:
+    found = split(parse_query(query), query)
+    assert found is not None
+    assert [item.alias_or_name for item in found.outer.selects] == names
+
+
 def test_the_tree_that_was_given_stays_as_it_is() -> None:
     query = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k LIMIT 1"
     tree = parse_query(query)
