@@ -1,4 +1,4 @@
-"""Slow test files take turns: a run of the whole suite has one of eight turns, by the commit, and `--full` has all.
+"""Slow test files take turns: a run of the whole suite has one of sixteen turns, by the commit, and `--full` has all.
 
 A file is slow whose tests took `SLOW` seconds together in the newest record, `tests/durations.tsv`; others run always. A file is
 never divided: its tests may share a server, or build on one another. The turns are of about the same length. Whoever names files
@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-TURNS = 8
+TURNS = 16
+_PARTS = 8
+"""Of the tests of many cases, a run has one of so many parts."""
 SLOW = 20.0
 """Seconds, with three processes side by side on two cores."""
 RECORD = Path(__file__).with_name("durations.tsv")
@@ -75,10 +77,11 @@ class Turn:
         for item in items:
             case = next((each for each in _DIVIDED if item.nodeid.startswith(each)), None)
             if case is None:
-                turn = taken.get(file_of(item.nodeid), self.turn)
+                is_ours = taken.get(file_of(item.nodeid), self.turn) == self.turn
             else:
-                turn = divided[case] = (divided.get(case, -1) + 1) % TURNS
-            (ours if turn == self.turn else others).append(item)
+                divided[case] = (divided.get(case, -1) + 1) % _PARTS
+                is_ours = divided[case] == self.turn % _PARTS
+            (ours if is_ours else others).append(item)
         config.hook.pytest_deselected(items=others)
         items[:] = ours
 

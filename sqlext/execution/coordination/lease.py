@@ -22,7 +22,7 @@ DEAD_AFTER_SECONDS = 30.0
 class Lease:
     """This process's sign of life, and access to those of others.
 
-    Used by the host's ticker and by statements; each call is one small file operation.
+    Used by the host's thread `sqlext-lease` and by statements; each call is one small file operation.
     """
 
     def __init__(self, home: HadoopPath) -> None:

@@ -29,7 +29,7 @@ from sqlext.spark.jvm import active
 
 FILE_COLUMN = f"{INTERNAL_PREFIX}file"
 ROW_COLUMN = f"{INTERNAL_PREFIX}row"
-_METRICS = "spark.databricks.delta.history.metricsEnabled"  # metrics of MERGE's own plan, which does not exist here
+_METRICS = "spark.databricks.delta.history.metricsEnabled"
 _DELTA = "org.apache.spark.sql.delta"
 _COMMANDS = f"{_DELTA}.commands"
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
@@ -178,7 +178,7 @@ class TableTransaction:
             added = items_of(self._transaction.writeFiles(rows._jdf))
             removed = [file.removeWithTimestamp(now, True) for file in self._files.values()]
             actions = [*self._definition, *added, *removed]
-            version = commit_actions(self._spark, self._transaction, actions, operation, identity)
+            version = commit_actions(self._spark, self._transaction, actions, operation, identity, has_metrics=True)
         return KnownFiles(version, {str(file.path()): file for file in added})
 
     def replace(self, places: DataFrame | None, rows: DataFrame | None, identity: CommitIdentity) -> KnownFiles:
@@ -262,9 +262,18 @@ def write_operation(spark: SparkSession, mode: str) -> Any:
 
 
 def commit_actions(
-    spark: SparkSession, transaction: Any, actions: Sequence[Any], operation: Any, identity: CommitIdentity
+    spark: SparkSession,
+    transaction: Any,
+    actions: Sequence[Any],
+    operation: Any,
+    identity: CommitIdentity,
+    has_metrics: bool = False,
 ) -> int:
     """Commit actions of Delta's in one of its transactions, and return the new version.
+
+    Args:
+        has_metrics: whether the transaction has written the files with the metrics of its operation, rows and bytes, which then
+            go into the table's history. A MERGE has others, of a plan of its own that does not exist here.
 
     Raises:
         DeltaConcurrentModificationException: somebody else has changed what the transaction read.
@@ -273,7 +282,7 @@ def commit_actions(
     done = java.org.apache.spark.sql.delta.actions.SetTransaction(
         identity.app_id, identity.app_version, java.scala.Option.apply(int(time.time() * 1000))
     )
-    with session_settings(spark, {USER_METADATA: identity.metadata, _METRICS: "false"}):
+    with session_settings(spark, {USER_METADATA: identity.metadata, _METRICS: str(has_metrics).lower()}):
         return int(transaction.commit(scala_seq(spark, [*actions, done]), operation))
 
 
