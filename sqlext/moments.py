@@ -1,4 +1,4 @@
-"""Moments in the life of a flow that a test may wait for: the code announces them, and in production nobody listens.
+"""Moments in the life of a flow or view that a test may wait for: the code announces them, and in production nobody listens.
 
 A crash at each of them is what `ARCHITECTURE.md`'s crash table describes. `sqlext.testing` has what tests make of them.
 """
@@ -28,9 +28,12 @@ class Moment(StrEnum):
     FLUSH_COMMITTED = "flush committed"
     """All tables have a flush, the buffer still holds its micro-batches."""
 
+    PARTIALS_COMMITTED = "partials committed"
+    """The partial results beside a view have a refresh, the view has it not."""
+
 
 Listener = Callable[[Moment, str], None]
-"""Called with the moment and the flow's name, on the thread that has come there, which goes on when it returns."""
+"""Called with the moment and the name of the flow or view, on the thread that has come there, which goes on when it returns."""
 
 _listeners: tuple[Listener, ...] = ()
 

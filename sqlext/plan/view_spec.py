@@ -140,6 +140,8 @@ class RefreshReport:
         full_seconds: how long the newest refresh in full took; 0: there was none.
         incremental_seconds: how long the newest incremental one took, halved at each refresh in full since, so that it is tried
             again; 0: there was none.
+        partials: the version of the table of partial results beside the view (`execution/views/partials.py`); -1: it has none;
+            -2: its results cannot be computed exactly from partial ones.
     """
 
     version: int
@@ -154,3 +156,4 @@ class RefreshReport:
     query: str = ""
     full_seconds: float = 0.0
     incremental_seconds: float = 0.0
+    partials: int = -1

@@ -78,6 +78,19 @@ class Node:
     children: tuple[Node, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Aggregation:
+    """The parts of an aggregate.
+
+    Attributes:
+        calls: its calls of aggregate functions, each once.
+        results: its result expressions, over the keys and the calls' result attributes.
+    """
+
+    calls: tuple[Any, ...]
+    results: tuple[Any, ...]
+
+
 def tree_of(plan: Any) -> Node:
     """Return a plan's nodes."""
     return Node(plan, kind(plan), tuple(tree_of(child) for child in items_of(plan.children())))
@@ -265,6 +278,13 @@ class Plans:
         """Return a node with other children, which have the same attributes, and perhaps more."""
         return node.withNewChildren(scala_seq(self._spark, [*children]))
 
+    def around(self, root: Node, node: Node, part: Any) -> Any:
+        """Return a query with another plan in the place of one of its nodes, above which each node has one child."""
+        if root is node:
+            return part
+        (child,) = root.children
+        return self.with_children(root.plan, [self.around(child, node, part)])
+
     def select(self, child: Any, expressions: Sequence[Any]) -> Any:
         """Return a projection to named expressions."""
         return self._logical.Project(scala_seq(self._spark, [*expressions]), child)
@@ -299,6 +319,18 @@ class Plans:
     def product(self, left: Any, right: Any) -> Any:
         """Return the product of two numbers."""
         return self._expressions.Multiply(left, right)
+
+    def where(self, condition: Any, value: Any) -> Any:
+        """Return an expression that is the value where a condition is true, and NULL elsewhere."""
+        return self._expressions.If(condition, value, self._expressions.Literal(None, value.dataType()))
+
+    def aggregation(self, node: Any) -> Aggregation | None:
+        """Return the parts of an aggregate; None: Spark makes others of it, such as of one with Python functions."""
+        found = scala_object(self._spark, "org.apache.spark.sql.catalyst.planning.PhysicalAggregation").unapply(node)
+        if not found.isDefined():
+            return None
+        parts = found.get()
+        return Aggregation(tuple(items_of(parts._2())), tuple(items_of(parts._3())))
 
     def union(self, plans: Sequence[Any]) -> Any:
         """Return the rows of all plans, by position; their attributes must have identities of their own."""

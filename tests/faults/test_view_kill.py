@@ -1,9 +1,9 @@
 """kill -9 in refreshes of materialized views: each version equals its query over the versions it names, none is made twice.
 
-Four views are kept over two tables that change in every way, over one warehouse: three refreshed by statements, each in another
-way, and one by itself. The process dies at each of the moments of a refresh, of a refresh in full, of one by itself, of CREATE
-and of CREATE OR REPLACE, or at any time after one. By hand, at all of them: `python -m pytest tests/faults/test_view_kill.py
---kills 30`.
+Five views are kept over two tables that change in every way, over one warehouse: four refreshed by statements, each in another
+way, one of them of partial results beside it, and one by itself. The process dies at each of the moments of a refresh, of a
+refresh in full, of one by itself, of CREATE and of CREATE OR REPLACE, or at any time after one. By hand, at all of them:
+`python -m pytest tests/faults/test_view_kill.py --kills 33`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,23 @@ KEYS = 12
 QUERIES = {
     "merged": "SELECT g, count(*) AS n, sum(x) AS s, count(x) AS c FROM {items} GROUP BY g",
     "touched": "SELECT g, avg(x) AS a, max(x) AS m, count(DISTINCT x) AS d FROM {items} GROUP BY g",
+    "averaged": "SELECT g, avg(x) AS a, sum(x) * 2 AS s, max(x) AS m FROM {items} GROUP BY g HAVING count(*) > 1",
     "joined": "SELECT i.g, i.x % 3 AS r, d.w FROM {items} AS i LEFT JOIN {dims} AS d ON i.g = d.g",
     "by_itself": "SELECT d.w, count(*) AS n, sum(i.x) AS s, count(i.x) AS c "
     "FROM {items} AS i JOIN {dims} AS d ON i.g = d.g GROUP BY d.w",
     "made": "SELECT g, max(x) AS m FROM {items} GROUP BY g",
 }
 SOURCES = ("items", "dims")
-BY_HAND = ("merged", "touched", "joined")
+ONE_COMMIT = ("merged", "touched", "joined")
+BY_HAND = (*ONE_COMMIT, "averaged")
 SCHEDULES = {"by_itself": "TRIGGER ON UPDATE AT MOST EVERY 1 SECOND"}
-WAYS = {"merged": "merge groups", "touched": "touched groups", "joined": "changed rows", "by_itself": "merge groups"}
+WAYS = {
+    "merged": "merge groups",
+    "touched": "touched groups",
+    "averaged": "merge groups",
+    "joined": "changed rows",
+    "by_itself": "merge groups",
+}
 """What a refresh of each is that finds changes of all kinds."""
 REPLACEMENT = "SELECT d.w, count(*) AS n FROM {items} AS i JOIN {dims} AS d ON i.g = d.g GROUP BY d.w"
 
@@ -95,11 +103,16 @@ _CREATE = (ViewMoment.RESERVED, ViewMoment.TABLE_MADE, ViewMoment.WRITTEN, ViewM
 def all_kills() -> list[Kill]:
     """Each moment, in an order in which what is done takes turns."""
     by_kind = [
-        *([Kill("refresh", view, moment) for moment in _REFRESH] for view in BY_HAND),
+        *([Kill("refresh", view, moment) for moment in _REFRESH] for view in ONE_COMMIT),
+        [
+            Kill("refresh", "averaged", ViewMoment.PARTIALS),
+            Kill("full", "averaged", ViewMoment.PARTIALS),
+            Kill("refresh", "averaged", ViewMoment.NO_STATUS),
+        ],
         [Kill("create", "made", moment) for moment in _CREATE],
         [Kill("by itself", "by_itself", moment) for moment in _REFRESH],
         [
-            Kill("full", BY_HAND[at], moment)
+            Kill("full", ONE_COMMIT[at], moment)
             for at, moment in enumerate((ViewMoment.BEGUN, ViewMoment.WRITTEN, ViewMoment.COMMITTED))
         ],
         [Kill("replace", "joined", moment) for moment in (ViewMoment.WRITTEN, ViewMoment.NOT_RECORDED)],

@@ -21,10 +21,11 @@ from pyspark.sql import SparkSession
 
 from sqlext.app.embedded import embedded_session
 from sqlext.execution.delta import transaction
-from sqlext.execution.views import making, refresh, writing
+from sqlext.execution.views import cost, making, refresh, writing
 from sqlext.execution.views.live import LiveView
 from sqlext.execution.views.registry import ViewEvent, ViewEventKind, ViewRegistry
 from sqlext.extension.session import host_of
+from sqlext.moments import listened
 from tests.faults.killed_at import die
 from tests.support import eventually
 
@@ -46,6 +47,8 @@ class ViewMoment(StrEnum):
     """An incremental refresh has computed its rows, and written nothing."""
     WRITTEN = "written"
     """The data files and deletion vectors of a refresh are written, and no version names them."""
+    PARTIALS = "partials committed"
+    """The partial results beside the view have a refresh, the view has it not."""
     COMMITTED = "committed"
     """A refresh is committed, and its process does not know it."""
     NO_STATUS = "no status"
@@ -138,8 +141,10 @@ def around(
 
 def live(life: Life) -> None:
     """Run the statements, and then wait: for death, or until all views are up to date."""
-    Killer(life).install()
-    with embedded_session(Path(life.warehouse), life.conf) as spark:
+    killer = Killer(life)
+    killer.install()
+    cost.PARTIALS_BYTES = 0  # of whatever size the sources are
+    with listened(lambda *_: killer.reach(ViewMoment.PARTIALS)), embedded_session(Path(life.warehouse), life.conf) as spark:
         host_of(spark).views.resume()  # as `sqlext run` does
         swept = tables(spark)
         for statement in life.statements:

@@ -19,6 +19,10 @@ _WORTH_SECONDS = 1.0
 _SMALL_BYTES = 4 * 1024**2
 
 
+PARTIALS_BYTES = 16 * 1024**2
+"""The size of a view's sources from which on reading them again costs more than a table of partial results, and its commit."""
+
+
 def full_costs_less(changed: Iterable[ChangedFiles | None], last: RefreshReport) -> str:
     """Return why a full refresh costs less; empty: it does not, as far as is known.
 

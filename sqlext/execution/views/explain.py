@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from sqlext.execution.views import cost
 from sqlext.execution.views.incremental import KEEPS_LEFT, divided
 from sqlext.execution.views.merging import mergeable
+from sqlext.execution.views.partials import partials_of
 from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.plan.view_spec import RefreshPolicy
 from sqlext.spark.java import items_of
@@ -55,6 +57,14 @@ def how_refreshed(query: ViewQuery, policy: RefreshPolicy) -> str:
         names = ", ".join(str(output_of(root.plan)[at].name()) for at in added.keys)
         rest = "" if added.takes_deletions else "; after deletions and updates, the touched groups are computed anew"
         return f"incrementally: changes are added to {f'the groups by {names}' if names else 'the row'}{rest}"
+    way = _without_partials(root)
+    if partials_of(query.plans, root) is not None:
+        least = cost.PARTIALS_BYTES // 1024**2
+        return f"{way}; from partial results beside the view, to which changes are added, if its sources have {least} MB or more"
+    return way
+
+
+def _without_partials(root: Node) -> str:
     found = divided(root, {id_of(each): each for each in output_of(root.plan)})
     if found is None:
         return "incrementally: rows are added and deleted"

@@ -15,7 +15,7 @@ from sqlext.plan.view_spec import RefreshReport, SourceVersion
 Commit = Sequence[Mapping[str, Any]]
 """The actions of a commit."""
 
-_FORMAT = 1
+_FORMAT = 2
 _SECONDS = ("seconds", "full_seconds", "incremental_seconds")
 
 
@@ -101,6 +101,7 @@ def report_in(info: Mapping[str, Any], view_id: str, version: int) -> RefreshRep
             query=str(said["query"]),
             full_seconds=float(said["full_seconds"]),
             incremental_seconds=float(said["incremental_seconds"]),
+            partials=int(said["partials"]),
         )
     except (ValueError, KeyError, TypeError):
         return None

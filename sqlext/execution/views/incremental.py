@@ -17,9 +17,9 @@ All others are computed anew where something was touched, and only there:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlext.execution.delta.changes import WEIGHT
 from sqlext.spark.java import items_of
@@ -29,6 +29,7 @@ PASSING = ("Filter", "Sort", "RepartitionByExpression", "Repartition", "Resolved
 """Operators that pass on their input's attributes, and all or some of its rows."""
 STATIC = ("LocalRelation", "OneRowRelation", "Range")
 """Leaves that never change."""
+_Shown = TypeVar("_Shown")
 KEEPS_LEFT = ("LeftSemi", "LeftAnti", "LeftOuter", "ExistenceJoin")
 SUPPORTED = frozenset(
     (*PASSING, *STATIC, "LogicalRelation", "Project", "Generate", "Expand", "Union", "Join", "Aggregate", "Window")
@@ -261,14 +262,7 @@ class Derivation:
         touched = self._distinct(self._plans.select(below.plan, named))
         child = node.children[0]
         part = self._with(node, [self._plans.matching(self.new(child), inner, self._fresh(touched))])
-        return TouchedPart(node.kind, touched, tuple(id_of(outer) for _, outer in wanted), self._around(root, node, part))
-
-    def _around(self, root: Node, node: Node, part: Any) -> Any:
-        """Return the query with one of its nodes replaced, and all others over the new versions."""
-        if root is node:
-            return part
-        (child,) = root.children
-        return self._with(root, [self._around(child, node, part)])
+        return TouchedPart(node.kind, touched, tuple(id_of(outer) for _, outer in wanted), self._plans.around(root, node, part))
 
 
 @dataclass(frozen=True)
@@ -310,12 +304,12 @@ def divided(root: Node, shown: dict[int, Any]) -> tuple[Any, list[tuple[Any, Any
     """
     name = root.kind
     if name == "Project":
-        return divided(root.children[0], _below(items_of(root.plan.projectList()), shown))
+        return divided(root.children[0], passed_on(items_of(root.plan.projectList()), shown))
     if name in PASSING:
         return divided(root.children[0], shown)
     if name not in ("Aggregate", "Window"):
         return None
-    below = _below(items_of(root.plan.aggregateExpressions()), shown) if name == "Aggregate" else shown
+    below = passed_on(items_of(root.plan.aggregateExpressions()), shown) if name == "Aggregate" else shown
     keys = [(key, below[id_of(key)]) for key in keys_of(root) if id_of(key) in below]
     if not keys:
         return None
@@ -323,9 +317,9 @@ def divided(root: Node, shown: dict[int, Any]) -> tuple[Any, list[tuple[Any, Any
     return (root, keys) if inner is None else inner
 
 
-def _below(expressions: Sequence[Any], shown: dict[int, Any]) -> dict[int, Any]:
-    """Return the attributes that named expressions only pass on, by the id below."""
-    found: dict[int, Any] = {}
+def passed_on(expressions: Sequence[Any], shown: Mapping[int, _Shown]) -> dict[int, _Shown]:
+    """Return what is `shown` by the id that it has above named expressions, by the id below, where they only pass it on."""
+    found: dict[int, _Shown] = {}
     for each in expressions:
         inner = each.child() if kind(each) == "Alias" else each
         if kind(inner) == "AttributeReference" and id_of(each.toAttribute()) in shown:

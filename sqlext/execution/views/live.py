@@ -18,6 +18,7 @@ from sqlext.errors import StatementCanceledError, ViewError, WaitTimeoutError
 from sqlext.execution.delta.table_logs import TableLogs
 from sqlext.execution.flows import faults
 from sqlext.execution.views.looks import Looks
+from sqlext.execution.views.partial_table import PartialTable
 from sqlext.execution.views.refresh import Refresher
 from sqlext.execution.views.registry import shown
 from sqlext.execution.views.status import StatusFiles, ViewStatus
@@ -25,6 +26,7 @@ from sqlext.execution.views.timetable import Due, Timetable
 from sqlext.execution.views.writing import Replacement
 from sqlext.plan.view_spec import RefreshReport, ViewSpec
 from sqlext.spark import jvm
+from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class LiveView:
         clock: for the timetable.
         may_commit: called before each commit; raises if this process must not commit.
         logs: the logs of tables, for the looks at the view's sources.
+        partials: the folder of the table of partial results beside the view, which need not exist.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class LiveView:
         clock: Clock,
         may_commit: Callable[[ViewSpec], None],
         logs: TableLogs,
+        partials: HadoopPath,
     ) -> None:
         self._spec = spec
+        self._place = partials
         self._make_session = make_session
         self._files = files
         self._clock = clock
@@ -257,8 +262,11 @@ class LiveView:
         session = self.session
         with self._state:
             if self._refresher is None:
-                self._refresher = Refresher(session, self._spec)
+                self._refresher = Refresher(session, self._spec, self._partials())
             return self._refresher
+
+    def _partials(self) -> PartialTable:
+        return PartialTable(self.session, self._place, shown(self._spec.name), self._spec.id)
 
     def _refresh(self, run: _Run) -> RefreshReport:
         """Refresh; the turn is held."""
@@ -270,7 +278,7 @@ class LiveView:
             self._check(run)
             description = f"sqlext: refresh of {shown(self._spec.name)}"
             with jvm.active(session), jvm.described(session, description, self._spec.id):
-                made = None if run.replacement is None else Refresher(session, self._spec, run.replacement)
+                made = None if run.replacement is None else Refresher(session, self._spec, self._partials(), run.replacement)
                 report = (made or self._current()).refresh(run.is_full, lambda: self._check(run))
         except BaseException as error:
             if run.canceled is not None and run.canceled.is_set():

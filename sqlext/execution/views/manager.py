@@ -369,7 +369,8 @@ class ViewManager:
                         f"The materialized view {shown(spec.name)} reads {', '.join(spec.session_bound)}, which only the process "
                         "that created it has. Refresh it there, or CREATE OR REPLACE it."
                     )
-                found = LiveView(spec, partial(self._session, session), self._files, self._clock, self._check, self._logs)
+                make, place = partial(self._session, session), self._partials(spec.id)
+                found = LiveView(spec, make, self._files, self._clock, self._check, self._logs, place)
                 self._live = {**self._live, spec.id: found}
         if found.spec != spec:
             found.set_spec(spec)
@@ -380,7 +381,7 @@ class ViewManager:
         return self._live.get(view_id)
 
     def forget(self, view_id: str) -> None:
-        """Refresh a view no more, and remove its status."""
+        """Refresh a view no more, and remove its status and its partial results."""
         with self._lock:
             live = self._live.get(view_id)
             self._live = {key: each for key, each in self._live.items() if key != view_id}
@@ -388,6 +389,10 @@ class ViewManager:
         if live is not None:
             live.stop()
         self._files.delete(view_id)
+        self._partials(view_id).delete()
+
+    def _partials(self, view_id: str) -> HadoopPath:
+        return self._home.child("views", "partials", view_id)
 
     def _session(self, made: SparkSession | None, spec: ViewSpec) -> SparkSession:
         session = made if made is not None else sessions.restored_session(self._spark, spec)

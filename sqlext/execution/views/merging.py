@@ -53,12 +53,19 @@ class Merged:
         arguments: the expressions of a count, or the one of the others.
         filter: the condition of FILTER; None: all rows.
         counted_by: of a sum whose values may be NULL, the number of the column that counts them; None: no column does.
+        template: the SQL of what is summed, a decimal, with `{}` for the argument; empty: the argument.
     """
 
     function: Function
     arguments: tuple[Any, ...]
     filter: Any = None
     counted_by: int | None = None
+    template: str = ""
+
+    @property
+    def is_decimal(self) -> bool:
+        """Whether it is a sum of decimals."""
+        return bool(self.template) or str(self.arguments[0].dataType().typeName()).startswith("decimal")
 
     @property
     def counts_rows(self) -> bool:
@@ -139,14 +146,15 @@ def _column(result: Any, grouped: set[int]) -> Merged | None:
     match kind(function):
         case "Count":
             return Merged(Function.COUNT, tuple(items_of(function.children())), condition)
-        case "Sum" if condition is None and function.prettyName() == "sum" and _is_exact(function.child().dataType()):
+        case "Sum" if condition is None and function.prettyName() == "sum" and is_exact(function.child().dataType()):
             return Merged(Function.SUM, (function.child(),))
         case "Min" | "Max" if condition is None and function.prettyName() in ("min", "max"):
             return Merged(Function.MIN if kind(function) == "Min" else Function.MAX, (function.child(),))
     return None
 
 
-def _is_exact(data_type: Any) -> bool:
+def is_exact(data_type: Any) -> bool:
+    """Return whether sums of a type can be added and subtracted without a loss."""
     name = str(data_type.typeName())
     return name in _WHOLE_NUMBERS or (name.startswith("decimal") and int(data_type.precision()) <= _MOST_DIGITS)
 
@@ -195,9 +203,9 @@ def _difference(at: int, column: Merged) -> Column:
                 counted &= F.col(f"{name_of(at)}_{number}").isNotNull()
             return F.sum(F.when(counted, weight).otherwise(F.lit(0).cast("bigint")))
         case Function.SUM:
-            is_decimal = str(column.arguments[0].dataType().typeName()).startswith("decimal")
+            summed = F.expr(column.template.format(quote(f"{name_of(at)}_0"))) if column.template else value
             few = F.when(F.abs(weight) < MOST_WEIGHTS, weight).cast(f"decimal({_WEIGHT_DIGITS},0)")
-            return F.sum(value * (few if is_decimal else weight))
+            return F.sum(summed * (few if column.is_decimal else weight))
         case Function.MIN:
             return F.min(value)
         case _:

@@ -31,6 +31,8 @@ from sqlext.execution.views.history import ViewState, metadata_of, state_of
 from sqlext.execution.views.incremental import Derivation, TouchedPart
 from sqlext.execution.views.kept import Kept
 from sqlext.execution.views.merging import LEAST_WEIGHT, MOST_WEIGHT, MOST_WEIGHTS, differences, mergeable
+from sqlext.execution.views.partial_refresh import PartialRefresh
+from sqlext.execution.views.partial_table import NONE, PartialTable
 from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.execution.views.sources import Versions, newest
 from sqlext.execution.views.writing import Identify, Replacement, RowsMissingError, ViewTable, Written
@@ -53,12 +55,16 @@ class Refresher:
     Args:
         session: a session of the view's own, like the one that created it.
         spec: the view.
+        partials: the table of partial results beside it, which need not exist.
         replacement: of a view that is just being created: the table whose place its own takes; None: it has its own.
     """
 
-    def __init__(self, session: SparkSession, spec: ViewSpec, replacement: Replacement | None = None) -> None:
+    def __init__(
+        self, session: SparkSession, spec: ViewSpec, partials: PartialTable, replacement: Replacement | None = None
+    ) -> None:
         self._session = session
         self._spec = spec
+        self._partials = partials
         self._replacement = replacement
         self._query: ViewQuery | None = None
         self._state: ViewState | None = None
@@ -106,7 +112,8 @@ class Refresher:
         if not is_fresh:
             query = self._analysed(anew=True)  # of the sources' columns as they are now
             after = self._after(query)
-        refresh = _OneRefresh(self._session, self._spec, query, (snapshot, self._model(), state), after, began, check)
+        current = (snapshot, self._model(), state)
+        refresh = _OneRefresh(self._session, self._spec, query, current, after, self._partials, began, check)
         with commit.session_settings(self._session, self._settings(query, after)):
             report = refresh.run(is_full)
         self._state = None
@@ -182,10 +189,13 @@ class _OneRefresh:
         query: ViewQuery,
         current: tuple[Any, Any, ViewState],
         after: Mapping[str, SourceVersion],
+        partials: PartialTable,
         began: float,
         check: Callable[[], None],
     ) -> None:
         self._check = check
+        self._partials = PartialRefresh(session, spec, query, partials, check)
+        self._partials_at = NONE  # the version that the commit will name
         self._session = session
         self._spec = spec
         self._query = query
@@ -236,6 +246,8 @@ class _OneRefresh:
             return "the query's columns have other types than the view's"
         if self._query.obstacle:
             return self._query.obstacle
+        if self._spec.policy is RefreshPolicy.AUTO and last.partials == NONE and self._partials.are_wanted(self._versions):
+            return "from now on, partial results are kept beside the view"
         return full_costs_less(self._changed_files(), last) if self._spec.policy is RefreshPolicy.AUTO else ""
 
     def _changed_files(self) -> Iterator[ChangedFiles | None]:
@@ -280,6 +292,7 @@ class _OneRefresh:
                 query=self._query.fingerprint,
                 full_seconds=seconds if is_full else full,
                 incremental_seconds=alone / 2 if is_full else seconds,
+                partials=self._partials_at,
             )
             return CommitIdentity(self._spec.id, self._report.number, metadata_of(self._spec.id, self._report))
 
@@ -297,7 +310,9 @@ class _OneRefresh:
         return ViewTable(self._session, self._snapshot, self._spec.columns, self._model)
 
     def _full(self, because: str) -> RefreshReport:
-        plan = self._query.plans.replaced(self._query.plan, [(leaf, self._versions.new(leaf)) for leaf in self._query.leaves])
+        plan, self._partials_at = self._partials.computed(self._versions)
+        if plan is None:
+            plan = self._query.plans.replaced(self._query.plan, [(leaf, self._versions.new(leaf)) for leaf in self._query.leaves])
         rows = self._query.plans.frame(plan).toDF(*self._spec.columns)
         table, identify = self._table(), self._identify("full", because)
         if self._table_types() == self._query_types():
@@ -311,8 +326,12 @@ class _OneRefresh:
         if not table.can_change_rows:
             raise UnsupportedError("the view's table has no deletion vectors (delta.enableDeletionVectors)")
         root = self._query.pinned_tree(self._versions)
+        before = NONE if self._state.last is None else self._state.last.partials
+        self._partials_at = before
         with Kept(self._query.plans) as kept:
             derivation = Derivation(self._query.plans, self._versions.leaf, kept.keep)
+            if before >= 0:
+                return self._through_partials(table, root, derivation, before)
             merged = self._merge_groups(table, root, derivation)
             if merged is not None:
                 return merged
@@ -344,6 +363,18 @@ class _OneRefresh:
             with commit.session_settings(self._session, commit.FEW_ROWS if rows <= _FEW else {}):
                 written = table.merge_groups(found, held, rows, self._identify("merge groups", _by(names)))
             return None if written is None else self._committed(written)
+
+    def _through_partials(self, table: ViewTable, root: Node, derivation: Derivation, before: int) -> RefreshReport:
+        """Bring the partial results beside the view up to date, and then the rows that are computed of those that changed."""
+        with self._partials.changed(root, derivation, before) as made:
+            if made is None:
+                return self._committed(table.note(self._identify("no change", _UNREACHED)))
+            self._partials_at = made.version
+            rows = self._query.plans.frame(made.rows).toDF(*self._spec.columns)
+            identify = self._identify(made.done, f"{_by(made.names)}, of partial results")
+            if made.keys is None:
+                return self._committed(table.write_whole(rows, identify))
+            return self._committed(table.replace_keys(made.names, made.keys, rows, identify))
 
     def _replace_part(self, table: ViewTable, part: TouchedPart) -> RefreshReport:
         plans = self._query.plans

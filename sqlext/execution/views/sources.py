@@ -83,6 +83,11 @@ class Versions:
         return Leaf(new, lambda: self._at(node, relation.location, before), self._delta(node, rows))
 
     @property
+    def after(self) -> Mapping[str, SourceVersion]:
+        """The versions to which the view is brought."""
+        return self._after
+
+    @property
     def rows_in(self) -> int:
         """The number of changed rows read."""
         return sum(number for _, number in self._changes.values())

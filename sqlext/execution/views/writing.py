@@ -220,6 +220,13 @@ class ViewTable:
         return Written(known.version, deleted, inserted)
 
 
+def near(rows: DataFrame, keys: DataFrame, number: int) -> DataFrame:
+    """Return the rows whose values of the columns of `keys` are among its rows, of which there are at most a number."""
+    renamed = keys.toDF(*(f"{name}_w" for name in keys.columns))
+    same = [F.col(name).eqNullSafe(F.col(f"{name}_w")) for name in keys.columns]
+    return rows.join(_sent(renamed, number), _all(same), "left_semi")
+
+
 def _sent(frame: DataFrame, rows: int) -> DataFrame:
     """Return a frame to be sent to all executors, if it has few rows."""
     return F.broadcast(frame) if rows <= _SENT_ROWS else frame

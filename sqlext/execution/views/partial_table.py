@@ -1,0 +1,110 @@
+"""The table of partial results that lies beside a view: see `partials.py`.
+
+It is written before the view, whose commit names its version. After a crash in between it is ahead of the view, so a refresh
+first sets it back to the version that the view names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sqlext.errors import UnsupportedError
+from sqlext.execution.delta import target
+from sqlext.execution.delta.compaction import Compaction
+from sqlext.execution.delta.target import SPARK_ERRORS
+from sqlext.execution.delta.transaction import CommitIdentity
+from sqlext.execution.views.merging import Mergeable
+from sqlext.execution.views.writing import ViewTable
+from sqlext.quoting import quote
+from sqlext.spark import delta_tables, jvm
+from sqlext.spark.storage import HadoopPath
+
+NONE = -1
+"""The version of no table: the view has no partial results."""
+INEXACT = -2
+"""The version of no table: the view's results are not computed exactly from partial ones."""
+
+
+class PartialTable:
+    """The table of one view. Not thread-safe: it is used by the view's refresh.
+
+    Args:
+        spark: the view's session.
+        place: the table's folder, which need not exist.
+        view: the view's name, for logs.
+        view_id: the view.
+    """
+
+    def __init__(self, spark: SparkSession, place: HadoopPath, view: str, view_id: str) -> None:
+        self._spark = spark
+        self._place = place
+        self._view_id = view_id
+        self._compaction = Compaction(view, view_id, place.location, is_hidden=True)
+
+    def write(self, rows: DataFrame, check: Callable[[], None]) -> int:
+        """Replace all rows, and return the new version; create the table if it is not there, or has other columns.
+
+        Args:
+            rows: the new rows.
+            check: raises if this process must not commit.
+        """
+        check()
+        there = self._columns()
+        if there and there != [(field.name, field.dataType.simpleString()) for field in rows.schema]:
+            return self._table(rows.columns).write_anew(rows, self._place.location, self._identify).version
+        if not there:
+            target.create_at(self._spark, self._place, rows.schema)
+        return self._table(rows.columns).write_whole(rows, self._identify).version
+
+    def begin(self, version: int, columns: Sequence[str]) -> None:
+        """Make a version the newest one, and compact the table if it has many small files.
+
+        Raises:
+            UnsupportedError: the table is gone, or its old version is.
+        """
+        if [name for name, _ in self._columns()] != [*columns]:
+            raise UnsupportedError("the partial results beside the view are gone")
+        if delta_tables.version(self._spark, self._place.location) != version:
+            try:
+                self._spark.sql(f"RESTORE TABLE delta.{quote(self._place.location)} TO VERSION AS OF {version}").collect()
+            except SPARK_ERRORS as error:
+                raise UnsupportedError(f"the partial results beside the view are gone: {jvm.reason_of(error)}") from None
+        self._compaction.after_flush(self._spark, lambda: DeltaTable.forPath(self._spark, self._place.location))
+
+    def add(self, found: Mergeable, columns: Sequence[str], differences: DataFrame, rows: int) -> int:
+        """Add to the groups what changed; see `ViewTable.merge_groups`. Returns the new version."""
+        written = self._table(columns).merge_groups(found, differences, rows, self._identify)
+        if written is None:
+            raise UnsupportedError("the partial results do not tell which groups are empty now")
+        return written.version
+
+    def replace(self, columns: Sequence[str], keys: DataFrame, rows: DataFrame) -> int:
+        """Replace the rows of some groups, and return the new version.
+
+        Args:
+            columns: the table's columns.
+            keys: the groups, each once, by the table's key columns.
+            rows: their new rows.
+        """
+        return self._table(columns).replace_keys(keys.columns, keys, rows, self._identify).version
+
+    def rows(self, version: int) -> DataFrame:
+        """Return the rows of a version."""
+        return delta_tables.rows_at(self._spark, self._place.location, version)
+
+    def _table(self, columns: Sequence[str]) -> ViewTable:
+        return ViewTable(self._spark, delta_tables.snapshot(self._spark, self._place.location), columns)
+
+    def _columns(self) -> list[tuple[str, str]]:
+        snapshot = delta_tables.snapshot(self._spark, self._place.location)
+        schema = delta_tables.schema_of(snapshot) if int(snapshot.version()) >= 0 else StructType()
+        return [(field.name, field.dataType.simpleString()) for field in schema]
+
+    def _identify(self, deleted: int, inserted: int) -> CommitIdentity:
+        made = {"view": self._view_id, "rows_deleted": deleted, "rows_inserted": inserted}
+        return CommitIdentity(f"{self._view_id}-partials", 1, json.dumps({"sqlext-partials": made}))
