@@ -1,9 +1,9 @@
-"""Materialized views refreshed incrementally and in full, in one run: python tests/benchmarks/views.py [--rows 10000000]
+"""TPC-H as materialized views, refreshed incrementally and in full, in one run: python tests/benchmarks/views.py [--scale 1]
 
-Both sides refresh a view of the same query after the same change; they take turns in which comes first. The tables: sales with a
-million groups, and an order table with its lines and customers in the manner of TPC-H, of which Q1, Q3, Q5, Q6, Q13 and Q18 are
-there. The changes: 1,000 rows of the sales; 0.1% of the orders with their lines deleted, as many inserted (RF1 and RF2), and 0.1%
-of the lines updated. The results of both sides are compared after each.
+Tables by `tpchgen-cli`, all 22 queries as views, refreshed as one wave after each change: RF1 and RF2 (0.1% of the orders with
+their lines inserted, and as many deleted), then an UPDATE of 0.1% of the lines; `--share` for another share. Each side has views
+of its own, and the sides take turns in which comes first. Before them, a sum by 1,000,000 groups of which 1,000 rows change. After
+each wave the rows of both sides are compared.
 """
 
 from __future__ import annotations
@@ -11,9 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import statistics
+import subprocess
+import sysconfig
 import tempfile
 import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import altair as alt
@@ -22,141 +27,191 @@ from pyspark.sql import SparkSession
 from tests.benchmarks.common import session
 
 RESULT = Path(__file__).with_suffix(".json")
+TABLES = "customer lineitem nation orders part partsupp region supplier".split()
 QUERIES = {
-    "sum by 1,000,000 groups": "SELECT g, count(*) AS n, sum(v) AS s FROM sales GROUP BY g",
-    "Q1": "SELECT flag, status, sum(quantity) AS q, count(quantity) AS cq, sum(price) AS p, count(price) AS cp, count(*) AS n "
-    "FROM lines WHERE shipped <= DATE'1998-09-02' GROUP BY flag, status",
-    "Q1 with averages": "SELECT flag, status, avg(quantity) AS q, avg(price) AS p, count(*) AS n FROM lines "
-    "WHERE shipped <= DATE'1998-09-02' GROUP BY flag, status",
-    "Q3": "SELECT l.oid, o.ordered, sum(l.price * (1 - l.discount)) AS revenue FROM customers c JOIN orders o ON c.cid = o.cid "
-    "JOIN lines l ON l.oid = o.oid WHERE c.segment = 'BUILDING' AND o.ordered < DATE'1995-03-15' "
-    "AND l.shipped > DATE'1995-03-15' GROUP BY l.oid, o.ordered",
-    "Q5": "SELECT c.nation, sum(l.price * (1 - l.discount)) AS revenue FROM customers c JOIN orders o ON c.cid = o.cid "
-    "JOIN lines l ON l.oid = o.oid WHERE o.ordered >= DATE'1994-01-01' AND o.ordered < DATE'1995-01-01' GROUP BY c.nation",
-    "Q6": "SELECT count(*) AS n, sum(price * discount) AS revenue, count(price * discount) AS c FROM lines "
-    "WHERE shipped >= DATE'1994-01-01' AND shipped < DATE'1995-01-01' AND discount BETWEEN 0.05 AND 0.07 AND quantity < 24",
-    "Q13": "SELECT orders_of, count(*) AS customers FROM (SELECT c.cid, count(o.oid) AS orders_of FROM customers c "
-    "LEFT JOIN orders o ON c.cid = o.cid GROUP BY c.cid) GROUP BY orders_of",
-    "Q18": "SELECT o.oid, o.cid, sum(l.quantity) AS q FROM orders o JOIN lines l ON o.oid = l.oid WHERE o.oid IN "
-    "(SELECT oid FROM lines GROUP BY oid HAVING sum(quantity) > 180) GROUP BY o.oid, o.cid",
+    name: text.replace("{end}", "")
+    for name, text in re.findall(
+        r"^-- (Q\d+)\n(.*?);$", (Path(__file__).parents[1] / "fixtures/tpch.sql").read_text(), re.MULTILINE | re.DOTALL
+    )
 }
+SIDES = ("INCREMENTAL", "FULL")
+DIGITS = 1e-9
+"""The relative difference that two sums in floating point may have: their order is Spark's."""
+
+
+@dataclass
+class Times:
+    """What the refreshes of one query took, in seconds, and what the incremental ones did."""
+
+    sides: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    done: Counter[str] = field(default_factory=Counter)
+
+    def median(self, side: str) -> float:
+        return statistics.median(self.sides[side])
+
+    @property
+    def ratio(self) -> float:
+        return self.median("FULL") / self.median("INCREMENTAL")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=4_000_000, help="rows of the sales, and lines of the orders")
+    parser.add_argument("--scale", type=float, default=1.0, help="TPC-H's scale factor")
+    parser.add_argument("--share", type=float, default=0.001, help="of the orders and lines that change at each step")
+    parser.add_argument("--rounds", type=int, default=2, help="of insertions, deletions and updates; the first one warms up")
+    parser.add_argument("--only", default="", help="these queries alone, such as Q1,Q6")
     given = parser.parse_args()
     spark = session(Path(tempfile.mkdtemp()))
-    tables(spark, given.rows)
-    for at, query in enumerate(QUERIES.values()):
-        for policy in ("INCREMENTAL", "FULL"):
-            spark.sql(f"CREATE MATERIALIZED VIEW {policy}_{at} REFRESH POLICY {policy} AS {query}").collect()
-    times: dict[str, dict[str, list[float]]] = {name: {"incremental": [], "full": []} for name in QUERIES}
-    done: dict[str, set[str]] = {name: set() for name in QUERIES}
-    for step, change in enumerate(changes(given.rows)):
-        for text in change:
-            spark.sql(text).collect()
-        for at, name in enumerate(QUERIES):
-            sides = ("INCREMENTAL", "FULL") if (at + step) % 2 else ("FULL", "INCREMENTAL")
-            for policy in sides:
-                began = time.perf_counter()
-                said = spark.sql(f"REFRESH MATERIALIZED VIEW {policy}_{at}").collect()[0][0]
-                if "no change" not in said and step:  # the first step warms up
-                    times[name][policy.lower()].append(time.perf_counter() - began)
-                if policy == "INCREMENTAL":
-                    done[name].add(said.split(": ", 1)[1].split(",")[0])
-            check(spark, at, name)
-    began = time.perf_counter()
-    spark.sql("REFRESH MATERIALIZED VIEW INCREMENTAL_0").collect()
-    report(times, done, time.perf_counter() - began, given.rows)
+    groups = sum_by_groups(spark)
+    load(spark, given.scale)
+    chosen = {name: text for name, text in QUERIES.items() if not given.only or name in given.only.split(",")}
+    for name, text in chosen.items():
+        for side in SIDES:
+            spark.sql(f"CREATE MATERIALIZED VIEW {name}_{side} REFRESH POLICY {side} AS {text}").collect()
+    times = {name: Times() for name in chosen}
+    changes = steps(spark, given.share, given.rounds)
+    for number, (what, statements) in enumerate(changes):
+        for statement in statements:
+            spark.sql(statement).collect()
+        for side in SIDES if number % 2 else reversed(SIDES):
+            wave(spark, times, side, is_measured=number >= len(changes) // given.rounds)
+        different = [name for name in chosen if not equal(spark, name)]
+        print(f"{what}: {len(chosen) - len(different)} of {len(chosen)} equal", flush=True)
+        assert not different, different
+    report(times, groups, given)
 
 
-def tables(spark: SparkSession, rows: int) -> None:
-    """Make the tables: four lines an order, ten orders a customer."""
-    properties = "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
-    groups = min(1_000_000, rows // 4)
-    spark.sql(
-        f"CREATE TABLE sales USING delta {properties} AS SELECT id, hash(id) % {groups} AS g, id % 97 AS v FROM range({rows})"
-    )
-    spark.sql(
-        f"CREATE TABLE customers USING delta {properties} AS SELECT id AS cid, element_at(array('BUILDING', 'AUTOMOBILE', "
-        f"'MACHINERY', 'HOUSEHOLD', 'FURNITURE'), cast(id % 5 + 1 AS INT)) AS segment, id % 25 AS nation FROM range({rows // 40})"
-    )
-    spark.sql(f"CREATE TABLE orders USING delta {properties} AS {orders(0, rows // 4, rows)}")
-    spark.sql(f"CREATE TABLE lines USING delta {properties} AS {lines(0, rows)}")
+def load(spark: SparkSession, scale: float) -> None:
+    """Make the tables."""
+    with tempfile.TemporaryDirectory() as folder:
+        generator = f"{sysconfig.get_path('scripts')}/tpchgen-cli"
+        command = [generator, "parquet", "--scale-factor", f"{scale:g}", "--output-dir", folder, "--quiet"]
+        subprocess.run(command, check=True, capture_output=True, timeout=1800)
+        for table in TABLES:
+            spark.sql(
+                f"CREATE TABLE {table} USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true') "
+                f"AS SELECT * FROM parquet.`{folder}/{table}.parquet`"
+            ).collect()
 
 
-def orders(first: int, last: int, rows: int) -> str:
-    """Return a query for the orders of a range of numbers."""
-    customer, day = f"pmod(hash(id), {rows // 40})", "date_add(DATE'1992-01-01', pmod(hash(id, 1), 2400))"
-    return f"SELECT id AS oid, {customer} AS cid, {day} AS ordered FROM range({first}, {last})"
+def steps(spark: SparkSession, share: float, rounds: int) -> list[tuple[str, list[str]]]:
+    """Return what changes, step by step: statements with a name.
 
-
-def lines(first: int, last: int) -> str:
-    """Return a query for the lines of a range of numbers."""
-    return (
-        "SELECT id AS lid, id DIV 4 AS oid, cast(pmod(hash(id), 50) + 1 AS DECIMAL(12, 2)) AS quantity, "
-        "cast(pmod(hash(id, 2), 100000) / 100 AS DECIMAL(12, 2)) AS price, "
-        "cast(pmod(hash(id, 3), 11) / 100 AS DECIMAL(4, 2)) AS discount, "
-        "element_at(array('A', 'N', 'R'), pmod(hash(id, 4), 3) + 1) AS flag, "
-        "element_at(array('O', 'F'), pmod(hash(id, 5), 2) + 1) AS status, "
-        "date_add(DATE'1992-01-01', pmod(hash(id DIV 4, 1), 2400) + pmod(hash(id, 6), 90)) AS shipped "
-        f"FROM range({first}, {last})"
-    )
-
-
-def changes(rows: int) -> list[list[str]]:
-    """Return steps of statements; the first one is not measured."""
-    some = rows // 4 // 1000  # 0.1% of the orders
-
-    def step(at: int) -> list[str]:
-        first = rows // 4 + at * some
-        return [
-            f"UPDATE sales SET v = v + 1 WHERE id >= {at * 1000} AND id < {at * 1000 + 1000}",
-            f"DELETE FROM orders WHERE pmod(hash(oid), 1000) = {at}",
-            f"DELETE FROM lines WHERE pmod(hash(oid), 1000) = {at}",
-            f"INSERT INTO orders {orders(first, first + some, rows)}",
-            f"INSERT INTO lines {lines(4 * first, 4 * (first + some))}",
-            f"UPDATE lines SET price = price + 1 WHERE pmod(hash(lid, 7), 1000) = {at}",
+    New orders are copies of others under new keys, with their lines.
+    """
+    every = round(1 / share)
+    row = spark.sql("SELECT max(o_orderkey) FROM orders").first()
+    assert row is not None
+    largest = int(row[0])
+    found = []
+    for at in range(rounds):
+        shift = largest * (at + 1)
+        columns = {
+            table: ", ".join(f"{key} + {shift} AS {key}" if each == key else each for each in spark.table(table).columns)
+            for table, key in (("orders", "o_orderkey"), ("lineitem", "l_orderkey"))
+        }
+        chosen = {
+            table: f"pmod(hash({key}), {every}) = {at} AND {key} <= {largest}"
+            for table, key in (("orders", "o_orderkey"), ("lineitem", "l_orderkey"))
+        }
+        gone = {table: text.replace(f"= {at}", f"= {every - 1 - at}") for table, text in chosen.items()}
+        found += [
+            ("insert", [f"INSERT INTO {table} SELECT {columns[table]} FROM {table} WHERE {chosen[table]}" for table in columns]),
+            ("delete", [f"DELETE FROM {table} WHERE {gone[table]}" for table in columns]),
+            (
+                "update",
+                [
+                    "UPDATE lineitem SET l_quantity = l_quantity + 1, l_extendedprice = l_extendedprice + 10 "
+                    f"WHERE pmod(hash(l_orderkey, l_linenumber, 1), {every}) = {at}"
+                ],
+            ),
         ]
-
-    return [step(at) for at in range(4)]
-
-
-def check(spark: SparkSession, at: int, name: str) -> None:
-    """Raise AssertionError if both sides differ."""
-    one, other = (f"SELECT * FROM {policy}_{at}" for policy in ("INCREMENTAL", "FULL"))
-    for left, right in ((one, other), (other, one)):
-        assert spark.sql(f"{left} EXCEPT ALL {right}").isEmpty(), f"{name} differs"
+    return found
 
 
-def report(times: dict[str, dict[str, list[float]]], done: dict[str, set[str]], idle: float, rows: int) -> None:
+def wave(spark: SparkSession, times: dict[str, Times], side: str, is_measured: bool) -> None:
+    """Refresh all views of a side, one after the other."""
+    for name, found in times.items():
+        began = time.perf_counter()
+        said = str(spark.sql(f"REFRESH MATERIALIZED VIEW {name}_{side}").collect()[0][0])
+        if is_measured:
+            found.sides[side].append(time.perf_counter() - began)
+        if side == "INCREMENTAL":
+            found.done[re.split(r", \d|, version", said.split(": ", 1)[1])[0]] += 1
+
+
+def equal(spark: SparkSession, name: str) -> bool:
+    """Return whether both sides have the same rows, floating point up to `DIGITS`."""
+    one, other = (sorted(map(tuple, spark.table(f"{name}_{side}").collect()), key=repr) for side in SIDES)
+    pairs = [pair for left, right in zip(one, other, strict=False) for pair in zip(left, right, strict=True)]
+    return len(one) == len(other) and all(
+        left == right or (isinstance(left, float) and abs(left - right) <= DIGITS * abs(right)) for left, right in pairs
+    )
+
+
+def sum_by_groups(spark: SparkSession) -> dict[str, float]:
+    """Return what both sides take for a sum by 1,000,000 groups after 1,000 rows have changed, and a refresh with no change."""
+    spark.sql(
+        "CREATE TABLE sales USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true') "
+        "AS SELECT id, pmod(hash(id), 1000000) AS g, id % 97 AS v FROM range(4000000)"
+    ).collect()
+    for side in SIDES:
+        spark.sql(
+            f"CREATE MATERIALIZED VIEW sums_{side} REFRESH POLICY {side} AS "
+            "SELECT g, count(*) AS n, sum(v) AS s FROM sales GROUP BY g"
+        ).collect()
+    times: dict[str, list[float]] = {side: [] for side in SIDES}
+    for step in range(4):
+        spark.sql(f"UPDATE sales SET v = v + 1 WHERE id >= {step * 1000} AND id < {step * 1000 + 1000}").collect()
+        for side in SIDES if step % 2 else reversed(SIDES):
+            times[side].append(seconds(spark, f"REFRESH MATERIALIZED VIEW sums_{side}"))
+    assert spark.sql("SELECT * FROM sums_FULL EXCEPT ALL SELECT * FROM sums_INCREMENTAL").isEmpty()
+    idle = seconds(spark, "REFRESH MATERIALIZED VIEW sums_INCREMENTAL")
+    found = {side: round(statistics.median(each[1:]), 2) for side, each in times.items()} | {"no change": round(idle, 3)}
+    print(f"sum by 1,000,000 groups, 1,000 rows changed: {found}", flush=True)
+    return found
+
+
+def seconds(spark: SparkSession, statement: str) -> float:
+    began = time.perf_counter()
+    spark.sql(statement).collect()
+    return time.perf_counter() - began
+
+
+def report(times: dict[str, Times], groups: dict[str, float], given: argparse.Namespace) -> None:
     """Print both sides, and save them."""
-    found = {
-        name: {side: round(statistics.median(each), 2) for side, each in sides.items() if each} for name, sides in times.items()
-    }
-    sums = {side: round(sum(each.get(side, 0.0) for each in found.values()), 2) for side in ("incremental", "full")}
-    for name, sides in found.items():
-        ratio = sides["full"] / sides["incremental"]
+    for name, each in times.items():
+        done = ", ".join(f"{what} {count}" for what, count in each.done.most_common())
         print(
-            f"{name}: full {sides['full']} s, incremental {sides['incremental']} s ({', '.join(sorted(done[name]))}): {ratio:.1f}"
+            f"{name}: full {each.median('FULL'):.2f} s, incremental {each.median('INCREMENTAL'):.2f} s: {each.ratio:.1f} ({done})"
         )
-    print(f"all: full {sums['full']} s, incremental {sums['incremental']} s: {sums['full'] / sums['incremental']:.1f}")
-    print(f"no change: {idle * 1000:.0f} ms")
+    sums = {side: round(sum(each.median(side) for each in times.values()), 2) for side in SIDES}
+    done = sum((each.done for each in times.values()), Counter[str]())
+    in_full = sum(count for what, count in done.items() if what.startswith("full"))
+    print(f"all: full {sums['FULL']} s, incremental {sums['INCREMENTAL']} s: {sums['FULL'] / sums['INCREMENTAL']:.1f}")
+    print(f"refreshes: {done.total()}, in full {in_full}: {listed(done)}")
+    found = {name: {side: round(each.median(side), 2) for side in SIDES} for name, each in times.items()}
     result = {
-        "rows": rows,
+        "scale": given.scale,
+        "share": given.share,
         "seconds": found,
-        "done": {name: sorted(each) for name, each in done.items()},
+        "done": {name: dict(each.done) for name, each in times.items()},
         "sum": sums,
-        "no_change_ms": round(idle * 1000),
+        "sum by 1,000,000 groups": groups,
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     bars = [{"query": name, "refresh": side, "seconds": each} for name, sides in found.items() for side, each in sides.items()]
     chart = (
-        alt.Chart(alt.InlineData(values=bars)).mark_bar().encode(x="seconds:Q", y="refresh:N", color="refresh:N", row="query:N")
+        alt.Chart(alt.InlineData(values=bars))
+        .mark_bar()
+        .encode(x="seconds:Q", y="refresh:N", color="refresh:N", row=alt.Row("query:N", sort=[*found]))
     )
     chart.save(str(RESULT.with_suffix(".svg")))
+
+
+def listed(done: Counter[str]) -> str:
+    return ", ".join(f"{what} {count}" for what, count in done.most_common())
 
 
 if __name__ == "__main__":

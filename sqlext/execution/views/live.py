@@ -21,6 +21,7 @@ from sqlext.execution.views.looks import Looks
 from sqlext.execution.views.partial_table import PartialTable
 from sqlext.execution.views.refresh import Refresher
 from sqlext.execution.views.registry import shown
+from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.status import StatusFiles, ViewStatus
 from sqlext.execution.views.timetable import Due, Timetable
 from sqlext.execution.views.writing import Replacement
@@ -66,6 +67,7 @@ class LiveView:
         may_commit: called before each commit; raises if this process must not commit.
         logs: the logs of tables, for the looks at the view's sources.
         partials: the folder of the table of partial results beside the view, which need not exist.
+        shared: the changes that are read for all views.
     """
 
     def __init__(
@@ -77,9 +79,11 @@ class LiveView:
         may_commit: Callable[[ViewSpec], None],
         logs: TableLogs,
         partials: HadoopPath,
+        shared: SharedChanges,
     ) -> None:
         self._spec = spec
         self._place = partials
+        self._shared = shared
         self._make_session = make_session
         self._files = files
         self._clock = clock
@@ -259,14 +263,15 @@ class LiveView:
 
     def _current(self) -> Refresher:
         """Return what refreshes the view as it is defined now. The turn is held."""
-        session = self.session
+        made = self._refresher or self._made_refresher(None)
         with self._state:
             if self._refresher is None:
-                self._refresher = Refresher(session, self._spec, self._partials())
+                self._refresher = made
             return self._refresher
 
-    def _partials(self) -> PartialTable:
-        return PartialTable(self.session, self._place, shown(self._spec.name), self._spec.id)
+    def _made_refresher(self, replacement: Replacement | None) -> Refresher:
+        partials = PartialTable(self.session, self._place, shown(self._spec.name), self._spec.id)
+        return Refresher(self.session, self._spec, partials, self._shared, replacement)
 
     def _refresh(self, run: _Run) -> RefreshReport:
         """Refresh; the turn is held."""
@@ -278,7 +283,7 @@ class LiveView:
             self._check(run)
             description = f"sqlext: refresh of {shown(self._spec.name)}"
             with jvm.active(session), jvm.described(session, description, self._spec.id):
-                made = None if run.replacement is None else Refresher(session, self._spec, self._partials(), run.replacement)
+                made = None if run.replacement is None else self._made_refresher(run.replacement)
                 report = (made or self._current()).refresh(run.is_full, lambda: self._check(run))
         except BaseException as error:
             if run.canceled is not None and run.canceled.is_set():

@@ -40,6 +40,7 @@ from sqlext.execution.views.registry import (
 )
 from sqlext.execution.views.rows import ViewRow, state_of
 from sqlext.execution.views.scheduler import Scheduler
+from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.status import StatusFiles
 from sqlext.execution.views.takeover import Takeover
 from sqlext.execution.views.workers import Workers
@@ -78,6 +79,7 @@ class ViewManager:
         self._clock = clock
         self._registry = ViewRegistry(home)
         self._files = StatusFiles(home)
+        self._shared = SharedChanges(clock)
         self._maker = ViewMaker(spark, home, self._registry, lease, self._files, self, flows)
         self._lock = threading.Lock()
         self._takeover = Takeover(self._registry, lease, self._maker)
@@ -282,6 +284,7 @@ class ViewManager:
 
     def _tick(self) -> None:
         now = self._clock.monotonic()
+        self._shared.free_idle()
         live = self._live
         for each in live.values():
             each.cancel_if_asked()
@@ -348,6 +351,7 @@ class ViewManager:
                 each.cancel_if_asked()  # a refresh may begin the next of its jobs
             time.sleep(_STEP_SECONDS)
         self._workers.close(deadline.left)
+        self._shared.free_idle(is_all=True)
 
     # The views of this process.
 
@@ -370,7 +374,7 @@ class ViewManager:
                         "that created it has. Refresh it there, or CREATE OR REPLACE it."
                     )
                 make, place = partial(self._session, session), self._partials(spec.id)
-                found = LiveView(spec, make, self._files, self._clock, self._check, self._logs, place)
+                found = LiveView(spec, make, self._files, self._clock, self._check, self._logs, place, self._shared)
                 self._live = {**self._live, spec.id: found}
         if found.spec != spec:
             found.set_spec(spec)
@@ -389,6 +393,7 @@ class ViewManager:
         if live is not None:
             live.stop()
         self._files.delete(view_id)
+        self._shared.forget(view_id)
         self._partials(view_id).delete()
 
     def _partials(self, view_id: str) -> HadoopPath:

@@ -34,6 +34,7 @@ from sqlext.execution.views.merging import LEAST_WEIGHT, MOST_WEIGHT, MOST_WEIGH
 from sqlext.execution.views.partial_refresh import PartialRefresh
 from sqlext.execution.views.partial_table import NONE, PartialTable
 from sqlext.execution.views.query import ViewQuery, analyse
+from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.sources import Versions, newest
 from sqlext.execution.views.writing import Identify, Replacement, RowsMissingError, ViewTable, Written
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
@@ -56,15 +57,22 @@ class Refresher:
         session: a session of the view's own, like the one that created it.
         spec: the view.
         partials: the table of partial results beside it, which need not exist.
+        shared: the changes that are read for all views of this process.
         replacement: of a view that is just being created: the table whose place its own takes; None: it has its own.
     """
 
     def __init__(
-        self, session: SparkSession, spec: ViewSpec, partials: PartialTable, replacement: Replacement | None = None
+        self,
+        session: SparkSession,
+        spec: ViewSpec,
+        partials: PartialTable,
+        shared: SharedChanges,
+        replacement: Replacement | None = None,
     ) -> None:
         self._session = session
         self._spec = spec
         self._partials = partials
+        self._shared = shared
         self._replacement = replacement
         self._query: ViewQuery | None = None
         self._state: ViewState | None = None
@@ -112,8 +120,9 @@ class Refresher:
         if not is_fresh:
             query = self._analysed(anew=True)  # of the sources' columns as they are now
             after = self._after(query)
-        current = (snapshot, self._model(), state)
-        refresh = _OneRefresh(self._session, self._spec, query, current, after, self._partials, began, check)
+        current, before = (snapshot, self._model(), state), {} if last is None else last.sources
+        versions = Versions(query.plans, self._session, before, after, query.columns, self._shared)
+        refresh = _OneRefresh(self._session, self._spec, query, current, versions, self._partials, began, check)
         with commit.session_settings(self._session, self._settings(query, after)):
             report = refresh.run(is_full)
         self._state = None
@@ -138,7 +147,9 @@ class Refresher:
             if self._spec.has_own_types:
                 defined = self._model() or delta_tables.snapshot(self._session, self._spec.location)
                 types = [field.dataType for field in delta_tables.schema_of(defined)]
-            self._query = analyse(self._session, self._spec.query, types)
+            query = self._query = analyse(self._session, self._spec.query, types)
+            used = {query.sources[name].location: columns for name, columns in query.columns.items() if name in query.sources}
+            self._shared.note(self._spec.id, used)
         return self._query
 
     def _current(self) -> tuple[Any, ViewState]:
@@ -188,7 +199,7 @@ class _OneRefresh:
         spec: ViewSpec,
         query: ViewQuery,
         current: tuple[Any, Any, ViewState],
-        after: Mapping[str, SourceVersion],
+        versions: Versions,
         partials: PartialTable,
         began: float,
         check: Callable[[], None],
@@ -200,10 +211,8 @@ class _OneRefresh:
         self._spec = spec
         self._query = query
         self._snapshot, self._model, self._state = current
-        self._after = after
+        self._versions, self._after = versions, versions.after
         self._began = began
-        before = self._state.last.sources if self._state.last is not None else {}
-        self._versions = Versions(query.plans, session, before, after, query.columns)
 
     def run(self, is_full: bool) -> RefreshReport:
         """Refresh the view."""

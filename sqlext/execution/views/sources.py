@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import UnsupportedError
-from sqlext.execution.delta.changes import WEIGHT, changes, check_same_columns
+from sqlext.execution.delta.changes import WEIGHT, net
 from sqlext.execution.views.incremental import Delta, Leaf
+from sqlext.execution.views.shared_changes import Changes, SharedChanges
 from sqlext.plan.view_spec import SourceVersion
+from sqlext.quoting import quote
 from sqlext.spark import delta_tables
 from sqlext.spark.plans import METADATA, Plans, Relation, analysed, id_of, nodes_of, output_of, references_of, relation_of
 
@@ -43,6 +46,7 @@ class Versions:
         before: the versions at which the view is; empty: none, only `new` is asked for.
         after: those to which it is to be brought.
         columns: the columns that the query uses, by source; a change of others is none.
+        shared: the changes that are read for all views.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Versions:
         before: Mapping[str, SourceVersion],
         after: Mapping[str, SourceVersion],
         columns: Mapping[str, Sequence[str]],
+        shared: SharedChanges,
     ) -> None:
         self._plans = plans
         self._spark = spark
@@ -59,6 +64,8 @@ class Versions:
         self._after = after
         self._columns = columns
         self._frames: dict[tuple[str, int], DataFrame] = {}
+        self._shared = shared
+        self._taken: list[Changes] = []
         self._changes: dict[str, tuple[DataFrame, int]] = {}
 
     def new(self, node: Any) -> Any:
@@ -94,8 +101,12 @@ class Versions:
 
     def close(self) -> None:
         """Free the changes that executors hold."""
+        used = [each.rows for each in self._taken]
         for rows, _ in self._changes.values():
-            rows.unpersist()
+            if not any(rows is each for each in used):
+                rows.unpersist()
+        while self._taken:
+            self._shared.give_back(self._taken.pop())
 
     def _at(self, node: Any, location: str, version: int) -> Any:
         key = (location, version)
@@ -118,11 +129,20 @@ class Versions:
 
     def _changed(self, name: str, location: str) -> tuple[DataFrame, int]:
         if name not in self._changes:
-            versions = self._before[name].version, self._after[name].version
-            check_same_columns(self._spark, location, *versions, self._columns[name])
-            rows = changes(self._spark, location, *versions, self._columns[name]).persist()
-            self._changes[name] = (rows, rows.count())
+            columns, versions = self._columns[name], (self._before[name].version, self._after[name].version)
+            taken = self._shared.take(self._spark, location, versions, columns)
+            self._taken.append(taken)
+            self._changes[name] = self._narrowed(taken, columns)
         return self._changes[name]
+
+    def _narrowed(self, taken: Changes, columns: Sequence[str]) -> tuple[DataFrame, int]:
+        """Return changes of some columns, and their number: rows that differ only in others cancel out."""
+        assert taken.rows is not None  # it was taken
+        if set(taken.columns) == set(columns):
+            return taken.rows, taken.number
+        held = self._plans.frame(self._plans.held(taken.rows))
+        rows = net(held.select(*(F.col(quote(name)) for name in columns), WEIGHT)).persist()
+        return rows, rows.count()
 
     def _delta(self, node: Any, rows: DataFrame) -> Delta:
         plan = self._plans.held(rows)
