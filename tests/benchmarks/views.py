@@ -2,8 +2,8 @@
 
 Tables by `tpchgen-cli`, all 22 queries as views, refreshed as one wave after each change: RF1 and RF2 (0.1% of the orders with
 their lines inserted, and as many deleted), then an UPDATE of 0.1% of the lines; `--share` for another share. Each side has views
-of its own, and the sides take turns in which comes first. Before them, a sum by 1,000,000 groups of which 1,000 rows change. After
-each wave the rows of both sides are compared.
+of its own, and the sides take turns in which comes first. Before them, a sum by 1,000,000 groups, of which 1,000 rows change.
+After each wave the rows of both sides are compared.
 """
 
 from __future__ import annotations
@@ -186,10 +186,10 @@ def report(times: dict[str, Times], groups: dict[str, float], given: argparse.Na
             f"{name}: full {each.median('FULL'):.2f} s, incremental {each.median('INCREMENTAL'):.2f} s: {each.ratio:.1f} ({done})"
         )
     sums = {side: round(sum(each.median(side) for each in times.values()), 2) for side in SIDES}
-    done = sum((each.done for each in times.values()), Counter[str]())
-    in_full = sum(count for what, count in done.items() if what.startswith("full"))
+    ways = sum((each.done for each in times.values()), Counter[str]())
+    in_full = sum(count for what, count in ways.items() if what.startswith("full"))
     print(f"all: full {sums['FULL']} s, incremental {sums['INCREMENTAL']} s: {sums['FULL'] / sums['INCREMENTAL']:.1f}")
-    print(f"refreshes: {done.total()}, in full {in_full}: {listed(done)}")
+    print(f"refreshes: {ways.total()}, in full {in_full}: {listed(ways)}")
     found = {name: {side: round(each.median(side), 2) for side in SIDES} for name, each in times.items()}
     result = {
         "scale": given.scale,
