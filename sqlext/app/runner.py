@@ -28,7 +28,6 @@ from sqlext.page.address import Address
 from sqlext.page.server import page_server
 from sqlext.server.server import Server, hive_settings
 from sqlext.spark import jvm
-from sqlext.spark.callbacks import DeadConnections
 from sqlext.sql.scripts import split
 
 logger = logging.getLogger(__name__)
@@ -191,7 +190,6 @@ class Runner:
             SetupError: a server cannot start.
         """
         self.note_resumed()
-        connections = DeadConnections(self.spark)
         try:
             for server in servers:
                 self.printer.line(server.start(self.spark))
@@ -200,7 +198,6 @@ class Runner:
             if not java_has_ended(self.spark):
                 for server in servers:
                     server.stop()
-            connections.close()
         return self.stop(ExitCode.FINE)
 
     # Statements.

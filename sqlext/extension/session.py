@@ -33,6 +33,7 @@ from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, JOB_RECOVERY, 
 from sqlext.options import option as option_of
 from sqlext.planner.rule_book import rules_in_force, sql_functions
 from sqlext.spark import kafka
+from sqlext.spark.callbacks import DeadConnections
 from sqlext.spark.jvm import clone_session
 from sqlext.spark.storage import HadoopPath
 from sqlext.sql.end_of_stream import END_OF_STREAM
@@ -61,6 +62,7 @@ class Installation:
         session: a session with sqlext in it.
         host: the host of its flows; None: none was needed yet.
         clock: the clock of the next host.
+        connections: closes those of threads that have ended, until sqlext is disabled.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -68,6 +70,7 @@ class Installation:
         self.lock = threading.Lock()
         self.host: Host | None = None
         self.clock: Clock = SystemClock()
+        self.connections = DeadConnections(session)
         self.commands = Commands(self.get_host, rules_in_force)
 
     def get_host(self) -> Host:
@@ -201,6 +204,7 @@ def disable(spark: SparkSession) -> None:
         return
     if (installed := _installations.pop(spark.sparkContext.applicationId, None)) is not None:
         installed.close()
+        installed.connections.close()
 
 
 def installation_of(spark: SparkSession) -> Installation:

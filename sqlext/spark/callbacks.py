@@ -1,7 +1,10 @@
-"""Cleanup of Java's connections to this process after the threads that opened them have ended.
+"""Cleanup of the connections between Java and this process after the threads that opened them have ended.
 
 Each Java thread that calls Python gets a connection of its own, with a Python thread behind it, and Py4J keeps both for ever.
-Servers use up threads as long as they run: Spark Connect one for each statement.
+Servers use up threads as long as they run: Spark Connect one for each statement; and each start of a flow takes some.
+
+Each Python thread that calls Java has a connection, too, which Py4J forgets with the thread, but once only: if Java has called
+back in between, as Spark's parser does for each statement, it is noted twice, and stays, with a Java thread behind it.
 
 Relies on the private side of Py4J.
 """
@@ -10,6 +13,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from py4j.clientserver import ClientServerConnection
@@ -38,8 +43,20 @@ class _Connection(ClientServerConnection):  # type: ignore[misc]  # py4j has no 
         return params
 
 
+class _EachOnce(deque[Any]):
+    """The connections of a Py4J client that are not in use, each once."""
+
+    def append(self, connection: Any) -> None:
+        """Add a connection; one that is there already is moved."""
+        with suppress(ValueError):
+            self.remove(connection)
+        super().append(connection)
+
+
 class DeadConnections:
     """A background thread that closes the connections of ended Java threads, until it is closed itself.
+
+    Those of ended Python threads need no thread: Py4J closes them, once it has noted them once.
 
     Args:
         spark: any session of the application.
@@ -48,6 +65,7 @@ class DeadConnections:
 
     def __init__(self, spark: SparkSession, every: float = _EVERY_SECONDS) -> None:
         gateway: Any = spark.sparkContext._gateway
+        gateway._gateway_client.deque = _EachOnce(gateway._gateway_client.deque)
         self._server = gateway.get_callback_server()
         self._client = gateway.java_gateway_server.getCallbackClient()
         self._threads = java_of(spark).java.lang.Thread
@@ -61,7 +79,7 @@ class DeadConnections:
         """Stop the background thread."""
         self._closed.set()
         self._thread.join(_DEADLINE)
-        del self._server._create_connection  # uncovers the method of the class, Py4J's own
+        vars(self._server).pop("_create_connection", None)  # uncovers the method of the class, Py4J's own
 
     def _made(self, socket: Any, stream: Any) -> _Connection:
         """Create a connection for a Java thread, as Py4J does."""

@@ -1,0 +1,41 @@
+"""Connections between Python and Java end with the threads that opened them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.support import eventually
+
+DEADLINE = 60.0
+
+
+def connections(spark: SparkSession) -> list[Any]:
+    """Those that Python has opened and that no call is using."""
+    gateway: Any = spark.sparkContext._gateway
+    return list(gateway._gateway_client.deque)
+
+
+def on_threads(spark: SparkSession, statement: str, count: int) -> None:
+    threads = [threading.Thread(target=lambda: spark.sql(statement).collect(), daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_thread_that_has_sent_statements_leaves_no_connection(spark: SparkSession) -> None:
+    """Java calls back while it parses a statement."""
+    spark.sql("SELECT 1").collect()
+    before = len(connections(spark))
+    on_threads(spark, "SELECT 1", 10)
+    eventually(lambda: len(connections(spark)) <= before, DEADLINE, lambda: f"{len(connections(spark))}, not {before}")
+
+
+def test_no_connection_is_noted_twice(spark: SparkSession) -> None:
+    spark.sql("SELECT 1").collect()
+    assert max(Counter(map(id, connections(spark))).values()) == 1
