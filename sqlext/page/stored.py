@@ -82,12 +82,15 @@ class StoredHome:
         Raises:
             NotFoundError: there is none; the message suggests the nearest name.
         """
-        try:
-            return self._flow(registry.find_by_end(self._flows, name))
-        except NotFoundError:
-            pass
-        if len(found := self._views_named(name)) == 1:
-            return view_detail(self._view_row(found[0]), _log_of(found[0]), self._show)
+        flows, views = registry.all_by_end(self._flows, name), self._views_named(name)
+        if len(flows) + len(views) > 1:
+            found = [record.spec.qualified_name for record in flows] + [record.spec.name for record in views]
+            names = [f"`{'.'.join(each)}`" for each in found]
+            raise NotFoundError(f"There are several flows or views `{name}`: {', '.join(names)}. Give the schema too.")
+        if flows:
+            return self._flow(flows[0])
+        if views:
+            return view_detail(self._view_row(views[0]), _log_of(views[0]), self._show)
         try:
             return self._job(job_registry.find(self._jobs, name))
         except NotFoundError:

@@ -336,10 +336,10 @@ def test_a_write_in_the_middle_of_a_flush(sql: Workshop, monkeypatch: pytest.Mon
         sql("WAIT FLOW t")
     to_do, commit = [statement], transaction.commit_actions
 
-    def commit_after(*arguments: Any) -> int:
+    def commit_after(*arguments: Any, **named: Any) -> int:
         if to_do:
             sql(to_do.pop())
-        return commit(*arguments)
+        return commit(*arguments, **named)
 
     monkeypatch.setattr(transaction, "commit_actions", commit_after)
     sql("INSERT INTO ev VALUES ('a', 10)")

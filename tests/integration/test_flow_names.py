@@ -100,6 +100,6 @@ def test_an_insert_is_called_like_its_table(sql: Workshop) -> None:
 def test_a_report_of_a_warehouse_at_rest_asks_for_the_schema(two: Workshop) -> None:
     stored = StoredHome(local(two.host.home).parent)
     assert [flow.name for flow in stored.overview().flows] == ["r.t", "s.t"]
-    with pytest.raises(LookupError, match="There is no flow `t`"):
+    with pytest.raises(LookupError, match=r"several flows or views `t`: `spark_catalog\.r\.t`, `spark_catalog\.s\.t`\. Give"):
         stored.detail("t")
     assert stored.detail("s.T").summary.target == "spark_catalog.s.t"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext.execution.delta import target
+from sqlext.execution.delta import table_definition
 from sqlext.execution.flows import making, succession
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.manager import FlowManager
@@ -290,7 +290,7 @@ def fails_after(action: Callable[..., Any]) -> Callable[..., Any]:
 
 FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "before the table": (making, "with_table", lambda _: fails),
-    "after the table": (target, "create", fails_after),
+    "after the table": (table_definition, "create", fails_after),
     "after the state's tables": (making, "with_table", fails_after),
     "before the start": (FlowManager, "_started", lambda _: fails),
     "in the start": (Flow, "_start_queries", lambda _: fails),

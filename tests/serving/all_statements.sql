@@ -15,9 +15,10 @@ SELECT * FROM spent ORDER BY customer;
 --> ann | 8
 --> bob | 4
 SHOW FLOWS;
---> spent | spark_catalog.<database>.spent | RUNNING | live | NULL | NULL | 3 | ... | 0 | ...
+--> spent | streaming table | spark_catalog.<database>.spent | RUNNING | live | NULL | NULL | 3 | ... | 0 | ...
 DESCRIBE FLOW spent;
 --> name | spent
+--> kind | streaming table
 --> target | spark_catalog.<database>.spent
 --> status | RUNNING
 --> ...

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlext.errors import FlowError, NotFoundError
-from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowState, find, find_by_end, fold, shown_names
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowState, all_by_end, find, fold, shown_names
 from sqlext.options import Level, ValueText
 from sqlext.plan.flow_spec import SPEC_VERSION, Column, FlowSpec, StreamSpec, key_columns, levels_of
 from sqlext.plan.job_graph import Key, OutputMode
@@ -314,6 +314,6 @@ def test_names_are_shown_with_as_much_of_their_schemas_as_tells_them_apart() -> 
 def test_the_end_of_a_name_is_enough_where_no_schema_is_current() -> None:
     specs = [replace(SPEC, id=str(at), full_name=("c", schema, "t")) for at, schema in enumerate("rs")]
     records = {spec.id: replace(the_record(RESERVED), spec=spec) for spec in specs}
-    assert find_by_end(records, "S.t").spec == specs[1]
-    with pytest.raises(NotFoundError, match=r"There are several flows `t`: `c\.r\.t`, `c\.s\.t`\. Give the schema too\."):
-        find_by_end(records, "t")
+    assert [record.spec for record in all_by_end(records, "S.t")] == specs[1:]
+    assert [record.spec for record in all_by_end(records, "t")] == specs
+    assert all_by_end(records, "u") == []

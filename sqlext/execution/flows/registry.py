@@ -164,21 +164,10 @@ def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
     raise NotFoundError(f"There is no flow `{name[-1]}` in {'.'.join(name[:-1])}.{advice} SHOW FLOWS lists them.")
 
 
-def find_by_end(records: Records, text: str) -> FlowRecord:
-    """Return the only flow whose qualified name ends with a text; there is no current schema to complete it.
-
-    Raises:
-        NotFoundError: there is none, or there are several.
-    """
+def all_by_end(records: Records, text: str) -> list[FlowRecord]:
+    """Return the flows whose qualified names end with a text; there is no current schema to complete it."""
     end = without_case(text.split("."))
-    found = [record for record in records.values() if without_case(record.spec.qualified_name)[-len(end) :] == end]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(f"`{'.'.join(record.spec.qualified_name)}`" for record in found)
-        raise NotFoundError(f"There are several flows `{text}`: {names}. Give the schema too.")
-    names = did_you_mean(text, [record.spec.name for record in records.values()])
-    raise NotFoundError(f"There is no flow `{text}`.{names} SHOW FLOWS lists them.")
+    return [record for record in records.values() if without_case(record.spec.qualified_name)[-len(end) :] == end]
 
 
 def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
