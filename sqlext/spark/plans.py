@@ -1,8 +1,8 @@
 """Logical plans taken apart and built anew: what the incremental refresh of a materialized view needs of Catalyst.
 
 A query is first brought into plain relational operators, by the rules that Spark's optimizer has for it: subqueries become joins,
-EXCEPT and INTERSECT become joins and aggregates, DISTINCT becomes an aggregate, CTEs and views are inlined. Nodes are then given
-other children; their expressions stay as Spark has analysed them.
+EXCEPT and INTERSECT become joins and aggregates, DISTINCT becomes an aggregate, CTEs and views are inlined, and conditions move
+down to the rows that they are about. Nodes are then given other children; their expressions stay as Spark has analysed them.
 
 Relies on Spark's private side: Catalyst's nodes, expressions and optimizer rules. Checked with Spark 4.2.
 """
@@ -49,6 +49,8 @@ _SUBQUERIES = (
     f"{_ANALYSIS}EliminateSubqueryAliases",
     f"{_ANALYSIS}EliminateView",
 )
+_CONDITIONS = (f"{_OPTIMIZER}ReorderJoin", f"{_OPTIMIZER}PushDownPredicates")
+"""Rules that bring conditions as far down as they go: what WHERE says of tables that FROM lists is a condition of their join."""
 _DEEPEST = 5
 """How many subqueries inside one another are made joins."""
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -250,6 +252,8 @@ class Plans:
                 break
             for rule in _SUBQUERIES:
                 plan = scala_object(self._spark, rule).apply(plan)
+        for rule in _CONDITIONS:
+            plan = scala_object(self._spark, rule).apply(plan)
         return plan
 
     def frame(self, plan: Any) -> DataFrame:

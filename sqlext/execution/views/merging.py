@@ -32,6 +32,8 @@ _WEIGHT_DIGITS = 7
 MOST_WEIGHTS = 10**_WEIGHT_DIGITS
 _MOST_DIGITS = 38 - _WEIGHT_DIGITS - 1
 """The most digits of a decimal whose product with a weight has its scale still, in Spark's 38 digits."""
+_LEAST_SCALE = 6
+"""The scale that Spark keeps where a result has more than 38 digits (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
 
 class Function(Enum):
@@ -154,9 +156,14 @@ def _column(result: Any, grouped: set[int]) -> Merged | None:
 
 
 def is_exact(data_type: Any) -> bool:
-    """Return whether sums of a type can be added and subtracted without a loss."""
+    """Return whether sums of a type can be added and subtracted without a loss.
+
+    Spark's sums and products of decimals keep the scale while the digits suffice, and a scale of at most 6 whatever the digits.
+    """
     name = str(data_type.typeName())
-    return name in _WHOLE_NUMBERS or (name.startswith("decimal") and int(data_type.precision()) <= _MOST_DIGITS)
+    if not name.startswith("decimal"):
+        return name in _WHOLE_NUMBERS
+    return int(data_type.precision()) <= _MOST_DIGITS or int(data_type.scale()) <= _LEAST_SCALE
 
 
 def _counted(column: Merged, columns: Sequence[Merged]) -> Merged:
