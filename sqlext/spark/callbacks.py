@@ -65,7 +65,8 @@ class DeadConnections:
 
     def __init__(self, spark: SparkSession, every: float = _EVERY_SECONDS) -> None:
         gateway: Any = spark.sparkContext._gateway
-        gateway._gateway_client.deque = _EachOnce(gateway._gateway_client.deque)
+        if not isinstance(gateway._gateway_client.deque, _EachOnce):  # another application of this process has been here
+            gateway._gateway_client.deque = _EachOnce(gateway._gateway_client.deque)
         self._server = gateway.get_callback_server()
         self._client = gateway.java_gateway_server.getCallbackClient()
         self._threads = java_of(spark).java.lang.Thread

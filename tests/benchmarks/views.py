@@ -181,10 +181,8 @@ def seconds(spark: SparkSession, statement: str) -> float:
 def report(times: dict[str, Times], groups: dict[str, float], given: argparse.Namespace) -> None:
     """Print both sides, and save them."""
     for name, each in times.items():
-        done = ", ".join(f"{what} {count}" for what, count in each.done.most_common())
-        print(
-            f"{name}: full {each.median('FULL'):.2f} s, incremental {each.median('INCREMENTAL'):.2f} s: {each.ratio:.1f} ({done})"
-        )
+        full, alone = each.median("FULL"), each.median("INCREMENTAL")
+        print(f"{name}: full {full:.2f} s, incremental {alone:.2f} s: {each.ratio:.1f} ({listed(each.done)})")
     sums = {side: round(sum(each.median(side) for each in times.values()), 2) for side in SIDES}
     ways = sum((each.done for each in times.values()), Counter[str]())
     in_full = sum(count for what, count in ways.items() if what.startswith("full"))

@@ -109,6 +109,19 @@ def test_a_view_whose_sources_have_grown_gets_partial_results(tables: Workshop, 
     assert tables.batch("SELECT * FROM v") == tables.batch(QUERIES["by key"])
 
 
+def test_a_column_of_a_wider_type(tables: Workshop) -> None:
+    query = "SELECT k, max(v) AS m, avg(d) AS a FROM o GROUP BY k"
+    tables("ALTER TABLE o SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    tables(f"CREATE MATERIALIZED VIEW v AS {query}")
+    tables("ALTER TABLE o ALTER COLUMN v TYPE BIGINT")
+    for number, done in ((3_000_000_000, "full"), (4_000_000_000, "merge groups")):
+        tables(f"INSERT INTO o VALUES ({number}, 'a', {number}, 1, 1)")
+        tables("REFRESH MATERIALIZED VIEW v")
+        assert tables.batch("SELECT * FROM v") == tables.batch(query)
+        assert last(tables)["done"] == done
+        assert last(tables)["partials"] > 0
+
+
 def test_averages_that_spark_rounds_are_computed_as_spark_does(tables: Workshop) -> None:
     query = "SELECT k, avg(w) AS a FROM o GROUP BY k"
     tables(f"CREATE MATERIALIZED VIEW v AS {query}")

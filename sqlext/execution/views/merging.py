@@ -27,7 +27,7 @@ from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
 
 LEAST_WEIGHT = f"{INTERNAL_PREFIX}least_weight"
 MOST_WEIGHT = f"{INTERNAL_PREFIX}most_weight"
-_WHOLE_NUMBERS = ("byte", "short", "integer", "long")
+WHOLE_NUMBERS = ("byte", "short", "integer", "long")
 _WEIGHT_DIGITS = 7
 MOST_WEIGHTS = 10**_WEIGHT_DIGITS
 _MOST_DIGITS = 38 - _WEIGHT_DIGITS - 1
@@ -162,7 +162,7 @@ def is_exact(data_type: Any) -> bool:
     """
     name = str(data_type.typeName())
     if not name.startswith("decimal"):
-        return name in _WHOLE_NUMBERS
+        return name in WHOLE_NUMBERS
     return int(data_type.precision()) <= _MOST_DIGITS or int(data_type.scale()) <= _LEAST_SCALE
 
 

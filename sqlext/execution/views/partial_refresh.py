@@ -19,7 +19,7 @@ from sqlext.execution.delta import commit
 from sqlext.execution.delta.delta_log import table_size
 from sqlext.execution.views import cost
 from sqlext.execution.views.incremental import Derivation
-from sqlext.execution.views.merging import LEAST_WEIGHT, MOST_WEIGHT, MOST_WEIGHTS, differences, mergeable, name_of
+from sqlext.execution.views.merging import LEAST_WEIGHT, MOST_WEIGHT, MOST_WEIGHTS, differences, name_of
 from sqlext.execution.views.partial_table import INEXACT, NONE, PartialTable
 from sqlext.execution.views.partials import Partials, partials_of
 from sqlext.execution.views.query import ViewQuery
@@ -79,8 +79,7 @@ class PartialRefresh:
         sizes = [table_size(self._session, self._query.sources[name].location, each.version) for name, each in at.items()]
         if sum(cost.PARTIALS_BYTES if size is None else size.bytes for size in sizes) < cost.PARTIALS_BYTES:
             return False
-        root = tree_of(self._query.normal)
-        return mergeable(root) is None and partials_of(self._query.plans, root) is not None
+        return self._query.has_partials
 
     def computed(self, versions: Versions) -> tuple[Any, int]:
         """Compute all partial results, if they are to be kept.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,7 @@ from sqlext.execution.delta.compaction import Compaction
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.views.merging import Mergeable
-from sqlext.execution.views.writing import ViewTable
+from sqlext.execution.views.writing import Identify, ViewTable
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.storage import HadoopPath
@@ -54,12 +55,14 @@ class PartialTable:
             check: raises if this process must not commit.
         """
         check()
-        there = self._columns()
-        if there and there != [(field.name, field.dataType.simpleString()) for field in rows.schema]:
-            return self._table(rows.columns).write_anew(rows, self._place.location, self._identify).version
-        if not there:
+        snapshot = self._snapshot()
+        if int(snapshot.version()) < 0:
             target.create_at(self._spark, self._place, rows.schema)
-        return self._table(rows.columns).write_whole(rows, self._identify).version
+            snapshot = self._snapshot()
+        table, identify = self._transaction(snapshot, rows.columns)
+        if _columns(delta_tables.schema_of(snapshot)) != _columns(rows.schema):
+            return table.write_anew(rows, self._place.location, identify).version
+        return table.write_whole(rows, identify).version
 
     def begin(self, version: int, columns: Sequence[str]) -> None:
         """Make a version the newest one, and compact the table if it has many small files.
@@ -67,9 +70,10 @@ class PartialTable:
         Raises:
             UnsupportedError: the table is gone, or its old version is.
         """
-        if [name for name, _ in self._columns()] != [*columns]:
+        snapshot = self._snapshot()
+        if int(snapshot.version()) < 0 or delta_tables.schema_of(snapshot).names != [*columns]:
             raise UnsupportedError("the partial results beside the view are gone")
-        if delta_tables.version(self._spark, self._place.location) != version:
+        if int(snapshot.version()) != version:
             try:
                 self._spark.sql(f"RESTORE TABLE delta.{quote(self._place.location)} TO VERSION AS OF {version}").collect()
             except SPARK_ERRORS as error:
@@ -78,7 +82,8 @@ class PartialTable:
 
     def add(self, found: Mergeable, columns: Sequence[str], differences: DataFrame, rows: int) -> int:
         """Add to the groups what changed; see `ViewTable.merge_groups`. Returns the new version."""
-        written = self._table(columns).merge_groups(found, differences, rows, self._identify)
+        table, identify = self._transaction(self._snapshot(), columns)
+        written = table.merge_groups(found, differences, rows, identify)
         if written is None:
             raise UnsupportedError("the partial results do not tell which groups are empty now")
         return written.version
@@ -91,20 +96,25 @@ class PartialTable:
             keys: the groups, each once, by the table's key columns.
             rows: their new rows.
         """
-        return self._table(columns).replace_keys(keys.columns, keys, rows, self._identify).version
+        table, identify = self._transaction(self._snapshot(), columns)
+        return table.replace_keys(keys.columns, keys, rows, identify).version
 
     def rows(self, version: int) -> DataFrame:
         """Return the rows of a version."""
         return delta_tables.rows_at(self._spark, self._place.location, version)
 
-    def _table(self, columns: Sequence[str]) -> ViewTable:
-        return ViewTable(self._spark, delta_tables.snapshot(self._spark, self._place.location), columns)
+    def _snapshot(self) -> Any:
+        return delta_tables.snapshot(self._spark, self._place.location)
 
-    def _columns(self) -> list[tuple[str, str]]:
-        snapshot = delta_tables.snapshot(self._spark, self._place.location)
-        schema = delta_tables.schema_of(snapshot) if int(snapshot.version()) >= 0 else StructType()
-        return [(field.name, field.dataType.simpleString()) for field in schema]
+    def _transaction(self, snapshot: Any, columns: Sequence[str]) -> tuple[ViewTable, Identify]:
+        """Begin a transaction; its number, by which Delta's writer leaves out what was written before, is the table's version."""
 
-    def _identify(self, deleted: int, inserted: int) -> CommitIdentity:
-        made = {"view": self._view_id, "rows_deleted": deleted, "rows_inserted": inserted}
-        return CommitIdentity(f"{self._view_id}-partials", 1, json.dumps({"sqlext-partials": made}))
+        def identify(deleted: int, inserted: int) -> CommitIdentity:
+            made = {"view": self._view_id, "rows_deleted": deleted, "rows_inserted": inserted}
+            return CommitIdentity(self._view_id, int(snapshot.version()) + 1, json.dumps({"sqlext-partials": made}))
+
+        return ViewTable(self._spark, snapshot, columns), identify
+
+
+def _columns(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema]

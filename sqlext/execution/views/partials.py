@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.execution.delta.changes import WEIGHT
 from sqlext.execution.views.incremental import PASSING, Delta, keys_of, passed_on
-from sqlext.execution.views.merging import Function, Mergeable, Merged, differences, is_exact, name_of
+from sqlext.execution.views.merging import WHOLE_NUMBERS, Function, Mergeable, Merged, differences, is_exact, name_of
 from sqlext.spark.java import items_of
 from sqlext.spark.plans import Node, Plans, analysed, id_of, kind, output_of
 
@@ -27,7 +27,6 @@ _ABOVE = (*PASSING, "Project", "GlobalLimit", "LocalLimit", "Offset", "Tail", "W
 _EXACT_DOUBLE = 2**53
 _WIDE, _POSITIVE = "CAST({} AS DECIMAL(20, 0))", "abs(CAST({} AS DECIMAL(20, 0)))"
 _WIDE_SUM = "decimal(38,0)"
-_WHOLE_NUMBERS = ("byte", "short", "integer", "long")
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +190,7 @@ class _Columns:
         match kind(function):
             case "Sum" if function.prettyName() == "sum" and is_exact(child.dataType()):
                 return self._sum(value, str(function.dataType().sql()))
-            case "Average" if function.prettyName() == "avg" and name in _WHOLE_NUMBERS:
+            case "Average" if function.prettyName() == "avg" and name in WHOLE_NUMBERS:
                 total, count = self._sum(value, _WIDE_SUM, _WIDE)
                 positive, _ = self._sum(value, _WIDE_SUM, _POSITIVE)
                 return total, count, positive

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +14,8 @@ from pyspark.sql.types import DataType
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.views.incremental import STATIC, SUPPORTED
+from sqlext.execution.views.merging import mergeable
+from sqlext.execution.views.partials import partials_of
 from sqlext.execution.views.sources import Versions, sources_of, used_columns
 from sqlext.spark.plans import (
     METADATA,
@@ -70,6 +73,12 @@ class ViewQuery:
     def output(self) -> list[Any]:
         """The attributes of the result."""
         return output_of(self.normal)
+
+    @cached_property
+    def has_partials(self) -> bool:
+        """Whether it can be computed of partial results, and its own rows cannot be added to."""
+        root = tree_of(self.normal)
+        return mergeable(root) is None and partials_of(self.plans, root) is not None
 
     def pinned_tree(self, versions: Versions) -> Node:
         """Return the nodes of `normal`, with the subqueries in its expressions over the new versions.

@@ -66,6 +66,7 @@ class Versions:
         self._frames: dict[tuple[str, int], DataFrame] = {}
         self._shared = shared
         self._taken: list[Changes] = []
+        self._narrow: list[DataFrame] = []
         self._changes: dict[str, tuple[DataFrame, int]] = {}
 
     def new(self, node: Any) -> Any:
@@ -101,10 +102,8 @@ class Versions:
 
     def close(self) -> None:
         """Free the changes that executors hold."""
-        used = [each.rows for each in self._taken]
-        for rows, _ in self._changes.values():
-            if not any(rows is each for each in used):
-                rows.unpersist()
+        for rows in self._narrow:
+            rows.unpersist()
         while self._taken:
             self._shared.give_back(self._taken.pop())
 
@@ -142,6 +141,7 @@ class Versions:
             return taken.rows, taken.number
         held = self._plans.frame(self._plans.held(taken.rows))
         rows = net(held.select(*(F.col(quote(name)) for name in columns), WEIGHT)).persist()
+        self._narrow.append(rows)
         return rows, rows.count()
 
     def _delta(self, node: Any, rows: DataFrame) -> Delta:
