@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -30,17 +31,26 @@ _DEADLINE = 10.0
 
 
 class _Connection(ClientServerConnection):  # type: ignore[misc]  # py4j has no types
-    """A connection that knows which Java thread it belongs to."""
+    """A connection that knows which Java thread it belongs to, without keeping the thread and what that refers to."""
 
-    threads: Any = None
+    current_thread: Callable[[], Any] | None = None
+    """Returns a weak reference to the Java thread that calls."""
     owner: Any = None
     port = 0  # Java's
 
     def _get_params(self, received: Any) -> list[Any]:
         params: list[Any] = super()._get_params(received)
-        if self.owner is None and self.threads is not None:  # after the parameters: Java's answer follows them in the stream
-            self.owner = self.threads.currentThread()
+        if self.owner is None and self.current_thread is not None:  # after the parameters: Java's answer follows in the stream
+            self.owner = self.current_thread()
         return params
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the Java thread has ended."""
+        if self.owner is None:  # it has not called yet
+            return False
+        thread = self.owner.get()
+        return thread is None or not thread.isAlive()
 
 
 class _EachOnce(deque[Any]):
@@ -69,7 +79,8 @@ class DeadConnections:
             gateway._gateway_client.deque = _EachOnce(gateway._gateway_client.deque)
         self._server = gateway.get_callback_server()
         self._client = gateway.java_gateway_server.getCallbackClient()
-        self._threads = java_of(spark).java.lang.Thread
+        thread, reference = java_of(spark).java.lang.Thread, java_of(spark).java.lang.ref.WeakReference
+        self._current_thread = lambda: reference(thread.currentThread())
         self._server._create_connection = self._made
         self._every = every
         self._closed = threading.Event()
@@ -88,7 +99,7 @@ class DeadConnections:
         connection = _Connection(
             server.java_parameters, server.python_parameters, server.gateway_property, server.gateway_client, server
         )
-        connection.threads = self._threads
+        connection.current_thread = self._current_thread
         connection.port = socket.getpeername()[1]
         connection.init_socket_from_python_server(socket, stream)
         return connection
@@ -105,7 +116,7 @@ class DeadConnections:
     def sweep(self) -> None:
         """Close the connections of ended threads on Java's side, which ends Python's side too."""
         known = [each for each in list(self._server.connections) if isinstance(each, _Connection)]
-        ports = {each.port for each in known if each.owner is not None and not each.owner.isAlive()}
+        ports = {each.port for each in known if each.is_dead}
         if not ports:
             return
         lock, connections = field_of(self._client, "lock"), field_of(self._client, "connections")

@@ -21,7 +21,7 @@ class Query:
     def __init__(self, *tables: str) -> None:
         self._tables = frozenset(tables)
         self.has_found_nothing = False
-        self.has_ended = False
+        self.is_running = True
         self.is_at_rest = False
         self.is_looking = False
 
@@ -35,7 +35,7 @@ class Query:
         return True
 
     def rest(self) -> bool:
-        self.is_at_rest = not self.has_ended
+        self.is_at_rest = self.is_running
         return self.is_at_rest
 
     def wake(self) -> None:
@@ -171,7 +171,7 @@ def test_a_query_that_has_ended_is_forgotten(watch: SourceWatch, is_at_rest: boo
     query = Query("a")
     at_rest(watch, query)
     query.is_at_rest = False  # as a stop leaves it
-    query.has_ended = True
+    query.is_running = False
     if not is_at_rest:
         with watch.freely([query.running]):
             pass

@@ -251,6 +251,7 @@ class Flow:
         self._intakes.stop()
         self._backlog.close()
         self._flusher.close(timeout)
+        self._intakes.release()
 
     def take_in(self) -> None:
         """Return when what has arrived is in the buffers, or flushed; no flush is asked for.

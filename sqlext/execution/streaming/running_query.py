@@ -170,7 +170,7 @@ class RunningQuery:
     @property
     def is_at_rest(self) -> bool:
         """Whether the query has read all there was, and looks for nothing until a table has a new version."""
-        return self._rests
+        return self._rests and self.query is not None
 
     # The end of the query.
 
@@ -187,12 +187,18 @@ class RunningQuery:
         """Release the query, which has ended."""
         if self._batch_function is not None:
             self._batch_function.release()
-        self.query = self._batch_function = None
+        self.query = self._batch_function = self._held = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the query was started and has not ended."""
+        query = self.query  # another thread may release it
+        return query is not None and query.isActive
 
     @property
     def has_ended(self) -> bool:
-        """Whether the query was started and no longer runs."""
-        query = self.query  # another thread may release it
+        """Whether the query was started, no longer runs, and was not released."""
+        query = self.query
         return query is not None and not query.isActive
 
     @property
@@ -222,7 +228,7 @@ class RunningQuery:
 
         A trigger that only looks for input does not count: where looking is slow, one is active most of the time.
         """
-        if self._rests:
+        if self.is_at_rest:
             return True
         query = self.query
         status: Any = query.status if query is not None and not self.is_bounded else {}

@@ -141,10 +141,10 @@ class _WatchedQuery:
                 return self._see_at_rest(newest, now, self._rests_since)
             versions = {location: newest[location] for location in self.tables if location in newest}
             if self._before_look is not None and not self.running.has_found_nothing:
-                return not self.running.has_ended
+                return self.running.is_running
             if self._before_look != versions or len(versions) < len(self.tables):
                 self._before_look = versions if self.running.forget_last_look(may_wait=False) else None
-                return not self.running.has_ended
+                return self.running.is_running
             self._rests_since = now if self.running.rest() else None
             return self._rests_since is not None
 
