@@ -4,6 +4,7 @@ from sqlext.execution.delta.changes import changes_of as changes
 from sqlext.execution.keyed.keyed import process_keyed
 from sqlext.execution.partitions.cogroup import cogroup
 from sqlext.execution.partitions.partition import Order, full_window_partition, window_all
+from sqlext.execution.views.consistent import consistent_versions
 from sqlext.extension.session import (
     configure,
     disable,
@@ -37,6 +38,7 @@ __all__ = [
     "changes",
     "cogroup",
     "configure",
+    "consistent_versions",
     "disable",
     "enable",
     "full_window_partition",

@@ -103,6 +103,10 @@ class ViewError(SqlextError, RuntimeError):
     """A materialized view cannot be refreshed, or is in the wrong state for the statement."""
 
 
+class DependentsError(SqlextError, RuntimeError):
+    """What is to be dropped is read by others that are kept up to date."""
+
+
 class JobError(SqlextError, RuntimeError):
     """A bounded job cannot be run or resumed."""
 

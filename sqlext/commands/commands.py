@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.commands import (
     bounded_statements,
+    chain_statements,
     flow_statements,
     flow_tables,
     job_statements,
@@ -119,16 +120,16 @@ class Commands:
                 resolve_levels(spark, {Level.PROPERTY: settings})  # refuses what is no value
                 full_name = target.qualified(spark, name)
                 return _change(spark, "ALTER FLOW", lambda _: self._flows.alter(full_name, values))
-            case statements.DropStreamingTable() | statements.AlterStreamingTable():
+            case statements.AlterStreamingTable():
                 return streaming_tables.answer(spark, statement, self._host)
+            case statements.DropStreamingTable() | statements.DropMaterializedView():
+                kind = "STREAMING TABLE" if isinstance(statement, statements.DropStreamingTable) else "MATERIALIZED VIEW"
+                return _change(spark, f"DROP {kind}", lambda _: chain_statements.drop(spark, self._host(), statement))
+            case statements.ShowLineage(name=name):
+                return chain_statements.show(self._host(), target.qualified(spark, name) if name else ())
             case statements.CreateMaterializedView():
                 return view_statements.create(spark, statement, text, spark_parse, self._views)
-            case (
-                statements.RefreshMaterializedView()
-                | statements.DropMaterializedView()
-                | statements.AlterMaterializedView()
-                | statements.ShowMaterializedViews()
-            ):
+            case statements.RefreshMaterializedView() | statements.AlterMaterializedView() | statements.ShowMaterializedViews():
                 return view_statements.answer(spark, statement, self._views)
             case statements.SetOption():
                 return _check_setting(spark, statement)
@@ -141,7 +142,7 @@ class Commands:
     ) -> Answer:
         planned = self._planned(spark, statement)
         if isinstance(planned, PlannedFlow):
-            found = flow_statements.create(spark, planned, text, self._flows)
+            found = flow_statements.create(spark, planned, text, self._flows, lambda: self._views.lineage())
         else:
             found = bounded_statements.answer(spark, planned, text, spark_parse, lambda: self._host().jobs)
             if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, DeferredCommand):
@@ -160,20 +161,31 @@ class Commands:
                     f"TIMEOUT cannot be `{command.timeout.value}` ({error}). Give a duration, such as 5 minutes.",
                     command.timeout.position,
                 ) from None
+        if command.verb == "STOP":
+            return _change(
+                spark, "STOP FLOW", lambda canceled: chain_statements.stop(self._host(), name, command.cascade, canceled)
+            )
+        if command.verb == "WAIT":
+            return self._wait(spark, name, timeout)
         if self._views.has(name):
-            return view_statements.flow_command(spark, command, name, timeout, self._views)
-        waits: dict[str, Callable[[], str]] = {
-            "FLUSH": lambda: self._flows.flush(name),
-            "WAIT": lambda: self._flows.wait(name, timeout),
-        }
-        if (wait := waits.get(command.verb)) is not None:
-            return DeferredCommand(f"{command.verb} FLOW", lambda: [wait()])
+            return view_statements.flow_command(spark, command, name, self._views)
+        if command.verb == "FLUSH":
+            return DeferredCommand("FLUSH FLOW", lambda: [self._flows.flush(name)])
         changes: dict[str, Callable[[threading.Event], str]] = {
             "START": lambda _: self._flows.start(name),
-            "STOP": lambda canceled: self._flows.stop(name, canceled),
             "DROP": lambda _: self._flows.drop(name, command.if_exists),
         }
         return _change(spark, f"{command.verb} FLOW", changes[command.verb])
+
+    def _wait(self, spark: SparkSession, name: tuple[str, ...], timeout: timedelta) -> Answer:
+        """Wait for a flow, or refresh a view; only what refreshes views must be brought to its end when the client cancels it."""
+
+        def wait(canceled: threading.Event) -> str:
+            return chain_statements.wait(self._host(), name, timeout, canceled)
+
+        if self._views.has(name):
+            return _change(spark, "WAIT FLOW", wait)
+        return DeferredCommand("WAIT FLOW", lambda: [wait(threading.Event())])
 
     def _refresh(self, spark: SparkSession, command: statements.RefreshStreamingTable) -> Answer:
         """Bring a streaming table up to date; FULL: recreate it by its own statement, in a session like its flow's."""
@@ -205,7 +217,7 @@ class Commands:
         planned = self._planned(spark, statement)
         if isinstance(planned, PlannedJob):
             return bounded_statements.explain(spark, planned, spark_parse)
-        return flow_statements.explain(spark, planned, self._flows)
+        return flow_statements.explain(spark, planned, self._flows, lambda: self._views.lineage())
 
     def _planned(self, spark: SparkSession, statement: FlowStatement | BoundedStatement) -> PlannedFlow | PlannedJob:
         given: LevelTexts = {Level.PROPERTY: _own_options(spark, statement), **session_levels(spark)}

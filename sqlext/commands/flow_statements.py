@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.bounded_statements import without_clauses
 from sqlext.execution.flows.analysis import AnalysedFlow, analyse_flow
-from sqlext.execution.flows.creation import FlowRequest, check_definition, check_sources
+from sqlext.execution.flows.creation import FlowRequest, check_cycle, check_definition, check_sources
 from sqlext.execution.flows.definition import listed
 from sqlext.execution.flows.interval_trigger import other_pace
 from sqlext.execution.flows.manager import FlowManager
@@ -22,6 +22,7 @@ from sqlext.options import SORTED_SHUFFLES
 from sqlext.plan.explain import explain_flow, explain_memory, lines_of
 from sqlext.plan.flow_spec import StateBackend
 from sqlext.plan.job_graph import QUALIFIES, FlowPlan
+from sqlext.plan.lineage import Lineage
 from sqlext.planner.planner import plan_flow
 from sqlext.planner.statement_plans import FlowStatement, PlannedFlow
 from sqlext.spark import cancellation, jvm, sessions
@@ -31,7 +32,7 @@ from sqlext.sql.statements import CreateStreamingTable, Query
 from sqlext.sql.tokens import normal_text
 
 
-def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowManager) -> Answer:
+def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Create a flow and start it."""
     flow = _analysed(spark, planned)
     if isinstance(flow, SparkStatement):
@@ -39,12 +40,13 @@ def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowMana
     request = _request(spark, planned.statement, flow, text)
 
     def run(canceled: threading.Event) -> str:
+        check_cycle(request, lineage())
         return flows.create(request, canceled)
 
     return DeferredCommand("CREATE FLOW", lambda: [cancellation.to_its_end(spark, "CREATE FLOW", run)])
 
 
-def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> Answer:
+def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Explain a flow. What CREATE refuses is refused here too, but an existing table of its name is not looked for."""
     flow = _analysed(spark, planned)
     if isinstance(flow, SparkStatement):
@@ -53,6 +55,7 @@ def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> An
     if request.definition is not None:
         check_sources(request, flows.records())
         check_definition(request)
+    check_cycle(request, lineage())
     lines = lines_of(explain_flow(flow.plan, flow.options, ".".join(request.table), _memory(flow), _states(flow, request)))
     return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
 

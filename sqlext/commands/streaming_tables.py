@@ -19,15 +19,12 @@ from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import FLOW_PROPERTY
 from sqlext.quoting import quote_parts
 from sqlext.spark import cancellation
-from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable, DropStreamingTable
+from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable
 
 
-def answer(spark: SparkSession, statement: DropStreamingTable | AlterStreamingTable, host: Callable[[], Host]) -> Answer:
-    """Drop or alter a streaming table, when Spark executes the command."""
+def answer(spark: SparkSession, statement: AlterStreamingTable, host: Callable[[], Host]) -> Answer:
+    """Alter a streaming table, when Spark executes the command."""
     name = target.qualified(spark, statement.name)
-    if isinstance(statement, DropStreamingTable):
-        verb = "DROP STREAMING TABLE"
-        return _to_its_end(spark, verb, lambda: _drop(spark, host(), name, statement.if_exists))
     options = {key: given for key, given in statement.settings.items() if is_option_key(key)}
     resolve_levels(spark, {Level.PROPERTY: options})  # refuses what is no value
     return _to_its_end(spark, "ALTER STREAMING TABLE", lambda: _alter(spark, host(), name, statement))
@@ -61,8 +58,8 @@ def _to_its_end(spark: SparkSession, verb: str, change: Callable[[], str]) -> De
     return DeferredCommand(verb, lambda: [cancellation.to_its_end(spark, verb, run)])
 
 
-def _drop(spark: SparkSession, host: Host, name: tuple[str, ...], if_exists: bool) -> str:
-    """Drop flow and table, in this order.
+def drop(spark: SparkSession, host: Host, name: tuple[str, ...], if_exists: bool) -> str:
+    """Drop a streaming table's flow and the table, in this order.
 
     1. The flow is stopped and forgotten. After a crash here the table stands without a flow; the same statement drops it.
     2. The table is dropped, if it is the one that the flow made: somebody may have dropped that, and made another one.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -18,10 +17,10 @@ from sqlext.execution.views.creation import ViewRequest, check_policy, temporary
 from sqlext.execution.views.explain import explain as explain_refresh
 from sqlext.execution.views.manager import ViewManager
 from sqlext.execution.views.ownership import is_table_of
-from sqlext.execution.views.registry import shown
 from sqlext.execution.views.rows import ViewRow
 from sqlext.options import ValueText, is_option_key
 from sqlext.plan.job_graph import References
+from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshPolicy, Schedule
 from sqlext.quoting import fold, sql_name
 from sqlext.redaction import SqlText
@@ -29,7 +28,6 @@ from sqlext.spark import cancellation, jvm, sessions
 from sqlext.sql.statements import (
     AlterMaterializedView,
     CreateMaterializedView,
-    DropMaterializedView,
     FlowCommand,
     RefreshMaterializedView,
     ScheduleClause,
@@ -37,7 +35,7 @@ from sqlext.sql.statements import (
 )
 from sqlext.sql.tokens import Token, tokens
 
-ViewStatement = RefreshMaterializedView | DropMaterializedView | AlterMaterializedView | ShowMaterializedViews
+ViewStatement = RefreshMaterializedView | AlterMaterializedView | ShowMaterializedViews
 
 _KIND = "materialized view"
 _COLUMNS = {
@@ -55,6 +53,7 @@ _COLUMNS = {
     "version": "BIGINT",
     "behind": "BOOLEAN",
     "error": "STRING",
+    "waits_for": "STRING",
     "next_try": "TIMESTAMP",
     "sources": "STRING",
     "id": "STRING",
@@ -97,35 +96,28 @@ def answer(spark: SparkSession, statement: ViewStatement, views: ViewManager) ->
         return Table(_COLUMNS, [_row(each) for each in views.views()])
     name = target.qualified(spark, statement.name)
     match statement:
-        case RefreshMaterializedView(is_full=is_full, waits=waits):
+        case RefreshMaterializedView(is_full=is_full, waits=waits, cascade=cascade):
             verb = "REFRESH MATERIALIZED VIEW"
-            return _to_its_end(spark, verb, lambda canceled: views.refresh(name, is_full, waits, canceled))
-        case DropMaterializedView(if_exists=if_exists):
-            return _to_its_end(spark, "DROP MATERIALIZED VIEW", lambda _: views.drop(spark, name, if_exists))
+            return _to_its_end(spark, verb, lambda canceled: views.refresh(name, is_full, waits, canceled, cascade))
         case AlterMaterializedView():
             schedule = None if statement.schedule is None else _schedule(spark, statement.schedule)
             return _to_its_end(spark, "ALTER MATERIALIZED VIEW", lambda _: _alter(spark, statement, name, schedule, views))
 
 
-def flow_command(
-    spark: SparkSession, command: FlowCommand, name: tuple[str, ...], timeout: timedelta, views: ViewManager
-) -> Answer:
-    """Answer a statement about flows that names a view: WAIT and FLUSH refresh it, STOP and START are about its schedule.
+def flow_command(spark: SparkSession, command: FlowCommand, name: tuple[str, ...], views: ViewManager) -> Answer:
+    """Answer a statement about flows that names a view: FLUSH refreshes it, START is about its schedule.
 
     Args:
         spark: the session of the client.
         command: the statement.
         name: the view's, qualified.
-        timeout: how long WAIT waits.
         views: of this process.
     """
     match command.verb:
-        case "START" | "STOP":
-            return _to_its_end(spark, f"{command.verb} FLOW", lambda _: views.suspend(name, command.verb == "STOP"))
+        case "START":
+            return _to_its_end(spark, "START FLOW", lambda _: views.suspend(name, is_stopped=False))
         case "DROP":
             raise ViewError(f"{shown(name)} is a materialized view. DROP MATERIALIZED VIEW drops it.")
-        case "WAIT":
-            return _to_its_end(spark, "WAIT FLOW", lambda canceled: views.wait(name, timeout.total_seconds(), canceled))
         case _:
             return _to_its_end(spark, "FLUSH FLOW", lambda canceled: views.refresh(name, False, True, canceled))
 
@@ -309,6 +301,7 @@ def _row(view: ViewRow) -> Mapping[str, Any]:
         "last_refresh": status.at,
         "behind": view.is_behind,
         "error": status.error or None,
+        "waits_for": view.waits_for or None,
         "next_try": status.next_try,
         "id": spec.id,
         "full_name": sql_name(spec.name),

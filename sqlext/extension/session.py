@@ -24,6 +24,7 @@ from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.coordination.home import close_home
 from sqlext.execution.host import Host
+from sqlext.execution.views.consistent import FUNCTION as CONSISTENT_VERSIONS
 from sqlext.extension import jars, parser
 from sqlext.extension.live import sweep_live
 from sqlext.extension.table_functions import plan_of_call
@@ -178,7 +179,7 @@ def enable(spark: SparkSession) -> SparkSession:
     holder.append(installed)
     _installations[context.applicationId] = installed
     parser.inject_aggregate_set(session)
-    for operator in (*OPERATORS, END_OF_STREAM, *kafka.FUNCTIONS):
+    for operator in (*OPERATORS, END_OF_STREAM, CONSISTENT_VERSIONS, *kafka.FUNCTIONS):
         parser.inject_table_function(session, operator, plan_of_call)
     for function in (*SHIPPED_FUNCTIONS, *FUNCTIONS):
         installed.add_function(function)

@@ -18,6 +18,8 @@ from sqlext.execution.keyed.keyed import processed
 from sqlext.execution.partitions.cogroup import OPERATOR as COGROUP
 from sqlext.execution.partitions.cogroup import as_side, cogrouped
 from sqlext.execution.partitions.partition import PartitionWindowedDataFrame, as_schema, check_bounded, single_partition, windowed
+from sqlext.execution.views.consistent import FUNCTION as CONSISTENT_VERSIONS
+from sqlext.execution.views.consistent import rows_of
 from sqlext.functions.keyed import KEYED_FUNCTIONS
 from sqlext.functions.keyed import OPERATOR as PROCESS_KEYED
 from sqlext.functions.partition import PARTITION_FUNCTIONS, AggregateFunction
@@ -46,12 +48,25 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Any) -> Any:
     try:
         if operator in kafka.FUNCTIONS:
             return kafka.plan_of_call(spark, operator, items_of(arguments))
+        if operator == CONSISTENT_VERSIONS:
+            return _consistent_versions(spark, items_of(arguments))
         if operator == END_OF_STREAM:
             return _end_of_stream(spark, *items_of(arguments))
         return _plan(spark, operator, items_of(arguments))
     except SqlextError as error:
         error.position = error.position or _position(spark)
         raise
+
+
+def _consistent_versions(spark: SparkSession, arguments: list[Any]) -> Any:
+    names = [each.value() if each.getClass().getSimpleName() == "Literal" else None for each in arguments]
+    if not names or any(
+        name is None or str(each.dataType().typeName()) != "string" for name, each in zip(names, arguments, strict=True)
+    ):
+        raise SchemaError(
+            f"{CONSISTENT_VERSIONS} takes the names of tables as strings: {CONSISTENT_VERSIONS}('gold.a', 'gold.b')."
+        )
+    return rows_of(spark, [str(name) for name in names])._jdf.queryExecution().analyzed()
 
 
 def _end_of_stream(spark: SparkSession, table: Any, mode: Any) -> Any:

@@ -10,9 +10,10 @@ from typing import Any
 from sqlext.errors import FlowError
 from sqlext.options import STATE_BACKEND, Level, LevelTexts, ValueText
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
+from sqlext.plan.lineage import Input, inputs_from
 from sqlext.plan.records import from_record, to_record
 
-SPEC_VERSION = 4
+SPEC_VERSION = 5
 ROCKSDB_ASKED_FOR = f"{STATE_BACKEND.key} is rocksdb."
 """The reason why state is not in a Delta table when the option is the only one."""
 
@@ -156,6 +157,7 @@ class FlowSpec:
         operators: its graph, inputs before their readers; the last one feeds the target.
         sources: the streams that the operators read.
         hybrids: the hybrid sources among the sources.
+        reads: all relations that it reads, as streams or not.
         owns_target: whether the flow made its target.
         replaces_table: whether a table of that name existed when the flow was made; then sqlext must not drop it.
         columns: the target's columns, in its order, when there is a query above.
@@ -186,6 +188,7 @@ class FlowSpec:
     operators: tuple[OperatorSpec, ...] = ()
     sources: tuple[SourceSpec, ...] = ()
     hybrids: tuple[HybridSource, ...] = ()
+    reads: tuple[Input, ...] = ()
     owns_target: bool = False
     replaces_table: bool = False
     columns: tuple[Column, ...] = ()
@@ -269,6 +272,7 @@ def _made(data: dict[str, Any]) -> FlowSpec:
     data["operators"] = tuple(OperatorSpec(**{**each, "inputs": tuple(each["inputs"])}) for each in data["operators"])
     data["sources"] = tuple(SourceSpec(**{**each, "name": tuple(each["name"])}) for each in data["sources"])
     data["hybrids"] = tuple(_hybrid(each) for each in data["hybrids"])
+    data["reads"] = inputs_from(data["reads"])
     data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
     for name in ("target", "session_bound", "full_name", "clauses"):
         data[name] = tuple(data.get(name, ()))

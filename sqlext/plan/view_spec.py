@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import ViewError
+from sqlext.plan.lineage import Input, inputs_from
 from sqlext.plan.records import from_record, to_record
 
-SPEC_VERSION = 1
+SPEC_VERSION = 2
 VIEW_PROPERTY = "sqlext.view"
 """The table property with the id of the materialized view whose rows the table holds."""
 
@@ -62,6 +63,7 @@ class ViewSpec:
         text: the statement, as the user wrote it, without secrets.
         query: the query of the statement.
         columns: the names of the table's columns, in the order of the query's.
+        reads: the relations that the query reads.
         has_own_types: whether the statement's column list gives types, into which the query's values are cast.
         policy: how it may be refreshed.
         schedule: when it is refreshed.
@@ -78,6 +80,7 @@ class ViewSpec:
     text: str
     query: str
     columns: tuple[str, ...]
+    reads: tuple[Input, ...] = ()
     has_own_types: bool = False
     policy: RefreshPolicy = RefreshPolicy.AUTO
     schedule: Schedule = Schedule()
@@ -105,6 +108,7 @@ class ViewSpec:
 def _made(data: dict[str, Any]) -> ViewSpec:
     for name in ("name", "columns", "session_bound"):
         data[name] = tuple(data[name])
+    data["reads"] = inputs_from(data["reads"])
     return ViewSpec(**{**data, "policy": RefreshPolicy(data["policy"]), "schedule": Schedule(**data["schedule"])})
 
 
@@ -142,6 +146,8 @@ class RefreshReport:
             again; 0: there was none.
         partials: the version of the table of partial results beside the view (`execution/views/partials.py`); -1: it has none;
             -2: its results cannot be computed exactly from partial ones.
+        cut: the versions of the first sources, which no flow or view keeps, that the rows are made of, by name (`plan/cut.py`).
+        mixed: the first sources of which they are made of several versions, or of some that are not known.
     """
 
     version: int
@@ -157,3 +163,5 @@ class RefreshReport:
     full_seconds: float = 0.0
     incremental_seconds: float = 0.0
     partials: int = -1
+    cut: Mapping[str, SourceVersion] = field(default_factory=dict)
+    mixed: tuple[str, ...] = ()

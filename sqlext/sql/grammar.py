@@ -30,6 +30,7 @@ from sqlext.sql.statements import (
     Select,
     SetOption,
     ShowFlows,
+    ShowLineage,
     ShowMaterializedViews,
     ShowPartitionFunctions,
     Statement,
@@ -257,6 +258,8 @@ class _Head(ViewCursor):
             return self._end(JobCommand("SHOW JOBS"))
         if self._take("MATERIALIZED", "VIEWS"):
             return self._end(ShowMaterializedViews())
+        if self._take("LINEAGE"):
+            return self._end(ShowLineage(self._name() if self._take("OF") else ()))
         self._expect("JOB")
         self._expect("EVENTS")
         return self._end(JobCommand("SHOW JOB EVENTS", self._name()))
@@ -282,11 +285,13 @@ class _Head(ViewCursor):
             self._expect("TABLE")
         name = self._name()
         is_full = self._take("FULL")
+        cascade = is_view and self._take("CASCADE")
         waits = not self._take("ASYNC")
         if waits:
             self._take("SYNC")
-        kind = RefreshMaterializedView if is_view else RefreshStreamingTable
-        return self._end(kind(name, is_full, waits, position))
+        if is_view:
+            return self._end(RefreshMaterializedView(name, is_full, waits, position, cascade))
+        return self._end(RefreshStreamingTable(name, is_full, waits, position))
 
     def _command(self) -> Statement:
         verbs = ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER", "RESUME", "CANCEL")
@@ -306,11 +311,15 @@ class _Head(ViewCursor):
             self._expect("SET")
             return self._end(AlterFlow(name, self._properties()))
         timeout = self._timeout() if verb == "WAIT" and self._take("TIMEOUT") else None
-        return self._end(FlowCommand(verb, name, exists, timeout))
+        return self._end(FlowCommand(verb, name, exists, timeout, verb == "STOP" and self._cascade()))
 
     def _drop(self, kind: type[DropStreamingTable] | type[DropMaterializedView]) -> Statement:
         exists = self._take("IF", "EXISTS")
-        return self._end(kind(self._name(), exists))
+        return self._end(kind(self._name(), exists, self._cascade()))
+
+    def _cascade(self) -> bool:
+        """Read CASCADE or RESTRICT, which is what goes without saying."""
+        return self._take("CASCADE") or (self._take("RESTRICT") and False)
 
     def _alter_table(self) -> AlterStreamingTable:
         text, position = self._as_alter_table(), self._position()

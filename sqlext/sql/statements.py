@@ -127,12 +127,18 @@ class DescribeFlow:
 
 @dataclass(frozen=True)
 class FlowCommand:
-    """START, STOP, FLUSH, WAIT or DROP FLOW; `timeout` is that of WAIT, as written."""
+    """START, STOP, FLUSH, WAIT or DROP FLOW.
+
+    Attributes:
+        timeout: that of WAIT, as written.
+        cascade: of STOP: whether what reads the flow's table is stopped, too.
+    """
 
     verb: str
     name: Name
     if_exists: bool = False
     timeout: ValueText | None = None
+    cascade: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,10 +166,11 @@ class AlterFlow:
 
 @dataclass(frozen=True)
 class DropStreamingTable:
-    """DROP STREAMING TABLE, which drops the table and the flow that keeps it up to date."""
+    """DROP STREAMING TABLE, which drops the table and the flow that keeps it up to date; CASCADE: and what reads it."""
 
     name: Name
     if_exists: bool = False
+    cascade: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,25 +229,28 @@ class CreateMaterializedView:
 
 @dataclass(frozen=True)
 class RefreshMaterializedView:
-    """REFRESH MATERIALIZED VIEW name [FULL] [SYNC | ASYNC].
+    """REFRESH MATERIALIZED VIEW name [FULL] [CASCADE] [SYNC | ASYNC].
 
     Attributes:
         is_full: whether it is computed in full.
         waits: whether the statement returns only when the view is up to date.
+        cascade: whether the views that it reads, and those that read it, are refreshed with it.
     """
 
     name: Name
     is_full: bool = False
     waits: bool = True
     position: Position | None = None
+    cascade: bool = False
 
 
 @dataclass(frozen=True)
 class DropMaterializedView:
-    """DROP MATERIALIZED VIEW, which drops the table too."""
+    """DROP MATERIALIZED VIEW, which drops the table too; CASCADE: and what reads it."""
 
     name: Name
     if_exists: bool = False
+    cascade: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,6 +273,13 @@ class AlterMaterializedView:
 @dataclass(frozen=True)
 class ShowMaterializedViews:
     """SHOW MATERIALIZED VIEWS."""
+
+
+@dataclass(frozen=True)
+class ShowLineage:
+    """SHOW LINEAGE [OF table]; without a name, of all tables."""
+
+    name: Name = ()
 
 
 @dataclass(frozen=True)
@@ -308,6 +325,7 @@ Statement = (
     | DropMaterializedView
     | AlterMaterializedView
     | ShowMaterializedViews
+    | ShowLineage
     | JobCommand
     | SetOption
     | Explain

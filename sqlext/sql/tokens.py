@@ -154,6 +154,7 @@ _COMMANDS = (
     ("SHOW", "FLOWS"),
     ("SHOW", "PARTITION", "FUNCTIONS"),
     ("SHOW", "MATERIALIZED", "VIEWS"),
+    ("SHOW", "LINEAGE"),
     ("SHOW", "JOBS"),
     ("SHOW", "JOB", "EVENTS"),
     ("DESCRIBE", "FLOW"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import pytest
@@ -25,8 +25,9 @@ class Query:
         self.is_at_rest = False
         self.is_looking = False
 
-    def delta_tables(self) -> frozenset[str] | None:
-        return self._tables or None
+    @property
+    def delta_tables(self) -> Mapping[str, str] | None:
+        return {each: each for each in self._tables} or None
 
     def forget_last_look(self, may_wait: bool = True) -> bool:
         if self.is_looking:

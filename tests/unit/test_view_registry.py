@@ -11,7 +11,6 @@ import pytest
 from sqlext.commands.view_statements import references_in, schedule_text
 from sqlext.errors import NotFoundError, SetupError, ViewError
 from sqlext.execution.coordination.event_log import EventLog
-from sqlext.execution.views.creation import places_of, read_by
 from sqlext.execution.views.registry import (
     ViewEvent,
     ViewEventKind,
@@ -21,10 +20,10 @@ from sqlext.execution.views.registry import (
     find,
     fold,
     of_name,
-    shown,
     shown_names,
 )
 from sqlext.execution.views.status import StatusFiles, ViewStatus
+from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, Schedule, SourceVersion, ViewSpec
 
 SPEC = ViewSpec(
@@ -139,7 +138,7 @@ def test_a_torn_record_is_skipped_and_events_of_views_that_are_gone_have_no_effe
 def test_a_spec_comes_back_as_it_was_and_another_format_is_refused() -> None:
     assert ViewSpec.from_json(SPEC.to_json()) == SPEC
     with pytest.raises(ViewError, match="recorded in version 99"):
-        ViewSpec.from_json(SPEC.to_json().replace('"version": 1', '"version": 99'))
+        ViewSpec.from_json(SPEC.to_json().replace('"version": 2', '"version": 99'))
 
 
 def test_two_processes_see_each_other_s_views(tmp_path: Path) -> None:
@@ -204,18 +203,6 @@ def test_of_a_torn_status_nothing_is_known(tmp_path: Path) -> None:
     for text in ("", "{", "[]", '{"report": {"sources": {}}, "at": null, "error": "", "next_try": null}'):
         Place(tmp_path).child("views", "status", "v-1.json").write_text(text)
         assert files.read("v-1") == ViewStatus()
-
-
-def test_what_views_read_is_known_from_their_last_refresh_by_name_or_by_path() -> None:
-    places = places_of([SPEC])
-    assert places == {"file:/data/by_region": "spark_catalog.sales.by_region"}
-    assert read_by(None, places) == read_by(ViewStatus(), places) == set()
-    assert read_by(ViewStatus(REPORT), places) == {"spark_catalog.sales.orders"}
-    by_path = replace(REPORT, sources={SPEC.location: SourceVersion(SPEC.table_id, 1, SPEC.location)})
-    assert read_by(ViewStatus(by_path), places) == {"spark_catalog.sales.by_region"}
-
-
-# Statements
 
 
 def test_the_names_in_a_query_are_found_by_its_tokens() -> None:

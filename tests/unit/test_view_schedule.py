@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from sqlext.execution.views.graph import node_of_view
 from sqlext.execution.views.live import LiveView
-from sqlext.execution.views.scheduler import Scheduler, upstream
-from sqlext.execution.views.status import ViewStatus
+from sqlext.execution.views.scheduler import Scheduler
 from sqlext.execution.views.timetable import Due, Timetable
+from sqlext.execution.views.wave import Wave
 from sqlext.execution.views.workers import Workers
-from sqlext.plan.view_spec import Schedule, SourceVersion
-from tests.unit.test_view_registry import REPORT, SPEC
+from sqlext.plan.lineage import Input, Lineage
+from sqlext.plan.view_spec import Schedule
+from tests.unit.test_view_registry import SPEC
 
 BY_HAND = Schedule()
 EVERY = Schedule(every=60.0)
@@ -124,11 +128,11 @@ def test_another_schedule_knows_when_the_last_refresh_was() -> None:
 class View:
     """A view for the scheduler: what is due is what the test says."""
 
-    def __init__(self, name: str, reads: tuple[str, ...] = (), due: Due = Due.REFRESH) -> None:
-        self.spec = replace(SPEC, id=name, name=("spark_catalog", "default", name))
-        sources = {f"spark_catalog.default.{each}": SourceVersion(each, 0) for each in reads}
-        self.status = ViewStatus(replace(REPORT, sources=sources))
+    def __init__(self, name: str, reads: tuple[str, ...] = (), due: Due = Due.REFRESH, follows: bool = False) -> None:
+        inputs = tuple(Input(("spark_catalog", "default", each), f"file:/{each}") for each in reads)
+        self.spec = replace(SPEC, id=name, name=("spark_catalog", "default", name), location=f"file:/{name}", reads=inputs)
         self.what = due
+        self.follows = follows
         self.is_queued = False
         self.is_running = False
         self.done: list[str] = []
@@ -136,12 +140,11 @@ class View:
     def due(self, now: float) -> Due:
         return self.what
 
+    def may_follow(self, now: float) -> bool:
+        return self.follows
+
     def look(self) -> None:
         self.done.append("look")
-
-    def refresh_by_itself(self) -> None:
-        self.done.append("refresh")
-        self.what = Due.NOTHING
 
 
 class Queue:
@@ -162,29 +165,56 @@ class Queue:
             task()
 
 
+class Waves:
+    """Makes waves that only say which views they have."""
+
+    def __init__(self) -> None:
+        self.made: list[set[str]] = []
+
+    def make(self, views: Mapping[str, LiveView]) -> Wave:
+        self.made.append({view.spec.id for view in views.values()})
+        return cast(Wave, SimpleNamespace(begin=lambda: None))
+
+
 def hand_out(scheduler: Scheduler, views: list[View], now: float) -> list[str]:
     """Hand out what is due; return the names of the views that are queued."""
-    scheduler.hand_out({view.spec.id: cast(LiveView, view) for view in views}, now)
+    lineage = Lineage([node_of_view(view.spec) for view in views])
+    scheduler.hand_out({view.spec.id: cast(LiveView, view) for view in views}, lineage, now)
     return [view.spec.id for view in views if view.is_queued]
 
 
-def test_a_view_over_views_is_refreshed_after_them() -> None:
-    low, middle, high = View("low", ("orders",)), View("middle", ("low",)), View("high", ("middle", "orders"))
-    views, queue = [high, middle, low], Queue()
-    scheduler = Scheduler(cast(Workers, queue))
-    for name in ("low", "middle", "high"):
-        assert hand_out(scheduler, views, 0.0) == [name]
-        queue.run()
-    assert [view.done for view in views] == [["refresh"]] * 3
-    keyed = {view.spec.id: cast(LiveView, view) for view in views}
-    assert upstream("high", keyed) == {"low", "middle"}
+def test_views_of_a_chain_that_are_due_are_one_wave_and_others_are_others() -> None:
+    low, high = View("low", ("orders",)), View("high", ("low",))
+    beside, apart = View("beside", ("orders",)), View("apart", ("customers",))
+    waves, queue = Waves(), Queue()
+    assert hand_out(Scheduler(cast(Workers, queue), waves.make), [high, apart, low, beside], 0.0) == [
+        "high",
+        "apart",
+        "low",
+        "beside",
+    ]
+    assert sorted(map(sorted, waves.made)) == [["apart"], ["beside", "high", "low"]]
+    assert len(queue.tasks) == 2
+
+
+def test_a_view_takes_those_of_its_chain_along_that_may_follow() -> None:
+    low, middle = View("low", ("orders",), Due.LOOK, follows=True), View("middle", ("low",))
+    high = View("high", ("middle",), Due.NOTHING, follows=True)
+    slow, apart = View("slow", ("middle",), Due.NOTHING), View("apart", ("customers",), Due.NOTHING, follows=True)
+    waves = Waves()
+    assert hand_out(Scheduler(cast(Workers, Queue()), waves.make), [low, middle, high, slow, apart], 0.0) == [
+        "low",
+        "middle",
+        "high",
+    ]
+    assert waves.made == [{"low", "middle", "high"}]
 
 
 def test_a_view_waits_only_so_long_for_those_that_it_reads() -> None:
     low, high = View("low"), View("high", ("low",))
     low.is_running = True
     low.what = Due.NOTHING
-    scheduler = Scheduler(cast(Workers, Queue()))
+    scheduler = Scheduler(cast(Workers, Queue()), Waves().make)
     assert hand_out(scheduler, [low, high], 0.0) == []
     assert hand_out(scheduler, [low, high], 59.0) == []
     assert hand_out(scheduler, [low, high], 60.0) == ["high"]
@@ -193,7 +223,7 @@ def test_a_view_waits_only_so_long_for_those_that_it_reads() -> None:
 def test_looks_of_many_views_are_one_task_and_hold_up_nobody() -> None:
     low, high = View("low", due=Due.LOOK), View("high", ("low",), Due.LOOK)
     queue = Queue()
-    assert hand_out(Scheduler(cast(Workers, queue)), [low, high], 0.0) == ["low", "high"]
+    assert hand_out(Scheduler(cast(Workers, queue), Waves().make), [low, high], 0.0) == ["low", "high"]
     assert len(queue.tasks) == 1
     queue.run()
     assert low.done == high.done == ["look"]
@@ -203,7 +233,8 @@ def test_looks_of_many_views_are_one_task_and_hold_up_nobody() -> None:
 def test_nothing_stays_queued_with_workers_that_are_closed() -> None:
     queue = Queue()
     queue.is_closed = True
-    assert hand_out(Scheduler(cast(Workers, queue)), [View("low"), View("high", due=Due.LOOK)], 0.0) == []
+    views = [View("low"), View("high", due=Due.LOOK)]
+    assert hand_out(Scheduler(cast(Workers, queue), Waves().make), views, 0.0) == []
 
 
 # Threads

@@ -11,7 +11,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -22,6 +21,7 @@ from sqlext.clock import Deadline
 from sqlext.execution.backlog.pacer import SourceLook
 from sqlext.execution.delta import delta_log
 from sqlext.execution.streaming.checkpoint import Checkpoint
+from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.execution.streaming.streams import SourceKind, StreamLeaf
 from sqlext.spark import delta_tables
 from sqlext.spark.java import java_of, scala_object
@@ -73,21 +73,6 @@ class UnknownReader:
 # Delta.
 
 
-@dataclass(frozen=True)
-class _DeltaOffset:
-    """Delta's DeltaSourceOffset: files of a version up to an index; a negative index: none of them."""
-
-    version: int
-    index: int
-    is_starting: bool
-
-    @classmethod
-    def parse(cls, text: str) -> _DeltaOffset:
-        data: dict[str, Any] = json.loads(text)
-        is_starting = bool(data.get("isStartingVersion", data.get("isInitialSnapshot", False)))
-        return cls(int(data["reservoirVersion"]), int(data["index"]), is_starting)
-
-
 class DeltaReader:
     """The reader of a Delta table: its first snapshot is history; after that, versions count.
 
@@ -104,7 +89,7 @@ class DeltaReader:
     def look(self, offset: str | None) -> SourceLook:
         latest = delta_tables.version(self._spark, self._location)
         size = delta_log.table_size(self._spark, self._location, latest)
-        end = self._start() if offset is None else _DeltaOffset.parse(offset)
+        end = self._start() if offset is None else DeltaOffset.parse(offset)
         if end is None:
             if self._starts_at:
                 return SourceLook()  # it starts at a version that only Delta knows: that of a time, or the newest
@@ -120,16 +105,16 @@ class DeltaReader:
         return SourceLook(False, self._age(end.version, latest), unread, "bytes")
 
     def handed_over(self, offset: str | None) -> float | None:
-        return 0.0 if offset is None else self._bytes_before(_DeltaOffset.parse(offset))
+        return 0.0 if offset is None else self._bytes_before(DeltaOffset.parse(offset))
 
     def close(self) -> None:
         pass
 
-    def _start(self) -> _DeltaOffset | None:
+    def _start(self) -> DeltaOffset | None:
         is_version = self._starts_at is not None and self._starts_at.isdigit()
-        return _DeltaOffset(int(self._starts_at), -1, False) if is_version and self._starts_at else None
+        return DeltaOffset("", int(self._starts_at), -1, False) if is_version and self._starts_at else None
 
-    def _bytes_before(self, end: _DeltaOffset) -> float | None:
+    def _bytes_before(self, end: DeltaOffset) -> float | None:
         """Return the size of the files before an offset, in bytes, as if all files of a version had the same size."""
         none = delta_log.TableSize(0, 0)
         is_first = end.is_starting or end.version == 0

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 from sqlext.execution.delta import key_ranges
 from sqlext.execution.delta.delta_log import TableSize
 from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.plan.cut import Cut
 from sqlext.plan.flow_spec import StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.quoting import quote, quote_parts
@@ -75,6 +76,7 @@ class CommitInfo:
         watermark: the event time up to which input is complete, if the query has one.
         oldest_arrival: when the oldest of the rows was buffered.
         read_version: the version of the table from which the rows were computed, if nobody may change the table in between.
+        read: how far the flow has read its sources; None: it reads some that have no versions, or some at several versions.
     """
 
     flow: str
@@ -87,10 +89,13 @@ class CommitInfo:
     watermark: datetime | None = None
     oldest_arrival: datetime | None = None
     read_version: int | None = None
+    read: Cut | None = None
 
     def to_json(self) -> str:
         """Return the userMetadata of the commit."""
-        return json.dumps({"sqlext": vars(self)}, default=lambda time: time.isoformat("T", "milliseconds"))
+        fields = {key: value for key, value in vars(self).items() if key != "read"}
+        fields |= {} if self.read is None else asdict(self.read)
+        return json.dumps({"sqlext": fields}, default=lambda time: time.isoformat("T", "milliseconds"))
 
 
 def merge(

@@ -43,6 +43,12 @@ def table_size(spark: SparkSession, location: str, version: int | None = None) -
         return None
 
 
+def number_of_files(spark: SparkSession, location: str) -> int:
+    """Return the number of a table's data files; 0 where its newest commit does not say."""
+    size = table_size(spark, location)
+    return 0 if size is None else size.files
+
+
 def last_transaction(spark: SparkSession, location: str, app_id: str, version: int | None = None) -> int | None:
     """Return the `version` of the newest transaction that `app_id` committed to a table; None: there is none.
 

@@ -18,9 +18,12 @@ from sqlext.execution.streaming.queries import QueryAnalysis
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import StateBackend
 from sqlext.plan.job_graph import FlowPlan, OutputMode
+from sqlext.plan.lineage import Input
 from sqlext.quoting import fold
 from sqlext.spark import jvm
 from sqlext.spark.grouping_columns import grouping_columns
+from sqlext.spark.inputs import inputs_of
+from sqlext.spark.plans import analysed as analysed_plan
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class AnalysedFlow:
         queries: its streaming queries, in the plan's order.
         output: the query that makes the target's rows; where they go into a table that is there, each column has a name of its
             own.
+        inputs: the relations that its queries read.
     """
 
     session: SparkSession
@@ -73,6 +77,7 @@ class AnalysedFlow:
     options: FlowOptions
     queries: tuple[AnalysedQuery, ...]
     output: DataFrame
+    inputs: tuple[Input, ...]
 
 
 def analyse_flow(
@@ -97,7 +102,15 @@ def analyse_flow(
     analysed = tuple(_analysed(query.name, query.sql, frame, plan.output_mode, options) for query, frame in each)
     queries.check_types(found)
     output = analysed[0].frame if found.above is None else found.above
-    return AnalysedFlow(session, plan, options, analysed, output)
+    return AnalysedFlow(session, plan, options, analysed, output, _inputs(session, plan, found))
+
+
+def _inputs(session: SparkSession, plan: FlowPlan, found: QueryAnalysis) -> tuple[Input, ...]:
+    """Return all relations that a plan reads; of a hybrid source, those that are read later are known by name only."""
+    frames = [*found.prerequisites, *found.streams, *([] if found.above is None else [found.above])]
+    later = [each.name for hybrid in plan.hybrids for each in hybrid.relations[1:] if each.name]
+    named = [Input(target.qualified(session, name), is_stream=True) for name in later]
+    return tuple(dict.fromkeys((*inputs_of(session, *map(analysed_plan, frames)), *named)))
 
 
 def _analysed(name: str, sql: str, frame: DataFrame, mode: OutputMode, options: FlowOptions) -> AnalysedQuery:

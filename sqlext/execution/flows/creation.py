@@ -24,6 +24,7 @@ from sqlext.execution.flows.state_choice import with_state
 from sqlext.options import texts_by_level
 from sqlext.plan.flow_spec import Column, FlowSpec, OperatorSpec, PrerequisiteSpec, SourceSpec, StreamSpec, key_columns
 from sqlext.plan.job_graph import FLOW_PROPERTY, QUALIFIES, FlowPlan, Key, Operator, TableDefinition
+from sqlext.plan.lineage import Input, Lineage, Node, NodeKind
 from sqlext.quoting import fold, quote_parts
 from sqlext.spark import jvm, sessions, settings
 from sqlext.spark.storage import HadoopPath
@@ -135,6 +136,14 @@ def check_sources(request: FlowRequest, records: Records) -> None:
             )
 
 
+def check_cycle(request: FlowRequest, lineage: Lineage) -> None:
+    """Raise UnsupportedError when a flow's table would be made of itself, directly or through other flows and views."""
+    session, name = request.session, target.qualified(request.session, request.table)
+    location = target.describe(session, name).location if target.exists(session, name) else jvm.default_location(session, name)
+    kind = NodeKind.INSERT if request.definition is None else NodeKind.STREAMING_TABLE
+    lineage.refuse_cycle(Node(Input(name, location or "").key, name, kind, request.flow.inputs))
+
+
 def check_definition(request: FlowRequest) -> None:
     """Before anything is touched, see whether a streaming table's table can have the query's columns; SchemaError if not."""
     if request.definition is None:
@@ -194,6 +203,7 @@ def reserve(
         operators=tuple(_operator(operator) for operator in plan.graph.operators),
         sources=sources_of(request),
         hybrids=plan.hybrids,
+        reads=request.flow.inputs,
         owns_target=request.definition is not None,
         replaces_table=request.definition is not None and target.exists(session, name),
         not_idempotent_because=plan.not_idempotent_because or "",

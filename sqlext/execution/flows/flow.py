@@ -1,9 +1,8 @@
 """One flow in this process: its life, from its start over prerequisites and queries to its end or failure.
 
 What comes in is `intakes`, when it is flushed `flush_schedule`, what a flush writes `table_writer`. Several threads meet here:
-statements call `start`, `stop`, `flush` and `wait`; Spark's stream threads the `batch_` methods and `append`; the flush thread
-calls the writer; the thread of the last prerequisite calls `_start_queries`; the host's ticker calls `tick`. One lock guards
-phase, error and options.
+those of statements, Spark's stream threads (the `batch_` methods and `append`), the flush thread, that of the last prerequisite
+(`_start_queries`), and the host's ticker. One lock guards phase, error and options.
 """
 
 from __future__ import annotations

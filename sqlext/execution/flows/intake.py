@@ -29,6 +29,7 @@ from sqlext.execution.streaming.arrival_wait import ArrivalWait
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.hybrid import RunningHybrid
 from sqlext.execution.streaming.pace import Pace, Phase
+from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.execution.streaming.running_query import RunningQuery, StopAtBoundary
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import StateBackend, StreamSpec
@@ -245,6 +246,22 @@ class Intake:
         if self._running is not None:
             self._running.release()
             self._running = None
+
+    def read_versions(self, batch: int) -> dict[str, tuple[str, int | None]] | None:
+        """Return how far a micro-batch has brought the query in its tables.
+
+        Returns:
+            By the table's location, its id and the version whose content was read; None in its place: a part of one was. None
+            altogether: the query reads more than streams of Delta tables.
+        """
+        tables = None if self._running is None or self.hybrid is not None else self._running.delta_tables
+        if tables is None:
+            return None
+        offsets = self.checkpoint.planned(batch).offsets
+        read = {tables[name]: DeltaOffset.parse(offset) for name, offset in offsets.items() if name in tables and offset}
+        nothing = DeltaOffset("", 0, 0, is_starting=True)
+        found = {location: read.get(location, nothing) for location in tables.values()}
+        return {location: (offset.table_id, offset.whole_version) for location, offset in found.items()}
 
     def note_all_flushed(self) -> None:
         """After a clean stop: nothing up to the newest micro-batch needs to be brought back."""

@@ -30,8 +30,11 @@ from sqlext.execution.state.state_beside import StateBeside
 from sqlext.execution.state.state_in_table import StateInTable, reach_in_table
 from sqlext.execution.streaming import queries
 from sqlext.moments import Moment, announce
+from sqlext.plan.cut import Cut, merged
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.plan.job_graph import OutputMode
+from sqlext.plan.lineage import place, shown
+from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote, quote_parts
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.storage import HadoopPath
@@ -109,7 +112,8 @@ class TableWriter:
         """Append a micro-batch to the target; called on the stream thread."""
         target.check_identity(rows.sparkSession, self._spec)
         started = self._clock.monotonic()
-        info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, self._intakes[0].watermark, None)
+        intake = self._intakes[0]
+        info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, intake.watermark, None, [(intake, batch)])
         count = commit.append(self._spec.target, rows, info)
         self._note(FlushReason.MICRO_BATCH, count, 1, started)
 
@@ -166,7 +170,7 @@ class TableWriter:
             return
         rows = _rows_of(batches)
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
-        info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival)
+        info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival, [(intake, batches[-1].last)])
         reach = key_ranges.union(batch.bounds for batch in batches)
         with self._described(f"flush of micro-batches {first} to {batches[-1].last} ({reason.value})"):
             if intake.stream.writes_target and self._lossy_key:  # maintained aggregates are not partitioned
@@ -290,7 +294,8 @@ class TableWriter:
         """Replace the target's rows with the query above, evaluated over the maintained aggregates as they are now."""
         tables = {s.relation: self.session.read.format("delta").load(self.location(s)) for s in self._spec.streams}
         above = queries.over(self.session, tables, self._spec.above)
-        info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival)
+        newest = [(each, each.committed) for each in self._intakes]
+        info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival, newest)
         rows_above = target.in_target_columns(above, self._spec.columns)
         with self._described(f"the query above its aggregates ({reason.value})"):
             commit.replace(self.session, self._spec.target, rows_above, info, self._check)
@@ -303,10 +308,34 @@ class TableWriter:
         return sum(intake.committed + 1 for intake in self._intakes) - 1
 
     def _commit_info(
-        self, first: int, last: int, rows: int, reason: FlushReason, watermark: float | None, arrival: datetime | None
+        self,
+        first: int,
+        last: int,
+        rows: int,
+        reason: FlushReason,
+        watermark: float | None,
+        arrival: datetime | None,
+        newest: Sequence[tuple[Intake, int]] = (),
     ) -> commit.CommitInfo:
+        """Return what a commit says; `newest` is the last micro-batch in it of each query."""
         until = datetime.fromtimestamp(watermark, UTC) if watermark is not None else None
-        return commit.CommitInfo(self._spec.name, self._spec.id, self._epoch, first, last, rows, reason.value, until, arrival)
+        spec, read = self._spec, self._read(newest)
+        return commit.CommitInfo(spec.name, spec.id, self._epoch, first, last, rows, reason.value, until, arrival, read=read)
+
+    def _read(self, batches: Sequence[tuple[Intake, int]]) -> Cut | None:
+        """Return how far queries have read the flow's sources; None: it reads what has no version, or what it reads anew."""
+        reads = {place(each.location): each for each in self._spec.reads}
+        if not batches or not all(each.is_stream for each in self._spec.reads):
+            return None
+        cuts = []
+        for intake, batch in batches:
+            found = intake.read_versions(batch)
+            if found is None or not all(place(location) in reads for location in found):
+                return None
+            named = {shown(reads[place(location)].name): (location, *at) for location, at in found.items()}
+            whole = {name: SourceVersion(key, at, location) for name, (location, key, at) in named.items() if at is not None}
+            cuts.append(Cut(whole, tuple(name for name in named if name not in whole)))
+        return merged(cuts)
 
 
 def _rows_of(batches: Iterable[BufferedBatch]) -> int:

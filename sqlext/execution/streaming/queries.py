@@ -32,11 +32,13 @@ class QueryAnalysis:
         above: the query above, over empty relations with the streams' schemas; None if there is none.
         written: the columns that Spark gives the user's query; None if only our rules understand it, as they do
             first_value(v ORDER BY ts).
+        prerequisites: one DataFrame for each bounded query that comes before the streams.
     """
 
     streams: tuple[DataFrame, ...]
     above: DataFrame | None
     written: StructType | None
+    prerequisites: tuple[DataFrame, ...] = ()
 
     @property
     def output(self) -> DataFrame:
@@ -51,8 +53,10 @@ def analyse(session: SparkSession, plan: FlowPlan) -> QueryAnalysis:
         AnalysisException: Spark refuses a query.
         SchemaError: a prerequisite's result cannot be stored under its columns' names.
     """
+    prerequisites = []
     for prerequisite in plan.prerequisites:
         result = session.sql(prerequisite.sql)
+        prerequisites.append(result)
         target.check_names(result.columns)
         session.createDataFrame([], result.schema).createOrReplaceTempView(prerequisite.name)
     for hybrid in plan.hybrids:
@@ -62,7 +66,7 @@ def analyse(session: SparkSession, plan: FlowPlan) -> QueryAnalysis:
     if plan.above:
         empty = {q.name: session.createDataFrame([], frame.schema) for q, frame in zip(plan.queries, streams, strict=True)}
         above = over(session, empty, plan.above)
-    return QueryAnalysis(streams, above, _schema_as_written(session, plan))
+    return QueryAnalysis(streams, above, _schema_as_written(session, plan), tuple(prerequisites))
 
 
 def check_types(analysis: QueryAnalysis) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -81,11 +82,12 @@ class RunningQuery:
         """Find the query's streams, whose pace is to be controlled."""
         self.leaves = streams.leaves_of(self._frame, aliases)
 
-    def delta_tables(self) -> frozenset[str] | None:
-        """Return the locations of the Delta tables that the query reads; None: it reads something else, too."""
+    @cached_property
+    def delta_tables(self) -> Mapping[str, str] | None:
+        """The locations of the Delta tables that the query reads, by the names of their offsets; None: it reads others, too."""
         leaves = streams.leaves_of(self._frame, ())
         are_tables = all(leaf.kind is streams.SourceKind.DELTA and leaf.location for leaf in leaves)
-        return frozenset(leaf.location for leaf in leaves) if leaves and are_tables else None
+        return {leaf.name: leaf.location for leaf in leaves} if leaves and are_tables else None
 
     def start(self, mode: OutputMode, pace: Pace) -> None:
         """Start the query from its checkpoint."""

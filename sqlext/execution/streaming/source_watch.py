@@ -51,13 +51,13 @@ class SourceWatch:
 
     def add(self, running: RunningQuery) -> None:
         """Let a query that runs rest from now on, as long as it runs; not if it reads anything but Delta tables."""
-        tables = running.delta_tables()
+        tables = running.delta_tables
         if tables is None:
             return
         with self._lock:
             if self._closed.is_set():
                 return
-            self._watched = {**self._watched, running: _WatchedQuery(running, tables)}
+            self._watched = {**self._watched, running: _WatchedQuery(running, frozenset(tables.values()))}
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sqlext-watch", daemon=True)
                 self._thread.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -15,17 +15,17 @@ from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedErro
 from sqlext.execution.delta import delta_log, table_definition, target
 from sqlext.execution.delta.commit import USER_METADATA, session_settings
 from sqlext.execution.flows.registry import FlowRecord, without_case
-from sqlext.execution.views import sources
 from sqlext.execution.views.history import metadata_of, state_of
 from sqlext.execution.views.ownership import is_table_of, maker_of
 from sqlext.execution.views.query import analyse
-from sqlext.execution.views.registry import Records, ViewRecord, created, of_name, shown
-from sqlext.execution.views.status import ViewStatus
+from sqlext.execution.views.registry import Records, ViewRecord, of_name
 from sqlext.execution.views.writing import Replacement
 from sqlext.plan.job_graph import TableDefinition
+from sqlext.plan.lineage import Input, Lineage, Node, NodeKind, shown
 from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshPolicy, Schedule, ViewSpec
 from sqlext.quoting import fold, quote_parts
 from sqlext.spark import delta_tables, jvm, plans, settings
+from sqlext.spark.inputs import inputs_of
 from sqlext.spark.storage import HadoopPath
 
 
@@ -166,43 +166,27 @@ def _check_table(request: ViewRequest, replaced: ViewRecord | None) -> None:
     raise NameTakenError(f"{said}, or choose another name.", request.position)
 
 
-def check_cycle(request: ViewRequest, records: Records, status: Mapping[str, ViewStatus]) -> None:
-    """Raise UnsupportedError if a view would read itself, directly or through other materialized views.
+def check_cycle(request: ViewRequest, lineage: Lineage) -> None:
+    """Raise UnsupportedError if a view would read itself, directly or through other views and flows.
 
     Args:
         request: what the statement wants.
-        records: the views.
-        status: that of each, by id.
+        lineage: the graph.
     """
-    start, there = _key(request.name), created(records)
-    places = {**places_of(record.spec for record in there.values()), **_place_of(request)}
-    edges = {_key(record.spec.name): read_by(status.get(key), places) for key, record in there.items()}
-    found = sources.sources_of(plans.analysed(request.frame))
-    read = {places.get(source.location, name.lower()) for name, source in found.items()}
-    paths: list[tuple[str, ...]] = [(start, each) for each in sorted(read)]
-    seen: set[str] = set()
-    while paths:
-        path = paths.pop(0)
-        if path[-1] == start:
-            way = " reads ".join(each.removeprefix("spark_catalog.") for each in path)
-            raise UnsupportedError(
-                f"A materialized view cannot read itself: {way}. Read another table in its place.", request.position
-            )
-        if path[-1] not in seen:
-            seen.add(path[-1])
-            paths += [(*path, each) for each in sorted(edges.get(path[-1], ()))]
+    reads = inputs_of(request.session, plans.analysed(request.frame))
+    key = Input(request.name, _place_of(request) or "").key
+    lineage.refuse_cycle(Node(key, request.name, NodeKind.VIEW, reads), request.position)
 
 
-def _place_of(request: ViewRequest) -> dict[str, str]:
-    """Return the folder of the table that a view replaces, or of the managed table that it gets, with the view's name."""
+def _place_of(request: ViewRequest) -> str | None:
+    """Return the folder of the table that a view replaces, or of the managed table that it gets; None: not known yet."""
     session, name = request.session, request.name
     if not target.exists(session, name):
-        location = jvm.default_location(session, name)
-        return {} if location is None else {location: _key(name)}
+        return jvm.default_location(session, name)
     try:
-        return {target.describe(session, name).location: _key(name)}
+        return target.describe(session, name).location
     except UnsupportedError:  # a view, or no Delta table: it cannot be replaced
-        return {}
+        return None
 
 
 def temporary_views_in(frame: DataFrame) -> tuple[str, ...]:
@@ -210,27 +194,6 @@ def temporary_views_in(frame: DataFrame) -> tuple[str, ...]:
     nodes = plans.nodes_of(plans.analysed(frame))
     found = (str(node.desc().identifier().table()) for node in nodes if plans.kind(node) == "View" and node.isTempView())
     return tuple(dict.fromkeys(found))
-
-
-def _key(name: tuple[str, ...]) -> str:
-    return ".".join(name).lower()
-
-
-def places_of(specs: Iterable[ViewSpec]) -> dict[str, str]:
-    """Return the names of views, in lower case, by the folders of their tables."""
-    return {spec.location: _key(spec.name) for spec in specs if spec.location}
-
-
-def read_by(status: ViewStatus | None, places: Mapping[str, str]) -> set[str]:
-    """Return the names, in lower case, of the tables that a view has read at its last refresh.
-
-    Args:
-        status: that of the view.
-        places: see `places_of`; a view's table that was read by its path has the view's name.
-    """
-    report = None if status is None else status.report
-    sources = {} if report is None else report.sources
-    return {places.get(source.location, name.lower()) for name, source in sources.items()}
 
 
 # What is made.
@@ -255,6 +218,7 @@ def reserve(request: ViewRequest) -> ViewSpec:
         text=jvm.redaction(session).sql(request.text),
         query=request.query,
         columns=request.columns,
+        reads=inputs_of(session, plans.analysed(request.frame)),
         has_own_types=any(column.type for column in request.definition.columns),
         policy=request.policy,
         schedule=request.schedule,

@@ -15,7 +15,7 @@ from sqlext.plan.view_spec import RefreshReport, SourceVersion
 Commit = Sequence[Mapping[str, Any]]
 """The actions of a commit."""
 
-_FORMAT = 2
+_FORMAT = 3
 _SECONDS = ("seconds", "full_seconds", "incremental_seconds")
 
 
@@ -62,7 +62,7 @@ def state_in(commit_at: Callable[[int], Commit | None], view_id: str, version: i
         last = report_in(info_of(commit), view_id, at)
         if last is not None:
             return ViewState(version, last, foreign)
-        if not foreign and _changes_rows(commit):
+        if not foreign and changes_rows(commit):
             foreign = f"version {at} ({info_of(commit).get('operation', 'a commit')})"
     return ViewState(version, None, foreign)
 
@@ -102,11 +102,14 @@ def report_in(info: Mapping[str, Any], view_id: str, version: int) -> RefreshRep
             full_seconds=float(said["full_seconds"]),
             incremental_seconds=float(said["incremental_seconds"]),
             partials=int(said["partials"]),
+            cut={name: SourceVersion(**each) for name, each in said["cut"].items()},
+            mixed=tuple(said["mixed"]),
         )
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _changes_rows(commit: Commit) -> bool:
+def changes_rows(commit: Commit) -> bool:
+    """Return whether a commit changes the rows of its table, and not only their files."""
     changes = [each.get("add") or each.get("remove") for each in commit]
     return any(isinstance(change, dict) and change.get("dataChange") for change in changes)

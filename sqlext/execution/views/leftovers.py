@@ -7,7 +7,8 @@ from pyspark.sql import SparkSession
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.views.ownership import maker_of
-from sqlext.execution.views.registry import Records, find, shown
+from sqlext.execution.views.registry import Records, find
+from sqlext.plan.lineage import shown
 from sqlext.quoting import quote_parts
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,13 +18,13 @@ from sqlext.execution.delta.table_logs import TableLogs
 from sqlext.execution.flows import faults
 from sqlext.execution.views.looks import Looks
 from sqlext.execution.views.partial_table import PartialTable
-from sqlext.execution.views.refresh import Refresher
-from sqlext.execution.views.registry import shown
+from sqlext.execution.views.refresh import Owner, Refresher
 from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.status import StatusFiles, ViewStatus
 from sqlext.execution.views.timetable import Due, Timetable
 from sqlext.execution.views.writing import Replacement
-from sqlext.plan.view_spec import RefreshReport, ViewSpec
+from sqlext.plan.lineage import shown
+from sqlext.plan.view_spec import RefreshReport, SourceVersion, ViewSpec
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
@@ -45,12 +44,14 @@ class _Run:
         is_full: whether it computes the view in full.
         canceled: set when the client of its statement cancels it.
         replacement: see `Refresher`.
+        pins: see `Refresher.refresh`; None: all sources are at their newest version.
     """
 
     begun: float
     is_full: bool
     canceled: threading.Event | None
     replacement: Replacement | None = None
+    pins: Mapping[str, SourceVersion] | None = None
 
 
 class LiveView:
@@ -64,7 +65,7 @@ class LiveView:
         make_session: makes the view's session, when it is first needed.
         files: where the status is kept.
         clock: for the timetable.
-        may_commit: called before each commit; raises if this process must not commit.
+        owner: keeps the view's record.
         logs: the logs of tables, for the looks at the view's sources.
         partials: the folder of the table of partial results beside the view, which need not exist.
         shared: the changes that are read for all views.
@@ -76,7 +77,7 @@ class LiveView:
         make_session: Callable[[ViewSpec], SparkSession],
         files: StatusFiles,
         clock: Clock,
-        may_commit: Callable[[ViewSpec], None],
+        owner: Owner,
         logs: TableLogs,
         partials: HadoopPath,
         shared: SharedChanges,
@@ -87,7 +88,7 @@ class LiveView:
         self._make_session = make_session
         self._files = files
         self._clock = clock
-        self._may_commit = may_commit
+        self._owner = owner
         self._looks = Looks(logs)
         self._turn = threading.Lock()
         self._state = threading.Lock()
@@ -121,6 +122,11 @@ class LiveView:
         with self._state:
             return Due.NOTHING if self._is_closed.is_set() else self._timetable.due(now)
 
+    def may_follow(self, now: float) -> bool:
+        """Return whether it may be refreshed with others of its chain."""
+        with self._state:
+            return not self._is_closed.is_set() and self._timetable.may_follow(now)
+
     def set_spec(self, spec: ViewSpec) -> None:
         """Take another definition of the same view, from the next refresh on."""
         with self._state:
@@ -129,12 +135,18 @@ class LiveView:
             self._spec = spec
             self._refresher = None
 
-    def refresh(self, is_full: bool = False, canceled: threading.Event | None = None) -> RefreshReport:
+    def refresh(
+        self,
+        is_full: bool = False,
+        canceled: threading.Event | None = None,
+        pins: Mapping[str, SourceVersion] | None = None,
+    ) -> RefreshReport:
         """Bring the view up to date. A refresh that another thread begins after this call is as good, and is waited for.
 
         Args:
             is_full: whether to compute it in full.
             canceled: set when the client takes the statement back.
+            pins: see `Refresher.refresh`.
 
         Raises:
             ViewError: the view was dropped, replaced, or is refreshed elsewhere.
@@ -144,9 +156,10 @@ class LiveView:
         asked = time.monotonic()
         with self.held(canceled):
             last = self._last
-            if last is not None and last[0].begun >= asked and (last[0].is_full or not is_full):
+            is_as_good = last is not None and last[0].begun >= asked and (last[0].is_full or not is_full)
+            if last is not None and is_as_good and pins is None and last[0].pins is None:
                 return last[1]
-            return self._refresh(_Run(time.monotonic(), is_full, canceled))
+            return self._refresh(_Run(time.monotonic(), is_full, canceled, pins=pins))
 
     def make(self, replacement: Replacement | None, canceled: threading.Event | None) -> RefreshReport:
         """Compute a view that is just being created.
@@ -160,28 +173,6 @@ class LiveView:
         """
         with self.held(canceled):
             return self._refresh(_Run(time.monotonic(), True, canceled, replacement))
-
-    def refresh_within(self, seconds: float, canceled: threading.Event) -> RefreshReport:
-        """Bring the view up to date on a thread of its own, which goes on if the time is up; see `refresh`.
-
-        Raises:
-            WaitTimeoutError: the refresh has not ended in time.
-        """
-        refreshed: Future[RefreshReport] = Future()
-
-        def run() -> None:
-            try:
-                refreshed.set_result(self.refresh(canceled=canceled))
-            except BaseException as error:  # noqa: BLE001  # raised again on the waiting thread
-                refreshed.set_exception(error)
-
-        threading.Thread(target=run, name="sqlext-view-wait", daemon=True).start()
-        if not wait((refreshed,), seconds).done:
-            raise WaitTimeoutError(
-                f"The refresh of the materialized view {shown(self._spec.name)} has not ended after {seconds:g} s. It goes on; "
-                "SHOW MATERIALIZED VIEWS tells what becomes of it, and WAIT FLOW .. TIMEOUT 1 hour waits longer."
-            )
-        return refreshed.result()
 
     @contextmanager
     def held(self, canceled: threading.Event | None = None, seconds: float = _TURN_SECONDS) -> Iterator[None]:
@@ -235,13 +226,18 @@ class LiveView:
         finally:
             self._turn.release()
 
-    def refresh_by_itself(self, is_full: bool = False) -> None:
-        """Bring the view up to date while nobody waits for it. Never raises: a failure is noted, and tried again."""
+    def refresh_by_itself(self, is_full: bool = False, pins: Mapping[str, SourceVersion] | None = None) -> RefreshReport | None:
+        """Bring the view up to date while nobody waits for it. Never raises: a failure is noted, and tried again.
+
+        Returns:
+            None: it has failed.
+        """
         try:
-            self.refresh(is_full)
+            return self.refresh(is_full, pins=pins)
         except Exception as error:  # one view's trouble must not stop the others
             is_told = faults.is_told(error)
             logger.error("materialized view %s: %s", shown(self._spec.name), faults.message_of(error), exc_info=not is_told)
+            return None
 
     def stop(self) -> None:
         """Refresh the view no more; what runs commits nothing."""
@@ -271,7 +267,7 @@ class LiveView:
 
     def _made_refresher(self, replacement: Replacement | None) -> Refresher:
         partials = PartialTable(self.session, self._place, shown(self._spec.name), self._spec.id)
-        return Refresher(self.session, self._spec, partials, self._shared, replacement)
+        return Refresher(self.session, self._spec, partials, self._shared, self._owner, replacement)
 
     def _refresh(self, run: _Run) -> RefreshReport:
         """Refresh; the turn is held."""
@@ -284,7 +280,7 @@ class LiveView:
             description = f"sqlext: refresh of {shown(self._spec.name)}"
             with jvm.active(session), jvm.described(session, description, self._spec.id):
                 made = None if run.replacement is None else self._made_refresher(run.replacement)
-                report = (made or self._current()).refresh(run.is_full, lambda: self._check(run))
+                report = (made or self._current()).refresh(run.is_full, lambda: self._check(run), run.pins)
         except BaseException as error:
             if run.canceled is not None and run.canceled.is_set():
                 raise StatementCanceledError("The statement was canceled.") from None
@@ -304,7 +300,7 @@ class LiveView:
             raise ViewError(
                 f"The materialized view {shown(self._spec.name)} is not refreshed any more: it was dropped, or its process ends."
             )
-        self._may_commit(self._spec)
+        self._owner.may_commit(self._spec)
 
     def _cancel_jobs(self) -> None:
         if self._session is not None and self._running is not None:

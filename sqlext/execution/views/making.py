@@ -36,10 +36,11 @@ from sqlext.execution.views.creation import (
     undo_table,
     with_table,
 )
+from sqlext.execution.views.graph import lineage_of
 from sqlext.execution.views.live import LiveView
-from sqlext.execution.views.registry import Records, ViewEvent, ViewEventKind, ViewRecord, ViewRegistry, created, of_name, shown
-from sqlext.execution.views.status import StatusFiles
+from sqlext.execution.views.registry import Records, ViewEvent, ViewEventKind, ViewRecord, ViewRegistry, of_name
 from sqlext.execution.views.writing import Replacement
+from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshReport, ViewSpec
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
@@ -74,7 +75,7 @@ class ViewMaker:
     Args:
         spark: any session of the application.
         home: where the registry lies.
-        registry, lease, files: of this process.
+        registry, lease: of this process.
         views: of this process.
         flows: of this process, whose tables are theirs.
     """
@@ -85,7 +86,6 @@ class ViewMaker:
         home: HadoopPath,
         registry: ViewRegistry,
         lease: Lease,
-        files: StatusFiles,
         views: Views,
         flows: Flows,
     ) -> None:
@@ -93,7 +93,6 @@ class ViewMaker:
         self._home = home
         self._registry = registry
         self._lease = lease
-        self._files = files
         self._views = views
         self._flows = flows
         self._sweeping = threading.Lock()  # a start sweeps from two threads, and a restored table is not restored again
@@ -129,7 +128,7 @@ class ViewMaker:
         """
         check_query(request)
         check_policy(request.session, request.name, request.query, request.policy)
-        check_cycle(request, records, {key: self._files.read(key) for key in created(records)})
+        check_cycle(request, lineage_of(self._flows(), records))
 
     def _make(
         self,

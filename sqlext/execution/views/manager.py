@@ -22,6 +22,7 @@ from sqlext.execution.coordination.lease import DEAD_AFTER_SECONDS, Lease
 from sqlext.execution.delta import delta_log, target
 from sqlext.execution.delta.table_logs import TableLogs
 from sqlext.execution.views.creation import ViewRequest
+from sqlext.execution.views.graph import node_of_view
 from sqlext.execution.views.leftovers import drop_left
 from sqlext.execution.views.live import LiveView
 from sqlext.execution.views.making import Flows, ViewMaker
@@ -35,22 +36,24 @@ from sqlext.execution.views.registry import (
     created,
     find,
     of_name,
-    shown,
     shown_names,
 )
-from sqlext.execution.views.rows import ViewRow, state_of
+from sqlext.execution.views.rows import ViewRow, sentence, state_of
 from sqlext.execution.views.scheduler import Scheduler
 from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.status import StatusFiles
 from sqlext.execution.views.takeover import Takeover
+from sqlext.execution.views.waves import Waves
 from sqlext.execution.views.workers import Workers
-from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, Schedule, ViewSpec
+from sqlext.plan.lineage import Input, Lineage, shown
+from sqlext.plan.view_spec import RefreshPolicy, Schedule, ViewSpec
 from sqlext.quoting import quote_parts
 from sqlext.spark import jvm, sessions
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
+_MOST_WORKERS = 8
 _SYNC_SECONDS = 5.0
 _CLOSE_SECONDS = 60.0
 _STEP_SECONDS = 0.1
@@ -80,14 +83,15 @@ class ViewManager:
         self._registry = ViewRegistry(home)
         self._files = StatusFiles(home)
         self._shared = SharedChanges(clock)
-        self._maker = ViewMaker(spark, home, self._registry, lease, self._files, self, flows)
+        self._maker = ViewMaker(spark, home, self._registry, lease, self, flows)
         self._lock = threading.Lock()
         self._takeover = Takeover(self._registry, lease, self._maker)
         self._live: Mapping[str, LiveView] = {}
         self._scheduled: frozenset[str] = frozenset()  # the ids of those that this process refreshes by their schedules
         cores = int(spark.sparkContext.defaultParallelism)
-        self._workers = Workers(max(1, cores // 2), "sqlext-view")
-        self._scheduler = Scheduler(self._workers)
+        self._workers = Workers(min(max(cores, 2), _MOST_WORKERS), "sqlext-view")
+        self._waves = Waves(spark, self._registry, flows, self._workers)
+        self._scheduler = Scheduler(self._workers, self._waves.scheduled)
         self._closing = threading.Event()
         self._synced = float("-inf")
         self._took_over: float | None = None  # when this process has last looked for views whose process is gone
@@ -117,7 +121,14 @@ class ViewManager:
         with jvm.names_as_in(request.session):
             self._maker.check(request, self._registry.read())
 
-    def refresh(self, name: tuple[str, ...], is_full: bool, waits: bool, canceled: threading.Event | None = None) -> str:
+    def refresh(
+        self,
+        name: tuple[str, ...],
+        is_full: bool,
+        waits: bool,
+        canceled: threading.Event | None = None,
+        cascade: bool = False,
+    ) -> str:
         """Bring a view up to date.
 
         Args:
@@ -125,25 +136,32 @@ class ViewManager:
             is_full: whether to compute it in full.
             waits: whether to return when it is up to date, and not at once.
             canceled: set when the client takes the statement back.
+            cascade: whether to refresh all views that it reads, and all that read it, in one wave with it.
 
         Returns:
-            A sentence with what was done.
+            A sentence with what was done, for each view.
 
         Raises:
             NotFoundError: there is no such view.
             ViewError: it cannot be refreshed in this process.
-            SqlextError, PySparkException: the refresh failed; the view is as it was.
+            SqlextError, PySparkException: the refresh failed; the view is as it was, and so is what reads it.
         """
-        record = find(self._registry.read(), name)
-        live = self.live(record.spec)
+        spec = find(self._registry.read(), name).spec
+        live = self.live(spec)
         self._lease.beat()
-        if waits:
-            return _sentence(record.spec, live.refresh(is_full, canceled))
-        self._workers.submit(partial(live.refresh_by_itself, is_full))
-        return f"materialized view {shown(record.spec.name)}: the refresh begins; SHOW MATERIALIZED VIEWS tells what became of it"
+        if not waits:
+            if cascade:
+                self._waves.begin_chain(spec, self.live, is_full)
+            else:
+                self._workers.submit(lambda: live.refresh_by_itself(is_full))
+            return f"materialized view {shown(name)}: the refresh begins; SHOW MATERIALIZED VIEWS tells what became of it"
+        if cascade:
+            done = self._waves.refresh_chain(spec, self.live, is_full, with_readers=True, canceled=canceled)
+            return "; ".join(sentence(each, report) for each, report in done)
+        return sentence(spec, live.refresh(is_full, canceled))
 
     def wait(self, name: tuple[str, ...], seconds: float, canceled: threading.Event) -> str:
-        """Refresh a view, and wait for that; at the deadline the wait ends, and the refresh goes on.
+        """Refresh a view and the views that it reads, and wait for that; at the deadline the wait ends, and the refresh goes on.
 
         Args:
             name: qualified.
@@ -154,10 +172,20 @@ class ViewManager:
             WaitTimeoutError: the refresh has not ended in time.
             NotFoundError, ViewError, SqlextError, PySparkException: see `refresh`.
         """
-        record = find(self._registry.read(), name)
-        live = self.live(record.spec)
+        spec = find(self._registry.read(), name).spec
         self._lease.beat()
-        return _sentence(record.spec, live.refresh_within(seconds, canceled))
+        done = self._waves.refresh_chain(spec, self.live, canceled=canceled, seconds=seconds)
+        return next(sentence(each, report) for each, report in done if each.id == spec.id)
+
+    def lineage(self) -> Lineage:
+        """Return the graph of all flows and views of the home."""
+        return self._waves.look()
+
+    def note_reads(self, spec: ViewSpec, reads: tuple[Input, ...]) -> None:
+        """Note what a view's query reads now; raise UnsupportedError if it would read itself."""
+        if reads != spec.reads:
+            self.lineage().refuse_cycle(node_of_view(replace(spec, reads=reads)))
+            self._registry.append(partial(self._changed, spec.id, lambda spec: replace(spec, reads=reads)))
 
     def drop(self, session: SparkSession, name: tuple[str, ...], if_exists: bool) -> str:
         """Drop a view: first its record, then its table, if that still is the view's.
@@ -201,19 +229,22 @@ class ViewManager:
         """
         record = find(self._registry.read(), name)
         changed = [what for what, given in (("schedule", schedule), ("refresh policy", policy)) if given is not None]
+
+        def altered(spec: ViewSpec) -> ViewSpec:
+            return replace(spec, schedule=schedule or spec.schedule, policy=policy or spec.policy)
+
         self._lease.beat()
-        self._registry.append(partial(self._altered, record.spec.id, schedule, policy))
+        self._registry.append(partial(self._changed, record.spec.id, altered))
         if not self._lease.is_alive(record.host) and not record.spec.session_bound:
             self._registry.append(ViewEvent(record.spec.id, ViewEventKind.TAKEN, host=self._lease.host_id))
         self._sync()
         return f"materialized view {shown(record.spec.name)} altered: {', '.join(changed)}"
 
-    def _altered(self, view_id: str, schedule: Schedule | None, policy: RefreshPolicy | None, records: Records) -> ViewEvent:
+    def _changed(self, view_id: str, change: Callable[[ViewSpec], ViewSpec], records: Records) -> ViewEvent:
         record = records.get(view_id)
         if record is None:
             raise NotFoundError("The materialized view was dropped meanwhile.")
-        spec = replace(record.spec, schedule=schedule or record.spec.schedule, policy=policy or record.spec.policy)
-        return ViewEvent(view_id, ViewEventKind.ALTERED, host=record.host, spec=spec.to_json())
+        return ViewEvent(view_id, ViewEventKind.ALTERED, host=record.host, spec=change(record.spec).to_json())
 
     def suspend(self, name: tuple[str, ...], is_stopped: bool) -> str:
         """Stop the refreshes of a view by its schedule, or start them again.
@@ -251,14 +282,16 @@ class ViewManager:
         """
         records = created(self._registry.read())
         names = shown_names(record.spec for record in records.values())
-        rows = [self._row(record, names[key], looks) for key, record in records.items()]
+        statuses = {key: self._files.read(key) for key in records}
+        waits = self._waves.waits_for({key for key, status in statuses.items() if status.error})
+        rows = []
+        for key, record in records.items():
+            live = self._live.get(key)
+            is_running = live is not None and live.is_running
+            state = state_of(record, statuses[key], is_running, self._lease.is_alive(record.host))
+            is_behind = self._is_behind(record.spec) if looks else None
+            rows.append(ViewRow(record, names[key], state, statuses[key], is_behind, waits.get(key, "")))
         return sorted(rows, key=lambda row: row.name.lower())
-
-    def _row(self, record: ViewRecord, name: str, looks: bool) -> ViewRow:
-        live, status = self._live.get(record.spec.id), self._files.read(record.spec.id)
-        is_running = live is not None and live.is_running
-        state = state_of(record, status, is_running, self._lease.is_alive(record.host))
-        return ViewRow(record, name, state, status, self._is_behind(record.spec) if looks else None)
 
     def _is_behind(self, spec: ViewSpec) -> bool | None:
         try:
@@ -288,7 +321,7 @@ class ViewManager:
         live = self._live
         for each in live.values():
             each.cancel_if_asked()
-        self._scheduler.hand_out({key: live[key] for key in self._scheduled if key in live}, now)
+        self._scheduler.hand_out({key: live[key] for key in self._scheduled if key in live}, self._waves.lineage, now)
         if self._took_over is None or now - self._took_over >= DEAD_AFTER_SECONDS:
             how = self._takeover.resume if self._took_over is None else self._takeover.take_over
             self._workers.submit(partial(self._take_over, how))
@@ -321,6 +354,7 @@ class ViewManager:
                 live.set_spec(record.spec)
             elif record is None and not live.is_running and key not in self._registry.read():
                 self.forget(key)
+        self._waves.look()
         mine = [r.spec for r in records.values() if r.host == self._lease.host_id and not r.spec.schedule.is_by_hand]
         for spec in mine:
             if spec.id in self._live or not spec.session_bound:
@@ -374,7 +408,7 @@ class ViewManager:
                         "that created it has. Refresh it there, or CREATE OR REPLACE it."
                     )
                 make, place = partial(self._session, session), self._partials(spec.id)
-                found = LiveView(spec, make, self._files, self._clock, self._check, self._logs, place, self._shared)
+                found = LiveView(spec, make, self._files, self._clock, self, self._logs, place, self._shared)
                 self._live = {**self._live, spec.id: found}
         if found.spec != spec:
             found.set_spec(spec)
@@ -401,28 +435,13 @@ class ViewManager:
 
     def _session(self, made: SparkSession | None, spec: ViewSpec) -> SparkSession:
         session = made if made is not None else sessions.restored_session(self._spark, spec)
-        sessions.prepare(session, self._home.location, partial(_files_of, session, spec))
+        sessions.prepare(session, self._home.location, partial(delta_log.number_of_files, session, spec.location))
         return session
 
-    def _check(self, spec: ViewSpec) -> None:
+    def may_commit(self, spec: ViewSpec) -> None:
         """Raise ViewError if this process must not commit to a view: it was dropped, or is being replaced."""
         records = self._registry.read()
         if spec.id not in records:
             raise ViewError(f"The materialized view {shown(spec.name)} was dropped or replaced.")
         if any(each.is_reserved and each.replaces == spec.id for each in records.values()):
             raise ViewError(f"The materialized view {shown(spec.name)} is just being replaced.")
-
-
-def _files_of(session: SparkSession, spec: ViewSpec) -> int:
-    """Return the number of data files of a view's table."""
-    size = delta_log.table_size(session, spec.location)
-    return 0 if size is None else size.files
-
-
-def _sentence(spec: ViewSpec, report: RefreshReport) -> str:
-    """Return the sentence that tells the user of a refresh."""
-    if report.done == "no change":
-        return f"materialized view {shown(spec.name)}: no change, version {report.version}"
-    rows = f", {report.rows_in:,} rows changed in sources" if report.rows_in >= 0 else ""
-    because = f" ({report.because})" if report.because and report.done == "full" else ""
-    return f"materialized view {shown(spec.name)}: {report.done}{because}{rows}, version {report.version}"

@@ -7,7 +7,8 @@ from pyspark.sql import SparkSession
 from sqlext.errors import NameTakenError, UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.flows.registry import without_case
-from sqlext.execution.views.registry import Records, shown
+from sqlext.execution.views.registry import Records
+from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import VIEW_PROPERTY, ViewSpec
 
 

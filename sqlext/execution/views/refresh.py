@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -27,6 +27,7 @@ from sqlext.execution.delta.delta_log import table_size
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.views.cost import full_costs_less
+from sqlext.execution.views.cuts import Cuts
 from sqlext.execution.views.history import ViewState, metadata_of, state_of
 from sqlext.execution.views.incremental import Derivation, TouchedPart
 from sqlext.execution.views.kept import Kept
@@ -37,8 +38,11 @@ from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.sources import Versions, newest
 from sqlext.execution.views.writing import Identify, Replacement, RowsMissingError, ViewTable, Written
+from sqlext.plan.cut import Cut, merged
+from sqlext.plan.lineage import Input
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
 from sqlext.spark import delta_tables, jvm
+from sqlext.spark.inputs import inputs_of
 from sqlext.spark.plans import Node, forget_functions, id_of, output_of
 
 logger = logging.getLogger(__name__)
@@ -50,6 +54,16 @@ _UNREACHED = "the changes do not reach the result"
 _BY = {"Aggregate": "touched groups", "Window": "touched partitions"}
 
 
+class Owner(Protocol):
+    """Who keeps the records of views; `ViewManager` does."""
+
+    def may_commit(self, spec: ViewSpec) -> None:
+        """Raise ViewError if this process must not commit to a view: it was dropped, or is being replaced."""
+
+    def note_reads(self, spec: ViewSpec, reads: tuple[Input, ...]) -> None:
+        """Note what a view's query reads now; raise ViewError if it would read itself."""
+
+
 class Refresher:
     """Refreshes one view. Not thread-safe: one thread at a time may call it.
 
@@ -58,6 +72,7 @@ class Refresher:
         spec: the view.
         partials: the table of partial results beside it, which need not exist.
         shared: the changes that are read for all views of this process.
+        owner: of the view.
         replacement: of a view that is just being created: the table whose place its own takes; None: it has its own.
     """
 
@@ -67,29 +82,34 @@ class Refresher:
         spec: ViewSpec,
         partials: PartialTable,
         shared: SharedChanges,
+        owner: Owner,
         replacement: Replacement | None = None,
     ) -> None:
         self._session = session
         self._spec = spec
+        self._owner = owner
         self._partials = partials
         self._shared = shared
         self._replacement = replacement
         self._query: ViewQuery | None = None
         self._state: ViewState | None = None
 
-    def refresh(self, is_full: bool = False, check: Callable[[], None] = lambda: None) -> RefreshReport:
+    def refresh(
+        self, is_full: bool = False, check: Callable[[], None] = lambda: None, pins: Mapping[str, SourceVersion] | None = None
+    ) -> RefreshReport:
         """Bring the view up to date, in one commit; without a change of a source, nothing is committed.
 
         Args:
             is_full: whether to compute it in full.
             check: called before each commit; raises if this process must not commit.
+            pins: the versions of sources that it is brought to, by `lineage.place`; others are at their newest one.
 
         Raises:
             ViewError: the view's table is gone, or another one has taken its place.
             PySparkException: Spark cannot compute the query, or a source is gone.
         """
         with jvm.active(self._session):
-            return commit.again_after_conflicts(lambda: self._once(is_full, check), check)
+            return commit.again_after_conflicts(lambda: self._once(is_full, check, pins or {}), check)
 
     @property
     def tables(self) -> frozenset[str] | None:
@@ -104,14 +124,14 @@ class Refresher:
         with jvm.active(self._session):
             (_, state), query = self._current(), self._analysed()
             last = state.last
-            return last is None or bool(state.foreign) or not _is_current(last, query, self._after(query))
+            return last is None or bool(state.foreign) or not _is_current(last, query, newest(self._session, query.sources))
 
-    def _once(self, is_full: bool, check: Callable[[], None]) -> RefreshReport:
+    def _once(self, is_full: bool, check: Callable[[], None], pins: Mapping[str, SourceVersion]) -> RefreshReport:
         began = time.monotonic()
         snapshot, state = self._current()
         is_fresh = self._query is None or self._query.may_change
         query = self._analysed()
-        after = self._after(query)
+        after = newest(self._session, query.sources, pins)
         last = state.last
         is_known = not query.unversioned and not query.varies
         is_same = last is not None and not state.foreign and is_known and _is_current(last, query, after)
@@ -119,7 +139,7 @@ class Refresher:
             return replace(last, done="no change", because="", rows_in=0, rows_deleted=0, rows_inserted=0, seconds=0.0)
         if not is_fresh:
             query = self._analysed(anew=True)  # of the sources' columns as they are now
-            after = self._after(query)
+            after = newest(self._session, query.sources, pins)
         current, before = (snapshot, self._model(), state), {} if last is None else last.sources
         versions = Versions(query.plans, self._session, before, after, query.columns, self._shared)
         refresh = _OneRefresh(self._session, self._spec, query, current, versions, self._partials, began, check)
@@ -135,9 +155,6 @@ class Refresher:
         is_small = not query.unversioned and sum(_LARGE_BYTES if size is None else size.bytes for size in sizes) < _LARGE_BYTES
         return _FOR_SMALL_SOURCES if is_small else {}
 
-    def _after(self, query: ViewQuery) -> dict[str, SourceVersion]:
-        return newest(self._session, query.sources)
-
     def _analysed(self, anew: bool = False) -> ViewQuery:
         """Return the analysed query; over SQL views it is analysed each time: their definitions may change."""
         if self._query is None or anew or self._query.may_change:
@@ -148,6 +165,7 @@ class Refresher:
                 defined = self._model() or delta_tables.snapshot(self._session, self._spec.location)
                 types = [field.dataType for field in delta_tables.schema_of(defined)]
             query = self._query = analyse(self._session, self._spec.query, types)
+            self._owner.note_reads(self._spec, inputs_of(self._session, query.plan))
             used = {query.sources[name].location: columns for name, columns in query.columns.items() if name in query.sources}
             self._shared.note(self._spec.id, used)
         return self._query
@@ -288,6 +306,7 @@ class _OneRefresh:
             last, seconds = self._state.last, time.monotonic() - self._began
             full, alone = (0.0, 0.0) if last is None else (last.full_seconds, last.incremental_seconds)
             is_full = done == "full"
+            cut = merged((Cuts(self._session).of(self._after), Cut(mixed=self._query.unversioned)))
             self._report = RefreshReport(
                 version=self._state.version,
                 number=1 + (self._last_number() if last is None else last.number),
@@ -302,6 +321,8 @@ class _OneRefresh:
                 full_seconds=seconds if is_full else full,
                 incremental_seconds=alone / 2 if is_full else seconds,
                 partials=self._partials_at,
+                cut=cut.sources,
+                mixed=cut.mixed,
             )
             return CommitIdentity(self._spec.id, self._report.number, metadata_of(self._spec.id, self._report))
 

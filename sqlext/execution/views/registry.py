@@ -138,11 +138,6 @@ def find(records: Records, name: tuple[str, ...]) -> ViewRecord:
     )
 
 
-def shown(name: tuple[str, ...]) -> str:
-    """Return a qualified name as messages have it: without Spark's own catalog."""
-    return ".".join(name[1:] if name[0] == "spark_catalog" else name)
-
-
 def shown_names(specs: Iterable[ViewSpec]) -> dict[str, str]:
     """Return the name of each view in a list, by id, with as much of its schema as distinguishes it from the others."""
     return short_names({spec.id: spec.name for spec in specs})

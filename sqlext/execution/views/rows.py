@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from sqlext.execution.views.registry import ViewRecord
 from sqlext.execution.views.status import ViewStatus
+from sqlext.plan.lineage import shown
+from sqlext.plan.view_spec import RefreshReport, ViewSpec
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class ViewRow:
         state: REFRESHING, FAILED, LOST (its process is gone), STOPPED, SCHEDULED, or IDLE (refreshed by hand only).
         status: what became of its last refreshes.
         is_behind: whether a source has changed since; None: not known.
+        waits_for: the table that it is made of, directly or through others, and that could not be brought up to date.
     """
 
     record: ViewRecord
@@ -25,6 +28,7 @@ class ViewRow:
     state: str
     status: ViewStatus
     is_behind: bool | None
+    waits_for: str = ""
 
 
 def state_of(record: ViewRecord, status: ViewStatus, is_running: bool, is_host_alive: bool) -> str:
@@ -47,3 +51,12 @@ def state_of(record: ViewRecord, status: ViewStatus, is_running: bool, is_host_a
     if spec.schedule.is_stopped:
         return "STOPPED"
     return "IDLE" if spec.schedule.is_by_hand else "SCHEDULED"
+
+
+def sentence(spec: ViewSpec, report: RefreshReport) -> str:
+    """Return the sentence that tells the user of a refresh."""
+    if report.done == "no change":
+        return f"materialized view {shown(spec.name)}: no change, version {report.version}"
+    rows = f", {report.rows_in:,} rows changed in sources" if report.rows_in >= 0 else ""
+    because = f" ({report.because})" if report.because and report.done == "full" else ""
+    return f"materialized view {shown(spec.name)}: {report.done}{because}{rows}, version {report.version}"

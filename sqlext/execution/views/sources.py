@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +13,7 @@ from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.changes import WEIGHT, net
 from sqlext.execution.views.incremental import Delta, Leaf
 from sqlext.execution.views.shared_changes import Changes, SharedChanges
+from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables
@@ -24,8 +26,15 @@ def sources_of(plan: Any) -> dict[str, Relation]:
     return {each.name: each for each in relations if each is not None and not each.is_pinned}
 
 
-def newest(spark: SparkSession, sources: Mapping[str, Relation]) -> dict[str, SourceVersion]:
+def newest(
+    spark: SparkSession, sources: Mapping[str, Relation], pins: Mapping[str, SourceVersion] | None = None
+) -> dict[str, SourceVersion]:
     """Return the newest version of each table. Runs no Spark job.
+
+    Args:
+        spark: the session.
+        sources: the tables, by name.
+        pins: the versions of some of them that are to be taken instead, by `lineage.place`; not of one that was replaced.
 
     Raises:
         PySparkException: a table is gone.
@@ -33,7 +42,9 @@ def newest(spark: SparkSession, sources: Mapping[str, Relation]) -> dict[str, So
     found: dict[str, SourceVersion] = {}
     for name, source in sources.items():
         snapshot = delta_tables.snapshot(spark, source.location)
-        found[name] = SourceVersion(str(snapshot.metadata().id()), int(snapshot.version()), source.location)
+        at = SourceVersion(str(snapshot.metadata().id()), int(snapshot.version()), source.location)
+        pin = (pins or {}).get(place(source.location), at)
+        found[name] = replace(at, version=pin.version) if pin.id == at.id else at
     return found
 
 

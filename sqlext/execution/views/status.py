@@ -59,8 +59,8 @@ def report_of(data: Mapping[str, Any]) -> RefreshReport:
     Raises:
         KeyError, TypeError, AttributeError: they are others.
     """
-    sources = {name: SourceVersion(**source) for name, source in data["sources"].items()}
-    return RefreshReport(**{**data, "sources": sources})
+    versions = {field: {name: SourceVersion(**source) for name, source in data[field].items()} for field in ("sources", "cut")}
+    return RefreshReport(**{**data, **versions, "mixed": tuple(data["mixed"])})
 
 
 def _time(text: str | None) -> datetime | None:

@@ -9,7 +9,8 @@ from functools import partial
 from sqlext.errors import ViewError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.views.making import ViewMaker
-from sqlext.execution.views.registry import Records, ViewEvent, ViewEventKind, ViewRegistry, created, shown
+from sqlext.execution.views.registry import Records, ViewEvent, ViewEventKind, ViewRegistry, created
+from sqlext.plan.lineage import shown
 
 logger = logging.getLogger(__name__)
 

@@ -59,8 +59,11 @@ class Timetable:
             return Due.NOTHING
         if self._must_try or (self._schedule.every is not None and now >= self._begun + self._schedule.every):
             return Due.REFRESH
-        may_look = self._schedule.on_update and now >= self._begun + self._schedule.at_most_every
-        return Due.LOOK if may_look and now >= self._looked + LOOK_SECONDS else Due.NOTHING
+        return Due.LOOK if self.may_follow(now) and now >= self._looked + LOOK_SECONDS else Due.NOTHING
+
+    def may_follow(self, now: float) -> bool:
+        """Return whether the view may be refreshed with others that it reads, or that read it, if a change has come."""
+        return self._schedule.on_update and now >= max(self._begun + self._schedule.at_most_every, self._paused_until)
 
     def note_look(self, now: float) -> None:
         """Note that the sources are looked at."""

@@ -1,0 +1,206 @@
+"""Statements along the graph: SHOW LINEAGE, DROP and STOP of what others read, WAIT for all that a table is made of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sqlext.clock import Deadline
+from sqlext.commands import streaming_tables
+from sqlext.commands.answers import Table
+from sqlext.errors import DependentsError, FlowError, NotFoundError, did_you_mean
+from sqlext.execution.delta import target
+from sqlext.execution.flows.registry import FlowRecord, FlowState
+from sqlext.execution.host import Host
+from sqlext.plan.lineage import Lineage, Node, NodeKind, shown
+from sqlext.sql.statements import DropMaterializedView, DropStreamingTable
+
+_LINEAGE = {
+    "source": "STRING",
+    "source_kind": "STRING",
+    "target": "STRING",
+    "target_kind": "STRING",
+    "layer": "INT",
+    "is_stream": "BOOLEAN",
+    "version": "BIGINT",
+    "keeper": "STRING",
+}
+
+
+def show(host: Host, name: tuple[str, ...]) -> Table:
+    """SHOW LINEAGE [OF t]: a row for each relation that a flow or view reads.
+
+    Args:
+        host: of this process.
+        name: of a table, qualified; empty: all tables.
+
+    Raises:
+        NotFoundError: no flow or view keeps or reads a table of that name.
+    """
+    lineage = host.views.lineage()
+    keys = list(lineage.nodes)
+    if name:
+        key = _found(lineage, name).key
+        keys = [each for each in keys if each in {key, *lineage.upstream([key]), *lineage.downstream([key])}]
+    statuses = {row.record.spec.id: row.status for row in host.views.views(looks=False)}
+    rows: list[Mapping[str, Any]] = []
+    for key in keys:
+        node = lineage.nodes[key]
+        report = statuses[node.id].report if node.id in statuses else None
+        versions = {} if report is None else report.sources
+        kept = {"target": node.shown, "target_kind": node.kind.value, "layer": lineage.layers[key], "keeper": shown(node.keeper)}
+        for read in node.inputs:
+            source = lineage.nodes[lineage.key_of(read)]
+            if source.key not in keys:
+                continue
+            version = versions.get(".".join(read.name))
+            rows.append(
+                {
+                    "source": source.shown,
+                    "source_kind": source.kind.value,
+                    **kept,
+                    "is_stream": read.is_stream,
+                    "version": None if version is None else version.version,
+                }
+            )
+        if node.kind is not NodeKind.SOURCE and not node.inputs:
+            rows.append({**kept, "is_stream": False})
+    return Table(_LINEAGE, rows)
+
+
+def _found(lineage: Lineage, name: tuple[str, ...]) -> Node:
+    node = lineage.node_of(name)
+    if node is None:
+        known = [each.name[-1] for each in lineage.nodes.values()]
+        raise NotFoundError(
+            f"No flow or materialized view keeps or reads a table {shown(name)}.{did_you_mean(name[-1], known)} SHOW LINEAGE "
+            "lists them all."
+        )
+    return node
+
+
+# What reads a table.
+
+
+def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | DropStreamingTable) -> str:
+    """Drop a view or a streaming table; with CASCADE, first all that reads it, the last ones first.
+
+    Raises:
+        DependentsError: others read it, and CASCADE is not said.
+    """
+    name = target.qualified(spark, statement.name)
+    readers = _readers(host.views.lineage(), name)
+    kind = "MATERIALIZED VIEW" if isinstance(statement, DropMaterializedView) else "STREAMING TABLE"
+    if readers and not statement.cascade:
+        raise DependentsError(
+            f"{_list(readers)} {_verb(readers, 'reads', 'read')} {shown(name)}, and could not be kept up to date without it. "
+            f"DROP {kind} {shown(name)} CASCADE drops {_verb(readers, 'it', 'them')}, too."
+        )
+    said = [_drop(spark, host, node) for node in reversed(readers)]
+    if isinstance(statement, DropMaterializedView):
+        return "; ".join([*said, host.views.drop(spark, name, statement.if_exists)])
+    return "; ".join([*said, streaming_tables.drop(spark, host, name, statement.if_exists)])
+
+
+def _drop(spark: SparkSession, host: Host, node: Node) -> str:
+    match node.kind:
+        case NodeKind.VIEW:
+            return host.views.drop(spark, node.keeper, if_exists=True)
+        case NodeKind.STREAMING_TABLE:
+            return streaming_tables.drop(spark, host, node.name, if_exists=True)
+        case _:
+            return host.flows.drop(node.keeper, if_exists=True)
+
+
+def stop(host: Host, name: tuple[str, ...], cascade: bool, canceled: threading.Event) -> str:
+    """Stop a flow, or the refreshes of a view; with CASCADE, also all that reads its table. Tell who that is.
+
+    Args:
+        host: of this process.
+        name: of the flow or view, qualified.
+        cascade: whether to stop the others.
+        canceled: set when the client takes the statement back.
+    """
+    lineage = host.views.lineage()
+    node = next((each for each in lineage.nodes.values() if each.id and shown(each.keeper).lower() == shown(name).lower()), None)
+    said = [_stop(host, NodeKind.VIEW if host.views.has(name) else NodeKind.INSERT, name, canceled)]
+    readers = [] if node is None else [lineage.nodes[each] for each in lineage.downstream([node.key])]
+    if cascade:
+        said += [_stop(host, each.kind, each.keeper, canceled) for each in readers if _runs(host, each)]
+    elif readers:
+        said.append(
+            f"{_list(readers)} {_verb(readers, 'reads', 'read')} its table, which stays as it is; CASCADE stops these, too"
+        )
+    return "; ".join(said)
+
+
+def _stop(host: Host, kind: NodeKind, name: tuple[str, ...], canceled: threading.Event) -> str:
+    if kind is NodeKind.VIEW:
+        return host.views.suspend(name, is_stopped=True)
+    return host.flows.stop(name, canceled)
+
+
+def _runs(host: Host, node: Node) -> bool:
+    """Return whether a flow runs, or a view has a schedule that was not stopped."""
+    if node.kind is NodeKind.VIEW:
+        return not host.views.record(node.keeper).spec.schedule.is_by_hand
+    record = host.flows.records().get(node.id)
+    return record is not None and record.is_active
+
+
+def _readers(lineage: Lineage, name: tuple[str, ...]) -> list[Node]:
+    node = lineage.node_of(name)
+    return [] if node is None else [lineage.nodes[each] for each in lineage.downstream([node.key])]
+
+
+def _list(nodes: list[Node]) -> str:
+    return ", ".join(f"{node.kind.value} {node.shown}" for node in nodes)
+
+
+def _verb(nodes: list[Node], one: str, several: str) -> str:
+    return one if len(nodes) == 1 else several
+
+
+# What a table is made of.
+
+
+def wait(host: Host, name: tuple[str, ...], timeout: timedelta, canceled: threading.Event) -> str:
+    """Return when all that has arrived in the first sources is in a table: what it is made of is brought up to date before it.
+
+    Args:
+        host: of this process.
+        name: of the flow or view that keeps it, qualified.
+        timeout: how long to wait.
+        canceled: set when the client takes the statement back.
+
+    Raises:
+        FlowError: a flow on the way has failed, or runs in another process.
+        WaitTimeoutError: the time is up.
+    """
+    lineage, deadline = host.views.lineage(), Deadline(timeout.total_seconds())
+    is_view = host.views.has(name)
+    node = next((each for each in lineage.nodes.values() if each.id and shown(each.keeper).lower() == shown(name).lower()), None)
+    stopped = []
+    for key in [] if node is None else lineage.upstream([node.key]):
+        above = lineage.nodes[key]
+        record = host.flows.records().get(above.id)
+        if record is not None and _takes_in(record, shown(name)):
+            host.flows.wait(above.keeper, timedelta(seconds=max(deadline.left, 0.001)))
+        elif record is not None:
+            stopped.append(record.spec.name)
+        elif above.kind is NodeKind.VIEW and not is_view:
+            host.views.wait(above.keeper, max(deadline.left, 0.001), canceled)
+    left = max(deadline.left, 0.001)
+    said = host.views.wait(name, left, canceled) if is_view else host.flows.wait(name, timedelta(seconds=left))
+    return f"{said}; {', '.join(stopped)} {'is' if len(stopped) == 1 else 'are'} stopped" if stopped else said
+
+
+def _takes_in(record: FlowRecord, name: str) -> bool:
+    """Return whether a flow takes in what arrives, or was stopped; raise FlowError if it should, and does not."""
+    if record.state in (FlowState.FAILED, FlowState.RETRYING):
+        raise FlowError(f"{name} waits for flow `{record.spec.name}`, which has failed: {record.error}")
+    return record.state is FlowState.RUNNING

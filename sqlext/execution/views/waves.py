@@ -1,0 +1,147 @@
+"""The waves of the views of one process, and the graph along which they go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from sqlext.errors import WaitTimeoutError
+from sqlext.execution.flows.registry import FlowState
+from sqlext.execution.views.graph import lineage_of, node_of_view
+from sqlext.execution.views.live import LiveView
+from sqlext.execution.views.making import Flows
+from sqlext.execution.views.registry import ViewRegistry, created
+from sqlext.execution.views.scheduler import unqueue
+from sqlext.execution.views.wave import Pins, Refresh, Wave
+from sqlext.execution.views.workers import Workers
+from sqlext.plan.lineage import Lineage, shown
+from sqlext.plan.view_spec import RefreshReport, ViewSpec
+
+Live = Callable[[ViewSpec], LiveView]
+"""Returns a view of this process; raises ViewError if another one has its session."""
+DEADLINE_SECONDS = 24 * 3600.0
+"""How long a statement waits for a wave; the client may cancel it at any time."""
+
+
+class Waves:
+    """See the module's docstring. Any thread may call it.
+
+    Args:
+        spark: the host's own session.
+        registry: of the views.
+        flows: returns the flows of the home.
+        workers: refresh views.
+
+    Attributes:
+        lineage: the graph, as of the last look at the registries; it is only replaced.
+    """
+
+    def __init__(self, spark: SparkSession, registry: ViewRegistry, flows: Flows, workers: Workers) -> None:
+        self._spark = spark
+        self._registry = registry
+        self._flows = flows
+        self._workers = workers
+        self.lineage = Lineage(())
+
+    def look(self) -> Lineage:
+        """Look at the registries, and return the graph."""
+        self.lineage = lineage_of(self._flows(), self._registry.read())
+        return self.lineage
+
+    def scheduled(self, views: Mapping[str, LiveView]) -> Wave:
+        """Make a wave of views, by their keys, that were queued for being due."""
+
+        def refresh(view: LiveView, pins: Pins) -> RefreshReport | None:
+            try:
+                return view.refresh_by_itself(pins=pins)
+            finally:
+                unqueue([view])
+
+        return Wave(self._spark, self.lineage, views, refresh, self._workers, self._is_free, partial(unqueue, views.values()))
+
+    def begin_chain(self, spec: ViewSpec, live: Live, is_full: bool) -> None:
+        """Begin to refresh a view, the views that it reads, and those that read it, in one wave; failures are noted."""
+
+        def refresh(view: LiveView, pins: Pins) -> RefreshReport | None:
+            return view.refresh_by_itself(is_full and view.spec.id == spec.id, pins)
+
+        self._begun(spec, live, True, refresh)
+
+    def refresh_chain(
+        self,
+        spec: ViewSpec,
+        live: Live,
+        is_full: bool = False,
+        with_readers: bool = False,
+        canceled: threading.Event | None = None,
+        seconds: float = DEADLINE_SECONDS,
+    ) -> list[tuple[ViewSpec, RefreshReport]]:
+        """Refresh a view and the views that it reads, in one wave.
+
+        Args:
+            spec: the view.
+            live: returns a view of this process.
+            is_full: whether to compute the view itself in full.
+            with_readers: whether to refresh the views that read it, too.
+            canceled: set when the client takes the statement back.
+            seconds: how long to wait; the wave goes on.
+
+        Returns:
+            What was done, in the order of the graph.
+
+        Raises:
+            ViewError: one of them cannot be refreshed in this process; nothing was done.
+            WaitTimeoutError: the wave has not ended in time.
+            SqlextError, PySparkException: one has failed; what does not read it was refreshed.
+        """
+
+        def refresh(view: LiveView, pins: Pins) -> RefreshReport:
+            return view.refresh(is_full and view.spec.id == spec.id, canceled, pins)
+
+        wave, views = self._begun(spec, live, with_readers, refresh)
+        if not wave.wait(canceled, seconds):
+            raise WaitTimeoutError(
+                f"The refresh of the materialized view {shown(spec.name)} has not ended after {seconds:g} s. It goes on; SHOW "
+                "MATERIALIZED VIEWS tells what becomes of it, and WAIT FLOW .. TIMEOUT 1 hour waits longer."
+            )
+        for error in wave.errors.values():
+            raise error
+        return [(view.spec, wave.reports[each]) for each, view in views.items() if each in wave.reports]
+
+    def _begun(self, spec: ViewSpec, live: Live, with_readers: bool, refresh: Refresh) -> tuple[Wave, Mapping[str, LiveView]]:
+        """Begin the wave of a view's chain; return it, and its views by their keys, in the order of the graph."""
+        lineage, key = self.look(), node_of_view(spec).key
+        chain = {key, *lineage.upstream([key]), *(lineage.downstream([key]) if with_readers else ())}
+        records = created(self._registry.read())
+        nodes = [node for each, node in lineage.nodes.items() if each in chain and node.id in records]
+        views = {node.key: live(records[node.id].spec) for node in nodes}
+        wave = Wave(self._spark, lineage, views, refresh, self._workers, self._is_free)
+        self._workers.submit(wave.begin)
+        return wave, views
+
+    def waits_for(self, failed: AbstractSet[str]) -> dict[str, str]:
+        """Return the name of a table whose view or flow has failed, for each that is made of it, by id.
+
+        Args:
+            failed: the ids of views that have failed; those of flows are known.
+        """
+        lineage, flows = self.look(), self._flows()
+        stuck = {key for key, record in flows.items() if record.state in (FlowState.FAILED, FlowState.RETRYING)}
+        broken = {node.key for node in lineage.nodes.values() if node.id in failed | stuck}
+        found: dict[str, str] = {}
+        for key, node in lineage.nodes.items():
+            above = [each for each in lineage.upstream([key]) if each in broken and each != key]
+            if node.id and above:
+                found[node.id] = lineage.nodes[above[-1]].shown
+        return found
+
+    def _is_free(self, key: str) -> bool:
+        """Return whether a table is kept by what does not run by itself: its age holds back nobody who reads it."""
+        node = self.lineage.nodes.get(key)
+        view = None if node is None else created(self._registry.read()).get(node.id)
+        flow = None if node is None else self._flows().get(node.id)
+        return (view is not None and view.spec.schedule.is_by_hand) or (flow is not None and flow.state is FlowState.STOPPED)
