@@ -21,6 +21,12 @@ DurationParser = Callable[[str], timedelta]  # raises ValueError with a reason
 CONF_PREFIX = "spark.sqlext."
 HOME_KEY = "spark.sqlext.home"  # a plain Spark conf: where sqlext keeps its files does not depend on a statement
 CONNECTORS_KEY = "spark.sqlext.connectors"  # also a plain Spark conf: the class path is fixed before Spark starts
+DOWNSTREAM = "DOWNSTREAM"
+"""The lag of what is brought up to date when something that reads it needs it."""
+_FLUSH_SHARE = 0.7
+"""The part of a target lag after which a flow flushes: the flush itself takes time, and so does the micro-batch before it."""
+_UNASKED_SECONDS = 600.0
+"""The interval between flushes of a flow with target lag DOWNSTREAM, unless something that reads it asks for one."""
 _SIZE = re.compile(r"(\d+)\s*(?:b|([kmgt])(?:i?b)?)?", re.ASCII | re.IGNORECASE)
 
 
@@ -30,7 +36,8 @@ class Option(Generic[T]):
 
     Attributes:
         key: the name that users write, in any case.
-        kind: the type of the value: durations become `timedelta`, sizes a number of bytes (1 kB is 1024).
+        kind: the type of the value: durations become `timedelta`, as does a lag that is no `DOWNSTREAM`; sizes become a number of
+            bytes (1 kB is 1024).
         default: the value when none is given. Only an option whose default is None accepts `null`.
         flip: the number of the Flink proposal that the option comes from; None: it is sqlext's own.
         doc: the meaning, as a phrase.
@@ -42,7 +49,7 @@ class Option(Generic[T]):
     """
 
     key: str
-    kind: Literal["duration", "boolean", "integer", "size", "choice", "string"]
+    kind: Literal["duration", "lag", "boolean", "integer", "size", "choice", "string"]
     default: T
     flip: int | None
     doc: str
@@ -64,6 +71,7 @@ class Option(Generic[T]):
         bound, zero = ("longer than 0", "") if self.minimum else ("of 0 or more", ", `0`")
         text = {
             "duration": f"a duration {bound}, for example `2 min`, `INTERVAL 2 MINUTES`, `PT2M`{zero}",
+            "lag": f"a duration longer than 0, for example `10 minutes`, or `{DOWNSTREAM}`",
             "boolean": "`true` or `false`",
             "integer": f"a whole number of at least {self.minimum}, for example `{self.default_text}`",
             "size": "a number of bytes, for example `1 MB`, `512kb`, `4096`",
@@ -77,6 +85,9 @@ class Option(Generic[T]):
 FLUSH_MAX_INTERVAL: Option[timedelta | None] = Option(
     "execution.flush.max-interval", "duration", None, 365, "the longest wall-clock time between two flushes",
     null_means="no buffering, one commit per micro-batch", minimum=timedelta.resolution)
+TARGET_LAG: Option[timedelta | str | None] = Option(
+    "target-lag", "lag", None, None, "how old the table's content may be, against the first sources that it is made of",
+    null_means="its own intervals alone decide", minimum=timedelta.resolution)
 FLUSH_MEMORY_BUFFER_ONLY = Option(
     "execution.flush.memory-buffer-only", "boolean", False, 365, "buffer in executor memory only; also flush when full",
     aliases=("execution.flush.cache-only",))  # the key in FLIP-365's JavaDoc
@@ -128,7 +139,15 @@ SCHEMA_EVOLUTION = Option(
 
 OPTIONS: Mapping[str, Option[Any]] = {each.key: each for each in list(vars().values()) if isinstance(each, Option)}
 _BY_NAME = {name: each for each in OPTIONS.values() for name in (each.key, *each.aliases)}
-_NAMESPACES = ("execution.", "state.backend.", "backlog.", "job-event.", "operator-coordinator-snapshot.", "schema-evolution")
+_NAMESPACES = (
+    "execution.",
+    "state.backend.",
+    "backlog.",
+    "job-event.",
+    "operator-coordinator-snapshot.",
+    "schema-evolution",
+    "target-lag",
+)
 
 
 @dataclass(frozen=True)
@@ -292,7 +311,27 @@ def resolve(given: Mapping[Level, Mapping[str, ValueText]], parse_duration: Dura
         OptionError: a key is unknown, a value is not valid, or two values contradict each other.
     """
     assert Level.DEFAULT not in given, "defaults are in OPTIONS"
-    return Options({level: _read_level(level, texts, parse_duration) for level, texts in given.items()})
+    return _with_flush_interval(Options({level: _read_level(level, texts, parse_duration) for level, texts in given.items()}))
+
+
+def _with_flush_interval(options: Options) -> Options:
+    """Return options with the interval between flushes that follows from a target lag.
+
+    Raises:
+        OptionError: both are given.
+    """
+    lag = options.setting(TARGET_LAG)
+    if lag is None or lag.value is None:
+        return options
+    if (given := options.setting(FLUSH_MAX_INTERVAL)) is not None and given.value:
+        raise OptionError(
+            f"{lag.name} says when the table is brought up to date, and so does {given.name}. Give one of them.",
+            lag.given.position or given.given.position,
+        )
+    interval = timedelta(seconds=_UNASKED_SECONDS) if lag.value == DOWNSTREAM else lag.value * _FLUSH_SHARE
+    text = ValueText(f"{interval.total_seconds():g} seconds", lag.given.position)
+    made = Setting(interval, text, lag.level, f"`{FLUSH_MAX_INTERVAL.key}`, by {lag.name}")
+    return Options({**options.settings, lag.level: {**options.settings[lag.level], FLUSH_MAX_INTERVAL.key: made}})
 
 
 def with_own(given: Mapping[Level, Mapping[str, ValueText]], own: Mapping[Level, Mapping[str, ValueText]]) -> LevelTexts:
@@ -327,6 +366,8 @@ def _read(option: Option[Any], text: str, parse_duration: DurationParser) -> Any
     match option.kind:
         case "duration":
             value = timedelta(0) if text == "0" else parse_duration(text)  # Spark's own parser requires a unit
+        case "lag":
+            value = DOWNSTREAM if text.upper() == DOWNSTREAM else parse_duration(text)
         case "boolean":
             value = {"true": True, "false": False}.get(text.lower())
         case "integer":
@@ -338,7 +379,7 @@ def _read(option: Option[Any], text: str, parse_duration: DurationParser) -> Any
         case "string":
             value = text
     least = option.minimum or (timedelta(0) if option.kind == "duration" else None)
-    if value is None or (least is not None and value < least):
+    if value is None or (least is not None and value != DOWNSTREAM and value < least):
         raise ValueError
     return value
 

@@ -59,15 +59,19 @@ STATEMENTS = (
         "create a Delta table with the rows of a query over tables; a refresh computes only what changed, where that is possible",
     ),
     StatementDoc(
-        "REFRESH MATERIALIZED VIEW v [FULL] [SYNC | ASYNC]",
-        "bring the view up to date, and wait for that unless `ASYNC`; `FULL`: compute all of it",
+        "REFRESH MATERIALIZED VIEW v [FULL] [CASCADE] [SYNC | ASYNC]",
+        "bring the view up to date, and wait for that unless `ASYNC`; `FULL`: compute all of it; `CASCADE`: with all views that "
+        "it reads and all that read it, over one cut",
     ),
     StatementDoc(
         "ALTER MATERIALIZED VIEW v {ADD | ALTER} schedule",
         "schedule refreshes: `SCHEDULE EVERY 10 MINUTES` or `TRIGGER ON UPDATE AT MOST EVERY 1 MINUTE`; also `DROP SCHEDULE`, "
         "`SET REFRESH POLICY policy` and the changes of `ALTER STREAMING TABLE`",
     ),
-    StatementDoc("DROP MATERIALIZED VIEW [IF EXISTS] v", "drop the view and its table"),
+    StatementDoc(
+        "DROP MATERIALIZED VIEW [IF EXISTS] v [RESTRICT | CASCADE]",
+        "drop the view and its table; not if others read it, unless `CASCADE` drops these, too",
+    ),
     StatementDoc("SHOW MATERIALIZED VIEWS", "list materialized views: how, when and why each was refreshed last"),
     StatementDoc(
         "CREATE FLOW [IF NOT EXISTS] f [COMMENT '..'] AS INSERT INTO t [BY NAME] query", "create a flow into an existing table"
@@ -79,17 +83,21 @@ STATEMENTS = (
     ),
     StatementDoc(
         "SHOW FLOWS",
-        "list flows and materialized views: name, kind, target, status, phase, lag, time to catch up, rows in, buffered, "
-        "flushes, last flush, error, next try",
+        "list flows and materialized views: name, kind, target, status, phase, lag, what is unread, time to catch up, rows in, "
+        "buffered, flushes, last flush, error, next try",
     ),
     StatementDoc(
         "DESCRIBE FLOW f", "show all of one flow: also options and where they come from, watermark, key, stages and query"
     ),
-    StatementDoc("STOP FLOW f", "flush a flow and stop it until it is started again"),
+    StatementDoc(
+        "STOP FLOW f [CASCADE]",
+        "flush a flow and stop it until it is started again; tells what reads its table; `CASCADE`: stop that, too",
+    ),
     StatementDoc("START FLOW f", "start a flow that is stopped or has failed, or retry it at once"),
     StatementDoc("FLUSH FLOW f", "write what is buffered to the target now"),
     StatementDoc(
-        "WAIT FLOW f [TIMEOUT 5 minutes]", "wait until all that had arrived is in the target (by default up to an hour)"
+        "WAIT FLOW f [TIMEOUT 5 minutes]",
+        "wait until all that had arrived in the first sources is in the target, through all layers (by default up to an hour)",
     ),
     StatementDoc("ALTER FLOW f SET ('key' = 'value', ..)", "change options, also while the flow runs"),
     StatementDoc("DROP FLOW [IF EXISTS] f", "stop and remove the flow; the table stays"),
@@ -97,7 +105,13 @@ STATEMENTS = (
         "ALTER STREAMING TABLE t SET TBLPROPERTIES ('key' = 'value', ..)",
         "change options and other properties; also `UNSET TBLPROPERTIES`, `ALTER COLUMN c COMMENT '..'` and `CLUSTER BY (..)`",
     ),
-    StatementDoc("DROP STREAMING TABLE [IF EXISTS] t", "drop the table and its flow"),
+    StatementDoc(
+        "DROP STREAMING TABLE [IF EXISTS] t [RESTRICT | CASCADE]",
+        "drop the table and its flow; not if others read it, unless `CASCADE` drops these, too",
+    ),
+    StatementDoc(
+        "SHOW LINEAGE [OF t]", "list which tables are made of which others, all or those of the chain of one table, by layers"
+    ),
     StatementDoc(
         "SHOW JOBS",
         "list the jobs that survive their driver: status, parts run and skipped, running vertices, size of the events, error",
@@ -136,13 +150,14 @@ HEADS = tuple(dict.fromkeys([*(each.head for each in STATEMENTS), *_LONGER_HEADS
 
 PHRASES = (
     *("GLOBAL WINDOW END OF STREAM", "WATERMARK", "DELAY OF INTERVAL", "TBLPROPERTIES", "BY NAME", "STREAM", "TIMEOUT"),
-    *("SCHEDULE EVERY", "TRIGGER ON UPDATE", "AT MOST EVERY", "REFRESH POLICY", "INCREMENTAL STRICT"),
+    *("SCHEDULE EVERY", "TRIGGER ON UPDATE", "AT MOST EVERY", "REFRESH POLICY", "INCREMENTAL STRICT", "CASCADE"),
 )
 """The keywords of sqlext inside statements."""
 
 FUNCTIONS = (
     *OPERATORS,
     READ_KAFKA,
+    "consistent_versions",
     "hybrid",
     "sum0",
     "collect",

@@ -93,7 +93,7 @@ def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | Drop
         DependentsError: others read it, and CASCADE is not said.
     """
     name = target.qualified(spark, statement.name)
-    readers = _readers(host.views.lineage(), name)
+    readers = _readers(host.views.lineage(), name)  # none, if it is not kept here: the drop itself says what it is
     kind = "MATERIALIZED VIEW" if isinstance(statement, DropMaterializedView) else "STREAMING TABLE"
     if readers and not statement.cascade:
         raise DependentsError(
@@ -154,7 +154,7 @@ def _runs(host: Host, node: Node) -> bool:
 
 def _readers(lineage: Lineage, name: tuple[str, ...]) -> list[Node]:
     node = lineage.node_of(name)
-    return [] if node is None else [lineage.nodes[each] for each in lineage.downstream([node.key])]
+    return [] if node is None or not node.id else [lineage.nodes[each] for each in lineage.downstream([node.key])]
 
 
 def _list(nodes: list[Node]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlext.commands.answers import Table, properties
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import BacklogStatus, describe
+from sqlext.execution.flows.status import FlowProgress
 from sqlext.execution.flows.views import FlowView
 from sqlext.execution.host import Host
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
@@ -21,6 +23,8 @@ _FLOWS = {
     "status": "STRING",
     "phase": "STRING",
     "lag": "INTERVAL DAY TO SECOND",
+    "unread": "BIGINT",
+    "unread_unit": "STRING",
     "catch_up": "INTERVAL DAY TO SECOND",
     "rows_in": "BIGINT",
     "micro_batches": "BIGINT",
@@ -67,7 +71,8 @@ def _flow_row(view: FlowView) -> dict[str, Any]:
     if progress is not None:
         row |= {
             "phase": progress.backlog.phase.value,
-            "lag": progress.backlog.lag,
+            "lag": _lag(progress),
+            **_unread(progress.backlog),
             "catch_up": progress.backlog.catch_up,
             "rows_in": progress.rows_in,
             "micro_batches": progress.micro_batches,
@@ -77,6 +82,20 @@ def _flow_row(view: FlowView) -> dict[str, Any]:
             "last_reason": progress.last_reason or None,
         }
     return row
+
+
+def _lag(progress: FlowProgress) -> timedelta | None:
+    """Return the age of the oldest record that is not in the table: unread, or in the buffer; None: not known."""
+    buffered = timedelta() if progress.oldest_arrival is None else datetime.now(UTC) - progress.oldest_arrival
+    return None if progress.backlog.lag is None else max(progress.backlog.lag, buffered)
+
+
+def _unread(backlog: BacklogStatus) -> dict[str, Any]:
+    """Return what no micro-batch has read yet, if all sources count it in one unit."""
+    units = {source.look.unit for source in backlog.sources.values() if source.look.unit}
+    if backlog.unread is None or len(units) != 1:
+        return {}
+    return {"unread": round(backlog.unread), "unread_unit": units.pop()}
 
 
 def flow(view: FlowView, host: Host) -> Table:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -18,7 +20,8 @@ from sqlext.execution.views.explain import explain as explain_refresh
 from sqlext.execution.views.manager import ViewManager
 from sqlext.execution.views.ownership import is_table_of
 from sqlext.execution.views.rows import ViewRow
-from sqlext.options import ValueText, is_option_key
+from sqlext.options import DOWNSTREAM, TARGET_LAG, ValueText, is_option_key
+from sqlext.options import parse as parse_option
 from sqlext.plan.job_graph import References
 from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshPolicy, Schedule
@@ -43,6 +46,7 @@ _COLUMNS = {
     "status": "STRING",
     "policy": "STRING",
     "schedule": "STRING",
+    "derived_interval": "INTERVAL DAY TO SECOND",
     "last_refresh": "TIMESTAMP",
     "done": "STRING",
     "because": "STRING",
@@ -52,6 +56,10 @@ _COLUMNS = {
     "seconds": "DOUBLE",
     "version": "BIGINT",
     "behind": "BOOLEAN",
+    "lag": "INTERVAL DAY TO SECOND",
+    "lag_p50": "INTERVAL DAY TO SECOND",
+    "lag_p95": "INTERVAL DAY TO SECOND",
+    "unread_bytes": "BIGINT",
     "error": "STRING",
     "waits_for": "STRING",
     "next_try": "TIMESTAMP",
@@ -86,8 +94,17 @@ def explain(spark: SparkSession, statement: CreateMaterializedView, spark_parse:
     if isinstance(request, SparkStatement):
         return request
     views.check(request)
-    lines = explain_refresh(request.session, request.query, request.policy)
+    lines = [*explain_refresh(request.session, request.query, request.policy), *_pace(request, views)]
     return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
+
+
+def _pace(request: ViewRequest, views: ViewManager) -> list[str]:
+    """Return the lines of EXPLAIN about when a view would be refreshed by itself, and what it reads with it."""
+    text, lag = schedule_text(request.schedule), request.schedule.target_lag
+    if text is None:
+        return []
+    below = [] if lag is None else views.needed_by(request.name, request.inputs, lag)
+    return [f"refreshed by itself: {text}", *(f"  {name}: at least every {_duration_text(every)}" for name, every in below)]
 
 
 def answer(spark: SparkSession, statement: ViewStatement, views: ViewManager) -> Answer:
@@ -158,6 +175,10 @@ def as_flows(views: list[ViewRow]) -> list[dict[str, Any]]:
             "kind": _KIND,
             "target": ".".join(view.record.spec.name),
             "status": view.state,
+            "lag": None if view.lag is None else view.lag.age,
+            "unread": None if view.lag is None else view.lag.unread_bytes,
+            "unread_unit": None if view.lag is None or view.lag.unread_bytes is None else "bytes",
+            "note": f"waits for {view.waits_for}, which has failed" if view.waits_for else None,
             "last_flush": view.status.at,
             "last_reason": None if view.status.report is None else view.status.report.done,
             "error": view.status.error or None,
@@ -183,9 +204,12 @@ def _alter(
         check_policy(sessions.restored_session(spark, spec), spec.name, spec.query, statement.policy)
     if schedule is not None or statement.policy is not None:
         return views.alter(name, schedule, statement.policy)
+    lagging = _with_lag(spark, spec.schedule, statement.settings)
     if not is_table_of(spark, spec):
         raise ViewError(f"{shown(name)} is not the table of the materialized view any more, so it is not altered.")
     spark.sql(statement.text)
+    if lagging != spec.schedule:
+        return views.alter(name, lagging)
     return f"materialized view {shown(spec.name)} altered"
 
 
@@ -197,7 +221,7 @@ def _request(
 ) -> ViewRequest | SparkStatement:
     """Return what a statement wants; or its query, if Spark refuses it: Spark then says so, with the place in the statement."""
     _refuse_options(statement)
-    schedule = _schedule(spark, statement.schedule)
+    schedule = _with_lag(spark, _schedule(spark, statement.schedule), statement.definition.properties)
     source = statement.source
     references = references_in(source)
     own = sessions.session_for(spark, references)
@@ -256,7 +280,7 @@ def _identifier(token: Token) -> str:
 def _refuse_options(statement: CreateMaterializedView) -> None:
     """Refuse options of flows among the table's properties: they would do nothing."""
     for key, given in statement.definition.properties.items():
-        if is_option_key(key):
+        if is_option_key(key) and key.lower() != TARGET_LAG.key:
             raise OptionError(
                 f"`{key}` is an option of flows and jobs, and a materialized view has none. Leave it out; SCHEDULE and REFRESH "
                 "POLICY say when and how a view is refreshed.",
@@ -274,6 +298,26 @@ def _schedule(spark: SparkSession, clause: ScheduleClause) -> Schedule:
     if clause.at_most_every is None:
         return Schedule(every, clause.on_update)
     return Schedule(every, clause.on_update, _seconds(spark, "AT MOST EVERY", clause.at_most_every))
+
+
+def _with_lag(spark: SparkSession, schedule: Schedule, properties: Mapping[str, ValueText]) -> Schedule:
+    """Return a schedule with the target lag among a table's properties, if there is one.
+
+    Raises:
+        OptionError: it cannot be read, or there are times to refresh the view, too.
+    """
+    given = next((given for key, given in properties.items() if key.lower() == TARGET_LAG.key), None)
+    if given is None:
+        return schedule
+    lag = parse_option(TARGET_LAG, given, lambda text: jvm.parse_duration(spark, text))
+    if lag is not None and schedule.has_pace:
+        raise OptionError(
+            f"`{TARGET_LAG.key}` says when the view is refreshed, and so does {schedule_text(schedule)}. Give one of them.",
+            given.position,
+        )
+    if lag is None or isinstance(lag, str):
+        return replace(schedule, target_lag=None, is_downstream=lag is not None)
+    return replace(schedule, target_lag=lag.total_seconds(), is_downstream=False)
 
 
 def _seconds(spark: SparkSession, clause: str, given: ValueText) -> float:
@@ -298,8 +342,13 @@ def _row(view: ViewRow) -> Mapping[str, Any]:
         "status": view.state,
         "policy": spec.policy.value,
         "schedule": schedule_text(spec.schedule),
+        "derived_interval": None if view.needed is None or spec.schedule.has_pace else timedelta(seconds=view.needed),
         "last_refresh": status.at,
         "behind": view.is_behind,
+        "lag": None if view.lag is None else view.lag.age,
+        "lag_p50": view.lags[0],
+        "lag_p95": view.lags[1],
+        "unread_bytes": None if view.lag is None else view.lag.unread_bytes,
         "error": status.error or None,
         "waits_for": view.waits_for or None,
         "next_try": status.next_try,
@@ -331,6 +380,10 @@ def schedule_text(schedule: Schedule) -> str | None:
     >>> schedule_text(Schedule(every=600.0)), schedule_text(Schedule(on_update=True, at_most_every=90.0))
     ('EVERY 10 MINUTES', 'TRIGGER ON UPDATE AT MOST EVERY 90 SECONDS')
     """
+    if schedule.is_downstream:
+        return f"TARGET LAG {DOWNSTREAM}"
+    if schedule.target_lag is not None:
+        return f"TARGET LAG {_duration_text(schedule.target_lag)}"
     if schedule.every is not None:
         return f"EVERY {_duration_text(schedule.every)}"
     return f"TRIGGER ON UPDATE AT MOST EVERY {_duration_text(schedule.at_most_every)}" if schedule.on_update else None

@@ -45,7 +45,7 @@ class Host:
         logs = TableLogs(self._spark)
         self._watch = SourceWatch(logs)
         self.flows = FlowManager(self._spark, self._home, self._lease, clock, self._watch)
-        self.views = ViewManager(self._spark, self._home, self._lease, clock, self.flows.records, logs)
+        self.views = ViewManager(self._spark, self._home, self._lease, clock, self.flows, logs)
         self.jobs = JobManager(self._spark, self._home, self._lease)
         self._closing = threading.Event()  # flows are no longer looked at
         self._closed = threading.Event()  # and this host gives no more sign of life

@@ -26,6 +26,7 @@ from sqlext.functions.partition import PARTITION_FUNCTIONS, AggregateFunction
 from sqlext.spark import kafka
 from sqlext.spark.java import items_of, java_of, scala_seq
 from sqlext.spark.jvm import frame_of, plan_has_watermark
+from sqlext.spark.plans import analysed, kind
 from sqlext.spark.sorted_plan import end_of_stream
 from sqlext.spark.to_its_end import read_to_its_end
 from sqlext.sql.end_of_stream import END_OF_STREAM, SORTED
@@ -59,14 +60,9 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Any) -> Any:
 
 
 def _consistent_versions(spark: SparkSession, arguments: list[Any]) -> Any:
-    names = [each.value() if each.getClass().getSimpleName() == "Literal" else None for each in arguments]
-    if not names or any(
-        name is None or str(each.dataType().typeName()) != "string" for name, each in zip(names, arguments, strict=True)
-    ):
-        raise SchemaError(
-            f"{CONSISTENT_VERSIONS} takes the names of tables as strings: {CONSISTENT_VERSIONS}('gold.a', 'gold.b')."
-        )
-    return rows_of(spark, [str(name) for name in names])._jdf.queryExecution().analyzed()
+    if not arguments or any(kind(each) != "Literal" or str(each.dataType().typeName()) != "string" for each in arguments):
+        raise SchemaError(f"{CONSISTENT_VERSIONS} takes the names of tables as strings, such as ('gold.a', 'gold.b').")
+    return analysed(rows_of(spark, [str(each.value()) for each in arguments]))
 
 
 def _end_of_stream(spark: SparkSession, table: Any, mode: Any) -> Any:

@@ -38,17 +38,26 @@ class Schedule:
         on_update: whether a change of a source causes a refresh (TRIGGER ON UPDATE).
         at_most_every: seconds that pass at least between two refreshes caused by changes.
         is_stopped: whether STOP FLOW has suspended it, until START FLOW.
+        target_lag: how old the view's content may be, against its first sources, in seconds; None: nobody has said.
+        is_downstream: whether it is brought up to date when a target lag above it asks for that (DOWNSTREAM).
     """
 
     every: float | None = None
     on_update: bool = False
     at_most_every: float = 60.0
     is_stopped: bool = False
+    target_lag: float | None = None
+    is_downstream: bool = False
+
+    @property
+    def has_pace(self) -> bool:
+        """Whether it has an interval of its own, which holds whatever others need."""
+        return self.every is not None or self.on_update
 
     @property
     def is_by_hand(self) -> bool:
-        """Whether only REFRESH refreshes the view."""
-        return self.is_stopped or (self.every is None and not self.on_update)
+        """Whether only REFRESH refreshes the view, unless a target lag above it asks for that."""
+        return self.is_stopped or not (self.has_pace or self.is_downstream or self.target_lag is not None)
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,7 @@ class AlterMaterializedView:
         schedule: the new schedule, of ADD and ALTER SCHEDULE or TRIGGER; by hand, of DROP SCHEDULE; None: as it was.
         policy: the new policy, of SET REFRESH POLICY; None: as it was.
         text: of all other changes, the statement as ALTER TABLE, with all positions unchanged; empty: there are none.
+        settings: the properties of SET TBLPROPERTIES among these.
     """
 
     name: Name
@@ -268,6 +269,7 @@ class AlterMaterializedView:
     policy: RefreshPolicy | None = None
     text: str = ""
     position: Position | None = None
+    settings: Mapping[str, ValueText] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -179,8 +179,8 @@ class ViewCursor(TableCursor):
         if self._word() in ("ADD", "ALTER") and self._changes_schedule():
             self._at += 1
             return self._end(AlterMaterializedView(name, self._schedule(), position=position))
-        self._table_change()
-        return AlterMaterializedView(name, text=text, position=position)
+        settings = self._table_change()
+        return AlterMaterializedView(name, text=text, position=position, settings=settings)
 
     def _changes_schedule(self) -> bool:
         """Return whether a schedule follows ADD or ALTER; SCHEDULE and TRIGGER may be columns, whose comment changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -216,8 +217,10 @@ def test_versions_that_belong_together_are_found(sql: Workshop) -> None:
     sql("REFRESH MATERIALIZED VIEW silver")
     sql("INSERT INTO raw VALUES ('a', 6)")
     sql("REFRESH MATERIALIZED VIEW side")
-    with pytest.raises(UnsupportedError, match=r"silver, side, top have no versions .* CASCADE brings a chain to one cut"):
-        sqlext.consistent_versions(sql.spark, ["silver", "side", "top"])
+    assert sqlext.consistent_versions(sql.spark, ["silver", "side", "top"]) == {"silver": 1, "side": 1, "top": 1}
+    sql("CREATE MATERIALIZED VIEW late AS SELECT count(*) AS n FROM raw")
+    with pytest.raises(UnsupportedError, match=r"silver, late have no versions .* CASCADE brings a chain to one cut"):
+        sqlext.consistent_versions(sql.spark, ["silver", "late"])
     sql("REFRESH MATERIALIZED VIEW top CASCADE")
     sql("INSERT INTO raw VALUES ('c', 7)")
     sql("REFRESH MATERIALIZED VIEW silver")
@@ -233,3 +236,71 @@ def test_versions_that_belong_together_are_found(sql: Workshop) -> None:
     for call in ("consistent_versions()", "consistent_versions(1)", "consistent_versions(concat('a', uuid()))"):
         with pytest.raises(PySparkException, match="takes the names of tables as strings"):
             sql(f"SELECT * FROM {call}")
+
+
+def test_every_flow_and_view_says_how_far_it_is_behind(sql: Workshop) -> None:
+    slow = "TBLPROPERTIES ('execution.checkpointing.interval' = '1 hour')"
+    sql(f"CREATE STREAMING TABLE counts {slow} AS SELECT k, count(*) AS n FROM STREAM raw GROUP BY k")
+    layers(sql)
+    sql("WAIT FLOW counts")
+    up_to_date = {row.name: row for row in sql("SHOW FLOWS")}
+    assert {name: (row.lag, row.unread) for name, row in up_to_date.items()} == dict.fromkeys(
+        ("counts", "silver", "side", "gold", "top"), (timedelta(), 0)
+    )
+    sql("INSERT INTO raw VALUES ('a', 5)")
+    sql("REFRESH MATERIALIZED VIEW silver")
+    behind = {row.name: row for row in sql("SHOW MATERIALIZED VIEWS")}
+    assert {name: row.lag > timedelta() for name, row in behind.items()} == {
+        "silver": False, "side": True, "gold": True, "top": True,
+    }  # fmt: skip
+    assert behind["side"].unread_bytes > 0
+    flow = sql.shown("counts")
+    assert flow.lag > timedelta()
+    assert (flow.unread > 0, flow.unread_unit) == (True, "bytes")
+
+
+def test_a_target_lag_brings_up_all_below_it_as_late_as_it_allows(sql: Workshop) -> None:
+    sql("CREATE STREAMING TABLE bronze TBLPROPERTIES ('target-lag' = 'downstream') AS SELECT k, v FROM STREAM raw")
+    sql("CREATE MATERIALIZED VIEW low AS SELECT k, sum(v) AS total FROM bronze GROUP BY k")
+    sql("CREATE MATERIALIZED VIEW kept SCHEDULE EVERY 1 HOUR AS SELECT count(*) AS n FROM bronze")
+    lag, select = "TBLPROPERTIES ('target-lag' = '8 seconds')", "SELECT max(total) AS most, max(n) AS n FROM low, kept"
+    query = f"CREATE MATERIALIZED VIEW high {lag} AS {select}"
+    plan = "\n".join(row[0] for row in sql(f"EXPLAIN {query}"))
+    assert "refreshed by itself: TARGET LAG 8 SECONDS\n  default.low: at least every 8 SECONDS" in plan
+    sql(query)
+    sql("INSERT INTO raw VALUES ('a', 100)")
+    eventually(lambda: rows(sql, "high") == {(104, 3)}, DEADLINE, lambda: str(sql("SHOW FLOWS")))
+    found = {row.name: row for row in sql("SHOW MATERIALIZED VIEWS")}
+    assert {name: row.derived_interval for name, row in found.items()} == {
+        "low": timedelta(seconds=8), "high": timedelta(seconds=8), "kept": None,
+    }  # fmt: skip
+    assert (found["high"].schedule, found["low"].schedule) == ("TARGET LAG 8 SECONDS", None)
+    eventually(lambda: sql("SHOW MATERIALIZED VIEWS")[0].lag_p95 is not None, DEADLINE)
+    sql("ALTER MATERIALIZED VIEW high SET TBLPROPERTIES ('target-lag' = '1 hour')")
+    assert next(r for r in sql("SHOW MATERIALIZED VIEWS") if r.name == "high").schedule == "TARGET LAG 1 HOUR"
+
+
+@pytest.mark.parametrize(
+    ("clauses", "message"),
+    [
+        ("TBLPROPERTIES ('target-lag' = 'soon')", "`target-lag` cannot be `soon`.*a duration longer than 0.*or `DOWNSTREAM`"),
+        ("TBLPROPERTIES ('target-lag' = '0')", "`target-lag` cannot be `0`"),
+        ("SCHEDULE EVERY 1 HOUR TBLPROPERTIES ('target-lag' = '1 minute')", "so does EVERY 1 HOUR. Give one of them"),
+        ("TBLPROPERTIES ('target-lags' = '1 minute')", "has no option `target-lags`|an option of flows"),
+    ],
+)
+def test_a_lag_that_cannot_be_is_refused(sql: Workshop, clauses: str, message: str) -> None:
+    with pytest.raises(PySparkException, match=message):
+        sql(f"CREATE MATERIALIZED VIEW v {clauses} AS SELECT k FROM raw")
+    assert sql("SHOW MATERIALIZED VIEWS") == []
+
+
+def test_a_flow_has_a_target_lag_or_an_interval(sql: Workshop) -> None:
+    both = "'target-lag' = '1 minute', 'execution.flush.max-interval' = '10 seconds'"
+    with pytest.raises(PySparkException, match=r"`target-lag`.* says when the table is brought up to date, and so does"):
+        sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({both}) AS SELECT k, count(*) AS n FROM STREAM raw GROUP BY k")
+    sql(
+        "CREATE STREAMING TABLE t TBLPROPERTIES ('target-lag' = '1 minute') AS SELECT k, count(*) AS n FROM STREAM raw GROUP BY k"
+    )
+    described = {row.property: row.value for row in sql("DESCRIBE FLOW t")}
+    assert described["option execution.flush.max-interval"].startswith("42 seconds")

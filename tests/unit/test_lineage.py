@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from sqlext.errors import StatementCanceledError, UnsupportedError
 from sqlext.execution.views.graph import node_of_view
+from sqlext.execution.views.lag import LagKept, is_due
 from sqlext.execution.views.live import LiveView
+from sqlext.execution.views.needs import needs_of
 from sqlext.execution.views.wave import Wave
 from sqlext.execution.views.workers import Workers
 from sqlext.plan.cut import Cut, NoSharedCut, TableHistory, TableVersion, merged, shared_cut
@@ -245,3 +248,45 @@ def test_a_wave_with_workers_that_are_closed_ends(workers: Workers) -> None:
     made = Made(workers, View("low", "raw"), View("high", "low"))
     made.wave.wait(None, 30)
     assert made.wave.reports == {}
+
+
+# Lags
+
+
+def test_what_a_target_lag_needs_is_needed_below_it_unless_that_has_a_pace_of_its_own() -> None:
+    graph = Lineage(MEDALLION)
+    key = "file:/{}".format
+    needs = needs_of(graph, {key("gold"): 30.0, key("side"): 300.0, key("bronze"): 60.0}, frozenset())
+    assert needs == {key(n): 30.0 for n in ("gold", "silver", "bronze", "lookup", "raw", "airports")} | {key("side"): 300.0}
+    paced = needs_of(graph, {key("gold"): 30.0, key("side"): 300.0}, frozenset([key("silver")]))
+    assert key("silver") not in paced
+    assert (paced[key("bronze")], paced[key("lookup")]) == (300.0, 30.0)
+    assert needs_of(graph, {}, frozenset()) == {}
+
+
+@pytest.mark.parametrize(
+    ("age", "seconds", "is_now"),
+    [
+        (0.0, 1.0, False),
+        (20.0, 1.0, False),
+        (27.9, 1.0, False),
+        (28.0, 1.0, True),
+        (15.0, 10.0, True),
+        (14.9, 10.0, False),
+        (99.0, 0.0, True),
+    ],
+)
+def test_a_refresh_begins_as_late_as_the_lag_allows(age: float, seconds: float, is_now: bool) -> None:
+    assert is_due(30.0, age, seconds) is is_now
+
+
+def test_the_lag_that_was_kept_counts_the_seconds_of_refreshes() -> None:
+    kept = LagKept()
+    assert kept.quantiles() == (None, None)
+    for second in range(10):
+        kept.note(second, float(second), REPORT)
+    kept.note(15.0, 1.0, replace(REPORT, version=REPORT.version + 1, seconds=5.0))
+    assert [age for _, age in kept._samples] == [*map(float, range(15)), 1.0]
+    assert kept.quantiles() == (timedelta(seconds=7), timedelta(seconds=14))
+    kept.note(9000.0, 3.0, replace(REPORT, version=REPORT.version + 1, seconds=5.0))
+    assert kept.quantiles() == (timedelta(seconds=3), timedelta(seconds=3))

@@ -84,6 +84,7 @@ def test_every_default_is_the_one_documented() -> None:
         "execution.batch.job-recovery.previous-worker.recovery.timeout": timedelta(seconds=30),
         "execution.batch.job-recovery.retention": timedelta(0),
         "schema-evolution": "none",
+        "target-lag": None,
     }
 
 

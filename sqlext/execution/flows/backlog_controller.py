@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -90,6 +90,7 @@ class BacklogController:
         self._thread: threading.Thread | None = None
         self._is_enabled = is_enabled
         self.status = BacklogStatus()
+        self._seen_at = float("-inf")
         self._switches_told = 0
 
     @property
@@ -97,6 +98,38 @@ class BacklogController:
         """How micro-batches are to come now."""
         with self._lock:
             return self._pacer.pace
+
+    def seen(self, intakes: Iterable[Intake], max_age: float) -> BacklogStatus:
+        """Return the status with a look at the sources of queries that run, even where nothing looks at them by itself.
+
+        Args:
+            intakes: the flow's.
+            max_age: the age, in seconds, of a look that is new enough.
+        """
+        started = [intake for intake in intakes if intake.started is not None]
+        if self._is_enabled or not started or time.monotonic() - self._seen_at <= max_age:
+            return self.status
+        with self._lock:
+            if not self._closed.is_set():
+                self._see(started)
+            return self.status
+
+    def _see(self, started: Sequence[Intake]) -> None:
+        """Look at the sources while no phase depends on them; the lock is held."""
+        try:
+            if not self._sources:
+                for intake in started:
+                    self._find_sources(intake)
+            planned = {id(each): each.checkpoint.planned(each.checkpoint.newest_committed) for each in started}
+            for source in self._sources:
+                _move(source, planned.get(id(source.intake), PlannedBatch()))
+            looks = {source.name: self._look_at(source) for source in self._sources}
+        except SPARK_ERRORS as error:  # it is just being stopped
+            logger.info("flow %s: its sources could not be looked at: %s", self._name, jvm.reason_of(error))
+            return
+        sources = {s.name: SourceBacklogStatus(s.leaf.alias, False, looks[s.name]) for s in self._sources}
+        lag = max((age for look in looks.values() if (age := _age(look)) is not None), default=None)
+        self.status, self._seen_at = replace(self.status, sources=sources, lag=lag), time.monotonic()
 
     def new_switches(self) -> tuple[Switch, ...]:
         """Return the changes of phase since the last call; only one thread may call this."""
@@ -219,7 +252,7 @@ class BacklogController:
             for name, source in self._pacer.sources.items()
             if name in aliases
         }
-        lag = max((look.lag for look in looks.values() if look.lag is not None), default=None)
+        lag = max((age for look in looks.values() if (age := _age(look)) is not None), default=None)
         status = replace(before, phase=phase, sources=sources, lag=lag, catch_up=self._catch_up(looks))
         if phase is not before.phase:
             switch = Switch(self._clock.now(), phase, because(sources))
@@ -295,6 +328,11 @@ class BacklogController:
     def _tell(self, has_switched: bool) -> None:
         if has_switched:
             self._changed(self.status.phase)
+
+
+def _age(look: SourceLook) -> timedelta | None:
+    """Return the age of the oldest unread record; zero: all is read; None: not known."""
+    return timedelta() if look.unread == 0 else look.lag
 
 
 def _move(source: _Source, planned: PlannedBatch) -> None:

@@ -340,10 +340,10 @@ class Flow:
                 intake.buffer.max_entries = now[CACHE_MAX_ENTRIES]
         return True
 
-    def status(self) -> tuple[FlowPhase, FlowProgress, str]:
-        """Its phase, its progress, and its error's message."""
+    def status(self, max_age: float = inf) -> tuple[FlowPhase, FlowProgress, str]:
+        """Its phase, its progress with a look at its sources of at most an age in seconds, and its error's message."""
         done, statuses = self._meter.progress(self._intakes), self._prerequisites.statuses()
-        progress = replace(done, prerequisites=statuses, backlog=self._backlog.status)
+        progress = replace(done, prerequisites=statuses, backlog=self._backlog.seen(self._intakes, max_age))
         with self._lock:
             return self._phase, progress, message_of(self._error) if self._error else ""
 

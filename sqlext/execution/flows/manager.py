@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -30,13 +30,15 @@ from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.supervisor import FlowSupervisor
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
 from sqlext.execution.streaming.source_watch import SourceWatch
-from sqlext.options import STATE_BACKEND
+from sqlext.options import STATE_BACKEND, TARGET_LAG
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm, sessions
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
+
+_FLUSH_PATIENCE = timedelta(minutes=10)
 
 
 class FlowManager:
@@ -207,6 +209,16 @@ class FlowManager:
         flow = self._running(name)
         flow.wait(timeout)
         return f"flow {flow.spec.name} is up to date"
+
+    def flush_all_of(self, flow_ids: Iterable[str]) -> None:
+        """Bring what has arrived into the tables of those flows of this process that have a target lag; others keep their pace.
+
+        Raises:
+            SqlextError, PySparkException: one of them could not; those after it were not asked.
+        """
+        for flow in (self._flows.get(each) for each in flow_ids):
+            if flow is not None and flow.is_running and flow.options.flow[TARGET_LAG] is not None:
+                flow.wait(_FLUSH_PATIENCE)
 
     def drop(self, name: tuple[str, ...], if_exists: bool) -> str:
         """Stop a flow and remove its record; its target stays."""

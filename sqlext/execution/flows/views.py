@@ -12,6 +12,10 @@ from sqlext.execution.flows.registry import FlowRecord, FlowRegistry, FlowState,
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase, FlowProgress
 
+_RECENT_SECONDS = 0.5
+"""The age of a look at the sources that is new enough for a statement."""
+_WATCHED_SECONDS = 5.0
+"""The same for what asks every second, such as a page."""
 LocalView = tuple[str, FlowPhase, FlowProgress, str, tuple[str, ...]]
 """Name, phase, progress, error and qualified name."""
 
@@ -69,7 +73,9 @@ class FlowViews:
         names = shown_names(specs.values())
         found: list[LocalView] = []
         for key, spec in specs.items():
-            phase, progress, error = flows[key].status() if key in flows else (FlowPhase.RETRYING, FlowProgress(), "")
+            phase, progress, error = (
+                flows[key].status(_WATCHED_SECONDS) if key in flows else (FlowPhase.RETRYING, FlowProgress(), "")
+            )
             if (retry := planned.get(key)) is not None:
                 phase, error = FlowPhase.RETRYING, retry.error
             found.append((names[key], phase, progress, error, spec.qualified_name))
@@ -78,12 +84,12 @@ class FlowViews:
     def _view(self, record: FlowRecord, name: str) -> FlowView:
         flow, retry = self._flows().get(record.spec.id), self._retries.planned().get(record.spec.id)
         if retry is not None:  # which the registry may not know, if that is what fails
-            progress = None if flow is None else flow.status()[1]
+            progress = None if flow is None else flow.status(_RECENT_SECONDS)[1]
             return FlowView(record, FlowState.RETRYING.value, progress, retry.error, True, name, retry.at)
         if flow is None:
             is_lost = record.is_active and not self._lease.is_alive(record.host)
             return FlowView(record, "LOST" if is_lost else record.state.value, None, record.error, False, name, record.next_try)
-        phase, progress, error = flow.status()
+        phase, progress, error = flow.status(_RECENT_SECONDS)
         if record.state is FlowState.FAILED and phase is FlowPhase.FAILED:
             error = record.error or error  # also of a start that came later, and failed before there was a new flow
         return FlowView(record, phase.value, progress, error, True, name)

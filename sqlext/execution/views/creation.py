@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import NullType
@@ -63,6 +64,11 @@ class ViewRequest:
     def columns(self) -> tuple[str, ...]:
         """The names of the view's columns."""
         return tuple(column.name for column in self.definition.columns) or tuple(self.frame.columns)
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """The relations that the query reads."""
+        return inputs_of(self.session, plans.analysed(self.frame))
 
     @property
     def properties(self) -> dict[str, str]:
@@ -173,7 +179,7 @@ def check_cycle(request: ViewRequest, lineage: Lineage) -> None:
         request: what the statement wants.
         lineage: the graph.
     """
-    reads = inputs_of(request.session, plans.analysed(request.frame))
+    reads = request.inputs
     key = Input(request.name, _place_of(request) or "").key
     lineage.refuse_cycle(Node(key, request.name, NodeKind.VIEW, reads), request.position)
 
@@ -218,7 +224,7 @@ def reserve(request: ViewRequest) -> ViewSpec:
         text=jvm.redaction(session).sql(request.text),
         query=request.query,
         columns=request.columns,
-        reads=inputs_of(session, plans.analysed(request.frame)),
+        reads=request.inputs,
         has_own_types=any(column.type for column in request.definition.columns),
         policy=request.policy,
         schedule=request.schedule,

@@ -218,13 +218,20 @@ class LiveView:
             with self._state:
                 self._timetable.note_look(self._clock.monotonic())
             with jvm.active(self.session):
-                is_behind = self._looks.is_behind(self._current())
+                is_behind = self._is_due()
             with self._state:
                 self._timetable.note_looked(is_behind)
         except Exception as error:  # noqa: BLE001  # one view's trouble must not stop the others
             self._note_failure(error)
         finally:
             self._turn.release()
+
+    def _is_due(self) -> bool:
+        """Return whether a source has changed, or, with a target lag, whether a change is so old that it must come now."""
+        report = self._status.report
+        if self._spec.schedule.target_lag is not None and report is not None:
+            return self._owner.is_lagging(self._spec, report)
+        return self._looks.is_behind(self._current())
 
     def refresh_by_itself(self, is_full: bool = False, pins: Mapping[str, SourceVersion] | None = None) -> RefreshReport | None:
         """Bring the view up to date while nobody waits for it. Never raises: a failure is noted, and tried again.

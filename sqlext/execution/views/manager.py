@@ -21,11 +21,13 @@ from sqlext.errors import NotFoundError, ViewError, WaitTimeoutError
 from sqlext.execution.coordination.lease import DEAD_AFTER_SECONDS, Lease
 from sqlext.execution.delta import delta_log, target
 from sqlext.execution.delta.table_logs import TableLogs
+from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.views.creation import ViewRequest
 from sqlext.execution.views.graph import node_of_view
 from sqlext.execution.views.leftovers import drop_left
+from sqlext.execution.views.listing import Listing
 from sqlext.execution.views.live import LiveView
-from sqlext.execution.views.making import Flows, ViewMaker
+from sqlext.execution.views.making import ViewMaker
 from sqlext.execution.views.ownership import is_table_of, refuse_as_target
 from sqlext.execution.views.registry import (
     Records,
@@ -36,9 +38,8 @@ from sqlext.execution.views.registry import (
     created,
     find,
     of_name,
-    shown_names,
 )
-from sqlext.execution.views.rows import ViewRow, sentence, state_of
+from sqlext.execution.views.rows import ViewRow, sentence
 from sqlext.execution.views.scheduler import Scheduler
 from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.status import StatusFiles
@@ -46,7 +47,7 @@ from sqlext.execution.views.takeover import Takeover
 from sqlext.execution.views.waves import Waves
 from sqlext.execution.views.workers import Workers
 from sqlext.plan.lineage import Input, Lineage, shown
-from sqlext.plan.view_spec import RefreshPolicy, Schedule, ViewSpec
+from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, Schedule, ViewSpec
 from sqlext.quoting import quote_parts
 from sqlext.spark import jvm, sessions
 from sqlext.spark.storage import HadoopPath
@@ -67,14 +68,16 @@ class ViewManager:
         home: where the registry lies.
         lease: of this process.
         clock: for schedules.
-        flows: returns the flows of the home, whose tables are theirs.
+        flows: of the process.
         logs: the logs of tables, for the looks at sources.
 
     Attributes:
         resumed: the names of the views that this process has taken over.
     """
 
-    def __init__(self, spark: SparkSession, home: HadoopPath, lease: Lease, clock: Clock, flows: Flows, logs: TableLogs) -> None:
+    def __init__(
+        self, spark: SparkSession, home: HadoopPath, lease: Lease, clock: Clock, flows: FlowManager, logs: TableLogs
+    ) -> None:
         self._spark = spark
         self._logs = logs
         self._home = home
@@ -83,7 +86,7 @@ class ViewManager:
         self._registry = ViewRegistry(home)
         self._files = StatusFiles(home)
         self._shared = SharedChanges(clock)
-        self._maker = ViewMaker(spark, home, self._registry, lease, self, flows)
+        self._maker = ViewMaker(spark, home, self._registry, lease, self, flows.records)
         self._lock = threading.Lock()
         self._takeover = Takeover(self._registry, lease, self._maker)
         self._live: Mapping[str, LiveView] = {}
@@ -91,6 +94,7 @@ class ViewManager:
         cores = int(spark.sparkContext.defaultParallelism)
         self._workers = Workers(min(max(cores, 2), _MOST_WORKERS), "sqlext-view")
         self._waves = Waves(spark, self._registry, flows, self._workers)
+        self._listing = Listing(spark, self._registry, self._files, lease, clock, logs, self._waves)
         self._scheduler = Scheduler(self._workers, self._waves.scheduled)
         self._closing = threading.Event()
         self._synced = float("-inf")
@@ -181,6 +185,14 @@ class ViewManager:
         """Return the graph of all flows and views of the home."""
         return self._waves.look()
 
+    def needed_by(self, name: tuple[str, ...], inputs: tuple[Input, ...], lag: float) -> list[tuple[str, float]]:
+        """Return the views below one with a target lag, and the seconds within which they would be refreshed for it."""
+        return self._waves.needed_by(name, inputs, lag)
+
+    def is_lagging(self, spec: ViewSpec, report: RefreshReport) -> bool:
+        """Return whether a refresh must begin now for a view's target lag to be kept."""
+        return self._listing.is_lagging(spec, report)
+
     def note_reads(self, spec: ViewSpec, reads: tuple[Input, ...]) -> None:
         """Note what a view's query reads now; raise UnsupportedError if it would read itself."""
         if reads != spec.reads:
@@ -254,7 +266,7 @@ class ViewManager:
             ViewError: it has no schedule.
         """
         schedule = self.record(name).spec.schedule
-        if schedule.every is None and not schedule.on_update:
+        if replace(schedule, is_stopped=False).is_by_hand:
             raise ViewError(
                 f"The materialized view {shown(name)} has no schedule: REFRESH MATERIALIZED VIEW refreshes it, and ALTER "
                 "MATERIALIZED VIEW .. ADD SCHEDULE gives it one."
@@ -280,18 +292,7 @@ class ViewManager:
         Args:
             looks: whether to look at their sources, to say which views are behind.
         """
-        records = created(self._registry.read())
-        names = shown_names(record.spec for record in records.values())
-        statuses = {key: self._files.read(key) for key in records}
-        waits = self._waves.waits_for({key for key, status in statuses.items() if status.error})
-        rows = []
-        for key, record in records.items():
-            live = self._live.get(key)
-            is_running = live is not None and live.is_running
-            state = state_of(record, statuses[key], is_running, self._lease.is_alive(record.host))
-            is_behind = self._is_behind(record.spec) if looks else None
-            rows.append(ViewRow(record, names[key], state, statuses[key], is_behind, waits.get(key, "")))
-        return sorted(rows, key=lambda row: row.name.lower())
+        return self._listing.rows(self._live, self._is_behind if looks else None)
 
     def _is_behind(self, spec: ViewSpec) -> bool | None:
         try:
@@ -355,7 +356,9 @@ class ViewManager:
             elif record is None and not live.is_running and key not in self._registry.read():
                 self.forget(key)
         self._waves.look()
-        mine = [r.spec for r in records.values() if r.host == self._lease.host_id and not r.spec.schedule.is_by_hand]
+        needs = self._waves.needs
+        mine = [r.spec for r in records.values() if r.host == self._lease.host_id]
+        mine = [spec for spec in mine if not spec.schedule.is_by_hand or spec.id in needs]
         for spec in mine:
             if spec.id in self._live or not spec.session_bound:
                 self.live(spec)

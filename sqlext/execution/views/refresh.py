@@ -60,6 +60,9 @@ class Owner(Protocol):
     def may_commit(self, spec: ViewSpec) -> None:
         """Raise ViewError if this process must not commit to a view: it was dropped, or is being replaced."""
 
+    def is_lagging(self, spec: ViewSpec, report: RefreshReport) -> bool:
+        """Return whether a refresh must begin now for a view's target lag to be kept."""
+
     def note_reads(self, spec: ViewSpec, reads: tuple[Input, ...]) -> None:
         """Note what a view's query reads now; raise ViewError if it would read itself."""
 

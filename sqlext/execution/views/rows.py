@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
+from sqlext.execution.views.lag import Lag
 from sqlext.execution.views.registry import ViewRecord
 from sqlext.execution.views.status import ViewStatus
 from sqlext.plan.lineage import shown
@@ -20,6 +22,9 @@ class ViewRow:
         state: REFRESHING, FAILED, LOST (its process is gone), STOPPED, SCHEDULED, or IDLE (refreshed by hand only).
         status: what became of its last refreshes.
         is_behind: whether a source has changed since; None: not known.
+        lag: how far it is behind what it is made of; None: not known.
+        needed: within how many seconds a target lag, its own or one above it, needs it to be up to date; None: none does.
+        lags: the lag that half of the time, and 95% of it, was not exceeded in the last hour; None: it has no target lag here.
         waits_for: the table that it is made of, directly or through others, and that could not be brought up to date.
     """
 
@@ -28,6 +33,9 @@ class ViewRow:
     state: str
     status: ViewStatus
     is_behind: bool | None
+    lag: Lag | None = None
+    needed: float | None = None
+    lags: tuple[timedelta | None, timedelta | None] = (None, None)
     waits_for: str = ""
 
 

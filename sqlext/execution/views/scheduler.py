@@ -54,9 +54,11 @@ class Scheduler:
                 unqueue(looks)
 
     def _followers(self, seeds: Iterable[str], keyed: Mapping[str, LiveView], lineage: Lineage, now: float) -> set[str]:
-        """Return the views of the chains of those that are due that may be refreshed with them."""
-        chain = {*lineage.upstream(seeds), *lineage.downstream(seeds)}
-        return {key for key in chain & keyed.keys() if not keyed[key].is_queued and keyed[key].may_follow(now)}
+        """Return what is refreshed with views that are due: what may follow, and what they read that has no pace of its own."""
+        below, above = {*lineage.upstream(seeds)} & keyed.keys(), {*lineage.downstream(seeds)} & keyed.keys()
+        found = {key for key in below | above if keyed[key].may_follow(now)}
+        found |= {key for key in below if not keyed[key].spec.schedule.has_pace and not keyed[key].spec.schedule.is_stopped}
+        return {key for key in found if not keyed[key].is_queued}
 
     def _waits(self, key: str, busy: Collection[str], lineage: Lineage, now: float) -> bool:
         """Return whether a view that is due waits for those that it reads."""

@@ -26,7 +26,8 @@ class Timetable:
 
     SCHEDULE EVERY: a refresh is due when its time has passed since the last one, by whomever, was begun. One that could not be
     begun in time is begun once, when it can be. TRIGGER ON UPDATE: the sources are looked at every second, but for as long after
-    a refresh as AT MOST EVERY says. After a failure nothing is due until the pause has passed.
+    a refresh as AT MOST EVERY says; those of a view with a target lag always are. After a failure nothing is due until the pause
+    has passed.
 
     Args:
         schedule: the view's.
@@ -59,7 +60,8 @@ class Timetable:
             return Due.NOTHING
         if self._must_try or (self._schedule.every is not None and now >= self._begun + self._schedule.every):
             return Due.REFRESH
-        return Due.LOOK if self.may_follow(now) and now >= self._looked + LOOK_SECONDS else Due.NOTHING
+        may_look = self.may_follow(now) or (self._schedule.target_lag is not None and not self._schedule.is_stopped)
+        return Due.LOOK if may_look and now >= self._looked + LOOK_SECONDS else Due.NOTHING
 
     def may_follow(self, now: float) -> bool:
         """Return whether the view may be refreshed with others that it reads, or that read it, if a change has come."""

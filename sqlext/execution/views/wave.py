@@ -45,6 +45,7 @@ class Wave:
         workers: do so.
         is_free: tells of the key of a table outside of the wave whose age is to hold nobody back: nobody brings it forward.
         end: called when the wave has ended.
+        before: called before the cut is found: brings flows that the views read up to date.
 
     Attributes:
         reports: what became of the views, by their keys.
@@ -61,6 +62,7 @@ class Wave:
         workers: Workers,
         is_free: Callable[[str], bool],
         end: Callable[[], None] = lambda: None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
         self._lineage = lineage
@@ -69,6 +71,7 @@ class Wave:
         self._workers = workers
         self._is_free = is_free
         self._end = end
+        self._before = before
         self._lock = threading.Lock()
         self._above = {key: {*lineage.upstream([key])} & views.keys() - {key} for key in views}
         self._waits_for = {key: set(above) for key, above in self._above.items()}
@@ -83,6 +86,7 @@ class Wave:
     def begin(self) -> None:
         """Find the cut, and hand the first views to the workers; the others follow. Never raises."""
         try:
+            self._before()
             with jvm.active(self._session):
                 self._pins = self._found()
         except (SqlextError, *SPARK_ERRORS) as error:  # each view's refresh says what is wrong with its sources

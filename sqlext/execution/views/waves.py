@@ -10,15 +10,17 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from sqlext.errors import WaitTimeoutError
+from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.flows.registry import FlowState
 from sqlext.execution.views.graph import lineage_of, node_of_view
 from sqlext.execution.views.live import LiveView
-from sqlext.execution.views.making import Flows
+from sqlext.execution.views.needs import needs_of_views
 from sqlext.execution.views.registry import ViewRegistry, created
 from sqlext.execution.views.scheduler import unqueue
+from sqlext.execution.views.status import ViewStatus
 from sqlext.execution.views.wave import Pins, Refresh, Wave
 from sqlext.execution.views.workers import Workers
-from sqlext.plan.lineage import Lineage, shown
+from sqlext.plan.lineage import Input, Lineage, Node, NodeKind, shown
 from sqlext.plan.view_spec import RefreshReport, ViewSpec
 
 Live = Callable[[ViewSpec], LiveView]
@@ -33,23 +35,27 @@ class Waves:
     Args:
         spark: the host's own session.
         registry: of the views.
-        flows: returns the flows of the home.
+        flows: of the process.
         workers: refresh views.
 
     Attributes:
         lineage: the graph, as of the last look at the registries; it is only replaced.
+        needs: how soon views are needed by target lags, as of then, in seconds, by their ids.
     """
 
-    def __init__(self, spark: SparkSession, registry: ViewRegistry, flows: Flows, workers: Workers) -> None:
+    def __init__(self, spark: SparkSession, registry: ViewRegistry, flows: FlowManager, workers: Workers) -> None:
         self._spark = spark
         self._registry = registry
         self._flows = flows
         self._workers = workers
         self.lineage = Lineage(())
+        self.needs: dict[str, float] = {}
 
     def look(self) -> Lineage:
         """Look at the registries, and return the graph."""
-        self.lineage = lineage_of(self._flows(), self._registry.read())
+        records = self._registry.read()
+        self.lineage = lineage_of(self._flows.records(), records)
+        self.needs = needs_of_views(self.lineage, records)
         return self.lineage
 
     def scheduled(self, views: Mapping[str, LiveView]) -> Wave:
@@ -61,7 +67,33 @@ class Waves:
             finally:
                 unqueue([view])
 
-        return Wave(self._spark, self.lineage, views, refresh, self._workers, self._is_free, partial(unqueue, views.values()))
+        lineage, end = self.lineage, partial(unqueue, views.values())
+        keys = [key for key in lineage.upstream(views) if any(views[each].spec.id in self.needs for each in views)]
+        flush = partial(self._flows.flush_all_of, [lineage.nodes[key].id for key in keys])
+        return Wave(self._spark, lineage, views, refresh, self._workers, self._is_free, end, flush)
+
+    def needed_by(self, name: tuple[str, ...], inputs: tuple[Input, ...], lag: float) -> list[tuple[str, float]]:
+        """Return the views below one with a target lag, and the seconds within which they would be refreshed for it.
+
+        Args:
+            name: of that view, which need not exist.
+            inputs: what it reads.
+            lag: its target lag, in seconds.
+        """
+        records = self._registry.read()
+        kept = [node for node in lineage_of(self._flows.records(), records).nodes.values() if node.id]
+        own = Node(Input(name).key, name, NodeKind.VIEW, inputs, id="new")
+        lineage = Lineage([*(node for node in kept if node.shown.lower() != own.shown.lower()), own])
+        needs = needs_of_views(lineage, records, {own.key: lag})
+        below = {node.id: node.shown for node in map(lineage.nodes.__getitem__, lineage.upstream([own.key]))}
+        return [(below[key], seconds) for key, seconds in needs.items() if key in below]
+
+    def seconds_of(self, spec: ViewSpec, status: Callable[[str], ViewStatus]) -> float:
+        """Return how long the last refreshes of a view and of the views that it reads took, together."""
+        key = node_of_view(spec).key
+        ids = [self.lineage.nodes[each].id for each in (*self.lineage.upstream([key]), key) if each in self.lineage.nodes]
+        reports = [status(each).report for each in ids if each in self.needs]
+        return sum(report.seconds for report in reports if report is not None)
 
     def begin_chain(self, spec: ViewSpec, live: Live, is_full: bool) -> None:
         """Begin to refresh a view, the views that it reads, and those that read it, in one wave; failures are noted."""
@@ -105,7 +137,7 @@ class Waves:
         wave, views = self._begun(spec, live, with_readers, refresh)
         if not wave.wait(canceled, seconds):
             raise WaitTimeoutError(
-                f"The refresh of the materialized view {shown(spec.name)} has not ended after {seconds:g} s. It goes on; SHOW "
+                f"The refresh of the materialized view {shown(spec.name)} has not ended after {seconds:.0f} s. It goes on; SHOW "
                 "MATERIALIZED VIEWS tells what becomes of it, and WAIT FLOW .. TIMEOUT 1 hour waits longer."
             )
         for error in wave.errors.values():
@@ -129,7 +161,7 @@ class Waves:
         Args:
             failed: the ids of views that have failed; those of flows are known.
         """
-        lineage, flows = self.look(), self._flows()
+        lineage, flows = self.look(), self._flows.records()
         stuck = {key for key, record in flows.items() if record.state in (FlowState.FAILED, FlowState.RETRYING)}
         broken = {node.key for node in lineage.nodes.values() if node.id in failed | stuck}
         found: dict[str, str] = {}
@@ -143,5 +175,5 @@ class Waves:
         """Return whether a table is kept by what does not run by itself: its age holds back nobody who reads it."""
         node = self.lineage.nodes.get(key)
         view = None if node is None else created(self._registry.read()).get(node.id)
-        flow = None if node is None else self._flows().get(node.id)
+        flow = None if node is None else self._flows.records().get(node.id)
         return (view is not None and view.spec.schedule.is_by_hand) or (flow is not None and flow.state is FlowState.STOPPED)
