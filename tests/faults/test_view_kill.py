@@ -46,7 +46,7 @@ SCHEDULES = {"by_itself": "TRIGGER ON UPDATE AT MOST EVERY 1 SECOND"}
 WAYS = {
     "merged": "merge groups",
     "touched": "touched groups",
-    "averaged": "merge groups",
+    "averaged": "touched groups",  # it has a maximum
     "joined": "changed rows",
     "by_itself": "merge groups",
 }
