@@ -166,7 +166,8 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
 
 
 @cli.command()
-@click.argument("name", metavar="FLOW|VIEW|JOB")
+@click.argument("name", metavar="[FLOW|VIEW|JOB]", required=False, default="")
+@click.option("--all", "is_all", is_flag=True, help="Write the overview of all flows, views and jobs, with the graph of tables.")
 @click.option(
     "-o",
     "--output",
@@ -176,8 +177,8 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
 )
 @_WAREHOUSE
 @click.pass_context
-def report(context: click.Context, name: str, output: Path, warehouse: Path) -> None:
-    """Write everything recorded about a flow, materialized view or job to one HTML file.
+def report(context: click.Context, name: str, is_all: bool, output: Path, warehouse: Path) -> None:
+    """Write everything recorded about a flow, materialized view or job to one HTML file; with --all, the overview of all.
 
     FLOW and VIEW are names; JOB is a job's id, or the beginning of it. The file contains its styles and charts and loads nothing
     else. Spark is not started: flows keep running, or stay stopped, and the warehouse may be in use.
@@ -187,6 +188,8 @@ def report(context: click.Context, name: str, output: Path, warehouse: Path) -> 
       0  the file was written
       2  there is no such flow, view, job or warehouse, or the file cannot be written
     """
+    if bool(name) == is_all:
+        raise click.UsageError("Name a flow, view or job, or give --all.")
     printer = Printer()
     try:
         check_packages()

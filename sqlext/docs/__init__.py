@@ -13,6 +13,7 @@ TOPICS = (
     "flows",
     "statements",
     "materialized-views",
+    "chains",
     "functions",
     "partitions",
     "keyed",

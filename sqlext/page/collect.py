@@ -31,6 +31,7 @@ from sqlext.execution.views.rows import ViewRow
 from sqlext.options import FLUSH_MAX_INTERVAL
 from sqlext.page.files import folder_at
 from sqlext.page.flushes import FlushLog
+from sqlext.page.graph import graph_of
 from sqlext.page.joblog import SINK, JobLog, spans_of, vertices_of
 from sqlext.page.shown import shown_flow, shown_job
 from sqlext.page.snapshot import (
@@ -119,12 +120,15 @@ class Collector:
         flows, views, jobs = self._host.flows.views(), self._host.views.views(looks=False), self._host.jobs.views()
         ids = [each.record.spec.id for each in flows] + [each.record.spec.id for each in views]
         self._forget_others({*ids, *(each.record.spec.id for each in jobs)})
+        at, flow_rows = self._clock.now(), tuple(flow_summary(view) for view in flows)
+        view_rows = tuple(self._view_summary(row) for row in views)
         return Overview(
-            taken_at=self._clock.now(),
+            taken_at=at,
             place=f"process {os.getpid()}",
-            flows=tuple(flow_summary(view) for view in flows),
-            views=tuple(self._view_summary(row) for row in views),
+            flows=flow_rows,
+            views=view_rows,
             jobs=tuple(self._job_summary(view) for view in jobs),
+            graph=graph_of(self._host.views.lineage(), flow_rows, view_rows, at),
         )
 
     def _forget_others(self, ids: set[str]) -> None:

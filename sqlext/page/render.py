@@ -97,9 +97,10 @@ class Renderer:
         self.style = asset("style.css")
         self._inline_style = Markup(self.style)  # noqa: S704  # a file of this package, without user data
 
-    def overview(self, overview: Overview, refresh: int = 0) -> str:
+    def overview(self, overview: Overview, refresh: int = 0, is_saved: bool = False) -> str:
         """Render the overview of flows, views and jobs."""
-        return self._page("overview.html", "overview", overview=overview, refresh=refresh, path="/", **_seen(overview))
+        values = {"overview": overview, "refresh": refresh, "path": "/", **_seen(overview)}
+        return self._page("overview.html", "overview", is_saved, **values)
 
     def detail(self, overview: Overview, detail: Detail, charts: Chart | None, refresh: int = 0, is_saved: bool = False) -> str:
         """Render the page of a flow, view or job; `overview` has the time and place of the snapshot."""

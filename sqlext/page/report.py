@@ -15,7 +15,7 @@ def write_report(name: str, warehouse: Path, output: Path) -> str:
     """Write the page of a flow, view or job.
 
     Args:
-        name: the flow's or view's name, or the job's id or the beginning of it.
+        name: the flow's or view's name, or the job's id or the beginning of it; empty: the page of all, with their graph.
         output: the file to write; an existing file is overwritten.
 
     Returns:
@@ -26,9 +26,14 @@ def write_report(name: str, warehouse: Path, output: Path) -> str:
         NotFoundError: there is no such flow, view or job; the message suggests the nearest name.
     """
     home = StoredHome(warehouse)
+    if not name:
+        return _written(output, Renderer().overview(home.overview(), is_saved=True))
     detail = home.detail(name)
     with Painter() as painter:
-        html = saved(Renderer(), home.overview(), detail, painter.svg)
+        return _written(output, saved(Renderer(), home.overview(), detail, painter.svg))
+
+
+def _written(output: Path, html: str) -> str:
     try:
         output.write_text(html, encoding="utf-8")
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -185,6 +186,7 @@ class RefreshView:
         rows_in: the number of changed rows of the sources; None: not counted, as in full.
         rows_deleted, rows_inserted: the number of rows of the view; None: not counted.
         seconds: the time, in seconds, that it took.
+        read: the number of changed rows of each source that it has read, by name.
     """
 
     version: int
@@ -195,6 +197,7 @@ class RefreshView:
     rows_deleted: int | None = None
     rows_inserted: int | None = None
     seconds: float = 0.0
+    read: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_full(self) -> bool:
@@ -363,6 +366,58 @@ class JobDetail:
 
 
 @dataclass(frozen=True)
+class GraphNode:
+    """A table.
+
+    Attributes:
+        name: short enough to fit.
+        full_name: as it is.
+        kind: what keeps it.
+        status: of what keeps it; empty: nobody does.
+        freshness: how far it is behind, for people.
+        path: of its page; empty: it has none.
+        x, y: its upper left corner, in pixels.
+    """
+
+    name: str
+    full_name: str
+    kind: str
+    status: str
+    freshness: str
+    path: str
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class GraphEdge:
+    """What one table reads of another.
+
+    Attributes:
+        line: the line, as an SVG path.
+        rows: the changed rows that the last refresh has read along it; None: not counted.
+        x, y: the place of that number.
+        is_stream: whether it is read as a stream.
+    """
+
+    line: str
+    rows: int | None
+    x: int
+    y: int
+    is_stream: bool
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The graph, with its size in pixels."""
+
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
 class Overview:
     """All flows, materialized views and jobs.
 
@@ -370,6 +425,7 @@ class Overview:
         taken_at: the time of the snapshot.
         place: what it shows: a process, or a warehouse.
         is_live: whether the snapshot is from the host.
+        graph: of what is kept; None: nothing is.
     """
 
     taken_at: datetime
@@ -378,3 +434,4 @@ class Overview:
     views: tuple[ViewSummary, ...] = ()
     jobs: tuple[JobSummary, ...] = ()
     is_live: bool = True
+    graph: Graph | None = None

@@ -16,6 +16,7 @@ from sqlext.execution.flows.views import FlowView
 from sqlext.execution.jobs import registry as job_registry
 from sqlext.execution.jobs.registry import JobRecord, JobRegistry, JobState
 from sqlext.execution.views import registry as view_registry
+from sqlext.execution.views.graph import lineage_of
 from sqlext.execution.views.registry import ViewRecord, ViewRegistry
 from sqlext.execution.views.rows import ViewRow, state_of
 from sqlext.execution.views.status import StatusFiles
@@ -23,6 +24,7 @@ from sqlext.options import OPTIONS, Level
 from sqlext.page.collect import buffering_of, flow_summary, job_detail, job_summary, queries_of, trace_of_flow
 from sqlext.page.files import LocalFolder, folder_at
 from sqlext.page.flushes import FlushLog
+from sqlext.page.graph import graph_of
 from sqlext.page.joblog import JobLog
 from sqlext.page.shown import shown_flow, shown_job
 from sqlext.page.snapshot import FlowDetail, JobDetail, Overview, ViewDetail
@@ -67,13 +69,15 @@ class StoredHome:
         flows = [flow_summary(self._flow_view(record)) for record in self._flows.values()]
         views = [view_summary(self._view_row(record), _log_of(record), self._show) for record in self._views.values()]
         jobs = [job_summary(record, self._status(record)) for record in reversed(list(self._jobs.values()))]
+        now = datetime.now(UTC)
         return Overview(
-            taken_at=datetime.now(UTC),
+            taken_at=now,
             place=f"warehouse {self._warehouse.name}",
             flows=tuple(sorted(flows, key=lambda flow: flow.name.lower())),
             views=tuple(sorted(views, key=lambda view: view.name.lower())),
             jobs=tuple(jobs),
             is_live=False,
+            graph=graph_of(lineage_of(self._flows, self._views), flows, views, now),
         )
 
     def detail(self, name: str) -> FlowDetail | ViewDetail | JobDetail:

@@ -142,6 +142,7 @@ def refresh_of(view_id: str, version: int, info: Mapping[str, Any]) -> RefreshVi
         rows_deleted=_counted(report.rows_deleted),
         rows_inserted=_counted(report.rows_inserted),
         seconds=report.seconds,
+        read=report.read,
     )
 
 

@@ -155,6 +155,7 @@ class RefreshReport:
             again; 0: there was none.
         partials: the version of the table of partial results beside the view (`execution/views/partials.py`); -1: it has none;
             -2: its results cannot be computed exactly from partial ones.
+        read: the number of changed rows of each source that was read, by name; none in full.
         cut: the versions of the first sources, which no flow or view keeps, that the rows are made of, by name (`plan/cut.py`).
         mixed: the first sources of which they are made of several versions, or of some that are not known.
     """
@@ -172,5 +173,6 @@ class RefreshReport:
     full_seconds: float = 0.0
     incremental_seconds: float = 0.0
     partials: int = -1
+    read: Mapping[str, int] = field(default_factory=dict)
     cut: Mapping[str, SourceVersion] = field(default_factory=dict)
     mixed: tuple[str, ...] = ()

@@ -102,6 +102,7 @@ def report_in(info: Mapping[str, Any], view_id: str, version: int) -> RefreshRep
             full_seconds=float(said["full_seconds"]),
             incremental_seconds=float(said["incremental_seconds"]),
             partials=int(said["partials"]),
+            read={name: int(rows) for name, rows in said["read"].items()},
             cut={name: SourceVersion(**each) for name, each in said["cut"].items()},
             mixed=tuple(said["mixed"]),
         )

@@ -324,6 +324,7 @@ class _OneRefresh:
                 full_seconds=seconds if is_full else full,
                 incremental_seconds=alone / 2 if is_full else seconds,
                 partials=self._partials_at,
+                read={} if is_full else self._versions.read,
                 cut=cut.sources,
                 mixed=cut.mixed,
             )

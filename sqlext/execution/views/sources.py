@@ -111,6 +111,11 @@ class Versions:
         """The number of changed rows read."""
         return sum(number for _, number in self._changes.values())
 
+    @property
+    def read(self) -> dict[str, int]:
+        """The number of changed rows read of each source."""
+        return {name: number for name, (_, number) in self._changes.items()}
+
     def close(self) -> None:
         """Free the changes that executors hold."""
         for rows in self._narrow:

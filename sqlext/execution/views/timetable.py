@@ -9,6 +9,8 @@ from sqlext.plan.view_spec import Schedule
 
 LOOK_SECONDS = 1.0
 """How often the sources of a view with TRIGGER ON UPDATE are looked at."""
+_PAUSE_SHARE = 0.25
+"""The part of a target lag between two refreshes at least: one may bring nothing, where something below it is older."""
 _NEVER = float("inf")
 
 
@@ -60,7 +62,8 @@ class Timetable:
             return Due.NOTHING
         if self._must_try or (self._schedule.every is not None and now >= self._begun + self._schedule.every):
             return Due.REFRESH
-        may_look = self.may_follow(now) or (self._schedule.target_lag is not None and not self._schedule.is_stopped)
+        lag = None if self._schedule.is_stopped else self._schedule.target_lag
+        may_look = self.may_follow(now) or (lag is not None and now >= self._begun + _PAUSE_SHARE * lag)
         return Due.LOOK if may_look and now >= self._looked + LOOK_SECONDS else Due.NOTHING
 
     def may_follow(self, now: float) -> bool:

@@ -1,0 +1,111 @@
+"""The graph of tables as the page draws it: layers from left to right, what is joined near one another.
+
+Within a layer, nodes are ordered by the middle of their neighbours, back and forth a few times (Sugiyama et al., 1981).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from sqlext.page.snapshot import FlowSummary, Graph, GraphEdge, GraphNode, ViewSummary
+from sqlext.plan.lineage import Lineage, Node, NodeKind
+
+WIDTH, HEIGHT = 190, 56
+_GAP, _ROW = 90, 74
+_MARGIN = 4
+_SWEEPS = 6
+_LONGEST = 24
+"""The characters of a name that fit into a node."""
+
+
+def graph_of(lineage: Lineage, flows: Iterable[FlowSummary], views: Iterable[ViewSummary], at: datetime) -> Graph | None:
+    """Return the graph of tables; None: nothing is kept.
+
+    Args:
+        lineage: the graph.
+        flows, views: what is known of each.
+        at: the time.
+    """
+    if not any(node.id for node in lineage.nodes.values()):
+        return None
+    places = _places(lineage)
+    kept: dict[str, FlowSummary | ViewSummary] = {each.id: each for each in flows}
+    kept |= {each.id: each for each in views}
+    nodes = tuple(_node(node, kept.get(node.id), *places[key], at) for key, node in lineage.nodes.items())
+    edges = tuple(_edges(lineage, kept, places))
+    width = max(x for x, _ in places.values()) + WIDTH + _MARGIN
+    height = max(y for _, y in places.values()) + HEIGHT + _MARGIN
+    return Graph(nodes, edges, width, height)
+
+
+def _node(node: Node, kept: FlowSummary | ViewSummary | None, x: int, y: int, at: datetime) -> GraphNode:
+    name = node.shown
+    short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    folder = {FlowSummary: "flows", ViewSummary: "views"}
+    path = "" if kept is None else f"/{folder[type(kept)]}/{kept.id}"
+    status = "" if kept is None else kept.status
+    return GraphNode(short, name, node.kind.value, status, _freshness(kept, at), path, x, y)
+
+
+def _freshness(kept: FlowSummary | ViewSummary | None, at: datetime) -> str:
+    """Return how far a table is behind what it is made of."""
+    if isinstance(kept, ViewSummary):
+        if kept.behind is None:
+            return "not known"
+        return "up to date" if not kept.behind else f"{_short(at - kept.behind_since)} behind" if kept.behind_since else "behind"
+    if kept is None or kept.live is None or kept.live.lag is None:
+        return "" if kept is None else "lag not known"
+    return f"{_short(kept.live.lag)} behind" if kept.live.lag else "up to date"
+
+
+def _short(age: timedelta) -> str:
+    """Return an age in its largest unit.
+
+    >>> _short(timedelta(seconds=75)), _short(timedelta(days=3, hours=5))
+    ('1 min', '3 d')
+    """
+    seconds = max(age.total_seconds(), 0.0)
+    units = ((86400, "d"), (3600, "h"), (60, "min"))
+    return next((f"{seconds // length:.0f} {unit}" for length, unit in units if seconds >= length), f"{seconds:.0f} s")
+
+
+def _edges(
+    lineage: Lineage, kept: Mapping[str, FlowSummary | ViewSummary], places: Mapping[str, tuple[int, int]]
+) -> Iterable[GraphEdge]:
+    for key, node in lineage.nodes.items():
+        if node.kind is NodeKind.SOURCE:
+            continue
+        summary = kept.get(node.id)
+        last = summary.last if isinstance(summary, ViewSummary) else None
+        for read in node.inputs:
+            source = lineage.key_of(read)
+            rows = None if last is None else last.read.get(".".join(read.name))
+            (left, top), (right, bottom) = places[source], places[key]
+            x1, y1, x2, y2 = left + WIDTH, top + HEIGHT // 2, right, bottom + HEIGHT // 2
+            bend = max((x2 - x1) // 2, _GAP // 2)
+            line = f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+            yield GraphEdge(line, rows, (x1 + x2) // 2, (y1 + y2) // 2 - 4, read.is_stream)
+
+
+def _places(lineage: Lineage) -> dict[str, tuple[int, int]]:
+    """Return the upper left corner of each node."""
+    layers: dict[int, list[str]] = {}
+    for key, layer in lineage.layers.items():
+        layers.setdefault(layer, []).append(key)
+    for sweep in range(_SWEEPS):
+        is_forward = sweep % 2 == 0
+        for layer in sorted(layers, reverse=not is_forward):
+            rank = {key: at / max(len(keys), 1) for keys in layers.values() for at, key in enumerate(keys)}
+            near = lineage.inputs if is_forward else lineage.readers
+            layers[layer].sort(key=lambda key: _middle([rank[each] for each in near(key)], rank[key]))
+    tallest = max(len(keys) for keys in layers.values())
+    return {
+        key: (_MARGIN + layer * (WIDTH + _GAP), _MARGIN + round((row + (tallest - len(keys)) / 2) * _ROW))
+        for layer, keys in layers.items()
+        for row, key in enumerate(keys)
+    }
+
+
+def _middle(ranks: list[float], own: float) -> float:
+    return sum(ranks) / len(ranks) if ranks else own
