@@ -217,9 +217,12 @@
 {% endmacro %}
 
 
-{#- Drop the view of a deleted model, with its table: dbt run-operation sqlext.drop_materialized_view --args '{name: my_model}'. -#}
-{% macro drop_materialized_view(name) %}
+{#-
+  Drop the view of a deleted model, with its table: dbt run-operation sqlext.drop_materialized_view --args '{name: my_model}'.
+  If others read it, only with cascade: true, and these go, too.
+-#}
+{% macro drop_materialized_view(name, cascade=false) %}
   {%- set relation = sqlext._named(name) -%}
-  {% do run_query('drop materialized view if exists ' ~ relation) %}
+  {% do run_query('drop materialized view if exists ' ~ relation ~ (' cascade' if cascade else '')) %}
   {% do log('materialized view ' ~ relation ~ ' dropped', info=true) %}
 {% endmacro %}
