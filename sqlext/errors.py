@@ -131,6 +131,10 @@ class SetupError(SqlextError, EnvironmentError):
     """Java, a JAR, a directory or a setting that sqlext needs is missing or unusable."""
 
 
+class TornFileError(SetupError):
+    """A small file does not match the checksum beside it: it is just being written, or a process died while it wrote it."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return " Did you mean `x`?" with the nearest of `known`, or an empty string when none is near."""
     by_fold = {name.lower(): name for name in known}

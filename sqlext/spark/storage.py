@@ -18,10 +18,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
-from sqlext.errors import NotFoundError, SetupError
+from sqlext.errors import NotFoundError, SetupError, TornFileError
 from sqlext.private_files import FILE_MODE, make_private_folder
 from sqlext.spark.java import java_of, scala_object
-from sqlext.spark.jvm import reason_of
+from sqlext.spark.jvm import causes_of, kinds_of, reason_of
 
 _LOCAL = "file:"
 
@@ -232,7 +232,8 @@ class HadoopPath:
 
         Raises:
             NotFoundError: it does not exist.
-            SetupError: it does not match the checksum that Hadoop keeps beside it, or cannot be read.
+            TornFileError: it does not match the checksum that Hadoop keeps beside it.
+            SetupError: it cannot be read.
         """
         jvm = java_of(self._spark)
         try:
@@ -244,6 +245,8 @@ class HadoopPath:
         try:
             return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
         except (Py4JJavaError, CapturedException, UnicodeDecodeError) as error:
-            raise SetupError(f"The file {self.location} cannot be read: {reason_of(error)}.") from None
+            is_torn = any(kind.endswith(".ChecksumException") for java in causes_of(error) for kind in kinds_of(java))
+            unreadable = TornFileError if is_torn else SetupError
+            raise unreadable(f"The file {self.location} cannot be read: {reason_of(error)}.") from None
         finally:
             stream.close()

@@ -242,7 +242,7 @@ def test_every_flow_and_view_says_how_far_it_is_behind(sql: Workshop) -> None:
     slow = "TBLPROPERTIES ('execution.checkpointing.interval' = '1 hour')"
     sql(f"CREATE STREAMING TABLE counts {slow} AS SELECT k, count(*) AS n FROM STREAM raw GROUP BY k")
     layers(sql)
-    sql("WAIT FLOW counts")
+    eventually(lambda: sql.shown("counts").unread == 0, DEADLINE)
     up_to_date = {row.name: row for row in sql("SHOW FLOWS")}
     assert {name: (row.lag, row.unread) for name, row in up_to_date.items()} == dict.fromkeys(
         ("counts", "silver", "side", "gold", "top"), (timedelta(), 0)

@@ -17,6 +17,7 @@ from sqlglot import exp
 
 import sqlext
 from sqlext.errors import FlowError
+from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta.transaction import TableTransaction
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
@@ -503,6 +504,17 @@ def test_hosts_that_write_at_once_both_succeed(sql: Workshop, tmp_path: Path) ->
     assert sorted(written) == ["flow-0"] * 3 + ["flow-1"] * 3
     files = sorted(name for name in home.child("registry").names() if not name.startswith("."))
     assert files == [f"{number:020d}.json" for number in range(1, 7)]
+
+
+def test_a_torn_sign_of_life_is_that_of_a_dead_process(sql: Workshop, tmp_path: Path) -> None:
+    """A process may die between the file and the checksum beside it."""
+    home = HadoopPath(sql.spark, str(tmp_path / "home"))
+    dead, other = Lease(home), Lease(home)
+    dead.beat()
+    assert other.is_alive(dead.host_id)
+    file = tmp_path / "home" / "hosts" / dead.host_id
+    file.write_text(file.read_text() + " ")
+    assert not other.is_alive(dead.host_id)
 
 
 def test_a_torn_record_leaves_the_others_alone(sql: Workshop) -> None:

@@ -8,7 +8,7 @@ import socket
 import time
 import uuid
 
-from sqlext.errors import NotFoundError
+from sqlext.errors import NotFoundError, TornFileError
 from sqlext.execution.coordination.event_log import Folder
 from sqlext.execution.coordination.home import make_home
 from sqlext.spark.storage import HadoopPath
@@ -17,6 +17,9 @@ BEAT_SECONDS = 5.0
 """The time between two writes of a host's file, in seconds."""
 DEAD_AFTER_SECONDS = 30.0
 """How old a host's last sign of life is when the host counts as dead."""
+_READS = 3
+_BETWEEN_READS = 0.05
+"""How often, and how many seconds apart, a sign of life is read that does not match its checksum."""
 
 
 class Lease:
@@ -65,13 +68,26 @@ def is_alive(hosts: Folder, host_id: str) -> bool:
     Args:
         hosts: the folder of the signs of life, `hosts` in the home.
         host_id: the id of the host.
+
+    Raises:
+        SetupError: its sign of life is there, and cannot be read.
     """
     try:
-        beat = json.loads(hosts.child(host_id).read_text())
+        beat = json.loads(_read(hosts.child(host_id)))
         is_fresh = time.time() - float(beat["at"]) < DEAD_AFTER_SECONDS
         return is_fresh and not (beat["host"] == socket.gethostname() and not _is_process(int(beat["pid"])))
-    except (NotFoundError, ValueError, KeyError, TypeError):  # gone, or torn by a crash
+    except (NotFoundError, TornFileError, ValueError, KeyError, TypeError):  # gone, or torn by a crash
         return False
+
+
+def _read(file: Folder) -> str:
+    """Read a sign of life, which a live host may just be replacing: the file comes first, and its checksum after it."""
+    for _ in range(_READS):
+        try:
+            return file.read_text()
+        except TornFileError:
+            time.sleep(_BETWEEN_READS)
+    return file.read_text()
 
 
 def _is_process(pid: int) -> bool:
