@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sqlext.errors import NotFoundError
+from sqlext.errors import NotFoundError, TornFileError
 from sqlext.spark.storage import HadoopPath
 
 _MEMORY_ONLY = "memory-only"  # a file that exists while runs buffer in memory only
@@ -128,7 +128,10 @@ class Checkpoint:
 
     def _noted_flushed(self) -> int:
         mark = self._home.child(_FLUSHED)
-        return int(mark.read_text()) if mark.exists() else -1
+        try:
+            return int(mark.read_text())
+        except (NotFoundError, TornFileError):  # the process died while it wrote it: what was flushed is brought back once more
+            return -1
 
     def _newest(self, log: str) -> int | None:
         return max((int(name) for name in self._folder.child(log).names() if name.isdigit()), default=None)
