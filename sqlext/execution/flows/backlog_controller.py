@@ -163,6 +163,8 @@ class BacklogController:
             for source in self._sources:
                 source.reader.close()
             self._sources = []
+            if not self._is_enabled:  # nobody looks any more, so what was seen last tells nothing
+                self.status = replace(self.status, sources={}, lag=None)
 
     def batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
         """Note the end of a micro-batch, on the stream thread; Spark plans the next one when this returns."""
