@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 190, 56
 _GAP, _ROW = 90, 74
 _MARGIN = 4
 _SWEEPS = 6
-_LONGEST = 24
+_LONGEST = 21
 """The characters of a name that fit into a node."""
 
 
@@ -41,7 +41,8 @@ def graph_of(lineage: Lineage, flows: Iterable[FlowSummary], views: Iterable[Vie
 
 def _node(node: Node, kept: FlowSummary | ViewSummary | None, x: int, y: int, at: datetime) -> GraphNode:
     name = node.shown
-    short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    short = name if len(name) <= _LONGEST else node.name[-1]  # without its schema
+    short = short if len(short) <= _LONGEST else f"{short[: _LONGEST - 1]}…"
     folder = {FlowSummary: "flows", ViewSummary: "views"}
     path = "" if kept is None else f"/{folder[type(kept)]}/{kept.id}"
     status = "" if kept is None else kept.status
