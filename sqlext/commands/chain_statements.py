@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from sqlext.execution.delta import target
 from sqlext.execution.flows.registry import FlowRecord, FlowState
 from sqlext.execution.host import Host
 from sqlext.plan.lineage import Lineage, Node, NodeKind, shown
+from sqlext.plan.view_spec import RefreshReport
 from sqlext.sql.statements import DropMaterializedView, DropStreamingTable
 
 _LINEAGE = {
@@ -27,6 +28,7 @@ _LINEAGE = {
     "layer": "INT",
     "is_stream": "BOOLEAN",
     "version": "BIGINT",
+    "rows": "BIGINT",
     "keeper": "STRING",
 }
 
@@ -42,34 +44,33 @@ def show(host: Host, name: tuple[str, ...]) -> Table:
         NotFoundError: no flow or view keeps or reads a table of that name.
     """
     lineage = host.views.lineage()
-    keys = list(lineage.nodes)
+    keys = set(lineage.nodes)
     if name:
         key = _found(lineage, name).key
-        keys = [each for each in keys if each in {key, *lineage.upstream([key]), *lineage.downstream([key])}]
-    statuses = {row.record.spec.id: row.status for row in host.views.views(looks=False)}
-    rows: list[Mapping[str, Any]] = []
-    for key in keys:
-        node = lineage.nodes[key]
-        report = statuses[node.id].report if node.id in statuses else None
-        versions = {} if report is None else report.sources
-        kept = {"target": node.shown, "target_kind": node.kind.value, "layer": lineage.layers[key], "keeper": shown(node.keeper)}
-        for read in node.inputs:
-            source = lineage.nodes[lineage.key_of(read)]
-            if source.key not in keys:
-                continue
-            version = versions.get(".".join(read.name))
-            rows.append(
-                {
-                    "source": source.shown,
-                    "source_kind": source.kind.value,
-                    **kept,
-                    "is_stream": read.is_stream,
-                    "version": None if version is None else version.version,
-                }
-            )
-        if node.kind is not NodeKind.SOURCE and not node.inputs:
-            rows.append({**kept, "is_stream": False})
-    return Table(_LINEAGE, rows)
+        keys = {key, *lineage.upstream([key]), *lineage.downstream([key])}
+    reports = {row.record.spec.id: row.status.report for row in host.views.views(looks=False)}
+    kept = (node for key, node in lineage.nodes.items() if key in keys and node.id)
+    return Table(_LINEAGE, [row for node in kept for row in _edges(lineage, node, keys, reports.get(node.id))])
+
+
+def _edges(lineage: Lineage, node: Node, keys: Set[str], report: RefreshReport | None) -> Iterator[Mapping[str, Any]]:
+    """Yield a row for each relation that a node reads and that is among `keys`; one without a source if it reads nothing."""
+    kept = {"target": node.shown, "target_kind": node.kind.value, "layer": lineage.layers[node.key], "keeper": shown(node.keeper)}
+    if not node.inputs:
+        yield {**kept, "is_stream": False}
+    for read in node.inputs:
+        source = lineage.nodes[lineage.key_of(read)]
+        name = ".".join(read.name)
+        version = None if report is None else report.sources.get(name)
+        if source.key in keys:
+            yield {
+                "source": source.shown,
+                "source_kind": source.kind.value,
+                **kept,
+                "is_stream": read.is_stream,
+                "version": None if version is None else version.version,
+                "rows": None if report is None else report.read.get(name),
+            }
 
 
 def _found(lineage: Lineage, name: tuple[str, ...]) -> Node:

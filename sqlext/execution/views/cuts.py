@@ -19,6 +19,9 @@ from sqlext.plan.job_graph import FLOW_PROPERTY
 from sqlext.plan.view_spec import VIEW_PROPERTY, SourceVersion
 from sqlext.spark import delta_tables
 
+_FARTHEST = 500
+"""How many versions are looked back for a cut."""
+
 
 class Cuts:
     """The cuts of tables. Not thread-safe. What a commit says never changes, so it is read once.
@@ -48,9 +51,14 @@ class Cuts:
         return self._known[key]
 
     def history(self, name: str, source: SourceVersion) -> Iterator[TableVersion]:
-        """Yield a version of a table, and those before it, newest first, each with its cut; of equal cuts, the newest one."""
+        """Yield a version of a table, and those before it, newest first, each with its cut; of equal cuts, the newest one.
+
+        Of a table that a flow or view keeps, the commits are read, so it ends after some hundreds.
+        """
         keeper, last = self._keeper(source.location), None
         for version in range(source.version, -1, -1):
+            if keeper and version < source.version - _FARTHEST:
+                return
             if keeper and version < source.version:
                 commit = actions(self._spark, source.location, version)
                 if commit is None:
