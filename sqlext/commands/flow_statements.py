@@ -37,10 +37,9 @@ def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowMana
     flow = _analysed(spark, planned)
     if isinstance(flow, SparkStatement):
         return flow
-    request = _request(spark, planned.statement, flow, text)
+    request = _request(spark, planned.statement, flow, text, lineage)
 
     def run(canceled: threading.Event) -> str:
-        check_cycle(request, lineage())
         return flows.create(request, canceled)
 
     return DeferredCommand("CREATE FLOW", lambda: [cancellation.to_its_end(spark, "CREATE FLOW", run)])
@@ -51,11 +50,11 @@ def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager, linea
     flow = _analysed(spark, planned)
     if isinstance(flow, SparkStatement):
         return flow
-    request = _request(spark, planned.statement, flow, "")
+    request = _request(spark, planned.statement, flow, "", lineage)
     if request.definition is not None:
         check_sources(request, flows.records())
         check_definition(request)
-    check_cycle(request, lineage())
+    check_cycle(request)
     lines = lines_of(explain_flow(flow.plan, flow.options, ".".join(request.table), _memory(flow), _states(flow, request)))
     return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
 
@@ -117,7 +116,13 @@ def _refusal(spark: SparkSession, text: str) -> str | None:
     return None
 
 
-def _request(spark: SparkSession, statement: FlowStatement, flow: AnalysedFlow, text: str) -> FlowRequest:
+def _request(
+    spark: SparkSession,
+    statement: FlowStatement,
+    flow: AnalysedFlow,
+    text: str,
+    lineage: Callable[[], Lineage] | None = None,
+) -> FlowRequest:
     folds_case = not jvm.are_names_case_sensitive(spark)
     query = normal_text(statement.query.source, folds_case)
     if not isinstance(statement, CreateStreamingTable):
@@ -131,6 +136,7 @@ def _request(spark: SparkSession, statement: FlowStatement, flow: AnalysedFlow, 
             if_not_exists=statement.if_not_exists,
             comment=statement.comment,
             query=query,
+            lineage=lineage,
         )
     return FlowRequest(
         name=statement.name,
@@ -145,6 +151,7 @@ def _request(spark: SparkSession, statement: FlowStatement, flow: AnalysedFlow, 
         query=query,
         clauses=tuple(normal_text(clause, folds_case) for clause in statement.definition.clauses),
         listed=listed(statement.definition.columns, folds_case),
+        lineage=lineage,
     )
 
 

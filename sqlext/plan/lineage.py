@@ -163,8 +163,9 @@ class Lineage:
         """
         way = self._way_back(node)
         if way is not None:
+            what = "flow" if node.kind is NodeKind.INSERT else node.kind.value
             raise UnsupportedError(
-                f"A {node.kind.value} cannot read itself: {' reads '.join(way)}. Read another table in its place.", position
+                f"A {what} cannot read itself: {' reads '.join(way)}. Read another table in its place.", position
             )
 
     def _way_back(self, start: Node) -> list[str] | None:

@@ -95,7 +95,7 @@ def test_a_view_keeps_the_settings_schema_and_variables_of_its_session(sql: Work
     sql("USE other")
     sql("CREATE TABLE t (k STRING, v INT) USING delta")
     sql("INSERT INTO t VALUES ('1', 1), ('x', 2)")
-    sql("DECLARE VARIABLE least INT DEFAULT 1")
+    sql("DECLARE OR REPLACE VARIABLE least INT DEFAULT 1")
     sql("SET spark.sql.ansi.enabled = false")
     query = "SELECT CAST(k AS INT) AS k, v FROM t WHERE v >= least"
     sql(f"CREATE MATERIALIZED VIEW v AS {query}")

@@ -95,6 +95,16 @@ def exists(spark: SparkSession, name: Sequence[str]) -> bool:
     return bool(spark.catalog.tableExists(quote_parts(name)))
 
 
+def place_of(spark: SparkSession, name: tuple[str, ...]) -> str | None:
+    """Return the folder of a Delta table, or of the managed table that would be made under its name; None: not known yet."""
+    if not exists(spark, name):
+        return jvm.default_location(spark, name)
+    try:
+        return delta_tables.named(spark, quote_parts(name))[0]
+    except AnalysisException:  # a view, or no Delta table
+        return None
+
+
 def describe(spark: SparkSession, name: Sequence[str]) -> Target:
     """Return the target of that name.
 

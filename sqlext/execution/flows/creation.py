@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
@@ -47,6 +47,7 @@ class FlowRequest:
         query: `detect.normal_text` of the query.
         clauses: the same of the table's.
         listed: its column list, as `definition.listed` gives it.
+        lineage: returns the graph in which the flow's table must not be made of itself; None: nobody looks.
     """
 
     name: tuple[str, ...]
@@ -64,6 +65,7 @@ class FlowRequest:
     query: str = ""
     clauses: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
+    lineage: Callable[[], Lineage] | None = None
 
     @property
     def plan(self) -> FlowPlan:
@@ -136,12 +138,14 @@ def check_sources(request: FlowRequest, records: Records) -> None:
             )
 
 
-def check_cycle(request: FlowRequest, lineage: Lineage) -> None:
+def check_cycle(request: FlowRequest) -> None:
     """Raise UnsupportedError when a flow's table would be made of itself, directly or through other flows and views."""
-    session, name = request.session, target.qualified(request.session, request.table)
-    location = target.describe(session, name).location if target.exists(session, name) else jvm.default_location(session, name)
+    if request.lineage is None:
+        return
+    name = target.qualified(request.session, request.table)
+    key = Input(name, target.place_of(request.session, name) or "").key
     kind = NodeKind.INSERT if request.definition is None else NodeKind.STREAMING_TABLE
-    lineage.refuse_cycle(Node(Input(name, location or "").key, name, kind, request.flow.inputs))
+    request.lineage().refuse_cycle(Node(key, name, kind, request.flow.inputs))
 
 
 def check_definition(request: FlowRequest) -> None:

@@ -6,6 +6,7 @@ from sqlext.execution.delta import table_definition, target
 from sqlext.execution.flows.creation import (
     Destination,
     FlowRequest,
+    check_cycle,
     check_definition,
     check_place,
     check_sources,
@@ -33,6 +34,7 @@ def prepare(request: FlowRequest, name: tuple[str, ...], records: Records) -> De
         SchemaError, NotFoundError: the table cannot have, or take, the query's columns.
     """
     check_sources(request, records)
+    check_cycle(request)
     check_definition(request)
     check_place(request, name)
     if request.definition is not None:

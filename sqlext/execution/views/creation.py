@@ -180,19 +180,8 @@ def check_cycle(request: ViewRequest, lineage: Lineage) -> None:
         lineage: the graph.
     """
     reads = request.inputs
-    key = Input(request.name, _place_of(request) or "").key
+    key = Input(request.name, target.place_of(request.session, request.name) or "").key
     lineage.refuse_cycle(Node(key, request.name, NodeKind.VIEW, reads), request.position)
-
-
-def _place_of(request: ViewRequest) -> str | None:
-    """Return the folder of the table that a view replaces, or of the managed table that it gets; None: not known yet."""
-    session, name = request.session, request.name
-    if not target.exists(session, name):
-        return jvm.default_location(session, name)
-    try:
-        return target.describe(session, name).location
-    except UnsupportedError:  # a view, or no Delta table: it cannot be replaced
-        return None
 
 
 def temporary_views_in(frame: DataFrame) -> tuple[str, ...]:
