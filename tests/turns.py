@@ -1,4 +1,4 @@
-"""Slow test files take turns: a run of the whole suite has one of twenty turns, by the commit, and `--full` has all.
+"""Slow test files take turns: a run of the whole suite has one of fifteen turns, by the commit, and `--full` has all.
 
 A file is slow whose tests took `SLOW` seconds together in the newest record, `tests/durations.tsv`; others run always. A file is
 never divided: its tests may share a server, or build on one another. The turns are of about the same length. Whoever names files
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-TURNS = 20
+TURNS = 15
 _PARTS = 8
 """Of the tests of many cases, a run has one of so many parts."""
 SLOW = 20.0
@@ -39,7 +39,8 @@ def turns() -> dict[str, int]:
     """Return the turn of each slow file: the longest first, each to the shortest turn so far."""
     files: defaultdict[str, float] = defaultdict(float)
     for test, seconds in recorded().items():
-        files[file_of(test)] += seconds
+        if not test.startswith(_DIVIDED):
+            files[file_of(test)] += seconds
     lengths = [0.0] * TURNS
     found: dict[str, int] = {}
     for file, seconds in sorted(files.items(), key=lambda each: (-each[1], each[0])):
