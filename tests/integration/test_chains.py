@@ -142,6 +142,8 @@ def test_a_cut_goes_through_flows(sql: Workshop) -> None:
     sql("INSERT INTO raw VALUES ('a', 7)")
     sql("WAIT FLOW both")
     assert cut(sql, "both") == {"raw": 2}
+    assert list(report(sql, "both")["cut"]) == ["spark_catalog.default.raw"]
+    assert report(sql, "bronze")["sources"]["spark_catalog.default.raw"]["version"] == 2
     assert rows(sql, "both") == {("a", 9), ("b", 1)}
 
 

@@ -33,7 +33,7 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.cut import Cut, merged
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.plan.job_graph import OutputMode
-from sqlext.plan.lineage import place, shown
+from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote, quote_parts
 from sqlext.spark import delta_tables, jvm
@@ -332,7 +332,7 @@ class TableWriter:
             found = intake.read_versions(batch)
             if found is None or not all(place(location) in reads for location in found):
                 return None
-            named = {shown(reads[place(location)].name): (location, *at) for location, at in found.items()}
+            named = {".".join(reads[place(location)].name): (location, *at) for location, at in found.items()}
             whole = {name: SourceVersion(key, at, location) for name, (location, key, at) in named.items() if at is not None}
             cuts.append(Cut(whole, tuple(name for name in named if name not in whole)))
         return merged(cuts)
