@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import tempfile
 import threading
@@ -37,7 +38,8 @@ def main() -> None:
         print(f"{name}: {found[name]}", flush=True)
     fewer = found["fixed interval"]["commits"] / max(found["target lag"]["commits"], 1)
     print(f"commits: {fewer:.1f} times as many with a fixed interval; p95 {found['target lag']['p95']} s of {given.lag} s")
-    record = {"minutes": given.minutes, "lag": given.lag, "machine": platform.platform(), "sides": found}
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    record = {"minutes": given.minutes, "lag": given.lag, "machine": machine, "sides": found}
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
 
 
