@@ -94,7 +94,8 @@ def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | Drop
         DependentsError: others read it, and CASCADE is not said.
     """
     name = target.qualified(spark, statement.name)
-    readers = _readers(host.views.lineage(), name)  # none, if it is not kept here: the drop itself says what it is
+    lineage = host.views.lineage()
+    readers = _readers(lineage, lineage.node_of(name))  # none, if it is not kept here: the drop itself says what it is
     kind = "MATERIALIZED VIEW" if isinstance(statement, DropMaterializedView) else "STREAMING TABLE"
     if readers and not statement.cascade:
         raise DependentsError(
@@ -127,9 +128,8 @@ def stop(host: Host, name: tuple[str, ...], cascade: bool, canceled: threading.E
         canceled: set when the client takes the statement back.
     """
     lineage = host.views.lineage()
-    node = next((each for each in lineage.nodes.values() if each.id and shown(each.keeper).lower() == shown(name).lower()), None)
     said = [_stop(host, NodeKind.VIEW if host.views.has(name) else NodeKind.INSERT, name, canceled)]
-    readers = [] if node is None else [lineage.nodes[each] for each in lineage.downstream([node.key])]
+    readers = _readers(lineage, lineage.kept_by(name))
     if cascade:
         said += [_stop(host, each.kind, each.keeper, canceled) for each in readers if _runs(host, each)]
     elif readers:
@@ -153,8 +153,7 @@ def _runs(host: Host, node: Node) -> bool:
     return record is not None and record.is_active
 
 
-def _readers(lineage: Lineage, name: tuple[str, ...]) -> list[Node]:
-    node = lineage.node_of(name)
+def _readers(lineage: Lineage, node: Node | None) -> list[Node]:
     return [] if node is None or not node.id else [lineage.nodes[each] for each in lineage.downstream([node.key])]
 
 
@@ -184,7 +183,7 @@ def wait(host: Host, name: tuple[str, ...], timeout: timedelta, canceled: thread
     """
     lineage, deadline = host.views.lineage(), Deadline(timeout.total_seconds())
     is_view = host.views.has(name)
-    node = next((each for each in lineage.nodes.values() if each.id and shown(each.keeper).lower() == shown(name).lower()), None)
+    node = lineage.kept_by(name)
     stopped = []
     for key in [] if node is None else lineage.upstream([node.key]):
         above = lineage.nodes[key]

@@ -75,10 +75,7 @@ def place(location: str) -> str:
     >>> place("file:///tmp/t/") == place("file:/tmp/t") == "file:/tmp/t"
     True
     """
-    scheme, colon, path = location.partition(":/")
-    return (
-        f"{scheme}{colon}{path.removeprefix('//') if scheme == 'file' else path}".rstrip("/") if colon else location.rstrip("/")
-    )
+    return location.replace("file:///", "file:/", 1).rstrip("/")
 
 
 def shown(name: Iterable[str]) -> str:
@@ -120,6 +117,11 @@ class Lineage:
         """Return the node of a qualified name, whatever its case; None if there is none."""
         wanted = shown(name).lower()
         return next((node for node in self.nodes.values() if node.shown.lower() == wanted), None)
+
+    def kept_by(self, keeper: Sequence[str]) -> Node | None:
+        """Return the node that the flow or view of a qualified name keeps, whatever its case; None if it keeps none."""
+        wanted = shown(keeper).lower()
+        return next((node for node in self.nodes.values() if node.id and shown(node.keeper).lower() == wanted), None)
 
     def inputs(self, key: str) -> tuple[str, ...]:
         """Return the keys of what a node reads, each once."""

@@ -15,7 +15,7 @@ def lineage_of(flows: Mapping[str, FlowRecord], views: Mapping[str, ViewRecord])
     """Return the graph.
 
     Args:
-        flows, views: the records, by id; those of what is only being created are left out.
+        flows, views: the records, by id; views that are only being created, and flows that others have replaced, are left out.
     """
     kept = [node_of_flow(record.spec) for record in current(flows)]
     return Lineage([*kept, *(node_of_view(record.spec) for record in created(views).values())])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,8 @@ from sqlext.plan.view_spec import RefreshReport, SourceVersion
 from sqlext.spark import jvm
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _HOUR = 3600
 _SLACK = 1.5
@@ -100,27 +103,43 @@ def lag_of(spark: SparkSession, logs: TableLogs, report: RefreshReport, now: dat
     Returns:
         None: it is not known, since a table is gone.
     """
+    return _if_known(lambda: Lag(_age(spark, logs, report, now), _unread(spark, logs, report)))
+
+
+def age_of(spark: SparkSession, logs: TableLogs, report: RefreshReport, now: datetime) -> timedelta | None:
+    """Return the age of a view's lag, as `lag_of` does, but without a look at all that its sources' commits have changed."""
+    return _if_known(lambda: _age(spark, logs, report, now))
+
+
+def _if_known(look: Callable[[], T]) -> T | None:
     try:
-        return _lag(spark, logs, {place(each.location): each for each in _sources(report)}.values(), now)
+        return look()
     except (NotFoundError, *SPARK_ERRORS) as error:
         logger.info("a lag is not known: %s", jvm.reason_of(error))
         return None
 
 
-def _sources(report: RefreshReport) -> Iterable[SourceVersion]:
-    return (*report.sources.values(), *report.cut.values())
-
-
-def _lag(spark: SparkSession, logs: TableLogs, sources: Iterable[SourceVersion], now: datetime) -> Lag:
-    oldest: datetime | None = None
-    unread: int | None = 0
-    for source in sources:
-        newest = logs.newest(source.location, _RECENT_SECONDS)
-        if newest <= source.version:
-            continue
+def _age(spark: SparkSession, logs: TableLogs, report: RefreshReport, now: datetime) -> timedelta:
+    oldest = now
+    for source, newest in _ahead(logs, report):
         found = delta_log.written_at(spark, source.location, source.version + 1)
-        written = found or delta_log.written_at(spark, source.location, newest) or now
-        oldest = written if oldest is None else min(oldest, written)
+        oldest = min(oldest, found or delta_log.written_at(spark, source.location, newest) or now)
+    return now - oldest
+
+
+def _unread(spark: SparkSession, logs: TableLogs, report: RefreshReport) -> int | None:
+    unread = 0
+    for source, newest in _ahead(logs, report):
         changed = changed_files(spark, source.location, source.version, newest)
-        unread = None if unread is None or changed is None else unread + changed.changed
-    return Lag(timedelta() if oldest is None else max(now - oldest, timedelta()), unread)
+        if changed is None:
+            return None
+        unread += changed.changed
+    return unread
+
+
+def _ahead(logs: TableLogs, report: RefreshReport) -> Iterator[tuple[SourceVersion, int]]:
+    """Yield each table that has gone on since it was read, with its newest version."""
+    for source in {place(each.location): each for each in (*report.sources.values(), *report.cut.values())}.values():
+        newest = logs.newest(source.location, _RECENT_SECONDS)
+        if newest > source.version:
+            yield source, newest

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from sqlext.clock import Clock
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta.table_logs import TableLogs
-from sqlext.execution.views.lag import Lag, LagKept, is_due, lag_of
+from sqlext.execution.views.lag import LagKept, age_of, is_due, lag_of
 from sqlext.execution.views.live import LiveView
 from sqlext.execution.views.registry import ViewRegistry, created, shown_names
 from sqlext.execution.views.rows import ViewRow, state_of
@@ -60,7 +60,7 @@ class Listing:
         for key, record in records.items():
             here, report = live.get(key), statuses[key].report
             state = state_of(record, statuses[key], here is not None and here.is_running, self._lease.is_alive(record.host))
-            lag = None if report is None else self._lag(report)
+            lag = None if report is None else lag_of(self._spark, self._logs, report, self._clock.now())
             behind = None if is_behind is None else is_behind(record.spec)
             needed, kept = self._waves.needs.get(key), self._kept.get(key, LagKept()).quantiles()
             rows.append(ViewRow(record, names[key], state, statuses[key], behind, lag, needed, kept, waits.get(key, "")))
@@ -68,12 +68,9 @@ class Listing:
 
     def is_lagging(self, spec: ViewSpec, report: RefreshReport) -> bool:
         """Return whether a refresh must begin now for a view's target lag to be kept."""
-        lag = self._lag(report)
-        if lag is None or spec.schedule.target_lag is None:
-            return lag is None  # the refresh says what is wrong
-        age = lag.age.total_seconds()
+        known = age_of(self._spark, self._logs, report, self._clock.now())
+        if known is None or spec.schedule.target_lag is None:
+            return known is None  # the refresh says what is wrong
+        age = known.total_seconds()
         self._kept.setdefault(spec.id, LagKept()).note(self._clock.monotonic(), age, report)
         return is_due(spec.schedule.target_lag, age, self._waves.seconds_of(spec, self._files.read))
-
-    def _lag(self, report: RefreshReport) -> Lag | None:
-        return lag_of(self._spark, self._logs, report, self._clock.now())
