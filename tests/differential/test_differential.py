@@ -98,8 +98,9 @@ def describe(outcome: Outcome, around: Scenario) -> str:
     """All that it takes to see a failure by hand."""
     query = f"{outcome.way}: {outcome.query.render(form_of(outcome.way))}"
     steps = [data.CREATE, data.CREATE_DIM, data.INSERT_DIM, around.commits.insert(0), query]
-    for at in range(1, len(around.commits.rows)):
-        steps += [around.restarts[at], around.commits.insert(at)]
+    for at in range(len(around.commits.rows)):
+        steps += [around.restarts[at], around.commits.insert(at)] if at else []
+        steps += ["WAIT FLOW"] if around.looks[at] else []
     return "\n".join([f"{outcome.way}: {outcome.verdict.value}", *(f"{step};" for step in steps if step), outcome.detail])
 
 

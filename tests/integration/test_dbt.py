@@ -262,6 +262,12 @@ def test_a_view_and_what_else_has_its_name(sql: Workshop, views: Project) -> Non
 
 # The example.
 
+WORST = """
+SELECT coalesce(max(a.name), d.dest) AS airport, count(*) AS departures, avg(d.dep_delay) AS mean_delay
+FROM new_york.departures d LEFT JOIN new_york.airports a ON d.dest = a.faa
+GROUP BY d.dest HAVING count(*) >= 5 ORDER BY mean_delay DESC, d.dest LIMIT 3
+"""
+
 
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -306,24 +312,33 @@ def flows(port: int) -> dict[str, tuple[str, str]]:
 
 
 def test_the_example_over_thrift(tmp_path: Path, warehouse: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four layers, with tests between them; then more departures, and airports that are corrected."""
     monkeypatch.setenv("SQLEXT_PORT", str(port))
     dbt = example(warehouse.parent / "example", "thrift")
     sqlext_dbt("init-package", str(dbt.folder))
     dbt("deps")
     dbt("seed")
     dbt("run-operation", "arrive", "--args", "{day: 1}")
-    made = dbt("run")
-    assert {made[name] for name in ("delays", "late_departures", "destinations")} == {"OK"}
+    made = dbt("build", "--exclude", "resource_type:seed")
+    assert set(made.values()) == {"OK", "pass"}
     before = flows(port)
-    assert set(before) == {"delays", "late_departures"}
-    dbt("run-operation", "arrive", "--args", "{day: 2}")
-    again = dbt("run", "--select", "delays", "late_departures")
-    assert again["delays"] == again["late_departures"] == "unchanged"
-    assert flows(port) == before
-    assert set(dbt("test").values()) == {"pass"}
-    assert rows(port, "SELECT sum(departures) FROM new_york.delays") == [(391,)]
+    assert set(before) == {"bronze_departures", "delays", "late_departures"}
     assert rows(port, "SELECT sum(departures) FROM new_york.destinations") == [(165,)]
+
+    dbt("run-operation", "arrive", "--args", "{day: 2}")
+    again = dbt("build", "--select", "bronze_departures+")
+    assert {again[name] for name in before} == {"unchanged"}
+    assert flows(port) == before
+    assert {result for name, result in again.items() if "_departures_" in name or name.startswith("sqlext_")} == {"pass"}
+    assert rows(port, "SELECT sum(departures) FROM new_york.delays") == [(391,)]
     assert rows(port, "SELECT count(*) FROM new_york.late_departures") == [(13,)]
+    assert rows(port, f"SELECT * FROM new_york.worst_airports EXCEPT {WORST}") == []
+    assert lineage(port) == edges(dbt)
+
+    dbt("run-operation", "name_airport", "--args", "{faa: MCO, name: Orlando}")
+    subtree = dbt("build", "--select", "silver_departures+,resource_type:model")
+    assert set(subtree) == {"silver_departures", "airport_delays", "airline_delays", "worst_airports"}
+    assert rows(port, "SELECT departures FROM new_york.worst_airports WHERE airport = 'Orlando'") == [(19,)]
 
     dbt("run", "--full-refresh", "--select", "delays")
     assert flows(port)["delays"][0] != before["delays"][0]
@@ -334,6 +349,18 @@ def test_the_example_over_thrift(tmp_path: Path, warehouse: Path, port: int, mon
     columns = list(catalog["model.new_york.delays"]["columns"])
     assert columns == ["carrier", "origin", "departures", "destinations", "cancelled", "longest"]
     assert dbt("source", "freshness") == {"departures": "pass"}
+
+
+def lineage(port: int) -> set[tuple[str, str]]:
+    """Which table feeds which, by their short names."""
+    return {(row[0].split(".")[-1], row[2].split(".")[-1]) for row in rows(port, "SHOW LINEAGE")}
+
+
+def edges(dbt: Project) -> set[tuple[str, str]]:
+    """The same by the `ref` and `source` of the models that sqlext keeps up to date."""
+    nodes = json.loads((dbt.folder / "target" / "manifest.json").read_text())["nodes"].values()
+    kept = [node for node in nodes if node["config"].get("materialized") in ("streaming_table", "materialized_view")]
+    return {(below.split(".")[-1], node["name"]) for node in kept for below in node["depends_on"]["nodes"]}
 
 
 def sqlext_dbt(*arguments: str, cwd: Path | None = None) -> str:
@@ -365,6 +392,6 @@ def test_the_same_flows_go_on_in_dbts_own_process(warehouse: Path) -> None:
     )
     found = re.search(r"resumed flows: (.*)", said)
     assert found is not None, said
-    assert sorted(found[1].split(", ")) == ["delays", "late_departures"]
-    assert "PASS=5 WARN=0 ERROR=0" in said  # four tests, and the hook that comes before
+    assert sorted(found[1].split(", ")) == ["bronze_departures", "delays", "late_departures"]
+    assert "PASS=4 WARN=0 ERROR=0" in said  # three tests, and the hook that comes before
     assert len(re.findall(r"^(?:delays|late_departures) STOPPED, rows in 0,", said, re.MULTILINE)) == 2

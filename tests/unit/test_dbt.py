@@ -215,3 +215,7 @@ def test_the_seeds_are_nycflights13s() -> None:
     early = [row for row in january if int(row["hour"]) < 9]
     assert seed == [{name: "" if row[name] == "NA" else row[name] for name in seed[0]} for row in early]
     assert (EXAMPLE / "seeds" / "airlines.csv").read_text() == (data / "airlines.csv").read_text()
+    served = {row[end] for row in seed for end in ("origin", "dest")}
+    airports = list(csv.DictReader((data / "airports.csv").open()))
+    named = [{"faa": row["faa"], "name": row["name"]} for row in airports if row["faa"] in served]
+    assert list(csv.DictReader((EXAMPLE / "seeds" / "airport_names.csv").open())) == named

@@ -6,5 +6,5 @@ select
   count(distinct dest) as destinations,
   count_if(dep_delay is null) as cancelled,
   max(dep_delay) as longest
-from stream {{ source('nyc', 'departures') }}
+from stream {{ ref('bronze_departures') }}
 group by carrier, origin

@@ -1,0 +1,4 @@
+-- Rows as they came, appended; what is above reads this table.
+{{ config(materialized='streaming_table', wait=true) }}
+select day, hour, carrier, origin, dest, dep_delay, dep_delay is null as cancelled
+from stream {{ source('nyc', 'departures') }}
