@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
-from urllib.parse import urlsplit
 
 from deltalake import DeltaTable
 from py4j.protocol import Py4JError
@@ -218,7 +218,7 @@ class Group:
         table = self._sql.spark.table(flow)
         if self._is_last:
             return table
-        log = DeltaTable(urlsplit(self._sql.spark.conf.get("spark.sql.warehouse.dir")).path + f"/{flow}")
+        log = DeltaTable(Path(str(self._sql.spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"), flow))
         protocol, files = log.protocol(), log.file_uris()
         is_plain = protocol.min_reader_version == 1 or protocol.reader_features == ["timestampNtz"]
         if not is_plain or not files or log.metadata().partition_columns:
