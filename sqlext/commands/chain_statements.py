@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.clock import Deadline
-from sqlext.commands import streaming_tables
+from sqlext.commands import flow_tables, streaming_tables, view_statements
 from sqlext.commands.answers import Table
 from sqlext.errors import DependentsError, FlowError, NotFoundError, did_you_mean
 from sqlext.execution.delta import target
@@ -82,6 +82,14 @@ def _found(lineage: Lineage, name: tuple[str, ...]) -> Node:
             "lists them all."
         )
     return node
+
+
+def flows(host: Host) -> Table:
+    """SHOW FLOWS: all flows and views, each with the table above it that could not be brought up to date."""
+    found, views = host.flows.views(), host.views.views(looks=False)
+    failed = {each.record.spec.id for each in found if each.record.has_failed}
+    waits = host.views.lineage().waits_for(failed | {each.record.spec.id for each in views if each.status.error})
+    return flow_tables.flows(found, waits, view_statements.as_flows(views))
 
 
 # What reads a table.

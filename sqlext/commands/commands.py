@@ -104,7 +104,7 @@ class Commands:
             case statements.Explain(statement=explained):
                 return self._explain(spark, explained, spark_parse)
             case statements.ShowFlows():
-                return flow_tables.flows(self._flows.views(), view_statements.as_flows(self._views.views(looks=False)))
+                return chain_statements.flows(self._host())
             case statements.ShowPartitionFunctions():
                 return partition_statements.functions_table()
             case statements.DescribeFlow(name=name) if self._views.has(target.qualified(spark, name)):

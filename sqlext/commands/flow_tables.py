@@ -41,18 +41,20 @@ _FLOWS = {
 }
 
 
-def flows(views: list[FlowView], others: Sequence[Mapping[str, Any]]) -> Table:
+def flows(views: list[FlowView], waits: Mapping[str, str], others: Sequence[Mapping[str, Any]]) -> Table:
     """SHOW FLOWS.
 
     Args:
         views: the flows.
+        waits: by the id of a flow that is made of a table that could not be brought up to date, the name of that table.
         others: the rows of what else is kept up to date.
     """
-    return Table(_FLOWS, [*(_flow_row(view) for view in views), *others])
+    return Table(_FLOWS, [*(_flow_row(view, waits.get(view.record.spec.id, "")) for view in views), *others])
 
 
-def _flow_row(view: FlowView) -> dict[str, Any]:
+def _flow_row(view: FlowView, waits_for: str = "") -> dict[str, Any]:
     spec, progress = view.record.spec, view.progress
+    waits = f"waits for {waits_for}, which has failed" if waits_for else ""
     bound = f"ends with its session: reads {', '.join(spec.session_bound)}" if spec.session_bound else ""
     elsewhere = "" if bound or view.is_here or view.status != "RUNNING" else "runs in another process"
     state = f"state in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
@@ -62,7 +64,7 @@ def _flow_row(view: FlowView) -> dict[str, Any]:
         "target": ".".join(spec.target),
         "status": view.status,
         "error": view.error or None,
-        "note": "; ".join(filter(None, (bound, elsewhere, state))) or None,
+        "note": "; ".join(filter(None, (waits, bound, elsewhere, state))) or None,
         "id": spec.id,
         "comment": spec.comment or None,
         "full_name": sql_name(spec.qualified_name),

@@ -5,7 +5,7 @@ Tables are known by the folder of their files, whatever they are called; other r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -146,6 +146,20 @@ class Lineage:
     def downstream(self, keys: Iterable[str]) -> list[str]:
         """Return the keys of all that reads some nodes, directly or through others, in the order of the graph."""
         return self._closure(keys, self.readers)
+
+    def waits_for(self, failed: Set[str]) -> dict[str, str]:
+        """Return the name of a table that could not be brought up to date, for each flow or view above it, by id.
+
+        Args:
+            failed: the ids of the flows and views that have failed.
+        """
+        broken = {node.key for node in self.nodes.values() if node.id in failed}
+        found: dict[str, str] = {}
+        for key, node in self.nodes.items():
+            above = [each for each in self.upstream([key]) if each in broken and each != key]
+            if node.id and above:
+                found[node.id] = self.nodes[above[-1]].shown
+        return found
 
     @cached_property
     def layers(self) -> Mapping[str, int]:

@@ -213,6 +213,20 @@ def test_a_view_that_fails_holds_back_what_is_below_it(sql: Workshop) -> None:
     assert shown["beside"].waits_for is None
 
 
+def test_a_flow_says_which_failed_flow_it_waits_for(sql: Workshop) -> None:
+    sql("CREATE STREAMING TABLE first AS SELECT k, v FROM STREAM raw")
+    sql("WAIT FLOW first")
+    sql("CREATE STREAMING TABLE second AS SELECT k, count(*) AS n FROM STREAM first GROUP BY k")
+    sql("CREATE MATERIALIZED VIEW third AS SELECT count(*) AS n FROM second")
+    sql("WAIT FLOW second")
+    assert {row.note for row in sql("SHOW FLOWS")} == {None}
+    sql("DELETE FROM raw WHERE k = 'a'")
+    eventually(lambda: sql.shown("first").status == "FAILED", DEADLINE)
+    notes = {row.name: row.note for row in sql("SHOW FLOWS")}
+    waiting = "waits for default.first, which has failed"
+    assert notes == {"first": None, "second": waiting, "third": waiting}
+
+
 def test_versions_that_belong_together_are_found(sql: Workshop) -> None:
     layers(sql)
     sql("INSERT INTO raw VALUES ('a', 5)")

@@ -90,6 +90,11 @@ class FlowRecord:
         """Whether a process is to run it: its host, or the next one when that is dead."""
         return self.state in (FlowState.RUNNING, FlowState.RETRYING)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed, for good or until its next try."""
+        return self.state in (FlowState.FAILED, FlowState.RETRYING)
+
 
 Records = Mapping[str, FlowRecord]
 

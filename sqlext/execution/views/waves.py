@@ -156,20 +156,13 @@ class Waves:
         return wave, views
 
     def waits_for(self, failed: AbstractSet[str]) -> dict[str, str]:
-        """Return the name of a table whose view or flow has failed, for each that is made of it, by id.
+        """See `Lineage.waits_for`.
 
         Args:
             failed: the ids of views that have failed; those of flows are known.
         """
-        lineage, flows = self.look(), self._flows.records()
-        stuck = {key for key, record in flows.items() if record.state in (FlowState.FAILED, FlowState.RETRYING)}
-        broken = {node.key for node in lineage.nodes.values() if node.id in failed | stuck}
-        found: dict[str, str] = {}
-        for key, node in lineage.nodes.items():
-            above = [each for each in lineage.upstream([key]) if each in broken and each != key]
-            if node.id and above:
-                found[node.id] = lineage.nodes[above[-1]].shown
-        return found
+        flows = {key for key, record in self._flows.records().items() if record.has_failed}
+        return self.look().waits_for(failed | flows)
 
     def _is_free(self, key: str) -> bool:
         """Return whether a table is kept by what does not run by itself: its age holds back nobody who reads it."""
