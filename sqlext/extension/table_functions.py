@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.column import Column
 
-from sqlext.errors import Position, SchemaError, SqlextError
+from sqlext.errors import Position, SchemaError, SqlextError, UnsupportedError
 from sqlext.execution.keyed.keyed import processed
 from sqlext.execution.partitions.cogroup import OPERATOR as COGROUP
 from sqlext.execution.partitions.cogroup import as_side, cogrouped
@@ -25,7 +26,7 @@ from sqlext.functions.keyed import OPERATOR as PROCESS_KEYED
 from sqlext.functions.partition import PARTITION_FUNCTIONS, AggregateFunction
 from sqlext.spark import kafka
 from sqlext.spark.java import items_of, java_of, scala_seq
-from sqlext.spark.jvm import frame_of, plan_has_watermark
+from sqlext.spark.jvm import frame_of, plan_has_watermark, reason_of
 from sqlext.spark.plans import analysed, kind
 from sqlext.spark.sorted_plan import end_of_stream
 from sqlext.spark.to_its_end import read_to_its_end
@@ -67,7 +68,15 @@ def _consistent_versions(spark: SparkSession, arguments: list[Any]) -> Any:
 
 def _end_of_stream(spark: SparkSession, table: Any, mode: Any) -> Any:
     plan = read_to_its_end(spark, table.plan())
-    return end_of_stream(spark, plan, str(mode.value()) == SORTED)
+    try:
+        return end_of_stream(spark, plan, str(mode.value()) == SORTED)
+    except Py4JJavaError as error:  # what Spark says about a query is another exception: this is a fault of its optimizer
+        kind_of_error = str(error.java_exception.getClass().getSimpleName())
+        raise UnsupportedError(
+            "Spark cannot plan the query before GLOBAL WINDOW END OF STREAM: its optimizer fails, as it does without the clause "
+            "where all columns are read. Leave out columns that nobody reads, or compute DISTINCT aggregates in queries of their "
+            f"own. {kind_of_error}: {reason_of(error)}"
+        ) from error
 
 
 _TABLE = "FunctionTableSubqueryArgumentExpression"

@@ -36,7 +36,7 @@ def graph_of(lineage: Lineage, flows: Iterable[FlowSummary], views: Iterable[Vie
     edges = tuple(_edges(lineage, kept, places))
     width = max(x for x, _ in places.values()) + WIDTH + _MARGIN
     height = max(y for _, y in places.values()) + HEIGHT + _MARGIN
-    return Graph(nodes, edges, width, height)
+    return Graph(nodes, edges, width, height, WIDTH, HEIGHT)
 
 
 def _node(node: Node, kept: FlowSummary | ViewSummary | None, x: int, y: int, at: datetime) -> GraphNode:

@@ -409,12 +409,14 @@ class GraphEdge:
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph, with its size in pixels."""
+    """The graph, with its size and that of each node, in pixels."""
 
     nodes: tuple[GraphNode, ...]
     edges: tuple[GraphEdge, ...]
     width: int
     height: int
+    node_width: int
+    node_height: int
 
 
 @dataclass(frozen=True)

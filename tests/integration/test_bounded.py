@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from sqlext.spark import jvm
@@ -216,6 +216,14 @@ def test_errors_of_sparks_keep_type_and_place(events: Workshop) -> None:
         events(f"SELECT kk FROM STREAM ev GROUP BY k {END}")
     with pytest.raises(AnalysisException, match="nowhere"):
         events(f"INSERT INTO nowhere SELECT k FROM ev GROUP BY k {END}")
+
+
+def test_a_fault_of_sparks_optimizer_is_refused_by_name(events: Workshop) -> None:
+    """Spark 4.2's RewriteDistinctAggregates does not survive an ordered listagg(DISTINCT ..) beside another DISTINCT."""
+    aggregates = "listagg(DISTINCT k) WITHIN GROUP (ORDER BY k) AS ks, sum(DISTINCT v + 1) AS total"
+    query = f"SELECT k, {aggregates} FROM STREAM ev GROUP BY k {END}"
+    with pytest.raises(PySparkException, match=r"Spark cannot plan the query before GLOBAL WINDOW END.*ClassCastException"):
+        events(f"SELECT total FROM ({query})")
 
 
 def test_explain_shows_graph_stages_and_sparks_plan(events: Workshop) -> None:
