@@ -85,6 +85,17 @@ class _Parser(DatabricksParser):
             return self._parse_table_argument()
         return self._parse_any_lambda(*args, **kwargs)  # type: ignore[no-any-return]  # sqlglot's methods are untyped here
 
+    def _parse_cube_or_rollup(self, with_prefix: bool = False) -> exp.Cube | exp.Rollup | None:
+        """Parse CUBE or ROLLUP of any expressions; sqlglot's own method knows none with a comparison."""
+        for token, kind in ((TokenType.CUBE, exp.Cube), (TokenType.ROLLUP, exp.Rollup)):
+            if self._match(token):
+                keys = [] if with_prefix else self._parse_wrapped_csv(self._parse_disjunction)
+                return self.expression(kind(expressions=keys))
+        return None
+
+    def _parse_grouping_set(self) -> exp.Expr | None:
+        return self._parse_grouping_sets() or self._parse_cube_or_rollup() or self._parse_disjunction()
+
     def _parse_table_argument(self) -> TableArgument:
         """Parse `TABLE(t)` or `TABLE(query)`, with PARTITION BY and ORDER BY, up to the next argument."""
         first = self._curr

@@ -35,7 +35,7 @@ from sqlext.sql.statements import (
     ShowPartitionFunctions,
     Statement,
 )
-from sqlext.sql.tokens import end_of_stream_at, is_flow_statement, setting_key, tokens
+from sqlext.sql.tokens import end_of_stream_at, is_flow_statement, setting_key, tokens, without_end_of_stream
 from sqlext.sql.view_grammar import ViewCursor
 
 _QUERY_OWNERS = ("STREAMING", "MATERIALIZED", "FLOW")
@@ -342,4 +342,4 @@ class _Head(ViewCursor):
         try:
             return Query(dialect.without_brackets(dialect.parse_query(source)), source)
         except SyntaxProblem as problem:
-            raise UnreadableQuery(problem.message, problem.position, source) from None
+            raise UnreadableQuery(problem.message, problem.position, without_end_of_stream(source, self._tokens)) from None

@@ -196,6 +196,20 @@ def end_of_stream_at(found: list[Token]) -> int | None:
     return next((at for at in places if [token.upper for token in found[at : at + 5]] == clause), None)
 
 
+def without_end_of_stream(text: str, found: list[Token]) -> str:
+    """Return a text with the clauses GLOBAL WINDOW END OF STREAM blanked out.
+
+    Args:
+        text: what Spark is to read.
+        found: the tokens of the statement, whose offsets are those of the text.
+    """
+    while (at := end_of_stream_at(found)) is not None:
+        start, stop = found[at].start, found[at + 4].stop
+        text = text[:start] + " " * (stop - start) + text[stop:]
+        found = found[at + 5 :]
+    return text
+
+
 def our_hints(token: Token) -> set[str]:
     """Return the names of our hints in a hint comment; none in any other token."""
     return _hint_names(token.text[3:-2]) & HINTS.keys() if token.kind == "hint" else set()

@@ -46,6 +46,7 @@ SELECTS = [
     "SELECT first(a) IGNORE NULLS, last(a IGNORE NULLS), any_value(b), max_by(a, b), approx_percentile(v, 0.9) FROM t",
     "SELECT k, sum(v) AS s FROM t GROUP BY k HAVING s > 10 AND count(*) > 1 ORDER BY s DESC NULLS LAST, k LIMIT 10 OFFSET 5",
     "SELECT a, b, sum(c) FROM t GROUP BY ROLLUP (a, b)",
+    "SELECT a > 1, sum(c) FROM t GROUP BY ROLLUP (a > 1, b IS NULL AND NOT c), CUBE ((a, b = 2)), GROUPING SETS ((a < 1), ())",
     "SELECT a, b, sum(c) FROM t GROUP BY a, b WITH CUBE",
     "SELECT a, b, sum(c) FROM t GROUP BY GROUPING SETS ((a, b), (a), ())",
     "SELECT a, grouping(a), sum(c) FROM t GROUP BY ALL",

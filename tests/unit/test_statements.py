@@ -472,6 +472,7 @@ def test_a_query_that_cannot_be_read_is_handed_over_with_its_place(text: str, ne
     assert len(error.query) <= len(text)
     assert error.query.count("\n") == text.count("\n")
     assert "INTO" not in error.query
+    assert "GLOBAL WINDOW" not in error.query
 
 
 @pytest.mark.parametrize("text", ["CREATE STREAMING TABLE t AS INSERT INTO u SELECT 1", "CREATE FLOW f AS\n DROP TABLE u"])
