@@ -1,4 +1,4 @@
-"""Statements along the graph: SHOW LINEAGE, DROP and STOP of what others read, WAIT for all that a table is made of."""
+"""Statements along the graph: SHOW LINEAGE, SHOW FLOWS, DROP and STOP of what others read, WAIT for what a table is made of."""
 
 from __future__ import annotations
 
