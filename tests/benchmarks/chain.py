@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ from unittest.mock import patch
 from pyspark.sql import SparkSession
 
 from sqlext.execution.views.wave import Wave
-from tests.benchmarks.common import session
+from tests.benchmarks.common import machine, session
 
 RESULT = Path(__file__).with_suffix(".json")
 SOURCES, LAYERS = 6, (24, 18, 11, 1)
@@ -47,7 +45,7 @@ def main() -> None:
         "seconds, one source changed": min(each[1] for each in changed),
         "seconds, nothing changed": min(each[1] for each in idle),
         "milliseconds a view, nothing changed": round(1000 * min(each[1] for each in idle) / len(reads), 1),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": machine(),
     }
     for name, value in found.items():
         print(f"{name}: {value}")

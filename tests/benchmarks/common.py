@@ -123,9 +123,14 @@ def in_folder(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def machine() -> str:
+    """What a benchmark ran on."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
 def save(result: dict[str, Any], chart: alt.LayerChart | alt.FacetChart | alt.HConcatChart, path: Path) -> None:
     """Print a result, and save it as JSON, with its plot as SVG beside it."""
-    result = {**result, "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"}
+    result = {**result, "machine": machine()}
     text = json.dumps(result, indent=2)
     print(text)
     path.write_text(text + "\n", encoding="utf-8")

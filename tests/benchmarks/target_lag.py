@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import tempfile
 import threading
 import time
@@ -18,7 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.benchmarks.common import session
+from tests.benchmarks.common import machine, session
 
 RESULT = Path(__file__).with_suffix(".json")
 _ARRIVALS_SECONDS = 2.0
@@ -38,8 +36,7 @@ def main() -> None:
         print(f"{name}: {found[name]}", flush=True)
     fewer = found["fixed interval"]["commits"] / max(found["target lag"]["commits"], 1)
     print(f"commits: {fewer:.1f} times as many with a fixed interval; p95 {found['target lag']['p95']} s of {given.lag} s")
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    record = {"minutes": given.minutes, "lag": given.lag, "machine": machine, "sides": found}
+    record = {"minutes": given.minutes, "lag": given.lag, "machine": machine(), "sides": found}
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
 
 
