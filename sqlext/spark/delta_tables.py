@@ -91,10 +91,27 @@ def rows_at(spark: SparkSession, location: str, version: int) -> DataFrame:
     """Return the rows of one version of the table at `location`, as long as its files are there.
 
     Spark's own time travel refuses versions that are older than the table keeps deleted files, whether these are needed or not.
+    Where the files are known, they are listed here once: else each scan of a plan lists them, in four Spark jobs.
     """
     at = snapshot_at(spark, location, version)
+    if (files := _known_files(at)) is not None:
+        return DataFrame(at.deltaLog().createDataFrame(at, files, False, _none(spark)), spark)
     relation = at.deltaLog().createRelation(scala_seq(spark, []), java_of(spark).scala.Option.apply(at), _none(spark), True)
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+
+
+def files_of(snapshot: Any) -> list[Any]:
+    """Return the files of a snapshot, as Delta's AddFile."""
+    known = _known_files(snapshot)
+    return items_of(known) if known is not None else [*snapshot.allFiles().collectAsList()]
+
+
+def _known_files(snapshot: Any) -> Any:
+    """Return the files that the version's checksum file lists, which Delta writes with up to 50; None if it lists none."""
+    checksum = snapshot.checksumOpt()
+    files = checksum.get().allFiles() if checksum.isDefined() else checksum
+    is_whole = files.isDefined() and int(files.get().size()) == int(checksum.get().numFiles())
+    return files.get() if is_whole else None
 
 
 def feed(spark: SparkSession, end: Any, first: int, is_from_files: bool) -> DataFrame:

@@ -24,6 +24,7 @@ from sqlext.execution.delta.commit import USER_METADATA, session_settings
 from sqlext.execution.delta.file_statistics import may_hold
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.spark import delta_tables
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, texts_of
 from sqlext.spark.jvm import active
 
@@ -90,7 +91,7 @@ class TableTransaction:
             if known is not None and self.is_known:
                 self._files = known.files
             else:
-                self._files = {str(file.path()): file for file in self._snapshot.allFiles().collectAsList()}
+                self._files = {str(file.path()): file for file in delta_tables.files_of(self._snapshot)}
 
     @property
     def can_mark_rows(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from sqlext.execution.views import cost
-from sqlext.execution.views.incremental import KEEPS_LEFT, divided
+from sqlext.execution.views.keys import KEEPS_LEFT, divided
 from sqlext.execution.views.merging import mergeable
 from sqlext.execution.views.partials import partials_of
 from sqlext.execution.views.query import ViewQuery, analyse

@@ -17,20 +17,19 @@ All others are computed anew where something was touched, and only there:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlext.execution.delta.changes import WEIGHT
+from sqlext.execution.views.keys import KEEPS_LEFT, PASSING, changed_by, divided, keys_of, pushed
 from sqlext.spark.java import items_of
-from sqlext.spark.plans import Node, Plans, can_be_key, id_of, kind, output_of
+from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
 
-PASSING = ("Filter", "Sort", "RepartitionByExpression", "Repartition", "ResolvedHint", "SubqueryAlias", "RebalancePartitions")
-"""Operators that pass on their input's attributes, and all or some of its rows."""
+LINEAR = (*PASSING, "Project", "Generate", "Expand")
+"""Operators with one input whose changes are what they make of its changes."""
 STATIC = ("LocalRelation", "OneRowRelation", "Range")
 """Leaves that never change."""
-_Shown = TypeVar("_Shown")
-KEEPS_LEFT = ("LeftSemi", "LeftAnti", "LeftOuter", "ExistenceJoin")
 SUPPORTED = frozenset(
     (*PASSING, *STATIC, "LogicalRelation", "Project", "Generate", "Expand", "Union", "Join", "Aggregate", "Window")
 ) | {"GlobalLimit", "LocalLimit", "Offset", "Tail"}
@@ -65,6 +64,14 @@ class Leaf:
     delta: Delta | None
 
 
+def _new(leaf: Leaf) -> Any:
+    return leaf.new
+
+
+def _old(leaf: Leaf) -> Any:
+    return leaf.old()
+
+
 class Derivation:
     """The plans of one refresh.
 
@@ -82,16 +89,30 @@ class Derivation:
 
     def new(self, node: Node) -> Any:
         """Return a node's rows over the new versions."""
-        return self._over(node, lambda leaf: leaf.new)
+        return self._over(node, _new)
 
     def old(self, node: Node) -> Any:
         """Return a node's rows over the old versions."""
-        return self._over(node, lambda leaf: leaf.old())
+        return self._over(node, _old)
 
     def _over(self, node: Node, version: Callable[[Leaf], Any]) -> Any:
         if node.kind == "LogicalRelation":
             return version(self._leaf(node.plan))
         return self._with(node, [self._over(child, version) for child in node.children]) if node.children else node.plan
+
+    def _near(self, node: Node, keys: Sequence[Any], among: Any, version: Callable[[Leaf], Any]) -> Any:
+        """Return the rows of a node whose keys are among the rows of a plan; they are chosen as far down as possible.
+
+        Spark would choose them above joins that the query has further down, and compute these joins for all rows.
+        """
+        below = pushed(node, keys, self._plans)
+        if below is None:
+            return self._plans.matching(self._over(node, version), keys, self._fresh(among))
+        pairs = zip(node.children, below, strict=True)
+        chosen = [
+            self._over(child, version) if inner is None else self._near(child, inner, among, version) for child, inner in pairs
+        ]
+        return self._with(node, chosen)
 
     def _with(self, node: Node, children: Sequence[Any]) -> Any:
         return self._plans.with_children(node.plan, children)
@@ -112,14 +133,14 @@ class Derivation:
                 return self._of_union(node)
             case "Join":
                 return self._of_join(node)
-            case name:
+            case name if name in LINEAR:
                 below = self.delta(node.children[0])
-                if below is None:
-                    return None
-                return self._of_linear(name, node, below) or self._touched(node, keys_of(node), below)
+                return below and self._of_linear(name, node, below)
+            case _:
+                return self._touched(node, keys_of(node)) if self._may_change(node) else None
 
-    def _of_linear(self, name: str, node: Node, below: Delta) -> Delta | None:
-        """Return the delta of a node that carries weights; None: it does not."""
+    def _of_linear(self, name: str, node: Node, below: Delta) -> Delta:
+        """Return the delta of a node that carries weights."""
         plans = self._plans
         if name == "Project":
             return Delta(plans.select(below.plan, [*items_of(node.plan.projectList()), below.weight]), below.weight)
@@ -127,7 +148,7 @@ class Derivation:
             return Delta(*plans.expanded(node.plan, below.plan, below.weight))
         if name == "Generate" or name == "Filter":
             return Delta(self._with(node, [below.plan]), below.weight)
-        return below if name in PASSING else None
+        return below
 
     def _of_union(self, node: Node) -> Delta | None:
         parts = []
@@ -156,16 +177,22 @@ class Derivation:
     def _of_join(self, node: Node) -> Delta | None:
         left, right = node.children
         how = kind(node.plan.joinType())
-        changed_left, changed_right = self.delta(left), self.delta(right)
-        if changed_left is None and changed_right is None:
-            return None
         if how in ("Inner", "Cross"):
-            return self._of_inner(node, changed_left, changed_right)
-        if changed_right is None and changed_left is not None and how in KEEPS_LEFT:
-            return Delta(self._with(node, [changed_left.plan, self.new(right)]), changed_left.weight)
-        if changed_left is None and changed_right is not None and how == "RightOuter":
-            return Delta(self._with(node, [self.new(left), changed_right.plan]), changed_right.weight)
-        return self._of_outer(node, changed_left, changed_right)
+            changed_left, changed_right = self.delta(left), self.delta(right)
+            return None if changed_left is None and changed_right is None else self._of_inner(node, changed_left, changed_right)
+        if how in KEEPS_LEFT and not self._may_change(right):
+            changed = self.delta(left)
+            return changed and Delta(self._with(node, [changed.plan, self.new(right)]), changed.weight)
+        if how == "RightOuter" and not self._may_change(left):
+            changed = self.delta(right)
+            return changed and Delta(self._with(node, [self.new(left), changed.plan]), changed.weight)
+        return self._of_outer(node)
+
+    def _may_change(self, node: Node) -> bool:
+        """Return whether a table below a node has changed."""
+        if node.kind == "LogicalRelation":
+            return self._leaf(node.plan).delta is not None
+        return any(map(self._may_change, node.children))
 
     def _of_inner(self, node: Node, left: Delta | None, right: Delta | None) -> Delta | None:
         """Return dA x B' + A' x dB - dA x dB."""
@@ -191,24 +218,43 @@ class Derivation:
         narrow = self._plans.select(delta.plan, [*output_of(node.plan), delta.weight])
         return Delta(self._kept(narrow), delta.weight)
 
-    def _of_outer(self, node: Node, left: Delta | None, right: Delta | None) -> Delta | None:
+    def _of_outer(self, node: Node) -> Delta | None:
         """Return the delta of an outer, semi or anti join: its new and old rows with the keys of changed rows."""
         keys = self._plans.equal_keys(node.plan)
         if not keys[0]:
             return self._whole(node)
-        plans, touched = self._plans, []
-        for delta, expressions in zip((left, right), keys, strict=True):
-            if delta is not None:
-                touched.append(plans.select(delta.plan, [plans.named(each, f"k{at}") for at, each in enumerate(expressions)]))
-        both = touched[0] if len(touched) == 1 else plans.union(touched)
-        among = self._distinct(both)
+        touched = self._of_any(map(self._touched_by, node.children, keys))
+        if touched is None:
+            return None
+        among = self._distinct(touched)
 
-        def near(side: int, child: Any) -> Any:
-            return plans.matching(child, keys[side], self._fresh(among))
-
-        new = self._with(node, [near(at, self.new(child)) for at, child in enumerate(node.children)])
-        old = self._with(node, [near(at, self.old(child)) for at, child in enumerate(node.children)])
+        sides = [*zip(node.children, keys, strict=True)]
+        new = self._with(node, [self._near(*side, among, _new) for side in sides])
+        old = self._with(node, [self._near(*side, among, _old) for side in sides])
         return self._difference(node, new, old)
+
+    def _touched_by(self, node: Node, keys: Sequence[Any]) -> Any | None:
+        """Return a plan with all values that keys, expressions over a node's attributes, have in rows that have changed.
+
+        It may have more, but no duplicates of rows matter. So nothing is computed anew by some keys only to see which they are.
+
+        Returns:
+            None: no rows have changed.
+        """
+        below = changed_by(node, keys, self._plans)
+        if below is not None:
+            return self._of_any(self._touched_by(child, inner) for child, inner in below)
+        delta = self.delta(node)
+        if delta is None:
+            return None
+        return self._plans.select(delta.plan, [self._plans.named(key, f"k{at}") for at, key in enumerate(keys)])
+
+    def _of_any(self, parts: Iterable[Any | None]) -> Any | None:
+        """Return the union of those parts that there are."""
+        found = [each for each in parts if each is not None]
+        if not found:
+            return None
+        return found[0] if len(found) == 1 else self._plans.union(found)
 
     def _distinct(self, plan: Any) -> Any:
         """Return the different rows of a plan, computed once."""
@@ -219,16 +265,17 @@ class Derivation:
         """Return a plan under new identities, so that it can be joined with whatever it was made of."""
         return self._plans.select(plan, [self._plans.named(each, str(each.name())) for each in output_of(plan)])
 
-    def _touched(self, node: Node, keys: Sequence[Any], below: Delta) -> Delta | None:
+    def _touched(self, node: Node, keys: Sequence[Any]) -> Delta | None:
         """Return the delta of an aggregate or a window, whose groups are its keys; of other nodes, without keys, as a whole."""
         if not keys:
             return self._whole(node)
         child = node.children[0]
-        touched = self._distinct(
-            self._plans.select(below.plan, [self._plans.named(key, f"k{at}") for at, key in enumerate(keys)])
-        )
-        new = self._with(node, [self._plans.matching(self.new(child), keys, self._fresh(touched))])
-        old = self._with(node, [self._plans.matching(self.old(child), keys, self._fresh(touched))])
+        changed = self._touched_by(child, keys)
+        if changed is None:
+            return None
+        touched = self._distinct(changed)
+        new = self._with(node, [self._near(child, keys, touched, _new)])
+        old = self._with(node, [self._near(child, keys, touched, _old)])
         return self._difference(node, new, old)
 
     def _whole(self, node: Node) -> Delta | None:
@@ -254,14 +301,13 @@ class Derivation:
         if found is None:
             return None
         node, wanted = found
-        below = self.delta(node.children[0])
-        if below is None:
-            return None
         inner = [each for each, _ in wanted]
-        named = [self._plans.named(key, f"k{at}") for at, key in enumerate(inner)]
-        touched = self._distinct(self._plans.select(below.plan, named))
+        changed = self._touched_by(node.children[0], inner)
+        if changed is None:
+            return None
+        touched = self._distinct(changed)
         child = node.children[0]
-        part = self._with(node, [self._plans.matching(self.new(child), inner, self._fresh(touched))])
+        part = self._with(node, [self._near(child, inner, touched, _new)])
         return TouchedPart(node.kind, touched, tuple(id_of(outer) for _, outer in wanted), self._plans.around(root, node, part))
 
 
@@ -280,48 +326,3 @@ class TouchedPart:
     keys: Any
     columns: tuple[int, ...]
     rows: Any
-
-
-def keys_of(node: Node) -> list[Any]:
-    """Return the expressions by which an aggregate or a window divides its rows, as far as they are attributes."""
-    expressions = []
-    if node.kind == "Aggregate":
-        expressions = items_of(node.plan.groupingExpressions())
-    elif node.kind == "Window":
-        expressions = items_of(node.plan.partitionSpec())
-    return [each for each in expressions if kind(each) == "AttributeReference" and can_be_key(each)]
-
-
-def divided(root: Node, shown: dict[int, Any]) -> tuple[Any, list[tuple[Any, Any]]] | None:
-    """Find the aggregate or window that divides a query's rows by columns which the query shows.
-
-    Args:
-        root: the query, or a node of it.
-        shown: the query's attributes that are attributes of `root`, by the id they have there.
-
-    Returns:
-        The node, the lowest that does; and each of its keys that the query shows, with the query's attribute.
-    """
-    name = root.kind
-    if name == "Project":
-        return divided(root.children[0], passed_on(items_of(root.plan.projectList()), shown))
-    if name in PASSING:
-        return divided(root.children[0], shown)
-    if name not in ("Aggregate", "Window"):
-        return None
-    below = passed_on(items_of(root.plan.aggregateExpressions()), shown) if name == "Aggregate" else shown
-    keys = [(key, below[id_of(key)]) for key in keys_of(root) if id_of(key) in below]
-    if not keys:
-        return None
-    inner = divided(root.children[0], {id_of(key): outer for key, outer in keys})
-    return (root, keys) if inner is None else inner
-
-
-def passed_on(expressions: Sequence[Any], shown: Mapping[int, _Shown]) -> dict[int, _Shown]:
-    """Return what is `shown` by the id that it has above named expressions, by the id below, where they only pass it on."""
-    found: dict[int, _Shown] = {}
-    for each in expressions:
-        inner = each.child() if kind(each) == "Alias" else each
-        if kind(inner) == "AttributeReference" and id_of(each.toAttribute()) in shown:
-            found.setdefault(id_of(inner), shown[id_of(each.toAttribute())])
-    return found

@@ -19,7 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructField
 
 from sqlext.execution.delta.changes import WEIGHT
-from sqlext.execution.views.incremental import PASSING, Delta, keys_of
+from sqlext.execution.views.incremental import Delta
+from sqlext.execution.views.keys import PASSING, keys_of
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark.java import items_of
