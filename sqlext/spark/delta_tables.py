@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
+from sqlext.spark.jvm import active
 
 
 def last_transaction(spark: SparkSession, location: str, app_id: str) -> int | None:
@@ -95,7 +96,8 @@ def rows_at(spark: SparkSession, location: str, version: int) -> DataFrame:
     """
     at = snapshot_at(spark, location, version)
     if (files := _known_files(at)) is not None:
-        return DataFrame(at.deltaLog().createDataFrame(at, files, False, _none(spark)), spark)
+        with active(spark):
+            return DataFrame(at.deltaLog().createDataFrame(at, files, False, _none(spark)), spark)
     relation = at.deltaLog().createRelation(scala_seq(spark, []), java_of(spark).scala.Option.apply(at), _none(spark), True)
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from sqlext.errors import UnsupportedError
 from sqlext.execution.views import shared_changes
 from sqlext.execution.views.shared_changes import SharedChanges
+from sqlext.plan.view_spec import SourceVersion
 from sqlext.testing import HandClock
 
 SPARK = cast(SparkSession, None)
@@ -61,6 +62,10 @@ class Reader:
             raise UnsupportedError("a column has changed")
 
 
+def between(before: int, after: int, location: str = ORDERS, id_: str = "a") -> tuple[SourceVersion, SourceVersion]:
+    return SourceVersion(id_, before, location), SourceVersion(id_, after, location)
+
+
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     made = Reader()
@@ -83,26 +88,32 @@ def shared(clock: HandClock) -> SharedChanges:
 
 
 def test_the_first_reads_the_columns_of_all_and_the_second_reads_nothing(shared: SharedChanges, reader: Reader) -> None:
-    first = shared.take(SPARK, ORDERS, (3, 4), ["id", "amount"])
-    second = shared.take(SPARK, ORDERS, (3, 4), ["id", "cid"])
+    first = shared.take(SPARK, *between(3, 4), ["id", "amount"])
+    second = shared.take(SPARK, *between(3, 4), ["id", "cid"])
     assert first is second
     assert (first.columns, first.number) == (("id", "amount", "cid"), 7)
     assert reader.asked == [("id", "amount", "cid")]
 
 
 def test_other_versions_and_other_tables_are_read_by_themselves(shared: SharedChanges, reader: Reader) -> None:
-    shared.take(SPARK, ORDERS, (3, 4), ["id"])
-    shared.take(SPARK, ORDERS, (3, 5), ["id"])
-    shared.take(SPARK, "file:/others", (3, 4), ["x"])
+    shared.take(SPARK, *between(3, 4), ["id"])
+    shared.take(SPARK, *between(3, 5), ["id"])
+    shared.take(SPARK, *between(3, 4, "file:/others"), ["x"])
     assert reader.asked == [("id", "amount", "cid"), ("id", "amount", "cid"), ("x",)]
 
 
+def test_a_table_that_was_created_anew_in_the_same_folder_is_read_by_itself(shared: SharedChanges, reader: Reader) -> None:
+    shared.give_back(shared.take(SPARK, *between(0, 1), ["id"]))
+    shared.take(SPARK, *between(0, 1, id_="b"), ["id"])
+    assert len(reader.asked) == 2
+
+
 def test_what_several_views_read_is_held_for_some_seconds(shared: SharedChanges, reader: Reader, clock: HandClock) -> None:
-    shared.give_back(shared.take(SPARK, ORDERS, (3, 4), ["id"]))
+    shared.give_back(shared.take(SPARK, *between(3, 4), ["id"]))
     clock.advance(9)
     shared.free_idle()
     assert reader.made[0].is_held
-    again = shared.take(SPARK, ORDERS, (3, 4), ["id"])
+    again = shared.take(SPARK, *between(3, 4), ["id"])
     clock.advance(60)
     shared.free_idle()
     assert reader.made[0].is_held
@@ -115,25 +126,25 @@ def test_what_several_views_read_is_held_for_some_seconds(shared: SharedChanges,
 
 def test_what_one_view_reads_is_freed_at_once(shared: SharedChanges, reader: Reader) -> None:
     shared.forget("other")
-    shared.give_back(shared.take(SPARK, ORDERS, (3, 4), ["id"]))
+    shared.give_back(shared.take(SPARK, *between(3, 4), ["id"]))
     assert not reader.made[0].is_held
 
 
 def test_many_rows_are_freed_at_once(shared: SharedChanges, reader: Reader) -> None:
     reader.number = 1_000_001
-    shared.give_back(shared.take(SPARK, ORDERS, (3, 4), ["id"]))
+    shared.give_back(shared.take(SPARK, *between(3, 4), ["id"]))
     assert not reader.made[0].is_held
 
 
 def test_at_the_end_of_the_process_all_is_freed(shared: SharedChanges, reader: Reader) -> None:
-    shared.give_back(shared.take(SPARK, ORDERS, (3, 4), ["id"]))
+    shared.give_back(shared.take(SPARK, *between(3, 4), ["id"]))
     shared.free_idle(is_all=True)
     assert not reader.made[0].is_held
 
 
 def test_a_column_that_was_not_read_is_read_by_itself(shared: SharedChanges, reader: Reader) -> None:
-    shared.take(SPARK, ORDERS, (3, 4), ["id"])
-    own = shared.take(SPARK, ORDERS, (3, 4), ["id", "new"])
+    shared.take(SPARK, *between(3, 4), ["id"])
+    own = shared.take(SPARK, *between(3, 4), ["id", "new"])
     assert own.columns == ("id", "new")
     shared.give_back(own)
     assert [each.is_held for each in reader.made] == [True, False]
@@ -141,25 +152,25 @@ def test_a_column_that_was_not_read_is_read_by_itself(shared: SharedChanges, rea
 
 def test_a_changed_column_of_another_view_is_left_out(shared: SharedChanges, reader: Reader) -> None:
     reader.differ = {"cid"}
-    assert shared.take(SPARK, ORDERS, (3, 4), ["id", "amount"]).columns == ("id", "amount")
+    assert shared.take(SPARK, *between(3, 4), ["id", "amount"]).columns == ("id", "amount")
     with pytest.raises(UnsupportedError, match="a column has changed"):
-        shared.take(SPARK, ORDERS, (3, 4), ["id", "cid"])
+        shared.take(SPARK, *between(3, 4), ["id", "cid"])
 
 
 def test_after_a_failure_the_next_one_reads_them(shared: SharedChanges, reader: Reader) -> None:
     reader.number = -1
     with pytest.raises(UnsupportedError, match="cannot be read"):
-        shared.take(SPARK, ORDERS, (3, 4), ["id"])
+        shared.take(SPARK, *between(3, 4), ["id"])
     assert not reader.made[0].is_held
     reader.number = 7
-    assert shared.take(SPARK, ORDERS, (3, 4), ["id"]).number == 7
+    assert shared.take(SPARK, *between(3, 4), ["id"]).number == 7
 
 
 def test_two_at_once_read_once(shared: SharedChanges, reader: Reader) -> None:
     reader.wait = threading.Event()
     found: list[Any] = []
     threads = [
-        threading.Thread(target=lambda: found.append(shared.take(SPARK, ORDERS, (3, 4), ["id"])), daemon=True) for _ in range(2)
+        threading.Thread(target=lambda: found.append(shared.take(SPARK, *between(3, 4), ["id"])), daemon=True) for _ in range(2)
     ]
     for thread in threads:
         thread.start()

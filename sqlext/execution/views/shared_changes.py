@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext.clock import Clock
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.changes import changes, check_same_columns
+from sqlext.plan.view_spec import SourceVersion
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class SharedChanges:
         self._clock = clock
         self._lock = threading.Lock()
         self._columns: dict[str, Mapping[str, Sequence[str]]] = {}  # of each table, by location, that a view uses; by view
-        self._held: dict[tuple[str, int, int], Changes] = {}
+        self._held: dict[tuple[str, str, int, int], Changes] = {}
 
     def note(self, view_id: str, columns: Mapping[str, Sequence[str]]) -> None:
         """Note which columns of which tables, by location, a view uses."""
@@ -67,20 +68,20 @@ class SharedChanges:
         with self._lock:
             self._columns.pop(view_id, None)
 
-    def take(self, spark: SparkSession, location: str, versions: tuple[int, int], columns: Sequence[str]) -> Changes:
+    def take(self, spark: SparkSession, before: SourceVersion, after: SourceVersion, columns: Sequence[str]) -> Changes:
         """Return the changes of a table, to be given back.
 
         Args:
             spark: the session that reads them, if they have not been read yet.
-            location: the table's folder.
-            versions: the earlier one and the later one.
+            before, after: two versions of one table. Its id counts, too: another table may soon have the same folder and versions.
             columns: those that are needed; there may be more.
 
         Raises:
             UnsupportedError: they cannot be read.
         """
+        location, versions = after.location, (before.version, after.version)
         check_same_columns(spark, location, *versions, columns)
-        key = (location, *versions)
+        key = (location, after.id, *versions)
         with self._lock:
             found = self._held.setdefault(key, Changes())
             found.users += 1

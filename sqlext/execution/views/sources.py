@@ -96,7 +96,7 @@ class Versions:
         new = self._at(node, relation.location, after)
         if before == after:
             return Leaf(new, lambda: new, None)
-        rows, number = self._changed(relation.name, relation.location)
+        rows, number = self._changed(relation.name)
         if number == 0:
             return Leaf(new, lambda: new, None)
         return Leaf(new, lambda: self._at(node, relation.location, before), self._delta(node, rows))
@@ -142,10 +142,10 @@ class Versions:
             raise UnsupportedError(f"the type of the column {wanted.name()} has changed")
         return self._plans.as_attribute(self._plans.cast(found, wanted), wanted)
 
-    def _changed(self, name: str, location: str) -> tuple[DataFrame, int]:
+    def _changed(self, name: str) -> tuple[DataFrame, int]:
         if name not in self._changes:
-            columns, versions = self._columns[name], (self._before[name].version, self._after[name].version)
-            taken = self._shared.take(self._spark, location, versions, columns)
+            columns = self._columns[name]
+            taken = self._shared.take(self._spark, self._before[name], self._after[name], columns)
             self._taken.append(taken)
             self._changes[name] = self._narrowed(taken, columns)
         return self._changes[name]
