@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from sqlext.commands import kept_columns
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.bounded_statements import without_clauses
+from sqlext.execution.delta import target
 from sqlext.execution.flows.analysis import AnalysedFlow, analyse_flow
-from sqlext.execution.flows.creation import FlowRequest, check_cycle, check_definition, check_sources
+from sqlext.execution.flows.creation import FlowRequest, check_cycle, check_definition, check_sources, same_name
 from sqlext.execution.flows.definition import listed
 from sqlext.execution.flows.interval_trigger import other_pace
 from sqlext.execution.flows.manager import FlowManager
@@ -34,7 +36,7 @@ from sqlext.sql.tokens import normal_text
 
 def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Create a flow and start it."""
-    flow = _analysed(spark, planned)
+    flow = _analysed(spark, planned, flows)
     if isinstance(flow, SparkStatement):
         return flow
     request = _request(spark, planned.statement, flow, text, lineage)
@@ -47,7 +49,7 @@ def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowMana
 
 def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Explain a flow. What CREATE refuses is refused here too, but an existing table of its name is not looked for."""
-    flow = _analysed(spark, planned)
+    flow = _analysed(spark, planned, flows)
     if isinstance(flow, SparkStatement):
         return flow
     request = _request(spark, planned.statement, flow, "", lineage)
@@ -69,15 +71,17 @@ def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch
     with jvm.names_as_in(session):
         plan = plan_flow(statement.query, batches, options.flow[SORTED_SHUFFLES])
         own = sessions.session_for(session, plan.references)
+        plan = kept_columns.in_flow(own, plan, statement.query.source)
         flow = analyse_flow(own, plan, options, queries.analyse(own, plan), makes_table=True)
         request = renewed(spec, _request(session, statement, flow, spec.text))
     return flows.create(request, canceled)
 
 
-def _analysed(spark: SparkSession, planned: PlannedFlow) -> AnalysedFlow | SparkStatement:
+def _analysed(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> AnalysedFlow | SparkStatement:
     """Analyse a flow; or return a form of its query that Spark refuses, so that Spark says so with its own type and place."""
     plan, statement = planned.plan, planned.statement
     own = sessions.session_for(spark, plan.references)
+    plan = kept_columns.in_flow(own, plan, statement.query.source, lambda: _recorded(spark, statement, flows))
     try:
         found = queries.analyse(own, plan)
     except AnalysisException:
@@ -86,6 +90,17 @@ def _analysed(spark: SparkSession, planned: PlannedFlow) -> AnalysedFlow | Spark
             raise
         return SparkStatement(text)
     return analyse_flow(own, plan, planned.options, found, isinstance(statement, CreateStreamingTable))
+
+
+def _recorded(spark: SparkSession, statement: FlowStatement, flows: FlowManager) -> Mapping[str, str]:
+    """Return the columns of files that the flow keeps which is there already, unless the statement replaces it."""
+    if isinstance(statement, CreateStreamingTable):
+        table, is_new = statement.name, statement.replace
+    else:
+        table, is_new = statement.target, False
+    name = target.qualified(spark, table)
+    there = (record.spec for record in flows.records().values() if same_name(record.spec.target, name))
+    return {} if is_new else kept_columns.recorded(next(there, None))
 
 
 def _refused_by_spark(own: SparkSession, query: Query, plan: FlowPlan) -> str | None:

@@ -1,0 +1,93 @@
+"""The columns of files that a statement reads by `read_files` without `schema`: found once, and written into its plan.
+
+What is recorded has them, so nothing is inferred again when a flow restarts or a job resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.job_graph import BoundedPlan, FlowPlan
+from sqlext.quoting import quote_string
+from sqlext.spark.files import COLUMNS
+from sqlext.sql.file_calls import FilesCall, calls_in, kept_in, with_columns
+
+Change = Callable[[str], str]
+
+
+def in_flow(spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[], Mapping[str, str]] = dict) -> FlowPlan:
+    """Return a flow's plan in which each call has its columns.
+
+    Args:
+        spark: the session that is to run the plan.
+        source: the text of the statement's query, with the offsets of the statement.
+        known: returns columns that are kept already, as literals, by the call's `key`.
+
+    Raises:
+        PySparkException: a call is wrong; the place in the message is that in the statement.
+    """
+    change = _change(spark, source, known)
+    if change is None:
+        return plan
+    return replace(
+        plan,
+        sql=change(plan.sql),
+        above=change(plan.above),
+        written=change(plan.written),
+        aggregates=tuple(replace(each, sql=change(each.sql)) for each in plan.aggregates),
+        prerequisites=tuple(replace(each, sql=change(each.sql)) for each in plan.prerequisites),
+        hybrids=tuple(
+            replace(each, relations=tuple(replace(relation, sql=change(relation.sql)) for relation in each.relations))
+            for each in plan.hybrids
+        ),
+    )
+
+
+def in_job(spark: SparkSession, plan: BoundedPlan, source: str) -> BoundedPlan:
+    """Return a job's plan in which each call has its columns; see `in_flow`."""
+    change = _change(spark, source, dict)
+    return plan if change is None else replace(plan, sql=change(plan.sql), plain_sql=change(plan.plain_sql))
+
+
+def recorded(spec: FlowSpec | None) -> Mapping[str, str]:
+    """Return the columns that a flow keeps, as literals, by the key of the call; of no flow, none."""
+    if spec is None:
+        return {}
+    texts = [spec.above, *(each.sql for each in spec.streams), *(each.sql for each in spec.prerequisites)]
+    return kept_in([*texts, *(relation.sql for hybrid in spec.hybrids for relation in hybrid.relations)])
+
+
+def _change(spark: SparkSession, source: str, known: Callable[[], Mapping[str, str]]) -> Change | None:
+    """Return the change of a query's text that gives each call its columns; None where there is nothing to change.
+
+    A call that Spark's own analysis refuses stays as it is: it refuses the whole query too, and its message is better then.
+    """
+    calls = [call for call in calls_in(source) if call.needs_columns]
+    if not calls:
+        return None
+    found = dict(known())
+    try:
+        for call in calls:
+            if call.key not in found:
+                found[call.key] = _columns(spark, source, call)
+    except AnalysisException:
+        return None
+
+    def change(text: str) -> str:
+        return with_columns(text, lambda call: found[call.key] if call.key in found else _columns(spark, text, call))
+
+    return change
+
+
+def _columns(spark: SparkSession, text: str, call: FilesCall) -> str:
+    """Return the columns of a call that stands in a text, as a literal."""
+    before = "".join(each if each in "\r\n" else " " for each in text[: call.start])
+    at = before.find(" " * len("FROM"))
+    assert at >= 0, "a call comes after FROM and after the verb"
+    before = f"{before[:at]}FROM{before[at + len('FROM') :]}"  # the call itself stays at its place, which errors name
+    return quote_string(spark.sql(f"{before}{COLUMNS}({call.arguments}) SELECT *").schema.toDDL())
