@@ -18,6 +18,7 @@ TOPICS = (
     "partitions",
     "keyed",
     "bounded",
+    "files",
     "kafka",
     "backlog",
     "options",
