@@ -13,11 +13,9 @@ from pyspark.sql import SparkSession
 
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import BoundedPlan, FlowPlan
-from sqlext.quoting import quote_string
-from sqlext.spark.files import COLUMNS
-from sqlext.sql.file_calls import FilesCall, calls_in, kept_in, with_columns
-
-Change = Callable[[str], str]
+from sqlext.quoting import STREAMED, quote_string
+from sqlext.spark.files import COLUMNS_OF
+from sqlext.sql.file_calls import READ_FILES, FilesCall, calls_in, kept_in, with_columns
 
 
 def in_flow(spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[], Mapping[str, str]] = dict) -> FlowPlan:
@@ -31,7 +29,7 @@ def in_flow(spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[]
     Raises:
         PySparkException: a call is wrong; the place in the message is that in the statement.
     """
-    change = _change(spark, source, known)
+    change = _change(spark, source, known, is_flow=True)
     if change is None:
         return plan
     return replace(
@@ -50,7 +48,7 @@ def in_flow(spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[]
 
 def in_job(spark: SparkSession, plan: BoundedPlan, source: str) -> BoundedPlan:
     """Return a job's plan in which each call has its columns; see `in_flow`."""
-    change = _change(spark, source, dict)
+    change = _change(spark, source, dict, is_flow=False)
     return plan if change is None else replace(plan, sql=change(plan.sql), plain_sql=change(plan.plain_sql))
 
 
@@ -62,32 +60,36 @@ def recorded(spec: FlowSpec | None) -> Mapping[str, str]:
     return kept_in([*texts, *(relation.sql for hybrid in spec.hybrids for relation in hybrid.relations)])
 
 
-def _change(spark: SparkSession, source: str, known: Callable[[], Mapping[str, str]]) -> Change | None:
+def _change(
+    spark: SparkSession, source: str, known: Callable[[], Mapping[str, str]], is_flow: bool
+) -> Callable[[str], str] | None:
     """Return the change of a query's text that gives each call its columns; None where there is nothing to change.
 
-    A call that Spark's own analysis refuses stays as it is: it refuses the whole query too, and its message is better then.
+    All calls are looked at in the statement, so that what is wrong with one is told at its place. A call that Spark's own
+    analysis refuses stays as it is: it refuses the whole query too, and its message is better then.
     """
-    calls = [call for call in calls_in(source) if call.needs_columns]
+    calls = calls_in(source)
     if not calls:
         return None
     found = dict(known())
     try:
         for call in calls:
             if call.key not in found:
-                found[call.key] = _columns(spark, source, call)
+                found[call.key] = _columns(spark, source, call, is_flow)
     except AnalysisException:
         return None
 
     def change(text: str) -> str:
-        return with_columns(text, lambda call: found[call.key] if call.key in found else _columns(spark, text, call))
+        return with_columns(text, lambda call: found[call.key] if call.key in found else _columns(spark, text, call, is_flow))
 
     return change
 
 
-def _columns(spark: SparkSession, text: str, call: FilesCall) -> str:
+def _columns(spark: SparkSession, text: str, call: FilesCall, is_flow: bool) -> str:
     """Return the columns of a call that stands in a text, as a literal."""
+    function = COLUMNS_OF + (STREAMED if is_flow and call.is_streamed else "") + READ_FILES
     before = "".join(each if each in "\r\n" else " " for each in text[: call.start])
     at = before.find(" " * len("FROM"))
     assert at >= 0, "a call comes after FROM and after the verb"
     before = f"{before[:at]}FROM{before[at + len('FROM') :]}"  # the call itself stays at its place, which errors name
-    return quote_string(spark.sql(f"{before}{COLUMNS}({call.arguments}) SELECT *").schema.toDDL())
+    return quote_string(spark.sql(f"{before}{function}({call.arguments}) SELECT *").schema.toDDL())

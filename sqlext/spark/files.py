@@ -20,18 +20,19 @@ from pyspark.sql.types import StringType, StructField, StructType
 from sqlext.errors import NotFoundError, SchemaError, SetupError, UnsupportedError
 from sqlext.options import CONNECTORS_KEY
 from sqlext.quoting import STREAMED, fold
+from sqlext.redaction import of_application
 from sqlext.spark import rescue
 from sqlext.spark.arguments import constant, is_named, named
 from sqlext.spark.file_options import ONLY_BATCH, OWN, STREAM_OPTIONS, USAGE, argument_named, format_named
 from sqlext.spark.java import java_of
-from sqlext.spark.jvm import conditions_of, reason_of
+from sqlext.spark.jvm import causes_of, conditions_of, reason_of, root_reason
 from sqlext.spark.storage import HadoopPath
 from sqlext.sql.file_calls import KEPT, READ_FILES
 
-COLUMNS = "__sqlext_columns_of_" + READ_FILES
-"""The function with the same arguments whose columns are those that a flow keeps."""
-FUNCTIONS = (READ_FILES, STREAMED + READ_FILES, COLUMNS)
-"""The function for bounded reads, the one that `STREAM read_files(..)` in a flow becomes, and `COLUMNS`."""
+COLUMNS_OF = "__sqlext_columns_of_"
+"""The prefix of a function with the same arguments that has no rows, and the columns which a flow keeps of a call."""
+FUNCTIONS = tuple(first + second + READ_FILES for first in ("", COLUMNS_OF) for second in ("", STREAMED))
+"""The function for bounded reads, the one that `STREAM read_files(..)` in a flow becomes, and their twins with `COLUMNS_OF`."""
 
 _SPARK_ERRORS = (PySparkException, Py4JJavaError)
 _RESCUED_FROM = ("json", "csv")
@@ -80,14 +81,14 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Sequence[Any]) -
         SetupError: Spark's package for Avro is not on the class path.
     """
     files = _files(arguments)
-    is_stream = operator == STREAMED + READ_FILES
+    is_stream = operator.removeprefix(COLUMNS_OF) == STREAMED + READ_FILES
     _check_class_path(spark, files)
     _check_path(spark, files, is_stream)
     if is_stream:
         _check_stream_options(spark, files)
     try:
         columns = _columns(spark, files)
-        if operator == COLUMNS:
+        if operator.startswith(COLUMNS_OF):
             return spark.createDataFrame([], columns)._jdf.queryExecution().analyzed()
         return _frame(spark, files, columns, is_stream)._jdf.queryExecution().analyzed()
     except _SPARK_ERRORS as error:
@@ -258,7 +259,13 @@ def _explained(files: _Files, error: BaseException) -> SchemaError | NotFoundErr
         return NotFoundError(f"{READ_FILES}: `path` is `{files.path}`, and no file or folder is like that.")
     if any(name.startswith(_NO_COLUMNS) for name in conditions):
         return SchemaError(_nothing_to_infer(files))
-    return SchemaError(f"{READ_FILES}: the files of `{files.path}` cannot be read as {files.format}: {reason_of(error)}")
+    return SchemaError(f"{READ_FILES}: the files of `{files.path}` cannot be read as {files.format}: {_reason(error)}")
+
+
+def _reason(error: BaseException) -> str:
+    """Return what Spark says, and its cause: of a file that cannot be read, the one names the file and the other says why."""
+    reason, cause = reason_of(error), " ".join(root_reason(error).split())
+    return reason if len(causes_of(error)) < 2 else f"{reason} {of_application().message(cause)}"
 
 
 def _nothing_to_infer(files: _Files) -> str:

@@ -21,7 +21,10 @@ from sqlext.spark.file_options import FORMATS
 
 NOT_WITH = ("encoding", "charset", "singleVariantColumn", "columnNameOfCorruptRecord")
 """Options of Spark's JSON reader that have no meaning for lines which are read as text."""
-_LINE, _ROW = "value", "__sqlext_row"
+_LINE = "value"
+_GIVEN, _SEVERAL, _ROW, _FOUND, _FIELDS, _LEFT = (
+    f"__sqlext_{each}" for each in ("given", "several", "row", "found", "fields", "left")
+)
 _CORRUPT_KEY = "_corrupt_record"
 _OBJECT, _ARRAY = "map<string,variant>", "array<variant>"
 
@@ -44,12 +47,14 @@ def json_frame(reader: Any, path: str, columns: StructType, rescued: str, option
         of_text["wholetext"] = "true"
     lines, folders = _lines(reader, path, columns, of_text)
     parsed = StructType([each for each in columns if fold(each.name) not in folders])
-    rows = lines.where(F.col(_LINE).rlike(r"\S")).withColumn(_ROW, F.explode(_rows(parsed, of_parser)))
-    given, found = F.col(_ROW)["given"], F.col(_ROW)["found"]
+    rows = _rows(lines.where(F.col(_LINE).rlike(r"\S")), parsed, of_parser)
+    found = F.col(_FOUND)
     held = [found[each.name] if fold(each.name) not in folders else F.col(quote(folders[fold(each.name)])) for each in columns]
     named = [column.alias(each.name) for column, each in zip(held, columns, strict=True)]
     more = [F.col(quote(name)) for key, name in folders.items() if key not in map(fold, columns.names)]
-    return rows.select(*named, *more, _left_over(given, found, parsed).alias(rescued))
+    whole = F.to_json(F.create_map(F.lit(_CORRUPT_KEY), F.coalesce(F.to_json(F.col(_GIVEN)), F.col(_LINE))))
+    left = F.when(F.col(_FIELDS).isNull(), whole).when(F.size(_LEFT) > 0, F.to_json(_LEFT))
+    return rows.withColumn(_LEFT, _left_over(F.col(_FIELDS), found, parsed)).select(*named, *more, left.alias(rescued))
 
 
 def _lines(reader: Any, path: str, columns: StructType, options: Mapping[str, str]) -> tuple[DataFrame, dict[str, str]]:
@@ -64,28 +69,30 @@ def _lines(reader: Any, path: str, columns: StructType, options: Mapping[str, st
     return lines, folders
 
 
-def _rows(columns: StructType, options: Mapping[str, str]) -> Column:
-    """Return an array with a row for each object of a line, `given` as a variant and `found` as the columns; one for no JSON."""
+def _rows(lines: DataFrame, columns: StructType, options: Mapping[str, str]) -> DataFrame:
+    """Return a row for each object of a line: as a variant, its fields as variants, and the columns; one for what is no JSON.
+
+    Each step is a column of its own, which is computed once.
+    """
     line, texts = F.col(_LINE), dict(options)
-    given = F.from_json(line, "variant", texts)
-    several = F.try_variant_get(given, "$", _ARRAY)
-    found = F.when(several.isNotNull(), F.from_json(line, ArrayType(columns), texts)).otherwise(
-        F.array(F.from_json(line, columns, texts))
-    )
-    return F.arrays_zip(F.coalesce(several, F.array(given)).alias("given"), found.alias("found"))
+    given = lines.withColumn(_GIVEN, F.from_json(line, "variant", texts))
+    several = given.withColumn(_SEVERAL, F.try_variant_get(F.col(_GIVEN), "$", _ARRAY))
+    of_several = F.coalesce(F.from_json(line, ArrayType(columns), texts), F.array())  # or a row for each would be none
+    found = F.when(F.col(_SEVERAL).isNotNull(), of_several).otherwise(F.array(F.from_json(line, columns, texts)))
+    both = F.arrays_zip(F.coalesce(F.col(_SEVERAL), F.array(_GIVEN)).alias("given"), found.alias("found"))
+    rows = several.withColumn(_ROW, F.explode(both))
+    parts = rows.withColumns({_GIVEN: F.col(_ROW)["given"], _FOUND: F.col(_ROW)["found"]})
+    return parts.withColumn(_FIELDS, F.try_variant_get(F.col(_GIVEN), "$", _OBJECT))
 
 
-def _left_over(given: Column, found: Column, columns: StructType) -> Column:
-    """Return, as JSON, what a row's columns do not hold of it; NULL where they hold all."""
-    fields = F.try_variant_get(given, "$", _OBJECT)
+def _left_over(fields: Column, found: Column, columns: StructType) -> Column:
+    """Return the fields of a row that its columns do not hold."""
 
     def is_left(name: Column, value: Column) -> Column:
         held = ((name == each.name) & _holds(value, found[each.name], each.dataType) for each in columns)
         return ~reduce(or_, held, F.lit(False))
 
-    left = F.map_filter(fields, is_left)
-    whole = F.to_json(F.create_map(F.lit(_CORRUPT_KEY), F.coalesce(F.to_json(given), F.col(_LINE))))
-    return F.when(fields.isNull(), whole).when(F.size(left) > 0, F.to_json(left))
+    return F.map_filter(fields, is_left)
 
 
 def _holds(given: Column, found: Column, kind: DataType) -> Column:

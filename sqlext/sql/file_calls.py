@@ -33,6 +33,7 @@ class FilesCall:
         key: the arguments without comments and white space.
         kept: the literal of `KEPT`, as written; empty: it has none.
         names: the names of its arguments in upper case.
+        is_streamed: whether it stands behind STREAM.
     """
 
     start: int
@@ -42,6 +43,7 @@ class FilesCall:
     key: str
     kept: str
     names: frozenset[str]
+    is_streamed: bool
 
     @property
     def needs_columns(self) -> bool:
@@ -101,4 +103,6 @@ def _call(text: str, found: list[Token], at: int) -> FilesCall:
         kept, inner = inner[-1].text, inner[:-5]
     first, last = found[at + 1].stop, inner[-1].stop if inner else found[at + 1].stop
     key = " ".join(token.text for token in inner)
-    return FilesCall(found[at].start, found[end].stop, last, text[first:last], key, kept, frozenset(names))
+    before = [token for token in found[:at] if token.text != "("][-1:]
+    is_streamed = any(token.upper == "STREAM" for token in before) or found[at].upper == _NAMES[1]
+    return FilesCall(found[at].start, found[end].stop, last, text[first:last], key, kept, frozenset(names), is_streamed)

@@ -53,6 +53,20 @@ def test_a_call_with_a_schema_keeps_no_other(schema: str) -> None:
     assert kept(text) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT * FROM STREAM read_files('/a')", True),
+        ("SELECT * FROM STREAM(read_files('/a'))", True),
+        ("SELECT * FROM __sqlext_stream_read_files('/a')", True),
+        ("SELECT * FROM STREAM t, read_files('/a')", False),
+        ("FROM read_files('/a') SELECT *", False),
+    ],
+)
+def test_whether_a_call_is_streamed(text: str, expected: bool) -> None:
+    assert [call.is_streamed for call in calls_in(text)] == [expected]
+
+
 def test_an_argument_inside_of_another_one_is_none() -> None:
     (call,) = calls_in("SELECT * FROM read_files(path => f(schema => 'x'), format => 'json')")
     assert call.names == {"PATH", "FORMAT"}
