@@ -26,7 +26,6 @@ from sqlext.spark.arguments import constant, is_named, named
 from sqlext.spark.file_options import ONLY_BATCH, OWN, STREAM_OPTIONS, USAGE, argument_named, format_named
 from sqlext.spark.java import java_of
 from sqlext.spark.jvm import causes_of, conditions_of, reason_of, root_reason
-from sqlext.spark.storage import HadoopPath
 from sqlext.sql.file_calls import KEPT, READ_FILES
 
 COLUMNS_OF = "__sqlext_columns_of_"
@@ -59,6 +58,11 @@ class _Files:
     hints: StructType | None
     rescued: str
     options: Mapping[str, str]
+
+    @property
+    def shown(self) -> str:
+        """The path as it may be shown."""
+        return of_application().message(self.path)
 
     @property
     def has_header(self) -> bool:
@@ -176,18 +180,20 @@ def _check_class_path(spark: SparkSession, files: _Files) -> None:
 
 def _check_path(spark: SparkSession, files: _Files, is_stream: bool) -> None:
     java = java_of(spark)
+    settings = java.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(files.options))
     try:
         path = java.org.apache.hadoop.fs.Path(files.path)
         if is_stream and path.toUri().getScheme() is None and not path.isUriPathAbsolute():
             raise SchemaError(
-                f"{READ_FILES}: `path` is `{files.path}`, which depends on where a process runs. Give a stream an absolute path, "
-                "such as /landing/orders or s3a://bucket/orders."
+                f"{READ_FILES}: `path` is `{files.shown}`, which depends on where a process runs. Give a stream an absolute "
+                "path, such as /landing/orders or s3a://bucket/orders."
             )
         is_glob = bool(java.org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path))
-        if not is_glob and not HadoopPath(spark, files.path).exists():
-            raise NotFoundError(f"{READ_FILES}: `path` is `{files.path}`, and there is no such file or folder.")
+        conf = spark._jsparkSession.sessionState().newHadoopConfWithOptions(settings)
+        if not path.getFileSystem(conf).exists(path) and not is_glob:
+            raise NotFoundError(f"{READ_FILES}: `path` is `{files.shown}`, and there is no such file or folder.")
     except _SPARK_ERRORS as error:
-        raise SchemaError(f"{READ_FILES}: `path` is `{files.path}`, which cannot be looked at: {reason_of(error)}") from error
+        raise SchemaError(f"{READ_FILES}: `path` is `{files.shown}`, which cannot be looked at: {reason_of(error)}") from error
 
 
 def _check_stream_options(spark: SparkSession, files: _Files) -> None:
@@ -256,10 +262,10 @@ def _frame(spark: SparkSession, files: _Files, columns: StructType, is_stream: b
 def _explained(files: _Files, error: BaseException) -> SchemaError | NotFoundError:
     conditions = conditions_of(error)
     if any(name.startswith("PATH_NOT_FOUND") for name in conditions):
-        return NotFoundError(f"{READ_FILES}: `path` is `{files.path}`, and no file or folder is like that.")
+        return NotFoundError(f"{READ_FILES}: `path` is `{files.shown}`, and no file or folder is like that.")
     if any(name.startswith(_NO_COLUMNS) for name in conditions):
         return SchemaError(_nothing_to_infer(files))
-    return SchemaError(f"{READ_FILES}: the files of `{files.path}` cannot be read as {files.format}: {_reason(error)}")
+    return SchemaError(f"{READ_FILES}: the files of `{files.shown}` cannot be read as {files.format}: {_reason(error)}")
 
 
 def _reason(error: BaseException) -> str:
@@ -270,6 +276,6 @@ def _reason(error: BaseException) -> str:
 
 def _nothing_to_infer(files: _Files) -> str:
     return (
-        f"{READ_FILES}: there is no {files.format} file under `{files.path}` from which columns could be taken. Give them as "
+        f"{READ_FILES}: there is no {files.format} file under `{files.shown}` from which columns could be taken. Give them as "
         "`schema`, such as schema => 'id INT, at TIMESTAMP'."
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -86,27 +86,30 @@ def _rows(lines: DataFrame, columns: StructType, options: Mapping[str, str]) -> 
 
 
 def _left_over(fields: Column, found: Column, columns: StructType) -> Column:
-    """Return the fields of a row that its columns do not hold."""
+    """Return the fields of a row that its columns do not hold; NULL where they hold all, which is found out faster."""
 
     def is_left(name: Column, value: Column) -> Column:
         held = ((name == each.name) & _holds(value, found[each.name], each.dataType) for each in columns)
         return ~reduce(or_, held, F.lit(False))
 
-    return F.map_filter(fields, is_left)
+    return F.when(~_are_held(fields, found, columns), F.map_filter(fields, is_left))
+
+
+def _are_held(fields: Column, found: Column, columns: StructType) -> Column:
+    """Return whether columns hold all fields of an object."""
+    others = F.array_except(F.map_keys(fields), F.array(*(F.lit(name) for name in columns.names)))
+    held = (_holds(F.try_element_at(fields, F.lit(each.name)), found[each.name], each.dataType) for each in columns)
+    return reduce(and_, held, F.size(others) == 0)
 
 
 def _holds(given: Column, found: Column, kind: DataType) -> Column:
     """Return whether a column's value is all that a variant has."""
-    is_null = given.isNull() | F.is_variant_null(given)
     if isinstance(kind, VariantType):
         return F.lit(True)
     held = F.lit(True)
     if isinstance(kind, StructType):
-        fields = F.try_variant_get(given, "$", _OBJECT)
-        names = F.array(*(F.lit(name) for name in kind.names))
-        held = F.size(F.array_except(F.map_keys(fields), names)) == 0
-        for each in kind:
-            held = held & _holds(F.try_element_at(fields, F.lit(each.name)), found[each.name], each.dataType)
+        fields = F.array(F.try_variant_get(given, "$", _OBJECT))  # as a variable, or the expression would grow with each level
+        held = F.forall(fields, lambda each: _are_held(each, found, kind))
     elif isinstance(kind, ArrayType):
         of = kind.elementType
         each_one = F.zip_with(F.try_variant_get(given, "$", _ARRAY), found, lambda one, other: _holds(one, other, of))
@@ -115,4 +118,4 @@ def _holds(given: Column, found: Column, kind: DataType) -> Column:
         value = kind.valueType
         entries = F.map_entries(F.try_variant_get(given, "$", _OBJECT))
         held = F.forall(entries, lambda entry: _holds(entry["value"], F.try_element_at(found, entry["key"]), value))
-    return is_null | F.coalesce(found.isNotNull() & held, F.lit(False))
+    return F.coalesce(found.isNotNull() & held, F.lit(False)) | given.isNull() | F.is_variant_null(given)

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from sqlext.spark.file_options import FORMATS
+from sqlext.spark.java import java_of
 from tests.integration.test_backlog import batches
 from tests.integration.workshop import DEADLINE, Workshop
 from tests.support import eventually
@@ -140,6 +143,17 @@ def test_lines_that_are_no_json_and_arrays_of_rows(sql: Workshop, landing: Path,
     call = f"read_files('{landing}', format => 'json', schema => 'k INT', rescuedDataColumn => 'rest')"
     expected = [(2, None), (3, '{"x":"y"}'), (4, None), (None, json.dumps({"_corrupt_record": '{"k": 1'}, separators=(",", ":")))]
     assert sorted(sql.batch(f"SELECT * FROM {call}"), key=repr) == expected
+
+
+def test_a_field_deep_inside_is_rescued(sql: Workshop, landing: Path, write: Write) -> None:
+    kind, row = "INT", 1
+    for _ in range(8):
+        kind, row = f"STRUCT<a: {kind}, b: ARRAY<INT>, c: INT>", {"a": row, "b": [1]}  # type: ignore[assignment]
+    deep = json.loads(lines(row).replace('"a": 1', '"a": 1, "d": 2'))
+    write("a.json", lines({"s": row}, {"s": deep}))
+    call = f"read_files('{landing}', format => 'json', schema => 's {kind}', rescuedDataColumn => 'rest')"
+    found = sql(f"SELECT s.a.a.a.a.a.a.a.a AS v, rest FROM {call} ORDER BY rest")
+    assert [(each.v, each.rest and json.loads(each.rest)) for each in found] == [(1, None), (1, {"s": deep})]
 
 
 def test_a_document_a_file_may_have_several_lines(sql: Workshop, landing: Path, write: Write) -> None:
@@ -386,3 +400,34 @@ def test_secrets_among_the_arguments_are_not_shown(sql: Workshop, landing: Path,
     ]
     assert "hunter2" not in str(shown)
     assert "fs.s3a.secret.key" in str(shown)
+
+
+def test_a_flow_into_a_table_that_is_there_and_a_hybrid_source(sql: Workshop, landing: Path, write: Write) -> None:
+    write("1.json", lines({"k": 1, "v": "one"}))
+    call = f"STREAM read_files('{landing}', format => 'json')"
+    sql("CREATE TABLE t (k BIGINT, v STRING) USING delta")
+    sql(f"INSERT INTO t SELECT k, v FROM {call}")
+    sql("WAIT FLOW t")
+    sql("CREATE TABLE history USING delta AS SELECT CAST(0 AS BIGINT) AS k, 'none' AS v")
+    sql(f"CREATE STREAMING TABLE u AS SELECT h.k, h.v FROM STREAM hybrid(TABLE history, {call}) AS h")
+    write("2.json", lines({"k": 2, "w": 2}))
+    sql("WAIT FLOW t")
+    sql("WAIT FLOW u")
+    assert sql.batch("SELECT * FROM t") == [(1, "one"), (2, None)]
+    assert sql.batch("SELECT * FROM u") == [(0, "none"), (1, "one"), (2, None)]
+
+
+def test_views_read_files_as_they_are(sql: Workshop, landing: Path, write: Write) -> None:
+    write("1.json", lines({"k": 1}))
+    sql(f"CREATE MATERIALIZED VIEW v AS SELECT k, count(*) AS n FROM read_files('{landing}', format => 'json') GROUP BY k")
+    sql(f"CREATE VIEW w AS SELECT * FROM read_files('{landing}', format => 'json')")
+    write("2.json", lines({"k": 1}))
+    sql("REFRESH MATERIALIZED VIEW v")
+    assert (sql.batch("SELECT k, n FROM v"), sql.batch("SELECT * FROM w")) == ([(1, 2)], [(1,), (1,)])
+
+
+def test_the_options_are_those_that_spark_has(spark: SparkSession) -> None:
+    of_spark = java_of(spark).org.apache.spark.sql.catalyst
+    readers = {"json": of_spark.json.JSONOptions, "csv": of_spark.csv.CSVOptions, "xml": of_spark.xml.XmlOptions}
+    for name, options in readers.items():
+        assert [each for each in FORMATS[name] if not options.isValidOption(each)] == []

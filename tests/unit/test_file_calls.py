@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from sqlext.errors import SchemaError
+from sqlext.app.runner import ScriptFile
+from sqlext.cli import _connectors
+from sqlext.errors import SchemaError, SetupError
 from sqlext.planner.planner import plan_flow
 from sqlext.quoting import quote_string
 from sqlext.rules import BATCHES
+from sqlext.spark import files
 from sqlext.spark.file_options import FORMATS, argument_named, format_named
 from sqlext.sql import grammar
 from sqlext.sql.file_calls import calls_in, kept_in, names_avro, with_columns
@@ -132,3 +138,26 @@ def test_an_unknown_format_is_told() -> None:
     assert str(caught.value) == (
         f"read_files: `format` is `jsn`, which is no format of files. Did you mean `json`? It reads {', '.join(FORMATS)}."
     )
+
+
+class NoPackages:
+    """What Py4J gives for classes that are not on the class path."""
+
+    def __getattr__(self, name: str) -> NoPackages:
+        return self
+
+
+def test_avro_without_its_package_is_refused() -> None:
+    spark = cast(Any, SimpleNamespace(sparkContext=SimpleNamespace(_jvm=NoPackages())))
+    with pytest.raises(SetupError) as caught:
+        files._check_class_path(spark, files._Files("/a", "avro", None, None, "", {}))
+    assert str(caught.value) == (
+        "Spark's package for Avro is not on the class path. Set `spark.sqlext.connectors` to `avro` on the builder given to "
+        "sqlext.configure, or with --conf; `sqlext run` sets it by itself if the file calls read_files for avro."
+    )
+
+
+def test_a_file_says_which_connectors_it_needs() -> None:
+    avro = ScriptFile("a.sql", "SELECT * FROM STREAM read_files('/a', format => 'avro')")
+    kafka = ScriptFile("b.sql", "SELECT * FROM read_kafka(subscribe => 't')")
+    assert (_connectors([]), _connectors([avro]), _connectors([avro, kafka])) == ("", "avro", "kafka,avro")
