@@ -22,8 +22,8 @@ from sqlext.spark.file_options import FORMATS
 NOT_WITH = ("encoding", "charset", "singleVariantColumn", "columnNameOfCorruptRecord")
 """Options of Spark's JSON reader that have no meaning for lines which are read as text."""
 _LINE = "value"
-_GIVEN, _SEVERAL, _ROW, _FOUND, _FIELDS, _LEFT = (
-    f"__sqlext_{each}" for each in ("given", "several", "row", "found", "fields", "left")
+_WHOLE, _GIVEN, _SEVERAL, _ROW, _FOUND, _FIELDS, _LEFT = (
+    f"__sqlext_{each}" for each in ("whole", "given", "several", "row", "found", "fields", "left")
 )
 _CORRUPT_KEY = "_corrupt_record"
 _OBJECT, _ARRAY = "map<string,variant>", "array<variant>"
@@ -75,7 +75,9 @@ def _rows(lines: DataFrame, columns: StructType, options: Mapping[str, str]) -> 
     Each step is a column of its own, which is computed once.
     """
     line, texts = F.col(_LINE), dict(options)
-    given = lines.withColumn(_GIVEN, F.from_json(line, "variant", texts))
+    whole = lines.withColumn(_WHOLE, F.from_json(F.concat(F.lit("["), line, F.lit("\n]")), "variant", texts))
+    has_one = F.try_variant_get(F.col(_WHOLE), "$[1]", "variant").isNull()  # Spark's parser ignores what follows the first value
+    given = whole.withColumn(_GIVEN, F.when(has_one, F.try_variant_get(F.col(_WHOLE), "$[0]", "variant")))
     several = given.withColumn(_SEVERAL, F.try_variant_get(F.col(_GIVEN), "$", _ARRAY))
     of_several = F.coalesce(F.from_json(line, ArrayType(columns), texts), F.array())  # or a row for each would be none
     found = F.when(F.col(_SEVERAL).isNotNull(), of_several).otherwise(F.array(F.from_json(line, columns, texts)))
