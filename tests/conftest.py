@@ -39,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=40, help="rounds of changes and views of the differential test; by hand, 2000")
     parser.addoption("--groups", default="", help="of those queries, ten a group, or rounds, five a group, only some: 0-49")
     parser.addoption("--seed", type=int, default=24, help="of the differential tests' queries, rows, changes and restarts")
+    parser.addoption("--cases", type=int, default=30, help="of changes that AUTO CDC applies; by hand, 500")
     parser.addoption("--sessions", type=int, default=30, help="Thrift sessions, one after the other; by hand, 2000")
 
 

@@ -52,6 +52,13 @@ STATEMENTS = (
         "create the table, or replace the existing one, recomputed from all that its streams still hold",
     ),
     StatementDoc(
+        "CREATE STREAMING TABLE t [(columns)] [clauses]", "create an empty table, for a flow that comes later; also `OR REFRESH`"
+    ),
+    StatementDoc(
+        "CREATE STREAMING TABLE t [clauses] FLOW AUTO CDC FROM STREAM s KEYS (columns) .. SEQUENCE BY expression ..",
+        "create a table and the flow that applies a database's changes to it: the newest row of each key, or its history",
+    ),
+    StatementDoc(
         "REFRESH STREAMING TABLE t [FULL] [SYNC | ASYNC]",
         "bring the table up to date, and wait for that unless `ASYNC`; `FULL`: recompute it from all that its streams still hold",
     ),
@@ -76,6 +83,10 @@ STATEMENTS = (
     StatementDoc("SHOW MATERIALIZED VIEWS", "list materialized views: how, when and why each was refreshed last"),
     StatementDoc(
         "CREATE FLOW [IF NOT EXISTS] f [COMMENT '..'] AS INSERT INTO t [BY NAME] query", "create a flow into an existing table"
+    ),
+    StatementDoc(
+        "CREATE FLOW [IF NOT EXISTS] f AS AUTO CDC INTO t FROM STREAM s KEYS (columns) .. SEQUENCE BY expression ..",
+        "the same flow into a table that was created without a query",
     ),
     StatementDoc("INSERT INTO t [BY NAME] query", "the same, if the query reads a `STREAM`; the flow has the table's name"),
     StatementDoc(

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from sqlext.commands import (
     bounded_statements,
     chain_statements,
+    change_statements,
     flow_statements,
     flow_tables,
     job_statements,
@@ -99,10 +100,18 @@ class Commands:
         match statement:
             case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():
                 return self._run(spark, statement, text, spark_parse)
+            case statements.AutoCdc():
+                made = change_statements.flow_statement(spark, statement, text, self._batches())
+                if isinstance(made, SparkStatement):
+                    return made
+                with change_statements.placed(statement):
+                    return self._run(spark, made, text, spark_parse)
+            case statements.DeclareStreamingTable():
+                return streaming_tables.declare(spark, statement, text, self._host)
             case statements.CreateTableAs() | statements.Select():
                 self._refuse(statement)
             case statements.Explain(statement=explained):
-                return self._explain(spark, explained, spark_parse)
+                return self._explain(spark, explained, text, spark_parse)
             case statements.ShowFlows():
                 return chain_statements.flows(self._host())
             case statements.ShowPartitionFunctions():
@@ -204,8 +213,14 @@ class Commands:
 
         return DeferredCommand("REFRESH STREAMING TABLE", run)
 
-    def _explain(self, spark: SparkSession, statement: Statement, spark_parse: SparkParse) -> Answer:
+    def _explain(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         match statement:
+            case statements.AutoCdc():
+                made = change_statements.flow_statement(spark, statement, text, self._batches())
+                if isinstance(made, SparkStatement):
+                    return made
+                with change_statements.placed(statement):
+                    return self._explain(spark, made, text, spark_parse)
             case statements.CreateTableAs() | statements.Select():
                 self._refuse(statement)
             case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():

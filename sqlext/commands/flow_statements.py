@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sqlext.commands import kept_columns
+from sqlext.commands import change_statements, kept_columns
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.bounded_statements import without_clauses
 from sqlext.execution.delta import target
@@ -30,7 +30,7 @@ from sqlext.planner.statement_plans import FlowStatement, PlannedFlow
 from sqlext.spark import cancellation, jvm, sessions
 from sqlext.sql import grammar
 from sqlext.sql.rewriter import Batch
-from sqlext.sql.statements import CreateStreamingTable, Query
+from sqlext.sql.statements import AutoCdc, CreateStreamingTable, Query
 from sqlext.sql.tokens import normal_text
 
 
@@ -65,10 +65,13 @@ def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch
     """Recreate a streaming table by its own statement, in a session like its flow's."""
     spec = flows.record_of_table(name).spec
     session, options = flows.session_of(spec), flows.options_of(spec)
-    statement = grammar.parse(spec.text)
-    if not isinstance(statement, CreateStreamingTable):
-        raise AssertionError("a streaming table was made by its statement")
+    parsed = grammar.parse(spec.text)
     with jvm.names_as_in(session):
+        statement = (
+            change_statements.flow_statement(session, parsed, spec.text, batches) if isinstance(parsed, AutoCdc) else parsed
+        )
+        if not isinstance(statement, CreateStreamingTable):
+            raise AssertionError("a streaming table was made by its statement")
         plan = plan_flow(statement.query, batches, options.flow[SORTED_SHUFFLES])
         own = sessions.session_for(session, plan.references)
         plan = kept_columns.in_flow(own, plan, statement.query.source)
@@ -154,7 +157,7 @@ def _request(
             lineage=lineage,
         )
     return FlowRequest(
-        name=statement.name,
+        name=statement.flow or statement.name,
         table=statement.name,
         flow=flow,
         text=text,
@@ -162,7 +165,9 @@ def _request(
         properties={key: value.value for key, value in statement.definition.properties.items()},
         refresh=statement.refresh,
         replace=statement.replace,
+        adopts=bool(statement.flow),
         if_not_exists=statement.if_not_exists,
+        comment=statement.comment,
         query=query,
         clauses=tuple(normal_text(clause, folds_case) for clause in statement.definition.clauses),
         listed=listed(statement.definition.columns, folds_case),

@@ -6,20 +6,21 @@ import threading
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType, StructField, StructType
 
 from sqlext.commands.answers import Answer, DeferredCommand
 from sqlext.commands.option_levels import resolve_levels
-from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError
-from sqlext.execution.delta import target
+from sqlext.errors import NameTakenError, NotFoundError, SchemaError, UnsupportedError
+from sqlext.execution.delta import table_definition, target
 from sqlext.execution.flows.creation import same_name
 from sqlext.execution.flows.registry import current
 from sqlext.execution.host import Host
 from sqlext.options import RUNTIME_MODE, Level, is_option_key, option
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.plan.job_graph import FLOW_PROPERTY
+from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY
 from sqlext.quoting import quote_parts
 from sqlext.spark import cancellation
-from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable
+from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable, DeclareStreamingTable
 
 
 def answer(spark: SparkSession, statement: AlterStreamingTable, host: Callable[[], Host]) -> Answer:
@@ -28,6 +29,36 @@ def answer(spark: SparkSession, statement: AlterStreamingTable, host: Callable[[
     options = {key: given for key, given in statement.settings.items() if is_option_key(key)}
     resolve_levels(spark, {Level.PROPERTY: options})  # refuses what is no value
     return _to_its_end(spark, "ALTER STREAMING TABLE", lambda: _alter(spark, host(), name, statement))
+
+
+def declare(spark: SparkSession, statement: DeclareStreamingTable, text: str, host: Callable[[], Host]) -> Answer:
+    """Create a streaming table without a query, when Spark executes the command; a flow that comes later fills it."""
+    for column in statement.definition.columns:
+        if not column.type:
+            raise SchemaError(
+                f"The column `{column.name}` has no type, and there is no query that tells it. Write {column.name} BIGINT, say.",
+                statement.position,
+            )
+    name = target.qualified(spark, statement.name)
+    return _to_its_end(spark, "CREATE STREAMING TABLE", lambda: _declare(spark, host(), name, statement, text))
+
+
+def _declare(spark: SparkSession, host: Host, name: tuple[str, ...], statement: DeclareStreamingTable, text: str) -> str:
+    shown = ".".join(name)
+    if target.exists(spark, name) and not statement.replace:
+        is_declared = DECLARED_PROPERTY in target.describe(spark, name).properties
+        if statement.if_not_exists or (statement.refresh and is_declared):
+            return f"streaming table {shown} exists already, and stays as it is"
+        raise NameTakenError(f"There is a table {shown} already. Choose another name, or DROP it.")
+    if (flow := next((r.spec for r in current(host.flows.records()) if same_name(r.spec.target, name)), None)) is not None:
+        raise NameTakenError(f"Flow `{flow.name}` keeps {shown} up to date. DROP STREAMING TABLE drops both.")
+    definition = statement.definition
+    schema = StructType([StructField(each.name, DataType.fromDDL(each.type)) for each in definition.columns])
+    properties = {key: given.value for key, given in definition.properties.items()} | {DECLARED_PROPERTY: text}
+    table_definition.create(spark, name, schema, definition, properties, statement.replace)
+    return (
+        f"streaming table {shown} created; a flow fills it: CREATE FLOW .. AS AUTO CDC INTO {shown} .., or INSERT INTO {shown} .."
+    )
 
 
 def unless_kept(
@@ -88,10 +119,11 @@ def _refuse_other_table(spark: SparkSession, host: Host, name: tuple[str, ...]) 
     """Raise UnsupportedError unless a table is what a flow that is gone has left."""
     text = ".".join(name)
     try:
-        maker = target.describe(spark, name).properties.get(FLOW_PROPERTY)
+        properties = target.describe(spark, name).properties
     except UnsupportedError:  # a view, or no Delta table
-        maker = None
-    if maker is None:
+        properties = {}
+    maker, is_declared = properties.get(FLOW_PROPERTY), DECLARED_PROPERTY in properties
+    if maker is None and not is_declared:
         raise UnsupportedError(f"{text} is no streaming table, but a table that flows may write into. DROP TABLE it.")
     specs = (view.record.spec for view in host.flows.views())
     spec = next((spec for spec in specs if spec.id == maker), None)

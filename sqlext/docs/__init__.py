@@ -14,6 +14,7 @@ TOPICS = (
     "statements",
     "materialized-views",
     "chains",
+    "changes",
     "functions",
     "partitions",
     "keyed",

@@ -6,16 +6,20 @@ from dataclasses import replace
 
 from sqlext.errors import Position, SyntaxProblem, UnreadableQuery, UnsupportedError
 from sqlext.options import ValueText
+from sqlext.plan.change_capture import ChangeCapture
 from sqlext.plan.job_graph import TableDefinition
 from sqlext.sql import dialect, end_of_stream
+from sqlext.sql.change_grammar import ChangeCursor
 from sqlext.sql.cursor import unquoted
 from sqlext.sql.partition_calls import partition_calls, partition_query, spark_form
 from sqlext.sql.statements import (
     AlterFlow,
     AlterStreamingTable,
+    AutoCdc,
     BoundedStatement,
     CreateStreamingTable,
     CreateTableAs,
+    DeclareStreamingTable,
     DescribeFlow,
     DropMaterializedView,
     DropStreamingTable,
@@ -57,7 +61,7 @@ def parse(text: str) -> Statement:
     return _Head(text, found).statement()
 
 
-class _Head(ViewCursor):
+class _Head(ViewCursor, ChangeCursor):
     """A cursor that reads one statement, top down."""
 
     def statement(self) -> Statement:
@@ -190,7 +194,9 @@ class _Head(ViewCursor):
         self._expect("AS")
         return CreateTableAs(self._query(), position)
 
-    def _streaming_table(self, refresh: bool, replace: bool, position: Position) -> CreateStreamingTable:
+    def _streaming_table(
+        self, refresh: bool, replace: bool, position: Position
+    ) -> CreateStreamingTable | DeclareStreamingTable | AutoCdc:
         exists = self._take("IF", "NOT", "EXISTS")
         name = self._name()
         columns, properties = self._table_columns() if self._word() == "(" else ((), {})
@@ -198,16 +204,39 @@ class _Head(ViewCursor):
         while not self._take("AS"):
             if self._take("TBLPROPERTIES"):
                 properties.update(self._table_properties())
+            elif self._word() in ("FLOW", ""):
+                break
             else:
-                clauses.append(self._table_clause())
+                clauses.append(self._table_clause(("FLOW AUTO CDC",)))
         definition = TableDefinition(tuple(clauses), properties, columns)
-        return CreateStreamingTable(name, self._query(), definition, refresh, replace, exists, position)
+        if self._peek() is None and self._word(-1) != "AS":
+            return DeclareStreamingTable(name, definition, refresh, replace, exists, position)
+        if not self._take("FLOW"):
+            return CreateStreamingTable(name, self._query(), definition, refresh, replace, exists, position)
+        capture = self._auto_cdc(self._auto_cdc_words())
+        return AutoCdc(
+            capture, CreateStreamingTable(name, self._rows_of(capture, position), definition, refresh, replace, exists, position)
+        )
 
-    def _create_flow(self, position: Position) -> Insert:
+    def _rows_of(self, capture: ChangeCapture, create: Position) -> Query:
+        """Parse the rows of the source of AUTO CDC as a query: its SELECT stands in the place of CREATE, which is as long."""
+        blank, source = self._blank(), capture.source
+        behind = self._text[create.stop :]
+        star = create.stop + len(behind) - len(behind.lstrip())
+        head = f"{blank[: create.start]}SELECT{blank[create.stop : star]}*{blank[star + 1 : source.position.start]}"
+        return self._parsed(head + source.text)
+
+    def _create_flow(self, position: Position) -> Insert | AutoCdc:
         exists = self._take("IF", "NOT", "EXISTS")
         name = self._name()
         comment = self._string() if self._take("COMMENT") else ""
         self._expect("AS")
+        if self._word() == "AUTO":
+            place = self._auto_cdc_words()
+            self._expect("INTO")
+            target = self._name()
+            capture = self._auto_cdc(place)
+            return AutoCdc(capture, Insert(target, self._rows_of(capture, position), (), True, name, exists, comment, position))
         insert = self._insert_or_select()
         if not isinstance(insert, Insert):
             raise self._problem("A flow needs a target: expected INSERT INTO table SELECT ..")
@@ -339,6 +368,10 @@ class _Head(ViewCursor):
         at, text = prelude
         stop = self._tokens[-1].stop
         source = blank[:at] + text + blank[at + len(text) : token.start] + self._text[token.start : stop]
+        return self._parsed(source)
+
+    def _parsed(self, source: str) -> Query:
+        """Parse a query that stands where it stands in the statement."""
         try:
             return Query(dialect.without_brackets(dialect.parse_query(source)), source)
         except SyntaxProblem as problem:

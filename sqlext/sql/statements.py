@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sqlext.errors import Position
 from sqlext.options import ValueText
+from sqlext.plan.change_capture import ChangeCapture
 from sqlext.plan.job_graph import TableDefinition
 from sqlext.plan.view_spec import RefreshPolicy
 
@@ -35,10 +36,28 @@ class Query:
 
 @dataclass(frozen=True)
 class CreateStreamingTable:
-    """CREATE [OR REFRESH | OR REPLACE] STREAMING TABLE .. AS."""
+    """CREATE [OR REFRESH | OR REPLACE] STREAMING TABLE .. AS.
+
+    Attributes:
+        flow, comment: of CREATE FLOW .. AS AUTO CDC INTO a declared table, which the flow then makes: its name and comment.
+    """
 
     name: Name
     query: Query
+    definition: TableDefinition
+    refresh: bool = False
+    replace: bool = False
+    if_not_exists: bool = False
+    position: Position | None = None
+    flow: Name = ()
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class DeclareStreamingTable:
+    """CREATE [OR REFRESH | OR REPLACE] STREAMING TABLE without a query: a table for a flow that comes later."""
+
+    name: Name
     definition: TableDefinition
     refresh: bool = False
     replace: bool = False
@@ -58,6 +77,19 @@ class Insert:
     if_not_exists: bool = False
     comment: str = ""
     position: Position | None = None
+
+
+@dataclass(frozen=True)
+class AutoCdc:
+    """AUTO CDC in CREATE FLOW or CREATE STREAMING TABLE: changes from a database, applied to a table.
+
+    Attributes:
+        capture: which changes, and how they are applied.
+        into: the statement that it stands in. Its query is the source's rows, in whose place comes what `capture` stands for.
+    """
+
+    capture: ChangeCapture
+    into: CreateStreamingTable | Insert
 
 
 @dataclass(frozen=True)
@@ -312,6 +344,8 @@ class Explain:
 Writing = CreateStreamingTable | Insert | CreateTableAs | Select
 Statement = (
     Writing
+    | AutoCdc
+    | DeclareStreamingTable
     | BoundedStatement
     | PartitionQuery
     | ShowFlows

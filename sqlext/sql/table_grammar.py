@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from sqlext.errors import Position, UnsupportedError, did_you_mean
 from sqlext.options import ValueText, is_option_key
-from sqlext.plan.job_graph import FLOW_PROPERTY
+from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY
 from sqlext.plan.view_spec import VIEW_PROPERTY
 from sqlext.sql.column_grammar import ColumnCursor
 
-_MARKS = {FLOW_PROPERTY: "the flow that made the table", VIEW_PROPERTY: "the materialized view whose rows the table holds"}
+_MARKS = {
+    FLOW_PROPERTY: "the flow that made the table",
+    DECLARED_PROPERTY: "the statement that made the table",
+    VIEW_PROPERTY: "the materialized view whose rows the table holds",
+}
 
 
 class TableCursor(ColumnCursor):

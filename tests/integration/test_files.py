@@ -447,3 +447,16 @@ def test_the_options_are_those_that_spark_has(spark: SparkSession) -> None:
     readers = {"json": of_spark.json.JSONOptions, "csv": of_spark.csv.CSVOptions, "xml": of_spark.xml.XmlOptions}
     for name, options in readers.items():
         assert [each for each in FORMATS[name] if not options.isValidOption(each)] == []
+
+
+def test_changes_that_come_as_files(sql: Workshop, landing: Path, write: Write) -> None:
+    write("1.json", lines({"op": "I", "lsn": 1, "id": 1, "name": "Ann"}, {"op": "I", "lsn": 2, "id": 2, "name": "Bo"}))
+    clauses = "KEYS (id) APPLY AS DELETE WHEN op = 'D' SEQUENCE BY lsn COLUMNS * EXCEPT (op, lsn)"
+    call = f"STREAM read_files('{landing}', format => 'json')"
+    sql(f"CREATE STREAMING TABLE t FLOW AUTO CDC FROM {call} {clauses}")
+    sql("WAIT FLOW t")
+    write("2.json", lines({"op": "D", "lsn": 4, "id": 2}, {"op": "U", "lsn": 3, "id": 1, "name": "Anna", "city": "Rome"}))
+    sql.crash()
+    sql.resume()
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [(1, "Anna")]

@@ -44,7 +44,8 @@ def create(
     options = ", ".join(f"{quote_string(k)} = {quote_string(v)}" for k, v in all_properties.items())
     verb = "CREATE OR REPLACE TABLE" if replaces else "CREATE TABLE"
     clauses = " ".join(definition.clauses)
-    spark.sql(f"{verb} {quote_parts(name)} ({columns}) USING delta {clauses} TBLPROPERTIES ({options})")
+    listed_columns = f"({columns})" if columns else ""
+    spark.sql(f"{verb} {quote_parts(name)} {listed_columns} USING delta {clauses} TBLPROPERTIES ({options})")
     return target.describe(spark, name)
 
 

@@ -116,15 +116,23 @@ def describe(spark: SparkSession, name: Sequence[str]) -> Target:
     if not exists(spark, name):
         if path := path_of(name):
             raise NotFoundError(f"There is no Delta table in {path}.")
-        tables = [table.name for table in spark.catalog.listTables(quote_parts(name[:2]))]
+        tables = [row.tableName for row in spark.sql(f"SHOW TABLES IN {quote_parts(name[:2])}").collect()]
         raise NotFoundError(f"There is no table {text}.{did_you_mean(name[-1], tables)} A flow writes to an existing table.")
     try:
         location, table_id, properties = delta_tables.named(spark, quote_parts(name))
     except AnalysisException:
         raise UnsupportedError(f"{text} is {_kind(spark, name)}. A flow can only write to a Delta table.") from None
-    schema = spark.table(quote_parts(name)).schema
-    columns = {column.name: ddl_of(column.dataType) for column in schema.fields}
+    columns = {column.name: ddl_of(column.dataType) for column in _columns(spark, name)}
     return Target(tuple(name), location, table_id, columns, properties)
+
+
+def _columns(spark: SparkSession, name: Sequence[str]) -> Sequence[StructField]:
+    try:
+        return spark.table(quote_parts(name)).schema.fields
+    except AnalysisException as error:
+        if jvm.condition_of(error) == "DELTA_READ_TABLE_WITHOUT_COLUMNS":  # declared, and no flow has given it columns yet
+            return ()
+        raise
 
 
 def _kind(spark: SparkSession, name: Sequence[str]) -> str:

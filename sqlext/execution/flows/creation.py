@@ -44,6 +44,7 @@ class FlowRequest:
         comment: of the flow.
         refresh: a flow that is there already goes on.
         replace: it takes the place of a flow that is there.
+        adopts: its table is there, declared without a query, and the flow makes it anew.
         query: `detect.normal_text` of the query.
         clauses: the same of the table's.
         listed: its column list, as `definition.listed` gives it.
@@ -60,6 +61,7 @@ class FlowRequest:
     by_name: bool = False
     refresh: bool = False
     replace: bool = False
+    adopts: bool = False
     if_not_exists: bool = False
     comment: str = ""
     query: str = ""
@@ -162,7 +164,7 @@ def check_definition(request: FlowRequest) -> None:
 
 def check_place(request: FlowRequest, name: tuple[str, ...]) -> None:
     """Raise NameTakenError when a streaming table's table is there, unless it is to be replaced and a flow made it."""
-    if request.definition is None or not target.exists(request.session, name):
+    if request.definition is None or request.adopts or not target.exists(request.session, name):
         return
     is_left = FLOW_PROPERTY in target.describe(request.session, name).properties
     if not (request.replace and is_left):
@@ -273,7 +275,9 @@ def _new_table(spec: FlowSpec, request: FlowRequest) -> tuple[target.Target, tup
         raise AssertionError("only a streaming table has no table before its flow")
     properties = {**request.properties, FLOW_PROPERTY: spec.id}
     output = request.flow.output.drop(QUALIFIES).schema
-    table = table_definition.create(request.session, spec.target, output, request.definition, properties, request.replace)
+    table = table_definition.create(
+        request.session, spec.target, output, request.definition, properties, request.replace or request.adopts
+    )
     pairs = zip(output.names, table.columns.items(), strict=True)
     return table, tuple(Column(name, column, kind) for name, (column, kind) in pairs)
 

@@ -1,0 +1,124 @@
+"""AUTO CDC: from the columns of its source and its clauses to the query that the flow keeps up to date."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, BooleanType, CalendarIntervalType, DataType, MapType, StructType, VariantType
+
+from sqlext.commands.answers import SparkStatement
+from sqlext.errors import SchemaError, SqlextError
+from sqlext.execution.delta import target
+from sqlext.execution.streaming import queries
+from sqlext.options import ValueText
+from sqlext.plan.change_capture import ChangeCapture, Fragment
+from sqlext.plan.job_graph import DECLARED_PROPERTY
+from sqlext.planner.change_capture import SourceColumn, query_of
+from sqlext.planner.planner import plan_flow
+from sqlext.planner.statement_plans import FlowStatement
+from sqlext.spark import sessions
+from sqlext.sql import dialect, grammar
+from sqlext.sql.rewriter import Batch
+from sqlext.sql.statements import AutoCdc, CreateStreamingTable, DeclareStreamingTable, Insert, Query
+
+
+def flow_statement(
+    spark: SparkSession, statement: AutoCdc, text: str, batches: Sequence[Batch]
+) -> FlowStatement | SparkStatement:
+    """Return the statement with the query that AUTO CDC stands for; or a query that Spark refuses, at its place in the text.
+
+    Args:
+        text: the statement.
+        batches: the rules in force.
+
+    Raises:
+        SchemaError: a clause does not fit the columns of the source.
+        UnsupportedError: the changes of a column cannot be ordered.
+    """
+    capture, rows, into = statement.capture, statement.into.query, _into(spark, statement.into)
+    plan = plan_flow(rows, batches)
+    own = sessions.session_for(spark, plan.references)
+    try:
+        frame = queries.analyse(own, plan).output
+    except AnalysisException:
+        if plan.is_sparks_own:
+            return SparkStatement(rows.source)
+        raise
+    for each in capture.expressions:
+        try:
+            found = frame.selectExpr(f"({each.text}) AS found").schema[0].dataType
+        except AnalysisException:
+            if plan.is_sparks_own:
+                return SparkStatement(_alone(capture.source, each, text))
+            raise
+        _check_type(capture, each, found)
+    listed = [each.name for each in into.definition.columns] if isinstance(into, CreateStreamingTable) else []
+    written = query_of(capture, _columns(frame), listed)
+    return replace(into, query=Query(dialect.without_brackets(dialect.parse_query(written)), written))
+
+
+@contextmanager
+def placed(statement: AutoCdc) -> Iterator[None]:
+    """Within the block, give errors the place of AUTO CDC: their own is one in the query that it stands for."""
+    try:
+        yield
+    except SqlextError as error:
+        if error.position is not None:
+            error.position = statement.capture.position
+        raise
+
+
+def _into(spark: SparkSession, statement: FlowStatement) -> FlowStatement:
+    """Return CREATE FLOW .. INTO a table that was declared without a query as the statement that makes the table."""
+    if not isinstance(statement, Insert):
+        return statement
+    name = target.qualified(spark, statement.target)
+    text = target.describe(spark, name).properties.get(DECLARED_PROPERTY) if target.exists(spark, name) else None
+    declared = grammar.parse(text) if text else None
+    if not isinstance(declared, DeclareStreamingTable):
+        return statement
+    properties = {**declared.definition.properties, DECLARED_PROPERTY: ValueText(text or "")}
+    return CreateStreamingTable(
+        statement.target,
+        statement.query,
+        replace(declared.definition, properties=properties),
+        if_not_exists=statement.if_not_exists,
+        position=statement.position,
+        flow=statement.flow,
+        comment=statement.comment,
+    )
+
+
+def _columns(frame: DataFrame) -> list[SourceColumn]:
+    return [SourceColumn(field.name, _has_order(field.dataType)) for field in frame.schema]
+
+
+def _has_order(found: DataType) -> bool:
+    """Return whether Spark can compare values of a type."""
+    if isinstance(found, StructType):
+        return all(_has_order(field.dataType) for field in found)
+    if isinstance(found, ArrayType):
+        return _has_order(found.elementType)
+    return not isinstance(found, (MapType, VariantType, CalendarIntervalType))
+
+
+def _check_type(capture: ChangeCapture, part: Fragment, found: DataType) -> None:
+    if part is not capture.sequence and not isinstance(found, BooleanType):
+        raise SchemaError(f"`{part.text}` is {found.simpleString()}, and not a condition.", part.position)
+    if part is capture.sequence and not _has_order(found):
+        raise SchemaError(f"`{part.text}` is {found.simpleString()}, whose values have no order.", part.position)
+
+
+def _alone(source: Fragment, part: Fragment, text: str) -> str:
+    """Return a query of one expression over the source, in which both stand where they do in the statement."""
+    start, stop = source.position.start, source.position.stop
+    verb = [*re.finditer("SEQUENCE|DELETE|TRUNCATE", text[stop : part.position.start], re.IGNORECASE)][-1].start() + stop
+    blank = "".join(c if c in "\r\n" else " " for c in text)
+    select = "SELECT"
+    between = blank[stop:verb] + select + blank[verb + len(select) : part.position.start]
+    return f"{blank[:start]}{source.text}{between}{part.text}"

@@ -1,0 +1,161 @@
+"""AUTO CDC and tables that are declared for it: statements, what the tables hold, and what is refused, at its place."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.integration.workshop import BUFFERED, Workshop
+from tests.support import eventually
+
+pytestmark = pytest.mark.usefixtures("lean")
+
+CLAUSES = "FROM STREAM cdc KEYS (id) APPLY AS DELETE WHEN op = 'D' SEQUENCE BY lsn COLUMNS * EXCEPT (op, lsn)"
+FLOW = f"CREATE FLOW f AS AUTO CDC INTO customers {CLAUSES}"
+
+
+@pytest.fixture(autouse=True)
+def cdc(sql: Workshop) -> None:
+    sql("CREATE TABLE cdc (op STRING, lsn BIGINT, id INT, name STRING, city STRING) USING delta")
+    sql("INSERT INTO cdc VALUES ('I', 1, 1, 'Ann', 'Rome'), ('I', 2, 2, 'Bo', 'Oslo'), ('U', 4, 1, 'Ann', 'Bern')")
+
+
+def more(sql: Workshop) -> None:
+    """A late change, a deletion, a key that comes back, and a change that came before."""
+    sql("INSERT INTO cdc VALUES ('U', 3, 1, 'Anna', 'Rome'), ('D', 5, 2, NULL, NULL), ('U', 4, 1, 'Ann', 'Bern')")
+    sql("INSERT INTO cdc VALUES ('I', 9, 3, 'Cy', NULL), ('D', 7, 3, NULL, NULL)")
+
+
+def rows(sql: Workshop, table: str = "customers") -> list[tuple[object, ...]]:
+    return sorted((tuple(row) for row in sql(f"SELECT * FROM {table}")), key=repr)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+def test_the_newest_change_of_each_key_is_its_row(sql: Workshop, backend: str) -> None:
+    sql(f"CREATE STREAMING TABLE customers TBLPROPERTIES ('state.backend.type' = '{backend}') FLOW AUTO CDC {CLAUSES}")
+    sql("WAIT FLOW customers")
+    assert rows(sql) == [(1, "Ann", "Bern"), (2, "Bo", "Oslo")]
+    more(sql)
+    sql("WAIT FLOW customers")
+    assert rows(sql) == [(1, "Ann", "Bern"), (3, "Cy", None)]
+    sql("INSERT INTO cdc VALUES ('I', 10, 2, 'Bob', 'Kyiv')")
+    sql("WAIT FLOW customers")
+    assert rows(sql) == [(1, "Ann", "Bern"), (2, "Bob", "Kyiv"), (3, "Cy", None)]
+
+
+def test_history_has_a_row_for_each_version(sql: Workshop) -> None:
+    sql(f"CREATE STREAMING TABLE customers FLOW AUTO CDC {CLAUSES} STORED AS SCD TYPE 2")
+    sql("WAIT FLOW customers")
+    assert rows(sql) == [(1, "Ann", "Bern", 4, None), (1, "Ann", "Rome", 1, 4), (2, "Bo", "Oslo", 2, None)]
+    more(sql)
+    sql("WAIT FLOW customers")
+    assert rows(sql) == [
+        (1, "Ann", "Bern", 4, None),
+        (1, "Ann", "Rome", 1, 3),
+        (1, "Anna", "Rome", 3, 4),
+        (2, "Bo", "Oslo", 2, 5),
+        (3, "Cy", None, 9, None),
+    ]
+
+
+def test_a_declared_table_is_filled_by_a_flow_and_made_anew_by_it(sql: Workshop) -> None:
+    sql("CREATE OR REFRESH STREAMING TABLE customers (city STRING, id BIGINT COMMENT 'the key', name STRING) COMMENT 'c'")
+    assert rows(sql) == []
+    said = sql("CREATE OR REFRESH STREAMING TABLE customers (city STRING, id BIGINT, name STRING)")[0][0]
+    assert said == "streaming table spark_catalog.default.customers exists already, and stays as it is"
+    sql(FLOW)
+    sql("WAIT FLOW f")
+    assert rows(sql) == [("Bern", 1, "Ann"), ("Oslo", 2, "Bo")]
+    assert sql.spark.table("customers").schema["id"].metadata == {"comment": "the key"}
+    assert sql.shown("f").target == "spark_catalog.default.customers"
+    with pytest.raises(PySparkException, match=r"The flow `f` writes to spark_catalog\.default\.customers already"):
+        sql(FLOW.replace("FLOW f", "FLOW g"))
+    with pytest.raises(PySparkException, match=r"Flow `f` keeps spark_catalog\.default\.customers up to date"):
+        sql("CREATE OR REPLACE STREAMING TABLE customers (id INT)")
+    more(sql)
+    sql("REFRESH STREAMING TABLE customers FULL")
+    assert rows(sql) == [("Bern", 1, "Ann"), (None, 3, "Cy")]
+    sql("DROP STREAMING TABLE customers")
+    assert not sql.spark.catalog.tableExists("customers")
+    assert not sql("SHOW FLOWS")
+
+
+def test_a_declared_table_needs_no_columns_and_can_be_dropped(sql: Workshop) -> None:
+    sql(f"CREATE STREAMING TABLE customers {BUFFERED}")
+    with pytest.raises(PySparkException, match=r"There is a table spark_catalog\.default\.customers already"):
+        sql("CREATE STREAMING TABLE customers")
+    sql(f"{FLOW} STORED AS SCD TYPE 2")
+    sql("WAIT FLOW f")
+    assert sql.spark.table("customers").columns == ["id", "name", "city", "__START_AT", "__END_AT"]
+    assert any("10 minutes" in str(row.value) for row in sql("DESCRIBE FLOW f"))
+    sql("DROP FLOW f")
+    sql(f"{FLOW} STORED AS SCD TYPE 1")
+    sql("WAIT FLOW f")
+    assert rows(sql) == [(1, "Ann", "Bern"), (2, "Bo", "Oslo")]
+    sql("DROP STREAMING TABLE customers")
+    sql("CREATE STREAMING TABLE IF NOT EXISTS customers (id INT)")
+    sql("DROP STREAMING TABLE customers")
+    assert not sql.spark.catalog.tableExists("customers")
+
+
+def test_a_process_that_dies_goes_on_with_the_next_one(sql: Workshop) -> None:
+    sql("CREATE STREAMING TABLE customers")
+    sql(FLOW)
+    sql("WAIT FLOW f")
+    sql.crash()
+    more(sql)
+    sql.resume()
+    sql("WAIT FLOW f")
+    assert rows(sql) == [(1, "Ann", "Bern"), (3, "Cy", None)]
+
+
+def test_explain_shows_what_is_kept(sql: Workshop) -> None:
+    shown = "\n".join(row.plan for row in sql(f"EXPLAIN CREATE STREAMING TABLE customers FLOW AUTO CDC {CLAUSES}"))
+    assert "max" in shown
+    assert not sql.spark.catalog.tableExists("customers")
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "place"),
+    [
+        (("op = 'D'", "opp = 'D'"), "`opp` cannot be resolved", "opp"),
+        (("SEQUENCE BY lsn", "SEQUENCE BY ln"), "`ln` cannot be resolved", "ln"),
+        (("WHEN op = 'D'", "WHEN op"), "`op` is string, and not a condition", "op SEQUENCE"),
+        (("KEYS (id)", "KEYS (idd)"), "The source has no column `idd`", "idd"),
+        (("STREAM cdc", "STREAM cdcc"), "`cdcc` cannot be found", "STREAM cdcc"),
+        (("SEQUENCE BY lsn", "SEQUENCE BY map(1, lsn)"), "`map(1, lsn)` is map<int,bigint>, whose values have no order", "map"),
+        (("INTO customers", "INTO nowhere"), "There is no table spark_catalog.default.nowhere", ""),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_place(sql: Workshop, change: tuple[str, str], message: str, place: str) -> None:
+    sql("CREATE STREAMING TABLE customers (id INT, name STRING, city STRING)")
+    text = FLOW.replace(*change)
+    with pytest.raises(PySparkException) as caught:
+        sql(text)
+    assert message in str(caught.value)
+    if place:
+        column = text.index(place)
+        assert any(f"line 1{between} pos {column}" in str(caught.value) for between in (",", ""))
+    assert not sql("SHOW FLOWS")
+    assert rows(sql) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("'U', 6, NULL, 'Di', 'Bonn'", "the key `id` of a change is NULL"),
+        ("'U', NULL, 6, 'Di', 'Bonn'", "the sequence `lsn` of a change is NULL"),
+    ],
+)
+def test_a_change_without_a_place_in_the_order_fails_the_flow(sql: Workshop, row: str, message: str) -> None:
+    sql(f"CREATE STREAMING TABLE customers FLOW AUTO CDC {CLAUSES}")
+    sql("WAIT FLOW customers")
+    sql(f"INSERT INTO cdc VALUES ({row})")
+    eventually(lambda: message in (sql.shown("customers").error or ""), 60)
+    assert rows(sql) == [(1, "Ann", "Bern"), (2, "Bo", "Oslo")]
+
+
+def test_a_sequence_may_be_a_struct(sql: Workshop) -> None:
+    sql(f"CREATE STREAMING TABLE customers FLOW AUTO CDC {CLAUSES.replace('BY lsn', 'BY struct(lsn % 4, lsn)')}")
+    sql("WAIT FLOW customers")
+    assert rows(sql) == [(1, "Ann", "Rome"), (2, "Bo", "Oslo")]
