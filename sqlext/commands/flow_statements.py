@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 from sqlext.commands import change_statements, kept_columns
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.bounded_statements import without_clauses
-from sqlext.execution.delta import target
 from sqlext.execution.flows.analysis import AnalysedFlow, analyse_flow
-from sqlext.execution.flows.creation import FlowRequest, check_cycle, check_definition, check_sources, same_name
+from sqlext.execution.flows.creation import FlowRequest, check_cycle, check_definition, check_sources
 from sqlext.execution.flows.definition import listed
 from sqlext.execution.flows.interval_trigger import other_pace
 from sqlext.execution.flows.manager import FlowManager
@@ -84,7 +83,9 @@ def _analysed(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> 
     """Analyse a flow; or return a form of its query that Spark refuses, so that Spark says so with its own type and place."""
     plan, statement = planned.plan, planned.statement
     own = sessions.session_for(spark, plan.references)
-    plan = kept_columns.in_flow(own, plan, statement.query.source, lambda: _recorded(spark, statement, flows))
+    plan = kept_columns.in_flow(
+        own, plan, statement.query.source, lambda: kept_columns.of_table(spark, statement, flows.records())
+    )
     try:
         found = queries.analyse(own, plan)
     except AnalysisException:
@@ -93,17 +94,6 @@ def _analysed(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> 
             raise
         return SparkStatement(text)
     return analyse_flow(own, plan, planned.options, found, isinstance(statement, CreateStreamingTable))
-
-
-def _recorded(spark: SparkSession, statement: FlowStatement, flows: FlowManager) -> Mapping[str, str]:
-    """Return the columns of files that the flow keeps which is there already, unless the statement replaces it."""
-    if isinstance(statement, CreateStreamingTable):
-        table, is_new = statement.name, statement.replace
-    else:
-        table, is_new = statement.target, False
-    name = target.qualified(spark, table)
-    there = (record.spec for record in flows.records().values() if same_name(record.spec.target, name))
-    return {} if is_new else kept_columns.recorded(next(there, None))
 
 
 def _refused_by_spark(own: SparkSession, query: Query, plan: FlowPlan) -> str | None:

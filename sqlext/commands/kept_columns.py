@@ -11,11 +11,15 @@ from dataclasses import replace
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sqlext.plan.flow_spec import FlowSpec
+from sqlext.execution.delta import target
+from sqlext.execution.flows.creation import same_name
+from sqlext.execution.flows.registry import Records
 from sqlext.plan.job_graph import BoundedPlan, FlowPlan
+from sqlext.planner.statement_plans import FlowStatement
 from sqlext.quoting import STREAMED, quote_string
 from sqlext.spark.files import COLUMNS_OF
 from sqlext.sql.file_calls import READ_FILES, FilesCall, calls_in, kept_in, with_columns
+from sqlext.sql.statements import CreateStreamingTable
 
 
 def in_flow(spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[], Mapping[str, str]] = dict) -> FlowPlan:
@@ -52,9 +56,15 @@ def in_job(spark: SparkSession, plan: BoundedPlan, source: str) -> BoundedPlan:
     return plan if change is None else replace(plan, sql=change(plan.sql), plain_sql=change(plan.plain_sql))
 
 
-def recorded(spec: FlowSpec | None) -> Mapping[str, str]:
-    """Return the columns that a flow keeps, as literals, by the key of the call; of no flow, none."""
-    if spec is None:
+def of_table(spark: SparkSession, statement: FlowStatement, records: Records) -> Mapping[str, str]:
+    """Return the columns that the flow keeps which a statement finds there, as literals, by the `key` of the call.
+
+    There are none if the statement replaces the flow, which infers anew.
+    """
+    is_new = isinstance(statement, CreateStreamingTable) and statement.replace
+    name = target.qualified(spark, statement.name if isinstance(statement, CreateStreamingTable) else statement.target)
+    spec = next((record.spec for record in records.values() if same_name(record.spec.target, name)), None)
+    if spec is None or is_new:
         return {}
     texts = [spec.above, *(each.sql for each in spec.streams), *(each.sql for each in spec.prerequisites)]
     return kept_in([*texts, *(relation.sql for hybrid in spec.hybrids for relation in hybrid.relations)])

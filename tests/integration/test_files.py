@@ -453,10 +453,16 @@ def test_changes_that_come_as_files(sql: Workshop, landing: Path, write: Write) 
     write("1.json", lines({"op": "I", "lsn": 1, "id": 1, "name": "Ann"}, {"op": "I", "lsn": 2, "id": 2, "name": "Bo"}))
     clauses = "KEYS (id) APPLY AS DELETE WHEN op = 'D' SEQUENCE BY lsn COLUMNS * EXCEPT (op, lsn)"
     call = f"STREAM read_files('{landing}', format => 'json')"
-    sql(f"CREATE STREAMING TABLE t FLOW AUTO CDC FROM {call} {clauses}")
+    statement = f"STREAMING TABLE t FLOW AUTO CDC FROM {call} {clauses}"
+    sql(f"CREATE {statement}")
     sql("WAIT FLOW t")
     write("2.json", lines({"op": "D", "lsn": 4, "id": 2}, {"op": "U", "lsn": 3, "id": 1, "name": "Anna", "city": "Rome"}))
     sql.crash()
     sql.resume()
     sql("WAIT FLOW t")
     assert sql.batch("SELECT * FROM t") == [(1, "Anna")]
+    assert "keeps running" in sql(f"CREATE OR REFRESH {statement}")[0][0]
+    said = refused(
+        sql, "CREATE STREAMING TABLE u FLOW AUTO CDC\nFROM STREAM read_files('/none', format => 'json') KEYS (id) SEQUENCE BY n"
+    )
+    assert "there is no such file or folder. (line 2, column 13)" in said
