@@ -19,6 +19,7 @@ from sqlext.options import CONNECTORS_KEY
 from sqlext.page.address import PAGE, Address, check_packages
 from sqlext.server.server import ConnectServer, Server, ThriftServer
 from sqlext.spark import kafka
+from sqlext.sql.file_calls import names_avro
 
 _WAREHOUSE = click.option(
     "--warehouse",
@@ -108,8 +109,8 @@ def run(
     if not files and not has_flows(warehouse):
         raise click.UsageError(f"Give a FILE.sql to run: {warehouse} has no flows to resume.")
     scripts = [_read(file) for file in files]
-    if any(kafka.is_called_in(script.text) for script in scripts):
-        conf = {CONNECTORS_KEY: "kafka", **conf}
+    if connectors := _connectors(scripts):
+        conf = {CONNECTORS_KEY: connectors, **conf}
     code = run_embedded(Printer(), warehouse, conf, lambda runner: runner.run(scripts, until_idle, timeout), page=page)
     context.exit(code)
 
@@ -323,6 +324,12 @@ def serve(
     if not servers:
         raise click.UsageError("Give at least one server to run: --thrift, --connect, or both.")
     context.exit(serve_embedded(Printer(), warehouse, conf, servers, page))
+
+
+def _connectors(scripts: Sequence[ScriptFile]) -> str:
+    """Return the connectors that scripts need, as the setting names them."""
+    calls = {"kafka": kafka.is_called_in, "avro": names_avro}
+    return ",".join(name for name, needs in calls.items() if any(needs(script.text) for script in scripts))
 
 
 def _read(file: str) -> ScriptFile:

@@ -84,7 +84,7 @@ class NameTakenError(SqlextError, ValueError):
 
 
 class NotFoundError(SqlextError, LookupError):
-    """No flow, table or function has that name."""
+    """No flow, table, function or file has that name."""
 
 
 class SchemaError(SqlextError, TypeError):

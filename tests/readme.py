@@ -46,7 +46,7 @@ def explained(example: Path, run: Run) -> str:
     for script in split(example.read_text()):
         text = re.sub(r"^(\s*--[^\n]*\n)+", "", script.text).strip()
         statement = grammar.parse(script.text) if is_ours(script.text) else None
-        if statement is None and text.startswith(("CREATE OR REPLACE TABLE", "INSERT INTO")):
+        if statement is None and text.startswith(("CREATE OR REPLACE TABLE", "INSERT INTO", "INSERT OVERWRITE DIRECTORY")):
             run(text)
         if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
             plan = run(f"EXPLAIN {text}")[0].plan

@@ -11,6 +11,7 @@ from sqlext import errors
 from sqlext.functions.partition import OPERATORS
 from sqlext.options import HINTS
 from sqlext.spark.kafka import FUNCTION as READ_KAFKA
+from sqlext.sql.file_calls import READ_FILES
 from sqlext.sql.tokens import tokens
 from sqlext.udfs import ALL as SHIPPED
 
@@ -168,6 +169,7 @@ PHRASES = (
 FUNCTIONS = (
     *OPERATORS,
     READ_KAFKA,
+    READ_FILES,
     "consistent_versions",
     "hybrid",
     "sum0",

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.commands import job_statements
+from sqlext.commands import job_statements, kept_columns
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.execution.bounded.job import run_job
 from sqlext.execution.jobs.manager import JobManager
@@ -30,6 +30,8 @@ def answer(spark: SparkSession, job: PlannedJob, text: str, spark_parse: SparkPa
         jobs: those that survive their driver.
     """
     statement, plan = job.statement, job.plan
+    if statement.target:
+        plan = kept_columns.in_job(spark, plan, statement.query.source)
     sql = f"{statement.head} {plan.sql}".strip()
     if (refused := _refused_by_spark(spark, statement, sql, spark_parse)) is not None:
         return SparkStatement(refused)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, BooleanType, CalendarIntervalType, DataType, MapType, StructType, VariantType
 
+from sqlext.commands import kept_columns
 from sqlext.commands.answers import SparkStatement
 from sqlext.errors import SchemaError, SqlextError
 from sqlext.execution.delta import target
@@ -28,13 +29,18 @@ from sqlext.sql.statements import AutoCdc, CreateStreamingTable, DeclareStreamin
 
 
 def flow_statement(
-    spark: SparkSession, statement: AutoCdc, text: str, batches: Sequence[Batch]
+    spark: SparkSession,
+    statement: AutoCdc,
+    text: str,
+    batches: Sequence[Batch],
+    known: Callable[[], Mapping[str, str]] = dict,
 ) -> FlowStatement | SparkStatement:
     """Return the statement with the query that AUTO CDC stands for; or a query that Spark refuses, at its place in the text.
 
     Args:
         text: the statement.
         batches: the rules in force.
+        known: returns columns of files that are kept already; see `kept_columns`.
 
     Raises:
         SchemaError: a clause does not fit the columns of the source.
@@ -43,6 +49,7 @@ def flow_statement(
     capture, rows, into = statement.capture, statement.into.query, _into(spark, statement.into)
     plan = plan_flow(rows, batches)
     own = sessions.session_for(spark, plan.references)
+    plan = kept_columns.in_flow(own, plan, rows.source, known)
     try:
         frame = queries.analyse(own, plan).output
     except AnalysisException:

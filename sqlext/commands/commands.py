@@ -17,6 +17,7 @@ from sqlext.commands import (
     flow_statements,
     flow_tables,
     job_statements,
+    kept_columns,
     partition_statements,
     streaming_tables,
     view_statements,
@@ -101,7 +102,7 @@ class Commands:
             case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():
                 return self._run(spark, statement, text, spark_parse)
             case statements.AutoCdc():
-                made = change_statements.flow_statement(spark, statement, text, self._batches())
+                made = self._of_changes(spark, statement, text)
                 if isinstance(made, SparkStatement):
                     return made
                 with change_statements.placed(statement):
@@ -158,6 +159,15 @@ class Commands:
                 found = streaming_tables.unless_kept(spark, statement, found, self._host)
         written = statement.name if isinstance(statement, statements.CreateStreamingTable) else statement.target
         return view_statements.unless_kept(spark, written, found, lambda: self._views)
+
+    def _of_changes(self, spark: SparkSession, statement: statements.AutoCdc, text: str) -> FlowStatement | SparkStatement:
+        return change_statements.flow_statement(
+            spark,
+            statement,
+            text,
+            self._batches(),
+            lambda: kept_columns.of_table(spark, statement.into, self._flows.records()),
+        )
 
     def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:
         name = target.qualified(spark, command.name)
@@ -216,7 +226,7 @@ class Commands:
     def _explain(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         match statement:
             case statements.AutoCdc():
-                made = change_statements.flow_statement(spark, statement, text, self._batches())
+                made = self._of_changes(spark, statement, text)
                 if isinstance(made, SparkStatement):
                     return made
                 with change_statements.placed(statement):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sqlext.commands import change_statements
+from sqlext.commands import change_statements, kept_columns
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.bounded_statements import without_clauses
 from sqlext.execution.flows.analysis import AnalysedFlow, analyse_flow
@@ -35,7 +35,7 @@ from sqlext.sql.tokens import normal_text
 
 def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Create a flow and start it."""
-    flow = _analysed(spark, planned)
+    flow = _analysed(spark, planned, flows)
     if isinstance(flow, SparkStatement):
         return flow
     request = _request(spark, planned.statement, flow, text, lineage)
@@ -48,7 +48,7 @@ def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowMana
 
 def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Explain a flow. What CREATE refuses is refused here too, but an existing table of its name is not looked for."""
-    flow = _analysed(spark, planned)
+    flow = _analysed(spark, planned, flows)
     if isinstance(flow, SparkStatement):
         return flow
     request = _request(spark, planned.statement, flow, "", lineage)
@@ -73,15 +73,19 @@ def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch
             raise AssertionError("a streaming table was made by its statement")
         plan = plan_flow(statement.query, batches, options.flow[SORTED_SHUFFLES])
         own = sessions.session_for(session, plan.references)
+        plan = kept_columns.in_flow(own, plan, statement.query.source)
         flow = analyse_flow(own, plan, options, queries.analyse(own, plan), makes_table=True)
         request = renewed(spec, _request(session, statement, flow, spec.text))
     return flows.create(request, canceled)
 
 
-def _analysed(spark: SparkSession, planned: PlannedFlow) -> AnalysedFlow | SparkStatement:
+def _analysed(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> AnalysedFlow | SparkStatement:
     """Analyse a flow; or return a form of its query that Spark refuses, so that Spark says so with its own type and place."""
     plan, statement = planned.plan, planned.statement
     own = sessions.session_for(spark, plan.references)
+    plan = kept_columns.in_flow(
+        own, plan, statement.query.source, lambda: kept_columns.of_table(spark, statement, flows.records())
+    )
     try:
         found = queries.analyse(own, plan)
     except AnalysisException:

@@ -19,6 +19,7 @@ TOPICS = (
     "partitions",
     "keyed",
     "bounded",
+    "files",
     "kafka",
     "backlog",
     "options",

@@ -36,7 +36,7 @@ _MARKER = "complete"  # written last into a folder of JARs: a line with name and
 _BESIDE_DELTA_SPARK = ("delta-storage", "delta-kernel-api", "delta-kernel-defaults")
 
 # JARs that Spark's Kafka source needs and Spark does not ship, in the versions that its build for 4.2 names. `spark-avro` is
-# for from_avro; 4.1.1 is its newest version on the mirrors known to us, and works with Spark 4.2.
+# for from_avro and read_files; 4.1.1 is its newest version on the mirrors known to us, and works with Spark 4.2.
 _KAFKA_CLIENTS, _POOL, _AVRO = "3.9.2", "2.13.1", "4.1.1"
 
 _JAVA_VERSION = re.compile(r'^\S+ version "(?:1\.(?=\d))?(\d+)', re.MULTILINE)
@@ -146,6 +146,12 @@ def kafka_class_path(progress: Callable[[str], None] | None = None, ivy_settings
         Artifact("org.apache.commons", "commons-pool2", _POOL),
     ]
     return _class_path("Kafka", f"{of_spark[0]}-{spark}", artifacts, progress, ivy_settings)
+
+
+def avro_class_path(progress: Callable[[str], None] | None = None, ivy_settings: str | os.PathLike[str] | None = None) -> str:
+    """Return a class path with the JAR of Spark's package for Avro, which that of Kafka has too; see `delta_class_path`."""
+    name = f"spark-avro_{_scala_and_spark()[0]}"
+    return _class_path("Avro", f"{name}-{_AVRO}", [Artifact("org.apache.spark", name, _AVRO)], progress, ivy_settings)
 
 
 def _class_path(

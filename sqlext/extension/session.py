@@ -33,7 +33,7 @@ from sqlext.functions.scalar import FUNCTIONS, PythonFunction, Reduction
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, JOB_RECOVERY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
 from sqlext.planner.rule_book import rules_in_force, sql_functions
-from sqlext.spark import kafka
+from sqlext.spark import files, kafka
 from sqlext.spark.callbacks import DeadConnections
 from sqlext.spark.jvm import clone_session
 from sqlext.spark.storage import HadoopPath
@@ -51,7 +51,7 @@ _STATIC_DEFAULTS = {
     # 100, each flush would compile its own again.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
-_CONNECTORS = {"kafka": jars.kafka_class_path}
+_CONNECTORS = {"kafka": jars.kafka_class_path, "avro": jars.avro_class_path}
 _DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
 _EXECUTOR_CLASS_PATH = "spark.executor.extraClassPath"
 
@@ -104,7 +104,8 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
     """Prepare a session builder: Delta on the class path, its catalog, room for generated code, and sqlext in its session.
 
     Args:
-        builder: `SparkSession.builder`, with any other settings; `spark.sqlext.connectors` = `kafka` adds Spark's Kafka source.
+        builder: `SparkSession.builder`, with any other settings; `spark.sqlext.connectors` = `kafka` adds Spark's Kafka source,
+            `avro` its package for Avro.
         progress: called with one line for each of Delta's JARs that is fetched; that happens once for each version of Delta.
 
     Returns:
@@ -179,7 +180,7 @@ def enable(spark: SparkSession) -> SparkSession:
     holder.append(installed)
     _installations[context.applicationId] = installed
     parser.inject_aggregate_set(session)
-    for operator in (*OPERATORS, END_OF_STREAM, CONSISTENT_VERSIONS, *kafka.FUNCTIONS):
+    for operator in (*OPERATORS, END_OF_STREAM, CONSISTENT_VERSIONS, *kafka.FUNCTIONS, *files.FUNCTIONS):
         parser.inject_table_function(session, operator, plan_of_call)
     for function in (*SHIPPED_FUNCTIONS, *FUNCTIONS):
         installed.add_function(function)

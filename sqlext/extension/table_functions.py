@@ -24,7 +24,7 @@ from sqlext.execution.views.consistent import rows_of
 from sqlext.functions.keyed import KEYED_FUNCTIONS
 from sqlext.functions.keyed import OPERATOR as PROCESS_KEYED
 from sqlext.functions.partition import PARTITION_FUNCTIONS, AggregateFunction
-from sqlext.spark import kafka
+from sqlext.spark import files, kafka
 from sqlext.spark.java import items_of, java_of, scala_seq
 from sqlext.spark.jvm import frame_of, plan_has_watermark, reason_of
 from sqlext.spark.plans import analysed, kind
@@ -50,6 +50,8 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Any) -> Any:
     try:
         if operator in kafka.FUNCTIONS:
             return kafka.plan_of_call(spark, operator, items_of(arguments))
+        if operator in files.FUNCTIONS:
+            return files.plan_of_call(spark, operator, items_of(arguments))
         if operator == CONSISTENT_VERSIONS:
             return _consistent_versions(spark, items_of(arguments))
         if operator == END_OF_STREAM:

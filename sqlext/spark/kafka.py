@@ -4,7 +4,7 @@
 those of Spark's Kafka source: key, value, topic, partition, offset, timestamp, timestampType. Keys and values are bytes: decode
 them with `from_json(CAST(value AS STRING), ..)` or `from_avro(value, ..)`.
 
-Relies on Spark's private side: reads Catalyst expressions.
+Relies on Spark's private side.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from sqlext.errors import SchemaError, SetupError, did_you_mean
 from sqlext.options import CONNECTORS_KEY
 from sqlext.quoting import STREAMED
+from sqlext.spark.arguments import named
 from sqlext.sql.tokens import tokens
 
 FUNCTION = "read_kafka"
@@ -63,12 +64,7 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Sequence[Any]) -
 def _options(arguments: Sequence[Any]) -> dict[str, str]:
     known = {each.lower(): each for each in (_BOOTSTRAP, *_OPTIONS)}
     found: dict[str, str] = {}
-    for argument in arguments:
-        if argument.getClass().getSimpleName() != "NamedArgumentExpression":
-            raise SchemaError(f"{FUNCTION} takes named arguments only. Write {_USAGE}.")
-        name, value = str(argument.key()), argument.value()
-        if not value.foldable():
-            raise SchemaError(f"{FUNCTION}: `{name}` is `{value.sql()}`, which is not a constant. Give a constant value.")
+    for name, value in named(FUNCTION, arguments, _USAGE):
         key = known.get(name.lower(), name if name.lower().startswith("kafka.") else None)
         if key is None:
             raise SchemaError(
@@ -77,7 +73,7 @@ def _options(arguments: Sequence[Any]) -> dict[str, str]:
             )
         if key in found:
             raise SchemaError(f"{FUNCTION}: `{name}` is given twice. Give it once.")
-        found[key] = str(value.eval(None))
+        found[key] = value
     if _BOOTSTRAP not in found or sum(key in found for key in _WHICH) != 1:
         raise SchemaError(f"{FUNCTION} needs {_BOOTSTRAP} and one of {', '.join(_WHICH)}. Write {_USAGE}.")
     return {("kafka.bootstrap.servers" if key == _BOOTSTRAP else key): value for key, value in found.items()}

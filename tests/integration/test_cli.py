@@ -82,6 +82,12 @@ EXPECTED = {
         ["cem", "1", "1", "4.20"],
         ["everybody", "5", "3", "23.90"],
     ],
+    "files.sql": [
+        ["1", "pen", "3", "NULL", "1"],
+        ["2", "ink", "1", "NULL", "1"],
+        ["3", "cup", "NULL", '{"amount":"two","gift":true}', "2"],
+        ["4", "mug", "NULL", '{"gift":false}', "2"],
+    ],
     "having.sql": [["cocoa", "12", "3"], ["coffee", "7", "2"], ["tea", "15", "2"]],
     "hybrid.sql": [["attic", "1", "31.0"], ["cellar", "2", "12.5"], ["roof", "2", "22.0"]],
     "insert_into.sql": [["east", "12.00", "1"], ["north", "24.25", "2"], ["south", "16.00", "2"], ["west", "99.90", "1"]],

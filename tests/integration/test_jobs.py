@@ -445,3 +445,40 @@ def test_nothing_that_is_secret_is_recorded(
 
 def jobs_folder(sql: Workshop, job: str) -> Path:
     return local(sql.host._home.child("jobs", job).location)
+
+
+# Files.
+
+OF_FILES = (
+    "CREATE TABLE t USING delta AS SELECT k, count(*) AS n, max(file) AS file "
+    "FROM (SELECT k, _metadata.file_name AS file FROM STREAM read_files({})) GROUP BY k GLOBAL WINDOW END OF STREAM"
+)
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    made = tmp_path / "landing"
+    made.mkdir()
+    for number in range(6):
+        (made / f"{number}.json").write_text(json.dumps({"k": number % 2}))
+    return made
+
+
+def test_a_resumed_job_reads_the_files_of_then(
+    jobs: Workshop, landing: Path, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a glob, with the columns that were inferred then."""
+    job = killed(jobs, OF_FILES.format(f"'{landing}/*.json', format => 'json'"), die_after, monkeypatch, 1)
+    (landing / "later.json").write_text(json.dumps({"k": "a text"}))
+    jobs(f"RESUME JOB {job}")
+    assert rows(jobs) == [(0, 3, "4.json"), (1, 3, "5.json")]
+
+
+def test_a_job_whose_files_have_changed_is_not_resumed(
+    jobs: Workshop, landing: Path, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = f"'{landing}', format => 'json', schema => 'k INT', rescuedDataColumn => 'rest'"
+    job = killed(jobs, OF_FILES.format(call), die_after, monkeypatch, 1)
+    (landing / "3.json").write_text(json.dumps({"k": 1, "more": 2}))
+    with pytest.raises(PySparkException, match=r"3\.json of \S+landing, which was changed after the job was submitted"):
+        jobs(f"RESUME JOB {job}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from sqlext.execution.streaming import source_watch
+from sqlext.execution.streaming import source_watch, streams
 from sqlext.testing import DEADLINE
 from tests.integration.workshop import COUNTS, Workshop
 from tests.support import eventually
@@ -100,3 +100,17 @@ def test_a_flow_with_an_interval_or_over_files_looks_by_itself(sql: Workshop) ->
         sql(f"INSERT INTO {table} VALUES ('a', 1)")
     for table, source in (("t", "ev"), ("u", "files"), ("v", "ev")):
         eventually(partial(sql.equals_batch, table, source), DEADLINE)
+
+
+def test_a_flow_over_many_files_rests_between_its_listings(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "listing_seconds", lambda query: 0.2)
+    sql("CREATE TABLE files (k STRING, v INT) USING json")
+    sql(f"CREATE STREAMING TABLE u AS {COUNTS.format('STREAM files')}")
+    rest(sql, "u")
+    sql("INSERT INTO files VALUES ('a', 1)")
+    eventually(partial(sql.equals_batch, "u", "files"), DEADLINE)
+    rest(sql, "u")
+    sql("INSERT INTO files VALUES ('a', 2)")
+    sql("WAIT FLOW u")
+    assert sql.equals_batch("u", "files")
+    sql("STOP FLOW u")

@@ -21,7 +21,7 @@ from sqlext.udfs import partitions
 from tests import readme
 
 COMING_FROM = ("foreachbatch", "flink")
-QUERIES = ("flows", "functions", "partitions", "bounded", "keyed", "kafka", "backlog", "chains")
+QUERIES = ("flows", "functions", "partitions", "bounded", "keyed", "files", "kafka", "backlog", "chains")
 """The topics where functions are to be found."""
 TEXTS = {path.stem: path.read_text() for path in readme.DOCUMENTS}
 

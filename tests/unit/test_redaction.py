@@ -17,6 +17,8 @@ SHOW = Redaction()
     "text",
     [
         "read_kafka(subscribe => 't', `kafka.ssl.truststore.password` => 'k3y')",
+        "STREAM read_files('s3a://b/x', format => 'json', `fs.s3a.secret.key` => 'k3y')",
+        "read_files('s3a://AKIA:k3y@b/x', format => 'json')",
         """read_kafka(`kafka.sasl.jaas.config` => 'PlainLoginModule required username="ann" password="k3y";')""",
         """STREAM t WITH ('config' = 'PlainLoginModule required username="ann" password="k3y k3y";')""",
         r"""STREAM t WITH ("config" = "required password=\"k3y k3y\";")""",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -24,10 +24,12 @@ class Query:
         self.is_running = True
         self.is_at_rest = False
         self.is_looking = False
+        self.lists_files = False
+        self.listing_seconds = 0.0
 
     @property
-    def delta_tables(self) -> Mapping[str, str] | None:
-        return {each: each for each in self._tables} or None
+    def watched_tables(self) -> frozenset[str] | None:
+        return self._tables if self._tables or self.lists_files else None
 
     def forget_last_look(self, may_wait: bool = True) -> bool:
         if self.is_looking:
@@ -165,6 +167,36 @@ def test_what_is_no_table_is_not_watched(watch: SourceWatch) -> None:
     look(watch, 3)
     assert not query.is_at_rest
     assert not watch._watched
+
+
+def test_a_query_over_files_rests_after_a_long_listing(watch: SourceWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query()
+    query.lists_files = True
+    query.listing_seconds = 0.1
+    watch.add(query.running)
+    look(watch)
+    query.has_found_nothing = True
+    look(watch)
+    assert not query.is_at_rest, "it takes a tenth of a second, and ten looks a second find what arrives soon"
+    query.listing_seconds = 0.5
+    query.has_found_nothing = True
+    look(watch)
+    assert query.is_at_rest
+    look(watch)
+    assert query.is_at_rest, "for four and a half seconds"
+    query.listing_seconds = 0.2
+    monkeypatch.setattr(source_watch, "_LONGEST_REST", 0.0)
+    look(watch)
+    assert not query.is_at_rest
+
+
+def test_a_table_beside_files_wakes_a_query(watch: SourceWatch, logs: TableVersions) -> None:
+    query = Query("a")
+    query.lists_files, query.listing_seconds = True, 60.0
+    at_rest(watch, query)
+    logs.versions["a"] += 1
+    look(watch)
+    assert not query.is_at_rest
 
 
 @pytest.mark.parametrize("is_at_rest", [True, False])

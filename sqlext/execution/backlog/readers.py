@@ -201,7 +201,8 @@ class FilesReader:
         return [(_plain(found[1]), int(found[3])) for found in _STATUS.finditer(text)]
 
     def _file_system(self, path: Any) -> Any:
-        return path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+        options = self._leaf.relation.dataSource().options()  # some may be for the file system
+        return path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConfWithOptions(options))
 
 
 def _plain(path: str) -> str:

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from sqlext.errors import JobError, UnsupportedError
 from sqlext.execution.jobs.slices import index_of_files, is_delta, with_index
 from sqlext.options import JOB_RECOVERY
-from sqlext.spark.java import items_of, java_of, scala_seq, transformed
+from sqlext.spark.java import items_of, java_of, scala_seq, texts_of, transformed
 from sqlext.spark.jvm import reason_of
 from sqlext.spark.storage import HadoopPath
 
@@ -162,13 +162,17 @@ def _of_files(spark: SparkSession, relation: Any, pin: Pin) -> Any:
 
 
 def _location(spark: SparkSession, leaf: Any) -> str | None:
-    """Return the location of a leaf's files; None if the leaf does not read files."""
+    """Return the location of a leaf's files, a glob as it was given; None if the leaf does not read files."""
     if str(leaf.getClass().getSimpleName()) != "LogicalRelation":
         return None
     relation = leaf.relation()
     if not java_of(spark).py4j.reflection.TypeUtil.isInstanceOf(_OF_FILES, relation):  # Delta's is a subclass
         return None
     index = relation.location()
+    given = texts_of(spark, relation.options()).get("path", "")
+    hadoop = java_of(spark).org.apache
+    if given and not is_delta(index) and hadoop.spark.deploy.SparkHadoopUtil.get().isGlobPath(hadoop.hadoop.fs.Path(given)):
+        return given  # what is like it may be more later
     roots = [index.path()] if is_delta(index) else items_of(index.rootPaths())
     return " ".join(str(root.toString()) for root in roots)
 

@@ -89,6 +89,24 @@ class RunningQuery:
         are_tables = all(leaf.kind is streams.SourceKind.DELTA and leaf.location for leaf in leaves)
         return {leaf.name: leaf.location for leaf in leaves} if leaves and are_tables else None
 
+    @cached_property
+    def watched_tables(self) -> frozenset[str] | None:
+        """The locations of the Delta tables that the query reads, if it reads only those and files; else None."""
+        leaves = streams.leaves_of(self._frame, ())
+        tables = frozenset(leaf.location for leaf in leaves if leaf.kind is streams.SourceKind.DELTA)
+        are_known = all(leaf.kind is streams.SourceKind.FILES or leaf.location in tables for leaf in leaves)
+        return tables if leaves and are_known and "" not in tables else None
+
+    @property
+    def lists_files(self) -> bool:
+        """Whether it reads files that no table names, so that only a listing finds new ones."""
+        return self.delta_tables is None and self.watched_tables is not None
+
+    @property
+    def listing_seconds(self) -> float:
+        """How long the last listing took that Spark has reported; it reports each that found something, and one every 10 s."""
+        return 0.0 if self.query is None else streams.listing_seconds(self.query)
+
     def start(self, mode: OutputMode, pace: Pace) -> None:
         """Start the query from its checkpoint."""
         self.pace = pace
@@ -171,7 +189,7 @@ class RunningQuery:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the query has read all there was, and looks for nothing until a table has a new version."""
+        """Whether the query has read all there was, and looks for nothing until it is woken; see `source_watch`."""
         return self._rests and self.query is not None
 
     # The end of the query.

@@ -3,6 +3,9 @@
 By itself, each of Spark's streams lists the log of its table ten times a second: a hundred flows that have nothing to do take
 two cores for it.
 
+A query over files lists their folders for each look. No log says what is new there, so it looks by itself; but where a listing
+takes long, it rests nine times as long after each that finds nothing.
+
 The order of what happens is what keeps a version from being missed: the versions are read first, then the query is told to
 forget its last look, and only if a look after that finds nothing, and the versions are still the same, does the query rest.
 """
@@ -26,6 +29,10 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 _LONGEST_REST = 10.0
 """The seconds after which a query looks by itself: what happens to a table without a version shows then, such as a DROP."""
+_REST_A_LISTING = 9.0
+"""The seconds of rest for each second of a listing of files: then a tenth of a core lists folders to which nothing comes."""
+_LEAST_REST = 1.0
+"""The seconds below which a rest after a listing is not worth it."""
 _CLOSE_SECONDS = 60.0
 
 Versions = dict[str, int]
@@ -50,14 +57,14 @@ class SourceWatch:
         self._thread: threading.Thread | None = None
 
     def add(self, running: RunningQuery) -> None:
-        """Let a query that runs rest from now on, as long as it runs; not if it reads anything but Delta tables."""
-        tables = running.delta_tables
+        """Let a query that runs rest from now on, as long as it runs; not if it reads anything but Delta tables and files."""
+        tables = running.watched_tables
         if tables is None:
             return
         with self._lock:
             if self._closed.is_set():
                 return
-            self._watched = {**self._watched, running: _WatchedQuery(running, frozenset(tables.values()))}
+            self._watched = {**self._watched, running: _WatchedQuery(running, tables)}
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sqlext-watch", daemon=True)
                 self._thread.start()
@@ -131,6 +138,7 @@ class _WatchedQuery:
         self._before_look: Versions | None = None
         """The versions before the look that the query does now, or has rested since; None: it was not told to look."""
         self._rests_since: float | None = None
+        self._longest_rest = _LONGEST_REST
 
     def see(self, newest: Versions, now: float) -> bool:
         """Let the query rest, or wake it, by the newest versions; return False once it has ended."""
@@ -143,17 +151,25 @@ class _WatchedQuery:
             if self._before_look is not None and not self.running.has_found_nothing:
                 return self.running.is_running
             if self._before_look != versions or len(versions) < len(self.tables):
-                self._before_look = versions if self.running.forget_last_look(may_wait=False) else None
+                self._look_again(versions)
                 return self.running.is_running
+            if self.running.lists_files:
+                self._longest_rest = min(self.running.listing_seconds * _REST_A_LISTING, _LONGEST_REST)
+                if self._longest_rest < _LEAST_REST:
+                    self._look_again(versions)
+                    return self.running.is_running
             self._rests_since = now if self.running.rest() else None
             return self._rests_since is not None
+
+    def _look_again(self, versions: Versions) -> None:
+        self._before_look = versions if self.running.forget_last_look(may_wait=False) else None
 
     def _see_at_rest(self, newest: Versions, now: float, since: float) -> bool:
         if not self.running.is_at_rest:
             return False  # it was stopped
         versions = {location: newest[location] for location in self.tables if location in newest}
-        if versions != self._before_look or now - since >= _LONGEST_REST:
-            self._before_look = versions if self.running.forget_last_look(may_wait=False) else None
+        if versions != self._before_look or now - since >= min(self._longest_rest, _LONGEST_REST):
+            self._look_again(versions)
             self._wake()
         return True
 

@@ -335,6 +335,14 @@ def new_report(query: StreamingQuery, known: str, batch: int) -> QueryReport | N
     return QueryReport(at, rows, None if watermark is None else str(watermark))
 
 
+def listing_seconds(query: StreamingQuery) -> float:
+    """Return how long a query's sources took to find their newest offsets, in the last look that Spark has reported."""
+    java_query: Any = query._jsq
+    newest = java_query.lastProgress()
+    found = None if newest is None else newest.durationMs().get("latestOffset")
+    return 0.0 if found is None else int(found) / 1000
+
+
 def has_found_nothing(query: StreamingQuery) -> bool:
     """Return whether the last look for input found none."""
     return bool(_execution(query).noNewData())

@@ -1,0 +1,105 @@
+"""The columns of files that a statement reads by `read_files` without `schema`: found once, and written into its plan.
+
+What is recorded has them, so nothing is inferred again when a flow restarts or a job resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from sqlext.execution.delta import target
+from sqlext.execution.flows.creation import same_name
+from sqlext.execution.flows.registry import Records
+from sqlext.plan.job_graph import BoundedPlan, FlowPlan
+from sqlext.planner.statement_plans import FlowStatement
+from sqlext.quoting import STREAMED, quote_string
+from sqlext.spark.files import COLUMNS_OF
+from sqlext.sql.file_calls import READ_FILES, FilesCall, calls_in, kept_in, with_columns
+from sqlext.sql.statements import CreateStreamingTable
+
+
+def in_flow(spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[], Mapping[str, str]] = dict) -> FlowPlan:
+    """Return a flow's plan in which each call has its columns.
+
+    Args:
+        spark: the session that is to run the plan.
+        source: the text of the statement's query, with the offsets of the statement.
+        known: returns columns that are kept already, as literals, by the call's `key`.
+
+    Raises:
+        PySparkException: a call is wrong; the place in the message is that in the statement.
+    """
+    change = _change(spark, source, known, is_flow=True)
+    if change is None:
+        return plan
+    return replace(
+        plan,
+        sql=change(plan.sql),
+        above=change(plan.above),
+        written=change(plan.written),
+        aggregates=tuple(replace(each, sql=change(each.sql)) for each in plan.aggregates),
+        prerequisites=tuple(replace(each, sql=change(each.sql)) for each in plan.prerequisites),
+        hybrids=tuple(
+            replace(each, relations=tuple(replace(relation, sql=change(relation.sql)) for relation in each.relations))
+            for each in plan.hybrids
+        ),
+    )
+
+
+def in_job(spark: SparkSession, plan: BoundedPlan, source: str) -> BoundedPlan:
+    """Return a job's plan in which each call has its columns; see `in_flow`."""
+    change = _change(spark, source, dict, is_flow=False)
+    return plan if change is None else replace(plan, sql=change(plan.sql), plain_sql=change(plan.plain_sql))
+
+
+def of_table(spark: SparkSession, statement: FlowStatement, records: Records) -> Mapping[str, str]:
+    """Return the columns that the flow keeps which a statement finds there, as literals, by the `key` of the call.
+
+    There are none if the statement replaces the flow, which infers anew.
+    """
+    is_new = isinstance(statement, CreateStreamingTable) and statement.replace
+    name = target.qualified(spark, statement.name if isinstance(statement, CreateStreamingTable) else statement.target)
+    spec = next((record.spec for record in records.values() if same_name(record.spec.target, name)), None)
+    if spec is None or is_new:
+        return {}
+    texts = [spec.above, *(each.sql for each in spec.streams), *(each.sql for each in spec.prerequisites)]
+    return kept_in([*texts, *(relation.sql for hybrid in spec.hybrids for relation in hybrid.relations)])
+
+
+def _change(
+    spark: SparkSession, source: str, known: Callable[[], Mapping[str, str]], is_flow: bool
+) -> Callable[[str], str] | None:
+    """Return the change of a query's text that gives each call its columns; None where there is nothing to change.
+
+    All calls are looked at in the statement, so that what is wrong with one is told at its place. A call that Spark's own
+    analysis refuses stays as it is: it refuses the whole query too, and its message is better then.
+    """
+    calls = calls_in(source)
+    if not calls:
+        return None
+    found = dict(known())
+    try:
+        for call in calls:
+            if call.key not in found:
+                found[call.key] = _columns(spark, source, call, is_flow)
+    except AnalysisException:
+        return None
+
+    def change(text: str) -> str:
+        return with_columns(text, lambda call: found[call.key] if call.key in found else _columns(spark, text, call, is_flow))
+
+    return change
+
+
+def _columns(spark: SparkSession, text: str, call: FilesCall, is_flow: bool) -> str:
+    """Return the columns of a call that stands in a text, as a literal."""
+    function = COLUMNS_OF + (STREAMED if is_flow and call.is_streamed else "") + READ_FILES
+    before = "".join(each if each in "\r\n" else " " for each in text[: call.start])
+    at = before.find(" " * len("FROM"))
+    assert at >= 0, "a call comes after FROM and after the verb"
+    before = f"{before[:at]}FROM{before[at + len('FROM') :]}"  # the call itself stays at its place, which errors name
+    return quote_string(spark.sql(f"{before}{function}({call.arguments}) SELECT *").schema.toDDL())

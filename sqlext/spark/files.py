@@ -1,0 +1,281 @@
+"""`read_files(..)`: files as a relation, from SQL.
+
+`SELECT .. FROM read_files(..)` reads what is there now; `FROM STREAM read_files(..)`, in a flow, also what arrives later. Spark's
+readers and its file source do the work; here a call's arguments are read and its columns found.
+
+Relies on Spark's private side: reads Catalyst expressions, and checks options by Spark's own class for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from sqlext.errors import NotFoundError, SchemaError, SetupError, UnsupportedError
+from sqlext.options import CONNECTORS_KEY
+from sqlext.quoting import STREAMED, fold
+from sqlext.redaction import of_application
+from sqlext.spark import rescue
+from sqlext.spark.arguments import constant, is_named, named
+from sqlext.spark.file_options import ONLY_BATCH, OWN, STREAM_OPTIONS, USAGE, argument_named, format_named
+from sqlext.spark.java import java_of
+from sqlext.spark.jvm import causes_of, conditions_of, reason_of, root_reason
+from sqlext.sql.file_calls import KEPT, READ_FILES
+
+COLUMNS_OF = "__sqlext_columns_of_"
+"""The prefix of a function with the same arguments that has no rows, and the columns which a flow keeps of a call."""
+FUNCTIONS = tuple(first + second + READ_FILES for first in ("", COLUMNS_OF) for second in ("", STREAMED))
+"""The function for bounded reads, the one that `STREAM read_files(..)` in a flow becomes, and their twins with `COLUMNS_OF`."""
+
+_SPARK_ERRORS = (PySparkException, Py4JJavaError)
+_RESCUED_FROM = ("json", "csv")
+_CORRUPT = "columnNameOfCorruptRecord"
+_NO_COLUMNS = ("UNABLE_TO_INFER_SCHEMA", "EMPTY_SCHEMA_NOT_SUPPORTED_FOR_DATASOURCE")
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files that a call names.
+
+    Attributes:
+        path: a file, a folder or a glob of them.
+        format: one of `FORMATS`.
+        schema: their columns; None: they are to be found in the files.
+        hints: types of some of the columns.
+        rescued: the name of the rescued column; empty: there is none.
+        options: for Spark's reader.
+    """
+
+    path: str
+    format: str
+    schema: StructType | None
+    hints: StructType | None
+    rescued: str
+    options: Mapping[str, str]
+
+    @property
+    def shown(self) -> str:
+        """The path as it may be shown."""
+        return of_application().message(self.path)
+
+    @property
+    def has_header(self) -> bool:
+        """Whether each file begins with the names of its columns."""
+        return self.format == "csv" and self.options.get("header", "").lower() == "true"
+
+
+def plan_of_call(spark: SparkSession, operator: str, arguments: Sequence[Any]) -> Any:
+    """Return the relation of one call.
+
+    Args:
+        spark: the session that analyses the query.
+        operator: one of `FUNCTIONS`.
+        arguments: the arguments, as Catalyst expressions.
+
+    Raises:
+        SchemaError: an argument is unknown, wrong or missing, or the files have no columns in common.
+        NotFoundError: nothing lies at the path.
+        UnsupportedError: the format has no rescued column.
+        SetupError: Spark's package for Avro is not on the class path.
+    """
+    files = _files(arguments)
+    is_stream = operator.removeprefix(COLUMNS_OF) == STREAMED + READ_FILES
+    _check_class_path(spark, files)
+    _check_path(spark, files, is_stream)
+    if is_stream:
+        _check_stream_options(spark, files)
+    try:
+        columns = _columns(spark, files)
+        if operator.startswith(COLUMNS_OF):
+            return spark.createDataFrame([], columns)._jdf.queryExecution().analyzed()
+        return _frame(spark, files, columns, is_stream)._jdf.queryExecution().analyzed()
+    except _SPARK_ERRORS as error:
+        raise _explained(files, error) from error
+
+
+# The arguments.
+
+
+def _files(arguments: Sequence[Any]) -> _Files:
+    first = [] if not arguments or is_named(arguments[0]) else [("path", constant(READ_FILES, "path", arguments[0]))]
+    given = [*first, *named(READ_FILES, arguments[len(first) :], USAGE)]
+    kept = next((value for name, value in given if name == KEPT), None)
+    given = [(name, value) for name, value in given if name != KEPT]
+    kind = next((format_named(value) for name, value in given if name.lower() == "format"), None)
+    if kind is None or not any(name.lower() == "path" for name, _ in given):
+        raise SchemaError(f"{READ_FILES} needs `path` and `format`. Write {USAGE}.")
+    found: dict[str, str] = {}
+    for name, value in given:
+        key = argument_named(name, kind)
+        if key in found:
+            raise SchemaError(f"{READ_FILES}: `{name}` is given twice. Give it once.")
+        found[key] = value
+    if not found["path"].strip():
+        raise SchemaError(f"{READ_FILES}: `path` is empty. Give a file, a folder or a glob, such as '/landing/*/orders'.")
+    options = {name: value for name, value in found.items() if name not in OWN}
+    schema = _schema("schema", found["schema"] if kept is None else kept) if kept is not None or "schema" in found else None
+    hints = _schema("schemaHints", found["schemaHints"]) if "schemaHints" in found else None
+    files = _Files(found["path"], kind, schema, hints, found.get("rescuedDataColumn", ""), options)
+    _check_rescued(files)
+    return files
+
+
+def _schema(name: str, ddl: str) -> StructType:
+    try:
+        found = StructType.fromDDL(ddl)
+    except _SPARK_ERRORS as error:
+        raise SchemaError(
+            f"{READ_FILES}: `{name}` is `{ddl}`, which is no list of columns. Give names and types, such as 'id INT, at "
+            f"TIMESTAMP'. {reason_of(error)}"
+        ) from None
+    if not isinstance(found, StructType) or not found.fields:
+        raise SchemaError(f"{READ_FILES}: `{name}` is `{ddl}`, which has no column. Give names and types, such as 'id INT'.")
+    names = [fold(each) for each in found.names]
+    doubled = next((each for each, folded in zip(found.names, names, strict=True) if names.count(folded) > 1), None)
+    if doubled is not None:
+        raise SchemaError(f"{READ_FILES}: `{name}` has two columns `{doubled}`. Name each once.")
+    return found
+
+
+def _check_rescued(files: _Files) -> None:
+    """Refuse a rescued column that would not have all that does not fit."""
+    if not files.rescued:
+        return
+    if files.format not in _RESCUED_FROM:
+        raise UnsupportedError(
+            f"{READ_FILES}: `rescuedDataColumn` is for {' and '.join(_RESCUED_FROM)}, and `format` is `{files.format}`: of such "
+            "files Spark reads only what the schema names. Leave the argument out."
+        )
+    if files.options.get("mode", "permissive").lower() != "permissive":
+        raise SchemaError(
+            f"{READ_FILES}: with `mode` = `{files.options['mode']}` nothing is left to rescue. Leave `mode` or "
+            "`rescuedDataColumn` out."
+        )
+    refused = [_CORRUPT, "columnPruning"] if files.format == "csv" else [*rescue.NOT_WITH]
+    if given := next((name for name in refused if name in files.options), None):
+        raise UnsupportedError(f"{READ_FILES}: `{given}` cannot be given with `rescuedDataColumn`. Leave one of the two out.")
+    if files.schema is not None and fold(files.rescued) in map(fold, files.schema.names):
+        raise SchemaError(
+            f"{READ_FILES}: `rescuedDataColumn` is `{files.rescued}`, and `schema` has a column of that name. Choose another."
+        )
+
+
+# What they name.
+
+
+def _check_class_path(spark: SparkSession, files: _Files) -> None:
+    context: Any = spark.sparkContext
+    if files.format == "avro" and not callable(context._jvm.org.apache.spark.sql.avro.AvroFileFormat):
+        raise SetupError(
+            f"Spark's package for Avro is not on the class path. Set `{CONNECTORS_KEY}` to `avro` on the builder given to "
+            f"sqlext.configure, or with --conf; `sqlext run` sets it by itself if the file calls {READ_FILES} for avro."
+        )
+
+
+def _check_path(spark: SparkSession, files: _Files, is_stream: bool) -> None:
+    java = java_of(spark)
+    settings = java.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(files.options))
+    try:
+        path = java.org.apache.hadoop.fs.Path(files.path)
+        if is_stream and path.toUri().getScheme() is None and not path.isUriPathAbsolute():
+            raise SchemaError(
+                f"{READ_FILES}: `path` is `{files.shown}`, which depends on where a process runs. Give a stream an absolute "
+                "path, such as /landing/orders or s3a://bucket/orders."
+            )
+        is_glob = bool(java.org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path))
+        conf = spark._jsparkSession.sessionState().newHadoopConfWithOptions(settings)
+        if not path.getFileSystem(conf).exists(path) and not is_glob:
+            raise NotFoundError(f"{READ_FILES}: `path` is `{files.shown}`, and there is no such file or folder.")
+    except _SPARK_ERRORS as error:
+        raise SchemaError(f"{READ_FILES}: `path` is `{files.shown}`, which cannot be looked at: {reason_of(error)}") from error
+
+
+def _check_stream_options(spark: SparkSession, files: _Files) -> None:
+    """Raise now what Spark would raise when the query has started."""
+    if given := next((name for name in ONLY_BATCH if name in files.options), None):
+        raise UnsupportedError(
+            f"{READ_FILES}: Spark has no `{given}` for streams of files. Leave it out, or read without STREAM."
+        )
+    java = java_of(spark)
+    options = {name: value for name, value in files.options.items() if name in STREAM_OPTIONS}
+    try:
+        scala_map = java.org.apache.spark.api.python.PythonUtils.toScalaMap(options)
+        java.org.apache.spark.sql.execution.streaming.runtime.FileStreamOptions(scala_map)
+    except _SPARK_ERRORS as error:
+        given = ", ".join(f"`{name}` = `{value}`" for name, value in options.items())
+        raise SchemaError(f"{READ_FILES}: Spark does not take {given}: {reason_of(error)}") from error
+
+
+def _columns(spark: SparkSession, files: _Files) -> StructType:
+    """Return the columns, without the rescued one: those given, or those that the files have now."""
+    columns = _inferred(spark, files) if files.schema is None else files.schema
+    hints = {} if files.hints is None else {fold(each.name): each for each in files.hints.fields}
+    typed = [hints.pop(fold(each.name), each) for each in columns.fields]
+    return StructType([*typed, *hints.values()])
+
+
+def _inferred(spark: SparkSession, files: _Files) -> StructType:
+    """Return the columns of the files that are there."""
+    options = {name: value for name, value in files.options.items() if name not in STREAM_OPTIONS}
+    if files.format in ("csv", "xml"):
+        options = {"inferSchema": "true", **options}
+    if files.format in ("parquet", "orc"):
+        options = {"mergeSchema": "true", **options}
+    frame = spark.read.format(files.format).options(**_with_header_check(files, options)).load(files.path)
+    columns = frame.schema
+    if files.rescued:
+        corrupt = str(spark.conf.get("spark.sql.columnNameOfCorruptRecord"))
+        columns = StructType([each for each in columns if each.name != corrupt])
+    if not columns.fields:
+        raise SchemaError(_nothing_to_infer(files))
+    if files.has_header and files.options.get("enforceSchema", "").lower() != "true":
+        frame.select(frame.columns[:1]).agg({frame.columns[0]: "count"}).collect()  # looks at the header of each file
+    return columns
+
+
+def _with_header_check(files: _Files, options: Mapping[str, str]) -> dict[str, str]:
+    """Return options that let a file whose header has other columns be an error: Spark's own default reads by position."""
+    return {"enforceSchema": "false", **options} if files.has_header else dict(options)
+
+
+def _frame(spark: SparkSession, files: _Files, columns: StructType, is_stream: bool) -> DataFrame:
+    reader: Any = spark.readStream if is_stream else spark.read
+    if not files.rescued:
+        options = _with_header_check(files, files.options)
+        return reader.format(files.format).options(**options).schema(columns).load(files.path)  # type: ignore[no-any-return]
+    if files.format == "json":
+        return rescue.json_frame(reader, files.path, columns, files.rescued, files.options)
+    options = {**_with_header_check(files, files.options), _CORRUPT: files.rescued, "columnPruning": "false"}
+    with_rescued = StructType([*columns, StructField(files.rescued, StringType())])
+    return reader.format("csv").options(**options).schema(with_rescued).load(files.path)  # type: ignore[no-any-return]
+
+
+# What went wrong.
+
+
+def _explained(files: _Files, error: BaseException) -> SchemaError | NotFoundError:
+    conditions = conditions_of(error)
+    if any(name.startswith("PATH_NOT_FOUND") for name in conditions):
+        return NotFoundError(f"{READ_FILES}: `path` is `{files.shown}`, and no file or folder is like that.")
+    if any(name.startswith(_NO_COLUMNS) for name in conditions):
+        return SchemaError(_nothing_to_infer(files))
+    return SchemaError(f"{READ_FILES}: the files of `{files.shown}` cannot be read as {files.format}: {_reason(error)}")
+
+
+def _reason(error: BaseException) -> str:
+    """Return what Spark says, and its cause: of a file that cannot be read, the one names the file and the other says why."""
+    reason, cause = reason_of(error), " ".join(root_reason(error).split())
+    return reason if len(causes_of(error)) < 2 else f"{reason} {of_application().message(cause)}"
+
+
+def _nothing_to_infer(files: _Files) -> str:
+    return (
+        f"{READ_FILES}: there is no {files.format} file under `{files.shown}` from which columns could be taken. Give them as "
+        "`schema`, such as schema => 'id INT, at TIMESTAMP'."
+    )
