@@ -73,7 +73,7 @@ class SharedChanges:
 
         Args:
             spark: the session that reads them, if they have not been read yet.
-            before, after: two versions of one table. Its id counts, too: another table may soon have the same folder and versions.
+            before, after: two versions of one table. Its id counts, too: a table that is created anew may have the others.
             columns: those that are needed; there may be more.
 
         Raises:
