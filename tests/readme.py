@@ -48,7 +48,7 @@ def explained(example: Path, run: Run) -> str:
         statement = grammar.parse(script.text) if is_ours(script.text) else None
         if statement is None and text.startswith(("CREATE OR REPLACE TABLE", "INSERT INTO", "INSERT OVERWRITE DIRECTORY")):
             run(text)
-        if isinstance(statement, (statements.CreateStreamingTable, statements.Insert)):
+        if isinstance(statement, (statements.CreateStreamingTable, statements.Insert, statements.AutoCdc)):
             plan = run(f"EXPLAIN {text}")[0].plan
         elif isinstance(statement, statements.BoundedStatement):  # Spark's own plan follows, with numbers of its own
             bounded = planner.plan_bounded(statement.query, BATCHES, is_sorted=True)

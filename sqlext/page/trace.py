@@ -115,6 +115,8 @@ def _trace(found: Trace, session: SessionOptions | None, is_batch: bool) -> Trac
         case statements.PartitionQuery(text=sql):
             note = "Spark runs this query; calls of partition operators are rewritten for Spark."
             return replace(found, note=note, sections=(Section("Query for Spark", (sql,)),))
+        case statements.AutoCdc():
+            return replace(found, note="The query of AUTO CDC has the columns of its source: EXPLAIN the statement in a session.")
         case _:
             return replace(found, note="This is a command: there is no query to rewrite.")
 

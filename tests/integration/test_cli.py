@@ -75,6 +75,13 @@ EXPECTED = {
     ],
     "backlog.sql": [["Ada", "2", "15.50"], ["Bob", "2", "21.00"], ["Cleo", "1", "7.25"], ["Dan", "1", "2.00"]],
     "bounded_then_stream.sql": [["ann", "1", "1"], ["bob", "2", "1"], ["dan", "1", "0"]],
+    "changes.sql": [
+        ["1", "Ann", "Rome", "1", "3"],
+        ["1", "Anna", "Rome", "3", "5"],
+        ["1", "Ann", "Bern", "5", "NULL"],
+        ["2", "Bo", "Oslo", "2", "4"],
+        ["2", "Bo", "Lima", "4", "7"],
+    ],
     "distinct_visitors.sql": [["blog", "1", "1", "1"], ["docs", "4", "2", "2"], ["home", "3", "2", "2"]],
     "end_of_stream.sql": [
         ["ann", "3", "2", "11.80"],
