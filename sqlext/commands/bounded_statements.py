@@ -16,7 +16,7 @@ from sqlext.plan.explain import explain_bounded, lines_of
 from sqlext.planner.statement_plans import PlannedJob
 from sqlext.spark.jvm import UNRESOLVED_ROUTINE, frame_of, refusal_of
 from sqlext.sql.statements import BoundedStatement
-from sqlext.sql.tokens import end_of_stream_at, is_stream_relation, tokens
+from sqlext.sql.tokens import blanked, end_of_stream_at, is_stream_relation, tokens
 
 SparkParse = Callable[[str], Any]
 GetJobs = Callable[[], JobManager]
@@ -80,6 +80,6 @@ def without_clauses(text: str) -> str:
             text = text[: token.start] + " " * len("STREAM") + text[token.stop :]
     while (at := end_of_stream_at(found)) is not None:
         start, stop = found[at].start, found[at + 4].stop
-        text = text[:start] + "".join(c if c in "\r\n" else " " for c in text[start:stop]) + text[stop:]
+        text = text[:start] + blanked(text[start:stop]) + text[stop:]
         found = found[at + 5 :]
     return text

@@ -26,6 +26,7 @@ from sqlext.spark import sessions
 from sqlext.sql import dialect, grammar
 from sqlext.sql.rewriter import Batch
 from sqlext.sql.statements import AutoCdc, CreateStreamingTable, DeclareStreamingTable, Insert, Query
+from sqlext.sql.tokens import blanked
 
 
 def flow_statement(
@@ -125,7 +126,7 @@ def _alone(source: Fragment, part: Fragment, text: str) -> str:
     """Return a query of one expression over the source, in which both stand where they do in the statement."""
     start, stop = source.position.start, source.position.stop
     verb = [*re.finditer("SEQUENCE|DELETE|TRUNCATE", text[stop : part.position.start], re.IGNORECASE)][-1].start() + stop
-    blank = "".join(c if c in "\r\n" else " " for c in text)
+    blank = blanked(text)
     select = "SELECT"
     between = blank[stop:verb] + select + blank[verb + len(select) : part.position.start]
     return f"{blank[:start]}{source.text}{between}{part.text}"

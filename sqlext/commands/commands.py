@@ -102,11 +102,7 @@ class Commands:
             case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():
                 return self._run(spark, statement, text, spark_parse)
             case statements.AutoCdc():
-                made = self._of_changes(spark, statement, text)
-                if isinstance(made, SparkStatement):
-                    return made
-                with change_statements.placed(statement):
-                    return self._run(spark, made, text, spark_parse)
+                return self._of_changes(spark, statement, text, lambda made: self._run(spark, made, text, spark_parse))
             case statements.DeclareStreamingTable():
                 return streaming_tables.declare(spark, statement, text, self._host)
             case statements.CreateTableAs() | statements.Select():
@@ -160,14 +156,19 @@ class Commands:
         written = statement.name if isinstance(statement, statements.CreateStreamingTable) else statement.target
         return view_statements.unless_kept(spark, written, found, lambda: self._views)
 
-    def _of_changes(self, spark: SparkSession, statement: statements.AutoCdc, text: str) -> FlowStatement | SparkStatement:
-        return change_statements.flow_statement(
-            spark,
-            statement,
-            text,
-            self._batches(),
-            lambda: kept_columns.of_table(spark, statement.into, self._flows.records()),
-        )
+    def _of_changes(
+        self, spark: SparkSession, statement: statements.AutoCdc, text: str, answer: Callable[[FlowStatement], Answer]
+    ) -> Answer:
+        """Answer AUTO CDC as the flow's statement that it stands for."""
+
+        def kept() -> Mapping[str, str]:
+            return kept_columns.of_table(spark, statement.into, self._flows.records())
+
+        made = change_statements.flow_statement(spark, statement, text, self._batches(), kept)
+        if isinstance(made, SparkStatement):
+            return made
+        with change_statements.placed(statement):
+            return answer(made)
 
     def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:
         name = target.qualified(spark, command.name)
@@ -226,11 +227,7 @@ class Commands:
     def _explain(self, spark: SparkSession, statement: Statement, text: str, spark_parse: SparkParse) -> Answer:
         match statement:
             case statements.AutoCdc():
-                made = self._of_changes(spark, statement, text)
-                if isinstance(made, SparkStatement):
-                    return made
-                with change_statements.placed(statement):
-                    return self._explain(spark, made, text, spark_parse)
+                return self._of_changes(spark, statement, text, lambda made: self._explain(spark, made, text, spark_parse))
             case statements.CreateTableAs() | statements.Select():
                 self._refuse(statement)
             case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():

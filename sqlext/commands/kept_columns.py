@@ -20,6 +20,7 @@ from sqlext.quoting import STREAMED, quote_string
 from sqlext.spark.files import COLUMNS_OF
 from sqlext.sql.file_calls import READ_FILES, FilesCall, calls_in, kept_in, with_columns
 from sqlext.sql.statements import CreateStreamingTable
+from sqlext.sql.tokens import blanked
 
 
 def in_flow(spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[], Mapping[str, str]] = dict) -> FlowPlan:
@@ -98,7 +99,7 @@ def _change(
 def _columns(spark: SparkSession, text: str, call: FilesCall, is_flow: bool) -> str:
     """Return the columns of a call that stands in a text, as a literal."""
     function = COLUMNS_OF + (STREAMED if is_flow and call.is_streamed else "") + READ_FILES
-    before = "".join(each if each in "\r\n" else " " for each in text[: call.start])
+    before = blanked(text[: call.start])
     at = before.find(" " * len("FROM"))
     assert at >= 0, "a call comes after FROM and after the verb"
     before = f"{before[:at]}FROM{before[at + len('FROM') :]}"  # the call itself stays at its place, which errors name

@@ -8,7 +8,7 @@ from typing import TypeVar
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.options import ValueText
 from sqlext.sql.statements import Name
-from sqlext.sql.tokens import Token
+from sqlext.sql.tokens import Token, blanked
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class Cursor:
 
     def _blank(self) -> str:
         """Return the statement with everything but its line breaks blanked out."""
-        return "".join(c if c in "\r\n" else " " for c in self._text)
+        return blanked(self._text)
 
     def _timeout(self) -> ValueText:
         token = self._peek()

@@ -196,6 +196,11 @@ def end_of_stream_at(found: list[Token]) -> int | None:
     return next((at for at in places if [token.upper for token in found[at : at + 5]] == clause), None)
 
 
+def blanked(text: str) -> str:
+    """Return a text with everything but its line breaks blanked out, so that what stands behind it keeps its place."""
+    return "".join(each if each in "\r\n" else " " for each in text)
+
+
 def without_end_of_stream(text: str, found: list[Token]) -> str:
     """Return a text with the clauses GLOBAL WINDOW END OF STREAM blanked out.
 
