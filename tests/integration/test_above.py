@@ -56,6 +56,19 @@ def test_target_equals_a_batch_query_after_each_flush(sql: Workshop) -> None:
         assert len(sql.commits(name)) == len({commit["last_batch"] for commit in sql.commits(name)})
 
 
+@pytest.mark.parametrize("options", ["", "'execution.flush.max-interval' = '10 minutes', "])
+@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+def test_a_query_above_has_its_rows_when_no_group_is_there(sql: Workshop, backend: str, options: str) -> None:
+    sql.source()
+    query = "SELECT count(*) AS groups FROM (SELECT k, count(*) AS n FROM {} WHERE v > 10 GROUP BY k HAVING n > 1)"
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({options}'state.backend.type' = '{backend}') AS {query.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev")) == [(0,)]
+    sql("INSERT INTO ev VALUES ('a', 11), ('a', 12), ('b', 13)")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [(1,)]
+
+
 def test_a_union_of_aggregates_runs_each_and_survives_a_crash(sql: Workshop) -> None:
     source(sql)
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {UNION.format(ev='STREAM ev')}")

@@ -155,6 +155,7 @@ class Flow:
             takes_all=self._takes_intervals,
             is_own=self.spec.owns_target,
             staged_in=self.spec.target_location if self.spec.appends and not is_flushed_first else None,
+            flushes_first=bool(self.spec.above),
         )
 
     # What statements call.

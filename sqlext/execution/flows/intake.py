@@ -70,6 +70,7 @@ class IntakeSettings:
         takes_all: whether a micro-batch takes all there is, whatever limits the sources have.
         is_own: whether the flow has made its target.
         staged_in: of a query that appends rows which a flush commits together, the location of its table.
+        flushes_first: whether its first micro-batch is flushed even without rows: a query above may have rows over none.
     """
 
     flow: str
@@ -81,6 +82,7 @@ class IntakeSettings:
     takes_all: bool
     is_own: bool
     staged_in: str | None = None
+    flushes_first: bool = False
 
 
 class BatchListener(Protocol):
@@ -286,7 +288,7 @@ class Intake:
             elif self.stream.output_mode is OutputMode.APPEND and self._settings.staged_in is None:
                 self._listener.append(rows, batch)
                 self.committed = batch
-            elif self.buffer.write(rows, batch):
+            elif self.buffer.write(rows, batch, self._settings.flushes_first and self.committed == _NEVER):
                 announce(Moment.BATCH_BUFFERED, self._settings.flow)
                 self._listener.batch_buffered(self)
             self._listener.batch_ended(self, batch, self._clock.monotonic() - started)

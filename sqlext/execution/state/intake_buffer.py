@@ -82,15 +82,18 @@ class IntakeBuffer:
 
     # Spark's stream thread.
 
-    def write(self, rows: DataFrame, batch: int) -> bool:
+    def write(self, rows: DataFrame, batch: int, keeps_empty: bool = False) -> bool:
         """Take in a micro-batch.
 
+        Args:
+            keeps_empty: whether one without rows is flushed too.
+
         Returns:
-            Whether it has rows. One without rows only advances the watermark, and an empty buffer commits nothing.
+            Whether it was kept. One without rows only advances the watermark, and an empty buffer commits nothing.
         """
         buffer = self._durable if self.max_entries is None else self._memory
         taken = buffer.write(rows, batch, self._clock.monotonic(), self._key)
-        if taken.rows == 0:
+        if taken.rows == 0 and not keeps_empty:
             buffer.drop([taken])
             return False
         with self._lock:
