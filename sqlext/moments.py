@@ -28,6 +28,8 @@ class Moment(StrEnum):
     FLUSH_COMMITTED = "flush committed"
     """All tables have a flush, the buffer still holds its micro-batches."""
 
+    REPLAY_BEGUN = "replay begun"
+    """Quarantined rows have left the quarantine table, and are not in the flow's table yet."""
     PARTIALS_COMMITTED = "partials committed"
     """The partial results beside a view have a refresh, the view has it not."""
 

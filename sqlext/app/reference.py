@@ -118,6 +118,14 @@ STATEMENTS = (
         "change options and other properties; also `UNSET TBLPROPERTIES`, `ALTER COLUMN c COMMENT '..'` and `CLUSTER BY (..)`",
     ),
     StatementDoc(
+        "ALTER STREAMING TABLE t {ADD CONSTRAINT c EXPECT (condition) [ON VIOLATION ..] | DROP CONSTRAINT [IF EXISTS] c}",
+        "change what rows of the table must hold; see constraints",
+    ),
+    StatementDoc(
+        "REPLAY QUARANTINE t [WHERE condition]",
+        "bring quarantined rows that hold their flow's constraints now into its table",
+    ),
+    StatementDoc(
         "DROP STREAMING TABLE [IF EXISTS] t [RESTRICT | CASCADE]",
         "drop the table and its flow; not if others read it, unless `CASCADE` drops these, too",
     ),

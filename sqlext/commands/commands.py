@@ -14,6 +14,7 @@ from sqlext.commands import (
     bounded_statements,
     chain_statements,
     change_statements,
+    constraint_statements,
     flow_statements,
     flow_tables,
     job_statements,
@@ -128,6 +129,10 @@ class Commands:
                 return _change(spark, "ALTER FLOW", lambda _: self._flows.alter(full_name, values))
             case statements.AlterStreamingTable():
                 return streaming_tables.answer(spark, statement, self._host)
+            case statements.AlterConstraint():
+                return constraint_statements.alter(spark, statement, self._host)
+            case statements.ReplayQuarantine():
+                return constraint_statements.answer_replay(spark, statement, self._host)
             case statements.DropStreamingTable() | statements.DropMaterializedView():
                 kind = "STREAMING TABLE" if isinstance(statement, statements.DropStreamingTable) else "MATERIALIZED VIEW"
                 return _change(spark, f"DROP {kind}", lambda _: chain_statements.drop(spark, self._host(), statement))

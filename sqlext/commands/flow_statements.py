@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -11,6 +12,8 @@ from pyspark.sql import SparkSession
 from sqlext.commands import change_statements, kept_columns
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
 from sqlext.commands.bounded_statements import without_clauses
+from sqlext.execution.delta import target
+from sqlext.execution.flows import constraint_checks
 from sqlext.execution.flows.analysis import AnalysedFlow, analyse_flow
 from sqlext.execution.flows.creation import FlowRequest, check_cycle, check_definition, check_sources
 from sqlext.execution.flows.definition import listed
@@ -19,15 +22,18 @@ from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.flows.renewal import renewed
 from sqlext.execution.flows.state_choice import state_shown
 from sqlext.execution.streaming import queries
-from sqlext.options import SORTED_SHUFFLES
+from sqlext.options import SORTED_SHUFFLES, ValueText
+from sqlext.plan.constraints import Constraint
 from sqlext.plan.explain import explain_flow, explain_memory, lines_of
 from sqlext.plan.flow_spec import StateBackend
-from sqlext.plan.job_graph import QUALIFIES, FlowPlan
+from sqlext.plan.job_graph import QUALIFIES, FlowPlan, References
 from sqlext.plan.lineage import Lineage
 from sqlext.planner.planner import plan_flow
 from sqlext.planner.statement_plans import FlowStatement, PlannedFlow
 from sqlext.spark import cancellation, jvm, sessions
 from sqlext.sql import grammar
+from sqlext.sql.constraint_grammar import constraints_of
+from sqlext.sql.references import references_in
 from sqlext.sql.rewriter import Batch
 from sqlext.sql.statements import AutoCdc, CreateStreamingTable, Query
 from sqlext.sql.tokens import normal_text
@@ -35,10 +41,11 @@ from sqlext.sql.tokens import normal_text
 
 def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Create a flow and start it."""
-    flow = _analysed(spark, planned, flows)
+    constraints = _constraints(spark, planned.statement)
+    flow = _analysed(spark, planned, constraints, flows)
     if isinstance(flow, SparkStatement):
         return flow
-    request = _request(spark, planned.statement, flow, text, lineage)
+    request = replace(_request(spark, planned.statement, flow, text, lineage), constraints=constraints)
 
     def run(canceled: threading.Event) -> str:
         return flows.create(request, canceled)
@@ -48,15 +55,18 @@ def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowMana
 
 def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Explain a flow. What CREATE refuses is refused here too, but an existing table of its name is not looked for."""
-    flow = _analysed(spark, planned, flows)
+    constraints = _constraints(spark, planned.statement)
+    flow = _analysed(spark, planned, constraints, flows)
     if isinstance(flow, SparkStatement):
         return flow
-    request = _request(spark, planned.statement, flow, "", lineage)
+    request = replace(_request(spark, planned.statement, flow, "", lineage), constraints=constraints)
     if request.definition is not None:
         check_sources(request, flows.records())
         check_definition(request)
+        constraint_checks.check(request, target.qualified(spark, request.table), None, flows.records())
     check_cycle(request)
-    lines = lines_of(explain_flow(flow.plan, flow.options, ".".join(request.table), _memory(flow), _states(flow, request)))
+    table, states = ".".join(request.table), _states(flow, request)
+    lines = lines_of(explain_flow(flow.plan, flow.options, table, _memory(flow), states, constraints))
     return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
 
 
@@ -71,7 +81,7 @@ def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch
         )
         if not isinstance(statement, CreateStreamingTable):
             raise AssertionError("a streaming table was made by its statement")
-        plan = plan_flow(statement.query, batches, options.flow[SORTED_SHUFFLES])
+        plan = _checked(plan_flow(statement.query, batches, options.flow[SORTED_SHUFFLES]), spec.constraints)
         own = sessions.session_for(session, plan.references)
         plan = kept_columns.in_flow(own, plan, statement.query.source)
         flow = analyse_flow(own, plan, options, queries.analyse(own, plan), makes_table=True)
@@ -79,9 +89,33 @@ def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch
     return flows.create(request, canceled)
 
 
-def _analysed(spark: SparkSession, planned: PlannedFlow, flows: FlowManager) -> AnalysedFlow | SparkStatement:
+def _constraints(spark: SparkSession, statement: FlowStatement) -> tuple[Constraint, ...]:
+    """Return the constraints on the rows of a statement's table; a table that is there has them in its properties."""
+    if isinstance(statement, CreateStreamingTable):
+        return constraints_of(statement.definition.properties)
+    name = target.qualified(spark, statement.target)
+    properties = target.describe(spark, name).properties if target.exists(spark, name) else {}
+    return constraints_of({key: ValueText(value) for key, value in properties.items()})
+
+
+def _checked(plan: FlowPlan, constraints: Sequence[Constraint]) -> FlowPlan:
+    """Return a plan that names what the conditions of constraints name, which the flow's session must have too."""
+    names = [plan.references, *(references_in(each.condition) for each in constraints)]
+    return replace(
+        plan,
+        references=References(
+            plan.references.relations,
+            tuple(dict.fromkeys(name for each in names for name in each.functions)),
+            tuple(dict.fromkeys(name for each in names for name in each.columns)),
+        ),
+    )
+
+
+def _analysed(
+    spark: SparkSession, planned: PlannedFlow, constraints: Sequence[Constraint], flows: FlowManager
+) -> AnalysedFlow | SparkStatement:
     """Analyse a flow; or return a form of its query that Spark refuses, so that Spark says so with its own type and place."""
-    plan, statement = planned.plan, planned.statement
+    plan, statement = _checked(planned.plan, constraints), planned.statement
     own = sessions.session_for(spark, plan.references)
     plan = kept_columns.in_flow(
         own, plan, statement.query.source, lambda: kept_columns.of_table(spark, statement, flows.records())
@@ -179,6 +213,7 @@ def _states(flow: AnalysedFlow, request: FlowRequest) -> list[str]:
     found = list[str]()
     for query in flow.queries:
         is_ours = not query.writes_target or request.definition is not None
-        shown = state_shown(query.aggregate, query.rocksdb_because, QUALIFIES in query.frame.columns, is_ours)
+        is_checked = query.writes_target and bool(request.constraints)
+        shown = state_shown(query.aggregate, query.rocksdb_because, QUALIFIES in query.frame.columns, is_ours, is_checked)
         found += [f"{query.name or 'aggregate'}: {shown}"] if shown else []
     return found

@@ -38,6 +38,7 @@ _FLOWS = {
     "comment": "STRING",
     "full_name": "STRING",
     "next_try": "TIMESTAMP",
+    "violations": "BIGINT",
 }
 
 
@@ -82,6 +83,7 @@ def _flow_row(view: FlowView, waits_for: str = "") -> dict[str, Any]:
             "flushes": progress.flushes,
             "last_flush": progress.last_flush,
             "last_reason": progress.last_reason or None,
+            "violations": sum(progress.violations.values()) if spec.constraints else None,
         }
     return row
 
@@ -123,6 +125,7 @@ def flow(view: FlowView, host: Host) -> Table:
         "home": f"{host.home}/flows/{spec.id}",
         "statement": SqlText(spec.text),
     }
+    rows |= _constraint_rows(spec, {} if progress is None else progress.violations)
     rows |= _backlog_rows(spec, progress.backlog) if progress is not None else {}
     rows |= {f"query {stream.relation}".strip(): SqlText(stream.sql) for stream in spec.streams}
     rows |= {f"state {stream.relation}".strip(): where for stream in spec.streams if (where := _state_of(spec, stream))}
@@ -137,8 +140,22 @@ def _state_of(spec: FlowSpec, stream: StreamSpec) -> str | None:
     """Where an aggregate's state lives, and why; None when there is no aggregate."""
     if stream.state_backend is StateBackend.DELTA:
         is_ours = not stream.writes_target or spec.owns_target
-        return delta_state_shown(bool(stream.state_columns), is_ours, stream.has_qualifies, stream.has_sessions)
+        return delta_state_shown(
+            bool(stream.state_columns),
+            is_ours,
+            stream.has_qualifies,
+            stream.has_sessions,
+            is_checked=stream.writes_target and bool(spec.constraints),
+        )
     return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else None
+
+
+def _constraint_rows(spec: FlowSpec, violations: Mapping[str, int]) -> dict[str, SqlText]:
+    """Return what each constraint wants, and how many rows have violated it since the flow started here."""
+    return {
+        f"constraint {each.name}": SqlText(f"{each.wanted}; violated by {violations.get(each.name, 0)} rows")
+        for each in spec.constraints
+    }
 
 
 def _backlog_rows(spec: FlowSpec, backlog: BacklogStatus) -> dict[str, str]:

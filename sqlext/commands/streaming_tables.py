@@ -12,6 +12,7 @@ from sqlext.commands.answers import Answer, DeferredCommand
 from sqlext.commands.option_levels import resolve_levels
 from sqlext.errors import NameTakenError, NotFoundError, SchemaError, UnsupportedError
 from sqlext.execution.delta import table_definition, target
+from sqlext.execution.flows import constraint_checks
 from sqlext.execution.flows.creation import same_name
 from sqlext.execution.flows.registry import current
 from sqlext.execution.host import Host
@@ -20,6 +21,7 @@ from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY
 from sqlext.quoting import quote_parts
 from sqlext.spark import cancellation
+from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable, DeclareStreamingTable
 
 
@@ -54,6 +56,8 @@ def _declare(spark: SparkSession, host: Host, name: tuple[str, ...], statement: 
         raise NameTakenError(f"Flow `{flow.name}` keeps {shown} up to date. DROP STREAMING TABLE drops both.")
     definition = statement.definition
     schema = StructType([StructField(each.name, DataType.fromDDL(each.type)) for each in definition.columns])
+    for constraint in constraints_of(definition.properties):
+        constraint_checks.check_condition(spark, schema, constraint)
     properties = {key: given.value for key, given in definition.properties.items()} | {DECLARED_PROPERTY: text}
     table_definition.create(spark, name, schema, definition, properties, statement.replace)
     return (

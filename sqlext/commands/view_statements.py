@@ -25,9 +25,10 @@ from sqlext.options import parse as parse_option
 from sqlext.plan.job_graph import References
 from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshPolicy, Schedule
-from sqlext.quoting import fold, sql_name
+from sqlext.quoting import sql_name
 from sqlext.redaction import SqlText
 from sqlext.spark import cancellation, jvm, sessions
+from sqlext.sql.references import references_in
 from sqlext.sql.statements import (
     AlterMaterializedView,
     CreateMaterializedView,
@@ -36,7 +37,6 @@ from sqlext.sql.statements import (
     ScheduleClause,
     ShowMaterializedViews,
 )
-from sqlext.sql.tokens import Token, tokens
 
 ViewStatement = RefreshMaterializedView | AlterMaterializedView | ShowMaterializedViews
 
@@ -246,35 +246,6 @@ def _request(
         session_bound=(*temporary_views_in(frame), *sessions.bound_to(own, References(functions=references.functions))),
         position=statement.position,
     )
-
-
-def references_in(text: str) -> References:
-    """Return the unqualified names in a query, by its tokens: functions are followed by a bracket, columns may be variables.
-
-    >>> references_in("SELECT max(a.x), `b c` FROM t WHERE session.y > 1")
-    References(relations=(), functions=('max',), columns=('select', 'a', 'b c', 'from', 't', 'where', 'session', 'y'))
-    """
-    found = tokens(text)
-    functions: dict[str, None] = {}
-    columns: dict[str, None] = {}
-    for at, token in enumerate(found):
-        name = _identifier(token)
-        before = found[at - 1].text if at else ""
-        is_qualified = before == "." and found[at - 2].upper != "SESSION"
-        if not name or is_qualified:
-            continue
-        if at + 1 < len(found) and found[at + 1].text == "(":
-            functions[name.lower()] = None
-        else:
-            columns[fold(name)] = None
-    return References(functions=tuple(functions), columns=tuple(columns))
-
-
-def _identifier(token: Token) -> str:
-    """Return the name that a token may be; an empty string for literals and symbols."""
-    if token.kind == "quoted":
-        return token.text[1:-1].replace("``", "`")
-    return token.text if token.kind == "word" and not token.text[0].isdigit() else ""
 
 
 def _refuse_options(statement: CreateMaterializedView) -> None:

@@ -15,6 +15,7 @@ TOPICS = (
     "materialized-views",
     "chains",
     "changes",
+    "constraints",
     "functions",
     "partitions",
     "keyed",

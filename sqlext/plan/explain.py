@@ -15,6 +15,7 @@ from sqlext.options import (
     Option,
     Options,
 )
+from sqlext.plan.constraints import Constraint
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.job_graph import BoundedPlan, Firing, FlowPlan, HybridSource, JobGraph, Key, Operator, OutputMode
 from sqlext.quoting import fold
@@ -43,7 +44,12 @@ def lines_of(sections: Sequence[Section]) -> list[str]:
 
 
 def explain_flow(
-    plan: FlowPlan, options: FlowOptions, target: str, memory: str | None = None, states: Sequence[str] = ()
+    plan: FlowPlan,
+    options: FlowOptions,
+    target: str,
+    memory: str | None = None,
+    states: Sequence[str] = (),
+    constraints: Sequence[Constraint] = (),
 ) -> list[Section]:
     """Return the sections that EXPLAIN shows for a flow.
 
@@ -53,6 +59,7 @@ def explain_flow(
         target: the target's name.
         memory: the line that `explain_memory` returns.
         states: where the state of each aggregate lives, a line each.
+        constraints: on the rows of the target.
     """
     found = [
         Section("Job graph", (f"Sink {target} [{_sink(plan)}]", *_tree(plan.graph, plan.graph.last, "", True))),
@@ -61,6 +68,7 @@ def explain_flow(
         *(Section("Hybrid source", tuple(_hybrid(hybrid))) for hybrid in plan.hybrids),
         Section("Backlog", tuple(_backlog(plan, options))),
         Section("State", tuple(states)),
+        Section("Constraints", tuple(SqlText(f"{each.name}: {each.wanted}") for each in constraints)),
         Section("Options", tuple(_options(options.flow))),
         Section("Rules fired", tuple(_rules(plan.firings))),
         Section("Query for Spark", tuple(_queries(plan))),

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlext.errors import FlowError
 from sqlext.options import STATE_BACKEND, Level, LevelTexts, ValueText
+from sqlext.plan.constraints import Constraint, Violation
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 from sqlext.plan.lineage import Input, inputs_from
 from sqlext.plan.records import from_record, to_record
@@ -119,7 +120,7 @@ class SourceSpec:
     given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool) -> str:
+def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool, is_checked: bool) -> str:
     """Return where an aggregate's state lives if it is in a Delta table, and why there, for EXPLAIN and DESCRIBE FLOW.
 
     Args:
@@ -127,10 +128,13 @@ def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool, has
         is_ours: whether only the flow writes that table.
         has_qualifies: whether groups may be missing in that table.
         has_sessions: whether the aggregate groups by session windows.
+        is_checked: whether constraints check the rows of that table.
     """
     if is_in_table:
         return "delta: the aggregate can be continued from its results, so the table holds its state"
     because = "the aggregate cannot be continued from its results"
+    if is_checked:
+        because = "constraints check the table's rows"
     if has_qualifies:
         because = "the table does not have all groups"
     if not is_ours:
@@ -174,6 +178,7 @@ class FlowSpec:
         clauses: the clauses of the statement's table, in the same form.
         replaces: the id of the flow that it replaces; empty: none.
         listed: the statement's column list, as `definition.listed` returns it; None in records of earlier versions.
+        constraints: on each row of the target, with the qualified names of quarantine tables.
     """
 
     id: str
@@ -205,6 +210,7 @@ class FlowSpec:
     clauses: tuple[str, ...] = ()
     replaces: str = ""
     listed: tuple[str, ...] | None = None
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def qualified_name(self) -> tuple[str, ...]:
@@ -276,8 +282,13 @@ def _made(data: dict[str, Any]) -> FlowSpec:
     data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
     for name in ("target", "session_bound", "full_name", "clauses"):
         data[name] = tuple(data.get(name, ()))
+    data["constraints"] = tuple(_constraint(each) for each in data.get("constraints", ()))
     data["listed"] = None if data.get("listed") is None else tuple(data["listed"])
     return FlowSpec(**data)
+
+
+def _constraint(data: dict[str, Any]) -> Constraint:
+    return Constraint(**{**data, "violation": Violation(data["violation"]), "quarantine": tuple(data["quarantine"])})
 
 
 def levels_of(given: Mapping[str, Mapping[str, str]]) -> LevelTexts:

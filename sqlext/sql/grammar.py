@@ -13,6 +13,7 @@ from sqlext.sql.change_grammar import ChangeCursor
 from sqlext.sql.cursor import unquoted
 from sqlext.sql.partition_calls import partition_calls, partition_query, spark_form
 from sqlext.sql.statements import (
+    AlterConstraint,
     AlterFlow,
     AlterStreamingTable,
     AutoCdc,
@@ -323,10 +324,12 @@ class _Head(ViewCursor, ChangeCursor):
         return self._end(RefreshStreamingTable(name, is_full, waits, position))
 
     def _command(self) -> Statement:
-        verbs = ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER", "RESUME", "CANCEL")
+        verbs = ("START", "STOP", "FLUSH", "WAIT", "DROP", "ALTER", "RESUME", "CANCEL", "REPLAY")
         verb = next((verb for verb in verbs if self._take(verb)), None)
         if verb is None:
             raise self._problem("Expected a statement")
+        if verb == "REPLAY":
+            return self._end(self._replay())
         if self._take("JOB"):
             return self._end(JobCommand(f"{verb} JOB", self._name()))
         if verb in ("DROP", "ALTER") and self._take("STREAMING", "TABLE"):
@@ -350,9 +353,17 @@ class _Head(ViewCursor, ChangeCursor):
         """Read CASCADE or RESTRICT, which is what goes without saying."""
         return self._take("CASCADE") or (self._take("RESTRICT") and False)
 
-    def _alter_table(self) -> AlterStreamingTable:
+    def _alter_table(self) -> AlterStreamingTable | AlterConstraint:
         text, position = self._as_alter_table(), self._position()
         name = self._name()
+        if self._take("ADD", "CONSTRAINT"):
+            place = self._position()
+            added = self._identifier()
+            constraint, written = self.expectation(added, place)
+            return self._end(AlterConstraint(name, added, ValueText(written, constraint.position), position=position))
+        if self._take("DROP", "CONSTRAINT"):
+            exists = self._take("IF", "EXISTS")
+            return self._end(AlterConstraint(name, self._identifier(), None, exists, position))
         return AlterStreamingTable(name, self._table_change(), text, position)
 
     def _query(self, prelude: tuple[int, str] = (0, "")) -> Query:

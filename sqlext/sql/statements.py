@@ -221,6 +221,35 @@ class AlterStreamingTable:
 
 
 @dataclass(frozen=True)
+class AlterConstraint:
+    """ALTER STREAMING TABLE .. ADD CONSTRAINT c EXPECT (..) or DROP CONSTRAINT [IF EXISTS] c.
+
+    Attributes:
+        constraint: its name.
+        text: what is said after EXPECT; None: it is dropped.
+    """
+
+    name: Name
+    constraint: str
+    text: ValueText | None
+    if_exists: bool = False
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class ReplayQuarantine:
+    """REPLAY QUARANTINE table [WHERE condition], which brings quarantined rows back through their flows.
+
+    Attributes:
+        condition: over the columns of the quarantine table, as written; None: all rows.
+    """
+
+    name: Name
+    condition: ValueText | None = None
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
 class ScheduleClause:
     """SCHEDULE [REFRESH] EVERY duration, or TRIGGER ON UPDATE [AT MOST EVERY duration]; without either: by hand.
 
@@ -356,6 +385,8 @@ Statement = (
     | AlterFlow
     | DropStreamingTable
     | AlterStreamingTable
+    | AlterConstraint
+    | ReplayQuarantine
     | CreateMaterializedView
     | RefreshMaterializedView
     | DropMaterializedView

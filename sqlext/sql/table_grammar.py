@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlext.errors import Position, UnsupportedError, did_you_mean
 from sqlext.options import ValueText, is_option_key
+from sqlext.plan.constraints import EXPECT_PROPERTY
 from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY
 from sqlext.plan.view_spec import VIEW_PROPERTY
 from sqlext.sql.column_grammar import ColumnCursor
@@ -98,5 +99,11 @@ class TableCursor(ColumnCursor):
 
 
 def _refuse_mark(key: str, place: Position | None) -> None:
+    if key.lower().startswith(EXPECT_PROPERTY):
+        raise UnsupportedError(
+            f"The property `{key}` stores a constraint, so only sqlext may set or unset it. Use ALTER STREAMING TABLE .. ADD "
+            "CONSTRAINT or DROP CONSTRAINT.",
+            place,
+        )
     if (named := _MARKS.get(key.lower())) is not None:
         raise UnsupportedError(f"The property `{key}` names {named}, so only sqlext may set or unset it. Leave it out.", place)

@@ -14,7 +14,7 @@ from sqlext.functions.partition import OPERATORS
 from sqlext.options import HINTS, HOME_KEY, is_option_key
 
 _OUR_WORDS = re.compile(
-    r"\b(?:stream(?:ing)?|materialized|lineage|flows?|jobs?|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"
+    r"\b(?:stream(?:ing)?|materialized|lineage|flows?|jobs?|quarantine|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"
     rf"|{'|'.join(OPERATORS)}"
     r"|\w*(?:flush|backlog)\w*)\b",
     re.IGNORECASE,
@@ -163,6 +163,7 @@ _COMMANDS = (
     *((verb, "STREAMING", "TABLE") for verb in ("DROP", "ALTER")),
     *((verb, "MATERIALIZED", "VIEW") for verb in ("DROP", "ALTER")),
     *((verb, "JOB") for verb in ("RESUME", "CANCEL")),
+    ("REPLAY", "QUARANTINE"),
 )
 
 

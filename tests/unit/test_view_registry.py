@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sqlext.commands.view_statements import references_in, schedule_text
+from sqlext.commands.view_statements import schedule_text
 from sqlext.errors import NotFoundError, SetupError, ViewError
 from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.views.registry import (
@@ -25,6 +25,7 @@ from sqlext.execution.views.registry import (
 from sqlext.execution.views.status import StatusFiles, ViewStatus
 from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, Schedule, SourceVersion, ViewSpec
+from sqlext.sql.references import references_in
 
 SPEC = ViewSpec(
     id="v-1",

@@ -76,6 +76,7 @@ class CommitInfo:
         watermark: the event time up to which input is complete, if the query has one.
         oldest_arrival: when the oldest of the rows was buffered.
         read_version: the version of the table from which the rows were computed, if nobody may change the table in between.
+        violations: how many of its rows violate each constraint, if there are constraints.
         read: how far the flow has read its sources; None: it reads some that have no versions, or some at several versions.
     """
 
@@ -90,10 +91,12 @@ class CommitInfo:
     oldest_arrival: datetime | None = None
     read_version: int | None = None
     read: Cut | None = None
+    violations: Mapping[str, int] | None = None
 
     def to_json(self) -> str:
         """Return the userMetadata of the commit."""
-        fields = {key: value for key, value in vars(self).items() if key != "read"}
+        fields = {key: value for key, value in vars(self).items() if key not in ("read", "violations")}
+        fields |= {} if self.violations is None else {"violations": self.violations}
         fields |= {} if self.read is None else asdict(self.read)
         return json.dumps({"sqlext": fields}, default=lambda time: time.isoformat("T", "milliseconds"))
 

@@ -100,28 +100,29 @@ class OwnTable:
         identity = CommitIdentity(info.flow_id, info.last_batch, info.to_json())
         if table.is_empty:
             check()
-            self.note(table.write_whole(_qualified(rows), identity))
+            self.note(table.write_whole(qualified(rows), identity))
             return True
         with commit.session_settings(self._spark, commit.FEW_ROWS):
             if table.is_small and table.is_known and all_rows is not None:
                 check()
-                self.note(table.write_whole(_qualified(all_rows).coalesce(_files(table)), identity))
+                self.note(table.write_whole(qualified(all_rows).coalesce(_files(table)), identity))
                 return True
             keys = F.broadcast(rows.select(*(quote(name) for name in stream.key)))
             same = commit.same_key(stream.key, reach)
             if table.is_small:
                 others = table.rows.alias("t").join(keys.alias("s"), same, "left_anti")
                 check()
-                self.note(table.write_whole(others.unionByName(_qualified(rows)).coalesce(_files(table)), identity))
+                self.note(table.write_whole(others.unionByName(qualified(rows)).coalesce(_files(table)), identity))
                 return True
             places = table.placed_rows(reach).alias("t").join(keys.alias("s"), same, "left_semi").select(FILE_COLUMN, ROW_COLUMN)
             with jvm.held(places) as found:
                 check()
-                self.note(table.replace(found, _qualified(rows), identity))
+                self.note(table.replace(found, qualified(rows), identity))
         return True
 
 
-def _qualified(rows: DataFrame) -> DataFrame:
+def qualified(rows: DataFrame) -> DataFrame:
+    """Return the rows that belong into a table, of those that take the place of others by key, without `QUALIFIES`."""
     return rows.where(quote(QUALIFIES)).drop(QUALIFIES) if QUALIFIES in rows.columns else rows
 
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NameTakenError, UnsupportedError
-from sqlext.execution.delta import table_definition, target
+from sqlext.execution.delta import quarantine, table_definition, target
 from sqlext.execution.flows.analysis import AnalysedFlow, AnalysedQuery
 from sqlext.execution.flows.partition_keys import lossy
 from sqlext.execution.flows.registry import FlowRecord, Records, without_case
 from sqlext.execution.flows.state_choice import with_state
 from sqlext.options import texts_by_level
+from sqlext.plan.constraints import Constraint, quarantines
 from sqlext.plan.flow_spec import Column, FlowSpec, OperatorSpec, PrerequisiteSpec, SourceSpec, StreamSpec, key_columns
 from sqlext.plan.job_graph import FLOW_PROPERTY, QUALIFIES, FlowPlan, Key, Operator, TableDefinition
 from sqlext.plan.lineage import Input, Lineage, Node, NodeKind
@@ -48,6 +49,7 @@ class FlowRequest:
         query: `detect.normal_text` of the query.
         clauses: the same of the table's.
         listed: its column list, as `definition.listed` gives it.
+        constraints: on the rows of the table.
         lineage: returns the graph in which the flow's table must not be made of itself; None: nobody looks.
     """
 
@@ -67,6 +69,7 @@ class FlowRequest:
     query: str = ""
     clauses: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
     lineage: Callable[[], Lineage] | None = None
 
     @property
@@ -179,12 +182,14 @@ def reserve(
     request: FlowRequest,
     full_name: tuple[str, ...],
     name: tuple[str, ...],
+    constraints: tuple[Constraint, ...],
     replaced: FlowRecord | None = None,
 ) -> FlowSpec:
     """Return the record of a flow before its table exists.
 
     Args:
         full_name, name: of the flow and of its target, qualified.
+        constraints: on the rows of the target, as the record is to have them.
         replaced: whose place it takes.
 
     Its location is that of a managed table to be made, when nothing lies there yet: all that is found there later came from
@@ -225,6 +230,7 @@ def reserve(
         clauses=request.clauses,
         listed=request.listed,
         replaces="" if replaced is None else replaced.spec.id,
+        constraints=constraints,
     )
 
 
@@ -256,11 +262,12 @@ def with_table(spec: FlowSpec, request: FlowRequest, destination: Destination | 
             query.rocksdb_because,
             target.home_of(home, query.name),
             not query.writes_target or request.definition is not None,
+            query.writes_target and bool(spec.constraints),
             lost,
         )
         for query in request.flow.queries
     )
-    return replace(
+    made = replace(
         spec,
         target=table.name,
         target_location=table.location,
@@ -268,6 +275,14 @@ def with_table(spec: FlowSpec, request: FlowRequest, destination: Destination | 
         streams=streams,
         columns=columns,
     )
+    create_quarantines(session, made)
+    return made
+
+
+def create_quarantines(session: SparkSession, spec: FlowSpec) -> None:
+    """Create the tables of a flow's quarantined rows that are not there yet."""
+    for name in quarantines(spec.constraints):
+        quarantine.create(session, name, {column.target: column.type for column in spec.columns}, spec.id)
 
 
 def _new_table(spec: FlowSpec, request: FlowRequest) -> tuple[target.Target, tuple[Column, ...]]:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NameTakenError
+from sqlext.execution.flows.constraint_checks import recorded
 from sqlext.execution.flows.creation import FlowRequest, same_name, sources_of
 from sqlext.options import Level, is_option_key, option
+from sqlext.plan.constraints import EXPECT_PROPERTY
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import ColumnDefinition, FlowPlan
 from sqlext.quoting import quote, quote_string
@@ -26,7 +28,7 @@ class Update:
     Attributes:
         spec: with the statement's options.
         set: table properties with new values.
-        unset: options among the table's properties that the statement no longer has.
+        unset: options and constraints among the table's properties that the statement no longer has.
         comment: the table's, as a literal or NULL; None: it stays.
     """
 
@@ -68,9 +70,10 @@ def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Up
             query=request.query,
             clauses=request.clauses,
             listed=request.listed,
+            constraints=recorded(request),
         ),
         {key: value for key, value in request.properties.items() if there.get(key) != value},
-        tuple(key for key in there if is_option_key(key) and key not in request.properties),
+        tuple(key for key in there if _is_of_statement(key) and key not in request.properties),
         None if comments[0] == comments[1] else comments[1][7:].strip() or "NULL",
     )
 
@@ -99,6 +102,8 @@ def _changes(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> lis
         changed.append("the query")
     if not _is_list_same(spec, request):
         changed.append("the column list")
+    if not spec.appends and {*spec.constraints} != {*recorded(request)}:
+        changed.append("a constraint")
     here = (session.catalog.currentCatalog(), session.catalog.currentDatabase())
     there = (spec.catalog, spec.database)
     if not same_name(here, there) and (request.plan.references.relations or not same_name(here[:1], there[:1])):
@@ -107,6 +112,11 @@ def _changes(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> lis
         before, now = _fixed(spec.clauses), _fixed(request.clauses)
         changed += [f"{kind}{' BY' if kind != 'LOCATION' else ''}" for kind in _FIXED if before.get(kind) != now.get(kind)]
     return changed
+
+
+def _is_of_statement(key: str) -> bool:
+    """Return whether a table property is there only if the statement has it: an option, or a constraint on rows."""
+    return is_option_key(key) or key.startswith(EXPECT_PROPERTY)
 
 
 def listed(columns: Sequence[ColumnDefinition], folds_case: bool) -> tuple[str, ...]:

@@ -26,12 +26,13 @@ from sqlext.execution.backlog.status import Switch
 from sqlext.execution.coordination.fence import Fence, FencedError
 from sqlext.execution.delta import target
 from sqlext.execution.flows.backlog_controller import BacklogController
+from sqlext.execution.flows.buffering import intake_settings, policy_of, takes_intervals
 from sqlext.execution.flows.faults import message_of
-from sqlext.execution.flows.flush import Flusher, FlushPolicy, FlushReason
+from sqlext.execution.flows.flush import Flusher, FlushReason
 from sqlext.execution.flows.flush_schedule import FlushSchedule
-from sqlext.execution.flows.intake import Intake, IntakeSettings
+from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.intakes import Intakes
-from sqlext.execution.flows.interval_trigger import IntervalTrigger, other_pace
+from sqlext.execution.flows.interval_trigger import IntervalTrigger
 from sqlext.execution.flows.meter import FlowMeter
 from sqlext.execution.flows.prerequisites import Prerequisites
 from sqlext.execution.flows.source_changes import explained
@@ -46,11 +47,10 @@ from sqlext.options import (
     CACHE_MAX_ENTRIES,
     CHECKPOINT_INTERVAL,
     FLUSH_MAX_INTERVAL,
-    FLUSH_MEMORY_BUFFER_ONLY,
     OPTIONS,
 )
 from sqlext.plan.flow_options import FlowOptions
-from sqlext.plan.flow_spec import FlowSpec, StreamSpec
+from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import cancellation, jvm
 from sqlext.spark.storage import HadoopPath
 
@@ -97,8 +97,11 @@ class Flow:
         self._stopping = False
         self._progress_read = float("-inf")
         self._has_rested = False
-        self._takes_intervals = self._is_memory_only and not other_pace([s.state_backend for s in spec.streams], options)
-        self._intakes = Intakes(Intake(stream, self._settings_of(stream), session, clock, self) for stream in spec.streams)
+        self._takes_intervals = takes_intervals(spec, options)
+        settings = (intake_settings(spec, options, stream, home, epoch) for stream in spec.streams)
+        self._intakes = Intakes(
+            Intake(stream, each, session, clock, self) for stream, each in zip(spec.streams, settings, strict=True)
+        )
         self.work = Work(spec.name, session.sparkContext, lambda: [spec.id, *self._intakes.job_groups()], clock)
         self._backlog = BacklogController(
             spec.name,
@@ -115,7 +118,7 @@ class Flow:
         )
         self._flusher = Flusher(spec.name, self._writer.flush, self._fail, lambda: self._writer.compact(lambda: self._stopping))
         self._schedule = FlushSchedule(
-            self._policy_of(options),
+            policy_of(spec, options),
             self._intakes,
             self._flusher,
             IntervalTrigger(self._intakes, lambda: self._backlog.status.unread, clock) if self._takes_intervals else None,
@@ -128,35 +131,11 @@ class Flow:
         self._prerequisites = Prerequisites(spec.name, tag, specs, home, session, check, self._start_queries, self._fail)
         self._settled = threading.Event()  # the queries run, or never will
 
-    def _policy_of(self, options: FlowOptions) -> FlushPolicy:
-        return FlushPolicy(None if self.spec.one_commit_a_batch_because else options.flow[FLUSH_MAX_INTERVAL])
-
-    @property
-    def _is_memory_only(self) -> bool:
-        is_buffered = self._policy_of(self.options).max_interval is not None
-        return is_buffered and self.options.flow[FLUSH_MEMORY_BUFFER_ONLY] and not self.spec.appends
-
     @property
     def _may_rest(self) -> bool:
         """Whether nothing but arrivals in the queries' tables says when micro-batches come."""
         has_own_pace = self._takes_intervals or self.options.flow[CHECKPOINT_INTERVAL] is not None
         return not (has_own_pace or self.options.may_be_in_backlog or self.spec.hybrids)
-
-    def _settings_of(self, stream: StreamSpec) -> IntakeSettings:
-        is_flushed_first = self._takes_intervals or self._policy_of(self.options).max_interval is None
-        fits = self._is_memory_only and not stream.durable_because
-        return IntakeSettings(
-            flow=self.spec.name,
-            name=f"sqlext-{self.spec.name}-{self.spec.id}-{self.epoch}{stream.relation}",
-            hybrid=next((each for each in self.spec.hybrids if each.name in stream.sql), None),
-            home=target.home_of(self._home, stream.relation),
-            epoch=self.epoch,
-            max_entries=inf if is_flushed_first else self.options.flow[CACHE_MAX_ENTRIES] if fits else None,
-            takes_all=self._takes_intervals,
-            is_own=self.spec.owns_target,
-            staged_in=self.spec.target_location if self.spec.appends and not is_flushed_first else None,
-            flushes_first=bool(self.spec.above),
-        )
 
     # What statements call.
 
@@ -332,10 +311,12 @@ class Flow:
         now, before = options.flow, self.options.flow
         changed = [option for option in OPTIONS.values() if now[option] != before[option]]
         turns_buffering = (now[FLUSH_MAX_INTERVAL] is None) != (before[FLUSH_MAX_INTERVAL] is None)
-        if turns_buffering or any(option not in (FLUSH_MAX_INTERVAL, CACHE_MAX_ENTRIES) for option in changed):
+        if spec.constraints != self.spec.constraints or turns_buffering:
+            return False
+        if any(option not in (FLUSH_MAX_INTERVAL, CACHE_MAX_ENTRIES) for option in changed):
             return False
         with self._lock:
-            self.spec, self.options, self._schedule.policy = spec, options, self._policy_of(options)
+            self.spec, self.options, self._schedule.policy = spec, options, policy_of(spec, options)
         for intake in self._intakes:
             if intake.buffer.can_lose_rows:
                 intake.buffer.max_entries = now[CACHE_MAX_ENTRIES]

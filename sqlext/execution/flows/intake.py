@@ -24,6 +24,7 @@ from sqlext.execution.flows.source_changes import check_columns
 from sqlext.execution.flows.work import Work
 from sqlext.execution.state.intake_buffer import IntakeBuffer
 from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.execution.state.row_checks import RowChecks
 from sqlext.execution.streaming import queries, streams
 from sqlext.execution.streaming.arrival_wait import ArrivalWait
 from sqlext.execution.streaming.checkpoint import Checkpoint
@@ -70,6 +71,7 @@ class IntakeSettings:
         takes_all: whether a micro-batch takes all there is, whatever limits the sources have.
         is_own: whether the flow has made its target.
         staged_in: of a query that appends rows which a flush commits together, the location of its table.
+        checks: of its rows, if it appends them and there are constraints.
         flushes_first: whether its first micro-batch is flushed even without rows: a query above may have rows over none.
     """
 
@@ -82,6 +84,7 @@ class IntakeSettings:
     takes_all: bool
     is_own: bool
     staged_in: str | None = None
+    checks: RowChecks | None = None
     flushes_first: bool = False
 
 
@@ -125,7 +128,7 @@ class Intake:
         self.hybrid = None if hybrid is None else RunningHybrid(session, hybrid, self.checkpoint, home)
         self.aggregate: MergeableAggregate | None = None  # whose state a Delta table holds
         self.buffer = IntakeBuffer(
-            self.name, home.child("buffer"), settings.max_entries, clock, settings.epoch, settings.staged_in
+            self.name, home.child("buffer"), settings.max_entries, clock, settings.epoch, settings.staged_in, settings.checks
         )
         self._lock = threading.Lock()
         self._progress = IntakeProgress()

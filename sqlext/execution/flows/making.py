@@ -12,14 +12,15 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import StatementCanceledError
 from sqlext.execution.coordination.lease import Lease
-from sqlext.execution.delta import target
-from sqlext.execution.flows import definition, succession
-from sqlext.execution.flows.creation import FlowRequest, check_free, existing, reserve, with_table
+from sqlext.execution.delta import quarantine, target
+from sqlext.execution.flows import constraint_checks, definition, succession
+from sqlext.execution.flows.creation import FlowRequest, check_free, create_quarantines, existing, reserve, with_table
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.preparation import prepare, try_table
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
 from sqlext.moments import Moment, announce
 from sqlext.options import STATE_BACKEND
+from sqlext.plan.constraints import quarantines
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm
@@ -89,13 +90,13 @@ class FlowMaker:
             return f"flow {there.spec.name} ({there.spec.id}) exists already, and stays as it is"
         is_table_there = there is not None and there.spec.owns_target and target.exists(session, name)
         if there is not None and request.refresh and is_table_there:
-            return self._refresh(there, request)
+            return self._refresh(there, request, records)
         is_replaced = request.replace or (request.refresh and there is not None and there.spec.owns_target)
         replaced = there if is_replaced else None
         check_free(records, full_name, name, replaced)
         flow = None if replaced is None else self._flows.here(replaced)
         destination = prepare(request, name, records)
-        reserved = reserve(request, full_name, name, replaced)
+        reserved = reserve(request, full_name, name, constraint_checks.recorded(request), replaced)
         home = self._home.child("flows", reserved.id)
         if reserved.replaces_table:
             try_table(request, home)
@@ -122,7 +123,7 @@ class FlowMaker:
         state = f"; its state lives in RocksDB: {spec.rocksdb_because.rstrip('.')}" if spec.rocksdb_because else ""
         return f"flow {spec.name} ({spec.id}) started into {'.'.join(name)}{state}{bound}"
 
-    def _refresh(self, record: FlowRecord, request: FlowRequest) -> str:
+    def _refresh(self, record: FlowRecord, request: FlowRequest, records: Records) -> str:
         """Bring a flow up to date with a statement of the same definition; nothing that it has written is touched.
 
         Raises:
@@ -134,6 +135,9 @@ class FlowMaker:
         options = self._flows.options_of(change.spec)  # refuses what is unknown or out of range
         is_state_same = options.flow[STATE_BACKEND] == self._flows.options_of(spec).flow[STATE_BACKEND]
         definition.check_same(session, spec, request, is_state_same)
+        if change.spec.constraints != spec.constraints:
+            constraint_checks.check(request, spec.target, spec.streams[0].columns, records)
+            create_quarantines(session, change.spec)
         is_elsewhere = record.is_active and self._lease.is_elsewhere(record.host)
         if is_elsewhere and change.spec == spec and not change.names():
             return f"flow {spec.name} ({spec.id}) runs in another process"
@@ -170,6 +174,8 @@ class FlowMaker:
     def _end_succession(self, spec: FlowSpec, replaced: FlowSpec) -> None:
         """Record that a flow runs in the place of another: it is not undone any more, and the other one is removed."""
         self._registry.append(FlowEvent(spec.id, EventKind.SUCCEEDED, host=self._lease.host_id))
+        for name in quarantines(replaced.constraints):
+            quarantine.forget(self._spark, name, replaced.id)
         self._flows.forget(replaced)
 
     def _undo(self, spec: FlowSpec) -> None:

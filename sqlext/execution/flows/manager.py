@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -21,7 +22,7 @@ from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.flows import prerequisites, source_changes
-from sqlext.execution.flows.creation import FlowRequest
+from sqlext.execution.flows.creation import FlowRequest, create_quarantines
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.making import FlowMaker
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, find, find_table
@@ -31,6 +32,7 @@ from sqlext.execution.flows.supervisor import FlowSupervisor
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
 from sqlext.execution.streaming.source_watch import SourceWatch
 from sqlext.options import STATE_BACKEND, TARGET_LAG
+from sqlext.plan.constraints import Constraint
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm, sessions
@@ -245,6 +247,14 @@ class FlowManager:
             spec = record.spec.with_properties(properties)
             self.alter_record(record, spec, self.options_of(spec))  # which refuses what is unknown or out of range
             return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
+
+    def constrain(self, name: tuple[str, ...], constraints: tuple[Constraint, ...]) -> None:
+        """Give a flow other constraints on the rows of its table, by the flow's qualified name; it is restarted if it runs."""
+        with self._lock:
+            record = find(self._registry.read(), name)
+            spec = replace(record.spec, constraints=constraints)
+            create_quarantines(self.session_of(spec), spec)
+            self.alter_record(record, spec, self.options_of(spec))
 
     def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
         """Record a flow's options, and apply them to the running flow."""

@@ -13,6 +13,7 @@ from sqlext.clock import Clock
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.status import FlowProgress
+from sqlext.execution.state.row_checks import Violations, total
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +37,12 @@ class FlowMeter:
         with self._lock:
             return self._counted.last_flush_seconds
 
-    def note_flush(self, reason: FlushReason, rows: int, batches: int, started: float) -> None:
+    def note_flush(self, reason: FlushReason, rows: int, batches: int, started: float, violations: Violations) -> None:
         """Count a flush that has just ended.
 
         Args:
             started: when, by the clock's monotonic seconds.
+            violations: how many of its rows violated each constraint.
         """
         seconds = self._clock.monotonic() - started
         with self._lock:
@@ -54,6 +56,7 @@ class FlowMeter:
                 last_flush=self._clock.now(),
                 last_reason=reason.value,
                 last_flush_seconds=seconds,
+                violations=total([counted.violations, violations]),
             )
         logger.info("flow %s: flushed %d rows in %.1f s (%s)", self._name, rows, seconds, reason.value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlext.execution.delta import table_definition, target
+from sqlext.execution.flows import constraint_checks
 from sqlext.execution.flows.creation import (
     Destination,
     FlowRequest,
@@ -38,6 +39,7 @@ def prepare(request: FlowRequest, name: tuple[str, ...], records: Records) -> De
     check_definition(request)
     check_place(request, name)
     if request.definition is not None:
+        constraint_checks.check(request, name, None, records)
         return None
     refuse_to_replace(request)
     query, output = request.flow.queries[0], request.flow.output
@@ -47,6 +49,7 @@ def prepare(request: FlowRequest, name: tuple[str, ...], records: Records) -> De
     target.check_key(output, table, [column for column in columns if column.target in key])
     if request.plan.output_mode is OutputMode.UPDATE and not key:
         refuse_rows_of_others(request, name)
+    constraint_checks.check(request, name, columns, records)
     return Destination(table, columns)
 
 

@@ -9,9 +9,11 @@ from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.delta.column_comments import comments_of
 from sqlext.execution.flows.creation import FlowRequest
+from sqlext.options import ValueText
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import FLOW_PROPERTY
 from sqlext.quoting import quote_parts, quote_string
+from sqlext.sql.constraint_grammar import constraints_of
 
 _CHECK = "delta.constraints."
 _ONLY_IN_STATEMENTS = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
@@ -53,9 +55,12 @@ def renewed(spec: FlowSpec, request: FlowRequest) -> FlowRequest:
     detail = session.sql(f"DESCRIBE DETAIL {name}").collect()[0]
     kept = {key: value for key, value in request.properties.items() if key.lower().startswith(_ONLY_IN_STATEMENTS)}
     kept |= {k: v for k, v in there.items() if k != FLOW_PROPERTY and not k.startswith(_WRITTEN_BY_DELTA)}
+    constraints = constraints_of({key: ValueText(value) for key, value in kept.items()})
     clauses = _clauses(definition.clauses, detail.description, detail.clusteringColumns)
     comments = comments_of(session.table(name).schema)
-    return replace(request, properties=kept, definition=replace(definition, clauses=clauses, comments=comments))
+    return replace(
+        request, properties=kept, constraints=constraints, definition=replace(definition, clauses=clauses, comments=comments)
+    )
 
 
 def _refuse_checks(spec: FlowSpec, properties: Mapping[str, str]) -> None:

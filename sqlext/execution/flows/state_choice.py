@@ -74,7 +74,7 @@ def _no_delta_state(options: FlowOptions) -> str | None:
 
 
 def state_shown(
-    aggregate: MergeableAggregate | None, rocksdb_because: str | None, has_qualifies: bool, is_ours: bool
+    aggregate: MergeableAggregate | None, rocksdb_because: str | None, has_qualifies: bool, is_ours: bool, is_checked: bool
 ) -> str | None:
     """Return where the state of a streaming query's aggregate will live, and why; None when it has none.
 
@@ -82,11 +82,12 @@ def state_shown(
         aggregate, rocksdb_because: as `state_of` returns them.
         has_qualifies: whether groups may be missing in the query's table.
         is_ours: whether nobody else has written the query's table.
+        is_checked: whether constraints check the rows of the query's table.
     """
     if aggregate is None:
         return f"rocksdb: {rocksdb_because}" if rocksdb_because else None
-    is_in_table = bool(aggregate.results_stored) and is_ours and not has_qualifies
-    return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session))
+    is_in_table = bool(aggregate.results_stored) and is_ours and not has_qualifies and not is_checked
+    return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session), is_checked)
 
 
 def with_state(
@@ -95,12 +96,14 @@ def with_state(
     rocksdb_because: str | None,
     home: HadoopPath,
     is_ours: bool,
+    is_checked: bool,
     lossy_columns: Set[str],
 ) -> StreamSpec:
     """Return the record of a streaming query, with its state backend; create the state's own table if it needs one.
 
     Args:
         is_ours: whether nobody else has written the query's table, so that it can be the state.
+        is_checked: whether constraints check the rows of the query's table, which are results then, and no state.
         lossy_columns: columns of the query's table that do not give back all values; only keys are looked after in them.
     """
     if aggregate is None:
@@ -109,7 +112,7 @@ def with_state(
     pairs = zip(aggregate.results_stored, aggregate.schema, strict=False)  # one for one, or no results
     same = tuple(columns[name].target for name, field in pairs if columns[name].type == target.ddl_of(field.dataType))
     is_whole = len(same) == len(aggregate.schema) and not lossy_columns & {*same} - {*stream.key}
-    is_target = is_ours and not stream.has_qualifies and is_whole
+    is_target = is_ours and not stream.has_qualifies and not is_checked and is_whole
     if not is_target:
         schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
         target.create_at(aggregate.input.sparkSession, state_in(home), schema)

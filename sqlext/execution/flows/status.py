@@ -70,6 +70,7 @@ class FlowProgress:
         flushes, rows_flushed, batches_flushed: commits on the target, the changed groups or new rows in them, and micro-batches.
         reasons: how many flushes were made for which reason.
         last_flush, last_reason, last_flush_seconds: of the newest commit.
+        violations: how many rows of these flushes violated each constraint.
         watermark: event time up to which input is complete, as Spark reports it.
         prerequisites: the bounded queries that end before the streaming ones start.
         backlog: its phase, and how its sources stand.
@@ -87,6 +88,7 @@ class FlowProgress:
     last_flush: datetime | None = None
     last_reason: str = ""
     last_flush_seconds: float = 0.0
+    violations: Mapping[str, int] = field(default_factory=dict)
     watermark: str | None = None
     prerequisites: tuple[PrerequisiteStatus, ...] = ()
     backlog: BacklogStatus = field(default_factory=BacklogStatus)

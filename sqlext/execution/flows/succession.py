@@ -16,9 +16,10 @@ import logging
 from pyspark.sql import SparkSession
 
 from sqlext.errors import FlowError
-from sqlext.execution.delta import delta_log, target
+from sqlext.execution.delta import delta_log, quarantine, target
 from sqlext.execution.delta.commit import USER_METADATA, CommitInfo, session_settings
 from sqlext.execution.flows.registry import FlowRecord, FlowState, Records
+from sqlext.plan.constraints import quarantines
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import FLOW_PROPERTY
 from sqlext.quoting import quote_parts
@@ -34,6 +35,8 @@ def undo_table(spark: SparkSession, spec: FlowSpec, records: Records) -> None:
     Args:
         spec: the flow's reservation.
     """
+    for name in quarantines(spec.constraints):
+        quarantine.undo(spark, name, spec.id)
     if not target.exists(spark, spec.target):
         if spec.target_location:
             HadoopPath(spark, spec.target_location).delete()  # files of a table that never got into the catalog

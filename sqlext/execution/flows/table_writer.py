@@ -17,7 +17,7 @@ from sqlext.execution.delta.compaction import Compaction
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.own_table import OwnTable
+from sqlext.execution.delta.own_table import OwnTable, qualified
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
@@ -25,6 +25,7 @@ from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.delta_state import Advance, DeltaState, StateFlush, state_in
 from sqlext.execution.state.intake_buffer import FlushInput
+from sqlext.execution.state.row_checks import RowChecks, Violations, total
 from sqlext.execution.state.session_state import SessionState
 from sqlext.execution.state.state_beside import StateBeside
 from sqlext.execution.state.state_in_table import StateInTable, reach_in_table
@@ -39,8 +40,8 @@ from sqlext.quoting import quote, quote_parts
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.storage import HadoopPath
 
-NoteFlush = Callable[[FlushReason, int, int, float], None]
-"""Takes a flush's reason, its rows, its micro-batches, and when it started by the monotonic clock."""
+NoteFlush = Callable[[FlushReason, int, int, float, Violations], None]
+"""Takes a flush's reason, its rows, its micro-batches, when it started by the monotonic clock, and violations of constraints."""
 
 
 class TableWriter:
@@ -76,6 +77,8 @@ class TableWriter:
         self._clock = clock
         self._check = check
         self._note = note
+        self._checks = RowChecks(spec) if spec.constraints and not spec.appends else None  # rows that are appended are checked
+        self._violations = Violations()  # of the flush in progress
         self._states = {s.relation: self._state_of(s) for s in spec.streams if s.state_backend is StateBackend.DELTA}
         # the files of somebody else's table are not ours to rewrite
         ours = [s for s in spec.streams if not s.writes_target or spec.owns_target]
@@ -115,7 +118,7 @@ class TableWriter:
         intake = self._intakes[0]
         info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, intake.watermark, None, [(intake, batch)])
         count = commit.append(self._spec.target, rows, info)
-        self._note(FlushReason.MICRO_BATCH, count, 1, started)
+        self._note(FlushReason.MICRO_BATCH, count, 1, started, {})
 
     def flush(self, reason: FlushReason) -> None:
         """Bring all that is buffered into the tables.
@@ -134,6 +137,7 @@ class TableWriter:
             return
         announce(Moment.FLUSH_BEGUN, self._spec.name)
         self._check()  # 2
+        self._violations = Violations()
         target.check_identity(self.session, self._spec)
         started = self._clock.monotonic()
         arrival = self._clock.now() - timedelta(seconds=started - min(taken.arrived for _, taken in full))
@@ -147,7 +151,7 @@ class TableWriter:
         announce(Moment.FLUSH_COMMITTED, self._spec.name)
         for intake, taken in full:  # 5
             intake.buffer.flushed(taken.batches)
-        self._note(reason, max(rows, 0), sum(batch.last - batch.first + 1 for batch in batches), started)
+        self._note(reason, max(rows, 0), sum(batch.last - batch.first + 1 for batch in batches), started, self._violations)
 
     def compact(self, is_stopping: Callable[[], bool]) -> None:
         """Compact the tables whose files have grown too many."""
@@ -171,6 +175,9 @@ class TableWriter:
         rows = _rows_of(batches)
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival, [(intake, batches[-1].last)])
+        if intake.stream.output_mode is OutputMode.APPEND and self._spec.constraints:
+            self._violations = total(batch.violations or {} for batch in batches)
+            info = replace(info, violations=self._violations)
         reach = key_ranges.union(batch.bounds for batch in batches)
         with self._described(f"flush of micro-batches {first} to {batches[-1].last} ({reason.value})"):
             if intake.stream.writes_target and self._lossy_key:  # maintained aggregates are not partitioned
@@ -263,6 +270,25 @@ class TableWriter:
         additions: Mapping[str, str] | None = None,
         all_rows: DataFrame | None = None,
     ) -> None:
+        """Merge rows into a query's table; constraints check those of the target, which are computed once for that."""
+        if self._checks is None or not stream.writes_target:
+            self._bring_in(stream, rows, reach, info, attempts, additions, all_rows)
+            return
+        every = None if all_rows is None else self._checks.qualified(all_rows)
+        with self._checks.counted(rows, f"the flush of micro-batches {info.first_batch} to {info.last_batch}") as (held, found):
+            self._violations = found
+            self._bring_in(stream, held, reach, replace(info, violations=found), attempts, additions, every)
+
+    def _bring_in(
+        self,
+        stream: StreamSpec,
+        rows: DataFrame,
+        reach: Bounds,
+        info: commit.CommitInfo,
+        attempts: int,
+        additions: Mapping[str, str] | None,
+        all_rows: DataFrame | None,
+    ) -> None:
         if not stream.key and stream.writes_target:
             commit.again_after_conflicts(partial(self._merge_one_row, stream, rows, info, additions), self._check, attempts)
             return
@@ -298,7 +324,12 @@ class TableWriter:
         info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival, newest)
         rows_above = target.in_target_columns(above, self._spec.columns)
         with self._described(f"the query above its aggregates ({reason.value})"):
-            commit.replace(self.session, self._spec.target, rows_above, info, self._check)
+            if self._checks is None:
+                commit.replace(self.session, self._spec.target, rows_above, info, self._check)
+                return
+            with self._checks.counted(rows_above, "the query above its aggregates") as (held, found):
+                self._violations, info = found, replace(info, violations=found)
+                commit.replace(self.session, self._spec.target, qualified(held), info, self._check)
 
     def _described(self, doing: str) -> AbstractContextManager[None]:
         return jvm.described(self.session, f"flow {self._spec.name}: {doing}", self._spec.id)

@@ -10,8 +10,9 @@ already, and the buffer has their names. Memory-only: blocks on the executors, w
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
@@ -24,6 +25,7 @@ from sqlext.errors import FlowError
 from sqlext.execution.delta import key_ranges
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.staged_files import StagedFiles, stage
+from sqlext.execution.state.row_checks import RowChecks, Violations
 from sqlext.quoting import quote
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
@@ -33,6 +35,8 @@ _FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; a lit
 _WHOLE = "_SUCCESS"
 _STAGED = "staged.json"
 """Describes files of a micro-batch that lie in the table's own folder; it is written as a whole."""
+_VIOLATIONS = "violations.json"
+"""How many rows of a micro-batch violate each constraint; it is there before the micro-batch is complete."""
 _LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's condition for a local checkpoint whose executor has gone
 _COMMITTER = {
     # without this mark, which a cluster may have turned off, a complete micro-batch could not be distinguished from a torn one
@@ -57,6 +61,7 @@ class BufferedBatch:
         bounds: the ranges of their keys; None: unknown.
         place: the folder of the rows, or of what describes `staged`, relative to the buffer's, if files hold them.
         staged: the files of the rows, if they lie in the table's folder.
+        violations: how many rows of the micro-batches violated each constraint, if constraints check them here.
     """
 
     first: int
@@ -67,6 +72,12 @@ class BufferedBatch:
     bounds: Bounds | None = None
     place: str = ""
     staged: StagedFiles | None = None
+    violations: Violations | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to be told of it: no rows, and no violations."""
+        return self.rows == 0 and not any((self.violations or {}).values())
 
 
 class Buffer(Protocol):
@@ -115,7 +126,15 @@ class DurableBuffer:
         batches = sorted((int(name.removeprefix(_FOLDER)), name) for name in names)
         found = ((batch, *self._newest_whole(name)) for batch, name in batches)
         return [
-            BufferedBatch(batch, batch, -1, arrived, place=place, staged=self._staged(place) if is_staged else None)
+            BufferedBatch(
+                batch,
+                batch,
+                -1,
+                arrived,
+                place=place,
+                staged=self._staged(place) if is_staged else None,
+                violations=self._violations(place),
+            )
             for batch, place, is_staged in found
             if place
         ]
@@ -130,6 +149,10 @@ class DurableBuffer:
             if marks:
                 return place, _STAGED in marks
         return "", False
+
+    def _violations(self, place: str) -> Violations | None:
+        file = self._home.child(place, _VIOLATIONS)
+        return Violations(json.loads(file.read_text())) if file.exists() else None
 
     def _staged(self, place: str) -> StagedFiles:
         return StagedFiles.from_json(self._home.child(place, _STAGED).read_text())
@@ -156,24 +179,44 @@ class DurableBuffer:
 class StagedBuffer(DurableBuffer):
     """The micro-batches of a query that appends: their rows are written as files of its table, which a flush commits.
 
-    Rows for a table that needs more than files are buffered as those of an aggregate are.
+    Rows for a table that needs more than files are buffered as those of an aggregate are. Where constraints check the rows, a
+    micro-batch is complete only when rows that are to be quarantined are: after a crash before that, Spark repeats it.
 
     Args:
         home, epoch: as for `DurableBuffer`.
         table: the location of the table.
+        checks: of the rows; None: there are no constraints.
     """
 
-    def __init__(self, home: HadoopPath, epoch: int, table: str) -> None:
+    def __init__(self, home: HadoopPath, epoch: int, table: str, checks: RowChecks | None = None) -> None:
         super().__init__(home, epoch)
         self._table = table
+        self._checks = checks
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
-        staged = stage(frame, self._table)
-        if staged is None:
-            return super().write(frame, batch, arrived, key)
+        if self._checks is None:
+            staged = stage(frame, self._table)
+            return super().write(frame, batch, arrived, key) if staged is None else self._described(staged, batch, arrived)
+        with self._checks.marked(frame) as marked:
+            kept, observation = self._checks.watched(marked)
+            staged = stage(kept, self._table)
+            if staged is not None:
+                violations = self._checks.violations(observation)
+                self._checks.settle(marked, violations, batch)
+                return self._described(staged, batch, arrived, violations)
+            with jvm.held(kept) as held:
+                violations = self._checks.violations(observation)
+                self._checks.settle(marked, violations, batch)
+                written = super().write(held, batch, arrived, key)
+        self._home.child(written.place, _VIOLATIONS).create_text(json.dumps(violations))
+        return replace(written, violations=violations)
+
+    def _described(self, staged: StagedFiles, batch: int, arrived: float, violations: Violations | None = None) -> BufferedBatch:
         place = self._place(batch)
+        if violations is not None:
+            self._home.child(place, _VIOLATIONS).create_text(json.dumps(violations))
         self._home.child(place, _STAGED).create_text(staged.to_json())
-        return BufferedBatch(batch, batch, staged.rows, arrived, place=place, staged=staged)
+        return BufferedBatch(batch, batch, staged.rows, arrived, place=place, staged=staged, violations=violations)
 
 
 class MemoryBuffer:

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from sqlext.clock import Clock
 from sqlext.execution.state.buffer import BufferedBatch, DurableBuffer, MemoryBuffer, StagedBuffer, latest_rows
 from sqlext.execution.state.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
+from sqlext.execution.state.row_checks import RowChecks
 from sqlext.spark.storage import HadoopPath
 
 
@@ -47,16 +48,24 @@ class IntakeBuffer:
         clock: measures arrivals.
         epoch: the epoch of the driver.
         table: of a query that appends rows, the location of its table; None: the newest row of each group is buffered.
+        checks: of the rows of a query that appends; None: there are no constraints.
     """
 
     def __init__(
-        self, name: str, folder: HadoopPath, max_entries: float | None, clock: Clock, epoch: int, table: str | None
+        self,
+        name: str,
+        folder: HadoopPath,
+        max_entries: float | None,
+        clock: Clock,
+        epoch: int,
+        table: str | None,
+        checks: RowChecks | None = None,
     ) -> None:
         self._name = name
         self._key: tuple[str, ...] = ()
         self.max_entries = max_entries
         self._clock = clock
-        self._durable = DurableBuffer(folder, epoch) if table is None else StagedBuffer(folder, epoch, table)
+        self._durable = DurableBuffer(folder, epoch) if table is None else StagedBuffer(folder, epoch, table, checks)
         self._memory = MemoryBuffer()
         self._lock = threading.Lock()
         self._moving = threading.Lock()
@@ -93,7 +102,7 @@ class IntakeBuffer:
         """
         buffer = self._durable if self.max_entries is None else self._memory
         taken = buffer.write(rows, batch, self._clock.monotonic(), self._key)
-        if taken.rows == 0 and not keeps_empty:
+        if taken.is_empty and not keeps_empty:
             buffer.drop([taken])
             return False
         with self._lock:

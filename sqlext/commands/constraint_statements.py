@@ -1,0 +1,114 @@
+"""ALTER STREAMING TABLE .. ADD and DROP CONSTRAINT, and REPLAY QUARANTINE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from sqlext.commands.answers import DeferredCommand
+from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError, did_you_mean
+from sqlext.execution.delta import target
+from sqlext.execution.flows import constraint_checks
+from sqlext.execution.flows.replay import opened, replay
+from sqlext.execution.host import Host
+from sqlext.plan.constraints import EXPECT_PROPERTY, Constraint, Violation
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.quoting import quote_parts, quote_string
+from sqlext.spark import cancellation
+from sqlext.sql.constraint_grammar import constraints_of
+from sqlext.sql.statements import AlterConstraint, ReplayQuarantine
+
+
+def alter(spark: SparkSession, statement: AlterConstraint, host: Callable[[], Host]) -> DeferredCommand:
+    """Add or drop a constraint of a streaming table, when Spark executes the command."""
+    name = target.qualified(spark, statement.name)
+    return _to_its_end(spark, "ALTER STREAMING TABLE", lambda: _alter(spark, host(), name, statement))
+
+
+def answer_replay(spark: SparkSession, statement: ReplayQuarantine, host: Callable[[], Host]) -> DeferredCommand:
+    """Bring quarantined rows back through their flows, when Spark executes the command."""
+    name = target.qualified(spark, statement.name)
+
+    def run() -> str:
+        flows = host().flows
+        specs = [record.spec for record in flows.records().values()]
+        return replay(spark, opened(spark, name), statement.condition, specs, flows.session_of)
+
+    return _to_its_end(spark, "REPLAY QUARANTINE", run)
+
+
+def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: AlterConstraint) -> str:
+    """Change a constraint.
+
+    1. The flow's record gets it, and the flow is restarted with it. After a crash here the same statement does the rest.
+    2. So does the table's property, from which REFRESH STREAMING TABLE .. FULL takes it.
+    """
+    record = host.flows.record_of_table(name)
+    spec, shown = record.spec, ".".join(name)
+    target.check_same_table(spark, spec)
+    there = next((each for each in spec.constraints if each.name.lower() == statement.constraint.lower()), None)
+    if statement.text is None:
+        if there is None and statement.if_exists:
+            return f"streaming table {shown} has no constraint {statement.constraint}"
+        _drop(host, spec, there, statement)
+        written = _written(spark, name, statement.constraint)
+        if written is not None:
+            spark.sql(f"ALTER TABLE {quote_parts(name)} UNSET TBLPROPERTIES ({quote_string(written)})")
+        return f"streaming table {shown} altered: constraint {statement.constraint} dropped"
+    key = EXPECT_PROPERTY + statement.constraint
+    (constraint,) = constraint_checks.qualified(spark, constraints_of({key: statement.text}))
+    if there is not None and (there != replace(constraint, position=None) or _written(spark, name, there.name) is not None):
+        raise NameTakenError(
+            f"The streaming table {shown} has a constraint `{there.name}` already: {there.wanted}. DROP it first.",
+            statement.position,
+        )
+    if there is None:
+        _add(host, spec, constraint)
+    spark.sql(f"ALTER TABLE {quote_parts(name)} SET TBLPROPERTIES ({quote_string(key)} = {quote_string(statement.text.value)})")
+    return f"streaming table {shown} altered: constraint {statement.constraint} added"
+
+
+def _add(host: Host, spec: FlowSpec, constraint: Constraint) -> None:
+    session = host.flows.session_of(spec)
+    constraint_checks.check_condition(session, session.table(quote_parts(spec.target)).schema, constraint)
+    if constraint.violation is Violation.QUARANTINE:
+        constraint_checks.refuse_changing_rows(constraint, spec.appends)
+        constraint_checks.check_quarantine(session, spec.target, spec.columns, constraint, host.flows.records())
+    is_state = any(each.writes_target and each.state_columns for each in spec.streams)
+    if not spec.appends and (is_state or constraint.violation is Violation.DROP):
+        raise _to_be_made_anew(spec, constraint)
+    host.flows.constrain(spec.qualified_name, (*spec.constraints, replace(constraint, position=None)))
+
+
+def _drop(host: Host, spec: FlowSpec, there: Constraint | None, statement: AlterConstraint) -> None:
+    if there is None:
+        known = [each.name for each in spec.constraints]
+        raise NotFoundError(
+            f"The streaming table {'.'.join(spec.target)} has no constraint `{statement.constraint}`."
+            f"{did_you_mean(statement.constraint, known)}",
+            statement.position,
+        )
+    if not spec.appends and there.violation is Violation.DROP:
+        raise _to_be_made_anew(spec, replace(there, position=statement.position))
+    host.flows.constrain(spec.qualified_name, tuple(each for each in spec.constraints if each is not there))
+
+
+def _to_be_made_anew(spec: FlowSpec, constraint: Constraint) -> UnsupportedError:
+    return UnsupportedError(
+        f"The rows of {'.'.join(spec.target)} change as its query's do, and with the constraint `{constraint.name}` other rows "
+        "would be in it, or its state elsewhere. CREATE OR REPLACE STREAMING TABLE makes it anew.",
+        constraint.position,
+    )
+
+
+def _written(spark: SparkSession, name: tuple[str, ...], constraint: str) -> str | None:
+    """Return the table property that stores a constraint, if there is one."""
+    keys = target.describe(spark, name).properties
+    return next((key for key in keys if key.lower() == (EXPECT_PROPERTY + constraint).lower()), None)
+
+
+def _to_its_end(spark: SparkSession, verb: str, change: Callable[[], str]) -> DeferredCommand:
+    """Return a command that is not left half done when its client cancels it."""
+    return DeferredCommand(verb, lambda: [cancellation.to_its_end(spark, verb, lambda _: change())])

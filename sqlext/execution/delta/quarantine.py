@@ -1,0 +1,141 @@
+"""Quarantine tables: rows that violate a constraint, with the names of the constraints, the flow, the micro-batch and the time.
+
+A micro-batch's rows are appended before it is in the flow's table, in a commit with the flow's transaction: a micro-batch that
+Spark repeats after a crash finds it there, and appends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType
+
+from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedError
+from sqlext.execution.delta import target
+from sqlext.plan.constraints import (
+    BATCH_COLUMN,
+    CONSTRAINTS_COLUMN,
+    FLOW_COLUMN,
+    FLOW_ID_COLUMN,
+    QUARANTINE_COLUMNS,
+    TIME_COLUMN,
+)
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.quoting import quote, quote_parts, quote_string, sql_name
+
+NAMES = CONSTRAINTS_COLUMN
+"""The column of the constraints that a row violates, in the rows that `append` takes."""
+_MADE_BY = "sqlext.quarantine"
+"""The table property with the id of the flow that made the table."""
+
+
+def check(spark: SparkSession, name: tuple[str, ...], columns: Mapping[str, str], position: Position | None) -> None:
+    """See that rows can be quarantined in a table, if it is there already.
+
+    Args:
+        spark: the session.
+        name: the table, qualified.
+        columns: the DDL types of the rows' columns.
+        position: of the clause.
+
+    Raises:
+        SchemaError: a column of the rows has the name of one that says why the row is there.
+        NameTakenError: the table has other columns.
+        UnsupportedError: it is not a Delta table.
+    """
+    taken = next((each for each in columns if each.lower() in QUARANTINE_COLUMNS), None)
+    if taken is not None:
+        raise SchemaError(
+            f"The column `{taken}` has the name of a column that quarantine tables have beside the row's. Give it another name.",
+            position,
+        )
+    if not target.exists(spark, name):
+        return
+    try:
+        found = target.describe(spark, name).columns
+    except UnsupportedError as error:
+        raise UnsupportedError(error.message, position) from None
+    wanted = _columns(columns)
+    if {key.lower(): _type(kind) for key, kind in found.items()} != {key.lower(): _type(kind) for key, kind in wanted.items()}:
+        raise NameTakenError(
+            f"There is a table {'.'.join(name)} already, and rows cannot be quarantined in it: its columns are "
+            f"{_listed(found)}, and not {_listed(wanted)}. Name another table; it is made if it is not there.",
+            position,
+        )
+
+
+def create(spark: SparkSession, name: tuple[str, ...], columns: Mapping[str, str], flow_id: str) -> None:
+    """Create a quarantine table, unless it is there.
+
+    Args:
+        spark, name, columns: as for `check`.
+        flow_id: the flow that makes it.
+    """
+    if target.exists(spark, name):
+        return
+    listed = ", ".join(f"{quote(column)} {target.ddl_of(_type(kind))}" for column, kind in _columns(columns).items())
+    properties = {_MADE_BY: flow_id, "delta.enableDeletionVectors": "true"}  # REPLAY QUARANTINE takes rows out one by one
+    options = ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in properties.items())
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {quote_parts(name)} ({listed}) USING delta TBLPROPERTIES ({options})")
+
+
+def undo(spark: SparkSession, name: tuple[str, ...], flow_id: str) -> None:
+    """Drop a quarantine table that a flow which is undone has made; rows of others keep it."""
+    if not target.exists(spark, name) or target.describe(spark, name).properties.get(_MADE_BY) != flow_id:
+        return
+    if not spark.table(quote_parts(name)).where(F.col(FLOW_ID_COLUMN) != flow_id).take(1):
+        spark.sql(f"DROP TABLE {quote_parts(name)}")
+
+
+def append(name: tuple[str, ...], rows: DataFrame, spec: FlowSpec, batch: int) -> None:
+    """Append rows of a micro-batch, once however often it is repeated.
+
+    Args:
+        name: the table, qualified; it is made again if somebody has dropped it.
+        rows: rows of the flow's table, and `NAMES`.
+        spec: the flow.
+        batch: the micro-batch.
+    """
+    spark = rows.sparkSession
+    create(spark, name, {each.name: target.ddl_of(each.dataType) for each in rows.drop(NAMES).schema}, spec.id)
+    info = {"flow": spec.name, "flow_id": spec.id, "first_batch": batch, "last_batch": batch, "reason": "quarantine"}
+    columns = {
+        FLOW_COLUMN: F.lit(sql_name(spec.qualified_name)),
+        FLOW_ID_COLUMN: F.lit(spec.id),
+        BATCH_COLUMN: F.lit(batch).cast("bigint"),
+        TIME_COLUMN: F.current_timestamp(),
+    }
+    (
+        rows.withColumns(columns)
+        .write.format("delta")
+        .mode("append")
+        .option("mergeSchema", "true")  # the flow's table may have got a new column (schema-evolution)
+        .option("txnAppId", spec.id)
+        .option("txnVersion", batch)
+        .option("userMetadata", json.dumps({"sqlext": info}))
+        .saveAsTable(quote_parts(name))
+    )
+
+
+def forget(spark: SparkSession, name: tuple[str, ...], flow_id: str) -> None:
+    """Delete the rows of a flow that another one has replaced, which reads its input again."""
+    if target.exists(spark, name):
+        DeltaTable.forName(spark, quote_parts(name)).delete(F.col(FLOW_ID_COLUMN) == flow_id)
+
+
+def _columns(columns: Mapping[str, str]) -> dict[str, str]:
+    return {**columns, **QUARANTINE_COLUMNS}
+
+
+def _type(kind: str) -> DataType:
+    """Return a type with nulls allowed everywhere; lengths of CHAR and VARCHAR are those of the flow's table."""
+    return target.with_nulls(DataType.fromDDL(kind))
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    pairs: Sequence[str] = [f"{name} {kind}" for name, kind in columns.items()]
+    return f"({', '.join(pairs)})"

@@ -1,0 +1,222 @@
+"""REPLAY QUARANTINE: rows that were quarantined, brought into the table of their flow once they hold its constraints.
+
+For each flow whose rows are in the quarantine table:
+
+1. Rows that hold all constraints which would keep them out are written as files of the flow's table, which no version names yet.
+2. These rows are deleted from the quarantine table, in a commit that names the files. After a crash before it, nothing has
+   happened; VACUUM deletes the files.
+3. The files are added to the flow's table, in a commit with the same transaction. After a crash before it, the next REPLAY finds
+   the transaction of step 2 in the quarantine table and not in the flow's, and adds the files first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from sqlext.errors import FlowError, SchemaError, UnsupportedError
+from sqlext.execution.delta import commit, delta_log, staged_files, target
+from sqlext.execution.delta.staged_files import StagedFiles
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, TableTransaction
+from sqlext.execution.state.row_checks import holds
+from sqlext.moments import Moment, announce
+from sqlext.options import ValueText
+from sqlext.plan.constraints import FLOW_COLUMN, FLOW_ID_COLUMN
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.quoting import quote, quote_parts, sql_name
+from sqlext.spark import conditions, delta_tables, jvm
+
+_REASON = "replay"
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A quarantine table.
+
+    Attributes:
+        name: qualified.
+        location: of its files.
+    """
+
+    name: tuple[str, ...]
+    location: str
+
+
+def opened(spark: SparkSession, name: tuple[str, ...]) -> Quarantine:
+    """Return a quarantine table.
+
+    Raises:
+        NotFoundError: there is no such table.
+        UnsupportedError: it is not a quarantine table.
+    """
+    found = target.describe(spark, name)
+    if FLOW_ID_COLUMN not in found.columns:
+        raise UnsupportedError(
+            f"{'.'.join(name)} is not a table of quarantined rows. REPLAY QUARANTINE takes the table that ON VIOLATION "
+            "QUARANTINE INTO names."
+        )
+    return Quarantine(name, found.location)
+
+
+def flows_in(spark: SparkSession, table: Quarantine, condition: ValueText | None) -> dict[str, int]:
+    """Return the flows whose rows meet a condition, by name, and the numbers of these rows.
+
+    Raises:
+        SchemaError: Spark refuses the condition, or it is not about one row.
+    """
+    rows = spark.table(quote_parts(table.name))
+    check_condition(spark, rows.schema, condition)
+    found = _chosen(rows, condition).groupBy(FLOW_COLUMN).count().collect()
+    return {str(row[FLOW_COLUMN]): int(row["count"]) for row in sorted(found, key=str)}
+
+
+def check_condition(spark: SparkSession, columns: StructType, condition: ValueText | None) -> None:
+    """See that Spark takes the condition of a WHERE, and that it is about one row; see `flows_in`."""
+    if condition is None:
+        return
+    try:
+        found = conditions.analyse(spark, columns, condition.value)
+    except PySparkException as error:
+        raise SchemaError(f"The condition cannot be used: {jvm.reason_of(error)}", condition.position) from None
+    if found.has_subquery or not found.is_deterministic:
+        raise UnsupportedError("The condition of REPLAY QUARANTINE must be about one row, and deterministic.", condition.position)
+
+
+class Replay:
+    """The rows of one flow, on their way back from a quarantine table.
+
+    Args:
+        session: one like the flow's own, and of nobody else.
+        table: the quarantine table.
+        spec: the flow.
+    """
+
+    def __init__(self, session: SparkSession, table: Quarantine, spec: FlowSpec) -> None:
+        self._session = session
+        self._table = table
+        self._spec = spec
+        self._app = f"{spec.id}/{_REASON}/{delta_tables.table_id(session, table.location)}"
+
+    def run(self, condition: ValueText | None) -> int:
+        """Bring back the rows that meet a condition and hold the flow's constraints; return their number.
+
+        Raises:
+            UnsupportedError: the flow's table needs Delta's own writer, or the quarantine table has no deletion vectors.
+        """
+        target.check_same_table(self._session, self._spec)
+        return commit.again_after_conflicts(lambda: self._run(condition), lambda: None)
+
+    def _run(self, condition: ValueText | None) -> int:
+        session = self._session
+        self.finish()
+        snapshot = delta_tables.snapshot(session, self._table.location)
+        number = 1 + (delta_log.last_transaction(session, self._table.location, self._app, int(snapshot.version())) or 0)
+        transaction = TableTransaction(session, snapshot, None, is_small=False)
+        if not transaction.can_mark_rows:
+            raise UnsupportedError(
+                f"Rows cannot be taken out of {'.'.join(self._table.name)} one by one: ALTER TABLE it SET TBLPROPERTIES "
+                "('delta.enableDeletionVectors' = 'true')."
+            )
+        rows = _chosen(transaction.placed_rows({}), condition).where(F.col(FLOW_COLUMN) == sql_name(self._spec.qualified_name))
+        for each in self._spec.constraints:
+            rows = rows if each.keeps_row else rows.where(holds(each))
+        with jvm.counted(rows) as (held, count):
+            if not count:
+                return 0
+            staged = staged_files.stage(self._in_target_columns(held), self._spec.target_location)  # 1
+            if staged is None:
+                raise UnsupportedError(
+                    f"Rows cannot be replayed into {'.'.join(self._spec.target)}: it has columns that the flow does not write, "
+                    "or Delta must write them. INSERT INTO it from the quarantine table, and DELETE them there."
+                )
+            info = self._info(count, {"staged": staged.to_json()})
+            transaction.replace(held.select(FILE_COLUMN, ROW_COLUMN), None, CommitIdentity(self._app, number, info))  # 2
+        announce(Moment.REPLAY_BEGUN, self._spec.name)
+        self._add(staged, number, count)  # 3
+        return count
+
+    def finish(self) -> None:
+        """Add the files of a replay that a crash has left between its two commits."""
+        taken = delta_log.last_transaction(self._session, self._table.location, self._app)
+        added = delta_log.last_transaction(self._session, self._spec.target_location, self._app)
+        if taken is not None and (added is None or added < taken):
+            info = self._info_of(taken)
+            self._add(StagedFiles.from_json(info["staged"]), taken, int(info["rows"]))
+
+    def _add(self, staged: StagedFiles, number: int, count: int) -> None:
+        location, info = self._spec.target_location, self._info(count, {})
+        staged_files.check_files(self._session, location, [staged])
+        if staged_files.append(self._session, location, [staged], CommitIdentity(self._app, number, info)):
+            return
+        rows = staged_files.rows_of(self._session, location, [staged])  # the table has changed meanwhile
+        writer = rows.write.format("delta").mode("append").option("txnAppId", self._app).option("txnVersion", number)
+        writer.option("userMetadata", info).saveAsTable(quote_parts(self._spec.target))
+
+    def _in_target_columns(self, rows: DataFrame) -> DataFrame:
+        """Return quarantined rows as rows of the flow's table, whose newest columns they may lack."""
+        there = {name.lower() for name in rows.columns}
+        columns = self._session.table(quote_parts(self._spec.target)).schema
+        return rows.select(
+            *((F.col(quote(c.name)) if c.name.lower() in there else F.lit(None)).cast(c.dataType).alias(c.name) for c in columns)
+        )
+
+    def _info(self, count: int, more: dict[str, str]) -> str:
+        spec = self._spec
+        said = {"flow": spec.name, "flow_id": spec.id, "rows": count, "reason": _REASON, "from": ".".join(self._table.name)}
+        return json.dumps({"sqlext": said | more})
+
+    def _info_of(self, number: int) -> dict[str, str]:
+        """Return what the commit on the quarantine table with a number of the transaction says."""
+        location = self._table.location
+        for version in range(delta_tables.version(self._session, location), -1, -1):
+            actions = delta_log.actions(self._session, location, version) or []
+            if any(a["txn"]["appId"] == self._app and a["txn"]["version"] == number for a in actions if "txn" in a):
+                found: dict[str, str] = json.loads(delta_log.info_of(actions)["userMetadata"])["sqlext"]
+                return found
+        raise FlowError(
+            f"A replay of {'.'.join(self._table.name)} into {'.'.join(self._spec.target)} was not finished, and the log of the "
+            "first does not reach back to it any more. Its rows are in the version before."
+        )
+
+
+def replay(
+    spark: SparkSession,
+    table: Quarantine,
+    condition: ValueText | None,
+    specs: Sequence[FlowSpec],
+    session_of: Callable[[FlowSpec], SparkSession],
+) -> str:
+    """Bring quarantined rows back through their flows.
+
+    Args:
+        spark: the session of the statement.
+        table: where they are.
+        condition: which of them; None: all.
+        specs: all flows.
+        session_of: returns a session like a flow's own.
+
+    Returns:
+        A sentence with the numbers of rows, by table, and how many stay and why.
+    """
+    by_name = {sql_name(spec.qualified_name): spec for spec in specs}
+    said = []
+    for name, there in flows_in(spark, table, condition).items():
+        spec = by_name.get(name)
+        if spec is None or not spec.appends:
+            said.append(f"{there} rows stay: there is no flow {name} that appends rows")
+            continue
+        done = Replay(session_of(spec), table, spec).run(condition)
+        said.append(f"{done} rows replayed into {'.'.join(spec.target)}")
+        said += [f"{there - done} rows stay: they still violate its constraints"] if done < there else []
+    return "; ".join(said) or f"there are no such rows in {'.'.join(table.name)}"
+
+
+def _chosen(rows: DataFrame, condition: ValueText | None) -> DataFrame:
+    chosen: Column = F.lit(True) if condition is None else F.expr(condition.value)
+    return rows.where(chosen)

@@ -1,0 +1,145 @@
+"""Constraints on the rows of a flow, applied on their way into its table: which rows are counted, kept, refused, quarantined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812
+
+from sqlext.errors import ConstraintError
+from sqlext.execution.delta import quarantine
+from sqlext.plan.constraints import MARK_PREFIX, Constraint, Violation, quarantines
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.job_graph import QUALIFIES
+from sqlext.quoting import quote
+from sqlext.spark import jvm
+from sqlext.spark.plans import analysed
+from sqlext.spark.varying import has_moment
+
+_SHOWN_CHARACTERS = 300  # of a row in a message
+
+Violations = dict[str, int]
+"""The number of rows that violate each constraint, by the constraint's name."""
+
+
+class RowChecks:
+    """The checks of one flow's rows. Thread-safe: no state is kept here.
+
+    Args:
+        spec: the flow, with its constraints.
+    """
+
+    def __init__(self, spec: FlowSpec) -> None:
+        self._spec = spec
+        self._marks = {f"{MARK_PREFIX}{at}": each for at, each in enumerate(spec.constraints)}
+
+    @contextmanager
+    def marked(self, rows: DataFrame) -> Iterator[DataFrame]:
+        """Yield rows with a column for each constraint, true where the row holds it; they can be computed twice, alike."""
+        found = self._marked(rows)
+        if quarantines(self._spec.constraints) and has_moment(rows.sparkSession, analysed(found)):
+            with jvm.held(found) as held:
+                yield held
+        else:
+            yield found
+
+    def watched(self, marked: DataFrame) -> tuple[DataFrame, Observation]:
+        """Return the rows that go into the table; while Spark computes them, it counts the violations."""
+        observation = Observation()
+        kept = marked.observe(observation, *(F.count_if(~F.col(mark)).alias(mark) for mark in self._marks))
+        dropping = [mark for mark, each in self._marks.items() if not each.keeps_row]
+        kept = kept.where(_all_of(dropping)) if dropping else kept
+        return kept.drop(*self._marks), observation
+
+    def violations(self, observation: Observation) -> Violations:
+        """Return the numbers of violations, after the rows have been computed."""
+        return {each.name: int(observation.get[mark]) for mark, each in self._marks.items()}
+
+    def settle(self, marked: DataFrame, violations: Violations, batch: int) -> None:
+        """Refuse a micro-batch with a row that must not be; else quarantine those of its rows that are to be, each once.
+
+        Raises:
+            ConstraintError: a constraint with FAIL UPDATE is violated.
+        """
+        self._refuse(marked, violations, f"micro-batch {batch}")
+        before: list[str] = []
+        names = F.array_compact(F.array(*(F.when(~F.col(mark), F.lit(each.name)) for mark, each in self._marks.items())))
+        for table, constraints in quarantines(self._spec.constraints).items():
+            marks = [mark for mark, each in self._marks.items() if each in constraints]
+            if any(violations[each.name] for each in constraints):
+                chosen = marked.where(~_all_of(marks) & _all_of(before))
+                quarantine.append(table, chosen.withColumn(quarantine.NAMES, names).drop(*self._marks), self._spec, batch)
+            before += marks
+
+    @contextmanager
+    def counted(self, rows: DataFrame, where: str) -> Iterator[tuple[DataFrame, Violations]]:
+        """Yield rows that replace others by key, computed once, and the numbers of violations among those that are to stay.
+
+        Where a constraint drops rows, `QUALIFIES` is false for these.
+
+        Args:
+            rows: rows of the table, perhaps with `QUALIFIES`.
+            where: what they are of, for a message.
+
+        Raises:
+            ConstraintError: a constraint with FAIL UPDATE is violated.
+        """
+        stays = F.col(quote(QUALIFIES)) if QUALIFIES in rows.columns else F.lit(True)
+        observation = Observation()
+        counts = (F.count_if(stays & ~F.col(mark)).alias(mark) for mark in self._marks)
+        with jvm.held(self._marked(rows).observe(observation, *counts)) as held:
+            violations = self.violations(observation)
+            self._refuse(held.where(stays), violations, where)
+            yield self.qualified(held), violations
+
+    def qualified(self, rows: DataFrame) -> DataFrame:
+        """Return rows with `QUALIFIES` false for those that a constraint drops.
+
+        Args:
+            rows: rows of the table, with or without marks.
+        """
+        marked = rows if set(self._marks) <= {*rows.columns} else self._marked(rows)
+        dropping = [mark for mark, each in self._marks.items() if not each.keeps_row]
+        if dropping:
+            stays = F.col(quote(QUALIFIES)) if QUALIFIES in rows.columns else F.lit(True)
+            marked = marked.withColumn(QUALIFIES, stays & _all_of(dropping))
+        return marked.drop(*self._marks)
+
+    def _marked(self, rows: DataFrame) -> DataFrame:
+        return rows.select("*", *(holds(each).alias(mark) for mark, each in self._marks.items()))
+
+    def _refuse(self, marked: DataFrame, violations: Mapping[str, int], where: str) -> None:
+        for mark, each in self._marks.items():
+            if each.violation is Violation.FAIL and violations[each.name]:
+                columns = [quote(name) for name in marked.columns if name not in (*self._marks, QUALIFIES)]
+                row = marked.where(~F.col(mark)).select(F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})).first()
+                number = "1 row" if violations[each.name] == 1 else f"{violations[each.name]} rows"
+                shown = "" if row is None else f", such as {str(row[0])[:_SHOWN_CHARACTERS]}"
+                raise ConstraintError(
+                    f"The constraint `{each.name}` of {'.'.join(self._spec.target)}, EXPECT ({each.condition}) ON VIOLATION FAIL "
+                    f"UPDATE, is violated by {number} of {where}{shown}. None of its rows are in the table. "
+                    f"ALTER STREAMING TABLE .. DROP CONSTRAINT {each.name}, and START FLOW, lets them pass."
+                )
+
+
+def holds(constraint: Constraint) -> Column:
+    """Return the condition that a row holds a constraint; it is false, and not NULL, where the constraint's is NULL."""
+    return F.coalesce(F.expr(constraint.condition), F.lit(False))
+
+
+def total(found: Iterable[Mapping[str, int]]) -> Violations:
+    """Return the sums of numbers of violations."""
+    sums = Violations()
+    for each in found:
+        for name, number in each.items():
+            sums[name] = sums.get(name, 0) + number
+    return sums
+
+
+def _all_of(marks: Iterable[str]) -> Column:
+    condition = F.lit(True)
+    for mark in marks:
+        condition = condition & F.col(mark)
+    return condition

@@ -1,0 +1,84 @@
+"""Constraints on the rows of a table that sqlext keeps up to date: `CONSTRAINT c EXPECT (e) [ON VIOLATION ..]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlext.errors import Position
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+
+EXPECT_PROPERTY = "sqlext.expect."
+"""The prefix, before the constraint's name, of the table property that stores what the statement says after EXPECT."""
+
+CONSTRAINTS_COLUMN = "_constraints"
+FLOW_COLUMN = "_flow"
+FLOW_ID_COLUMN = "_flow_id"
+BATCH_COLUMN = "_micro_batch"
+TIME_COLUMN = "_quarantined_at"
+QUARANTINE_COLUMNS = {
+    CONSTRAINTS_COLUMN: "ARRAY<STRING>",
+    FLOW_COLUMN: "STRING",
+    FLOW_ID_COLUMN: "STRING",
+    BATCH_COLUMN: "BIGINT",
+    TIME_COLUMN: "TIMESTAMP",
+}
+"""The columns of a quarantine table, with their types, after those of the row."""
+
+
+class Violation(StrEnum):
+    """What becomes of a row that does not hold a constraint; each word follows ON VIOLATION, but ALLOW, which is the default."""
+
+    ALLOW = "ALLOW"
+    DROP = "DROP ROW"
+    FAIL = "FAIL UPDATE"
+    QUARANTINE = "QUARANTINE"
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A condition on each row of a table. A row for which it is NULL does not hold it, as in WHERE.
+
+    Attributes:
+        name: its name.
+        condition: the expression over the table's columns, as written.
+        violation: what becomes of rows that do not hold it.
+        quarantine: the table for these rows, if they are quarantined.
+        position: its place in the statement; None: it was read from a table or a record.
+    """
+
+    name: str
+    condition: str
+    violation: Violation = Violation.ALLOW
+    quarantine: tuple[str, ...] = ()
+    position: Position | None = None
+
+    @property
+    def keeps_row(self) -> bool:
+        """Whether a row that violates it is in the table all the same."""
+        return self.violation is Violation.ALLOW
+
+    @property
+    def wanted(self) -> str:
+        """What it wants of rows, and what becomes of others, for people."""
+        done = {
+            Violation.ALLOW: "counted",
+            Violation.DROP: "dropped",
+            Violation.FAIL: "an error",
+            Violation.QUARANTINE: f"quarantined in {'.'.join(self.quarantine)}",
+        }[self.violation]
+        return f"{self.condition}; rows that violate it are {done}"
+
+
+def quarantines(constraints: Iterable[Constraint]) -> dict[tuple[str, ...], list[Constraint]]:
+    """Return the constraints that quarantine rows, by the table for these."""
+    found: dict[tuple[str, ...], list[Constraint]] = {}
+    for each in constraints:
+        if each.violation is Violation.QUARANTINE:
+            found.setdefault(each.quarantine, []).append(each)
+    return found
+
+
+MARK_PREFIX = f"{INTERNAL_PREFIX}holds_"
+"""The prefix, before the number of a constraint, of the column that is true for rows that hold it."""
