@@ -15,19 +15,21 @@ from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Tab
 from sqlext.commands.bounded_statements import SparkParse
 from sqlext.errors import OptionError, ViewError
 from sqlext.execution.delta import target
-from sqlext.execution.views.creation import ViewRequest, check_policy, temporary_views_in
+from sqlext.execution.views.creation import ViewRequest, check_policy, temporary_views_in, without_dropped_rows
 from sqlext.execution.views.explain import explain as explain_refresh
 from sqlext.execution.views.manager import ViewManager
 from sqlext.execution.views.ownership import is_table_of
 from sqlext.execution.views.rows import ViewRow
 from sqlext.options import DOWNSTREAM, TARGET_LAG, ValueText, is_option_key
 from sqlext.options import parse as parse_option
+from sqlext.plan.constraints import Constraint
 from sqlext.plan.job_graph import References
 from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshPolicy, Schedule
 from sqlext.quoting import sql_name
 from sqlext.redaction import SqlText
 from sqlext.spark import cancellation, jvm, sessions
+from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.references import references_in
 from sqlext.sql.statements import (
     AlterMaterializedView,
@@ -94,7 +96,8 @@ def explain(spark: SparkSession, statement: CreateMaterializedView, spark_parse:
     if isinstance(request, SparkStatement):
         return request
     views.check(request)
-    lines = [*explain_refresh(request.session, request.query, request.policy), *_pace(request, views)]
+    constraints = [SqlText(f"constraint {each.name}: {each.wanted}") for each in request.constraints]
+    lines = [*explain_refresh(request.session, request.query, request.policy), *_pace(request, views), *constraints]
     return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
 
 
@@ -164,7 +167,15 @@ def described(name: tuple[str, ...], views: ViewManager) -> Table:
     record = views.record(name)
     row = next(each for each in views.views() if each.record.spec.id == record.spec.id)
     rows = {"kind": _KIND, **_row(row), "query": SqlText(record.spec.query), "location": record.spec.location}
+    violations = {} if row.status.report is None else row.status.report.violations
+    rows |= {f"constraint {each.name}": SqlText(_wanted(each, violations)) for each in record.spec.constraints}
     return properties(rows)
+
+
+def _wanted(constraint: Constraint, violations: Mapping[str, int]) -> str:
+    """Return what a constraint wants, and by how many of the rows of the last refresh it was violated, if that is counted."""
+    number = violations.get(constraint.name)
+    return constraint.wanted + ("" if number is None else f"; violated by {number} rows of the last refresh")
 
 
 def as_flows(views: list[ViewRow]) -> list[dict[str, Any]]:
@@ -223,7 +234,8 @@ def _request(
     _refuse_options(statement)
     schedule = _with_lag(spark, _schedule(spark, statement.schedule), statement.definition.properties)
     source = statement.source
-    references = references_in(source)
+    constraints = constraints_of(statement.definition.properties)
+    references = references_in(" ".join([source, *(each.condition for each in constraints)]))
     own = sessions.session_for(spark, references)
     try:
         frame = own.sql(source)
@@ -231,7 +243,7 @@ def _request(
         if jvm.refusal_of(spark, spark_parse(source)) is None:
             raise
         return SparkStatement(source)
-    return ViewRequest(
+    request = ViewRequest(
         name=target.qualified(spark, statement.name),
         session=own,
         frame=frame,
@@ -244,8 +256,10 @@ def _request(
         if_not_exists=statement.if_not_exists,
         variables=sessions.variables_of(own, references),
         session_bound=(*temporary_views_in(frame), *sessions.bound_to(own, References(functions=references.functions))),
+        constraints=constraints,
         position=statement.position,
     )
+    return without_dropped_rows(request)
 
 
 def _refuse_options(statement: CreateMaterializedView) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from sqlext.errors import Position
 from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import quote
 
 EXPECT_PROPERTY = "sqlext.expect."
 """The prefix, before the constraint's name, of the table property that stores what the statement says after EXPECT."""
@@ -71,6 +73,11 @@ class Constraint:
         return f"{self.condition}; rows that violate it are {done}"
 
 
+def constraint_from(data: Mapping[str, Any]) -> Constraint:
+    """Return a constraint from the fields that a record has of it."""
+    return Constraint(**{**data, "violation": Violation(data["violation"]), "quarantine": tuple(data["quarantine"])})
+
+
 def quarantines(constraints: Iterable[Constraint]) -> dict[tuple[str, ...], list[Constraint]]:
     """Return the constraints that quarantine rows, by the table for these."""
     found: dict[tuple[str, ...], list[Constraint]] = {}
@@ -78,6 +85,29 @@ def quarantines(constraints: Iterable[Constraint]) -> dict[tuple[str, ...], list
         if each.violation is Violation.QUARANTINE:
             found.setdefault(each.quarantine, []).append(each)
     return found
+
+
+def without_dropped(query: str, columns: Mapping[str, str], constraints: Iterable[Constraint]) -> str:
+    """Return a query without the rows that constraints drop.
+
+    Args:
+        query: the query of a table, as written.
+        columns: the table's columns, in the order of the query's; the type of each, as DDL, or an empty text: the query's.
+        constraints: on the table's rows.
+
+    >>> print(without_dropped("SELECT 1", {"a": ""}, [Constraint("c", "a > 0", Violation.DROP)]))
+    SELECT * FROM (SELECT `a` FROM (
+    SELECT 1
+    ) AS r(`a`)) WHERE (a > 0)
+    """
+    conditions = [f"({each.condition})" for each in constraints if each.violation is Violation.DROP]
+    if not conditions:
+        return query
+    names = ", ".join(map(quote, columns))
+    items = ", ".join(
+        f"CAST({quote(name)} AS {kind}) AS {quote(name)}" if kind else quote(name) for name, kind in columns.items()
+    )
+    return f"SELECT * FROM (SELECT {items} FROM (\n{query}\n) AS r({names})) WHERE {' AND '.join(conditions)}"
 
 
 MARK_PREFIX = f"{INTERNAL_PREFIX}holds_"

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlext.errors import FlowError
 from sqlext.options import STATE_BACKEND, Level, LevelTexts, ValueText
-from sqlext.plan.constraints import Constraint, Violation
+from sqlext.plan.constraints import Constraint, constraint_from
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 from sqlext.plan.lineage import Input, inputs_from
 from sqlext.plan.records import from_record, to_record
@@ -282,13 +282,9 @@ def _made(data: dict[str, Any]) -> FlowSpec:
     data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
     for name in ("target", "session_bound", "full_name", "clauses"):
         data[name] = tuple(data.get(name, ()))
-    data["constraints"] = tuple(_constraint(each) for each in data.get("constraints", ()))
+    data["constraints"] = tuple(map(constraint_from, data.get("constraints", ())))
     data["listed"] = None if data.get("listed") is None else tuple(data["listed"])
     return FlowSpec(**data)
-
-
-def _constraint(data: dict[str, Any]) -> Constraint:
-    return Constraint(**{**data, "violation": Violation(data["violation"]), "quarantine": tuple(data["quarantine"])})
 
 
 def levels_of(given: Mapping[str, Mapping[str, str]]) -> LevelTexts:

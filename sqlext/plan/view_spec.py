@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import ViewError
+from sqlext.plan.constraints import Constraint, constraint_from
 from sqlext.plan.lineage import Input, inputs_from
 from sqlext.plan.records import from_record, to_record
 
@@ -80,6 +81,7 @@ class ViewSpec:
         variables: the session variables that it uses: type and value, as DECLARE VARIABLE takes them, by name.
         session_bound: the temporary views and functions that it reads; with any, it can be refreshed only while its host lives.
         comment: the table's comment.
+        constraints: on its rows; `query` leaves out the rows that they drop.
     """
 
     id: str
@@ -99,6 +101,7 @@ class ViewSpec:
     variables: Mapping[str, str] = field(default_factory=dict)
     session_bound: tuple[str, ...] = ()
     comment: str = ""
+    constraints: tuple[Constraint, ...] = ()
 
     def to_json(self) -> str:
         """Return the record as JSON text."""
@@ -118,6 +121,7 @@ def _made(data: dict[str, Any]) -> ViewSpec:
     for name in ("name", "columns", "session_bound"):
         data[name] = tuple(data[name])
     data["reads"] = inputs_from(data["reads"])
+    data["constraints"] = tuple(map(constraint_from, data.get("constraints", ())))
     return ViewSpec(**{**data, "policy": RefreshPolicy(data["policy"]), "schedule": Schedule(**data["schedule"])})
 
 
@@ -157,6 +161,7 @@ class RefreshReport:
             -2: its results cannot be computed exactly from partial ones.
         read: the number of changed rows of each source that was read, by name; none in full.
         cut: the versions of the first sources, which no flow or view keeps, that the rows are made of, by name (`plan/cut.py`).
+        violations: how many of the inserted rows violate each constraint that leaves them in the view.
         mixed: the first sources of which they are made of several versions, or of some that are not known.
     """
 
@@ -176,3 +181,4 @@ class RefreshReport:
     read: Mapping[str, int] = field(default_factory=dict)
     cut: Mapping[str, SourceVersion] = field(default_factory=dict)
     mixed: tuple[str, ...] = ()
+    violations: Mapping[str, int] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 The process is `sqlext run`, killed with its JVM over one warehouse, in which every kind of flow runs: a durable buffer, and one
 in memory only, whose content a restart computes anew ("rewind": the newest micro-batch is run once more in complete mode); those
 whose state is in Delta: durable ones, in a table of its own or in the flow's, and one without a buffer, which takes each flush
-interval as one micro-batch; and two that append, one of which commits several micro-batches together. Each kill hits all of
+interval as one micro-batch; and two that append, one of which commits several micro-batches together, and quarantines rows. Each kill hits all of
 them, at a moment of one. By hand, with the issues' full count of 25 a backend: `python -m pytest tests/faults/test_kill.py
 --kills 50`.
 """
@@ -40,10 +40,15 @@ CREATE STREAMING TABLE IF NOT EXISTS {name} TBLPROPERTIES ('execution.flush.max-
 SELECT k, count(*) AS n, sum(v) AS s FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}') GROUP BY k {having};
 """
 COPIES = """
-CREATE STREAMING TABLE IF NOT EXISTS {name} {properties} AS
+CREATE STREAMING TABLE IF NOT EXISTS {name} {clauses} AS
 SELECT k, v FROM STREAM events WITH ('maxFilesPerTrigger' = '{files}');
 """
-APPENDING = {"copies": "", "copies_together": "TBLPROPERTIES ('execution.flush.max-interval' = '6 seconds')"}
+QUARANTINES = {"copies_together": "bad_copies"}
+APPENDING = {
+    "copies": "",
+    "copies_together": "(CONSTRAINT c EXPECT (v % 7 <> 0) ON VIOLATION QUARANTINE INTO bad_copies) TBLPROPERTIES "
+    "('execution.flush.max-interval' = '6 seconds')",
+}
 HAVING = "HAVING sum(v) % 7 <> 0"
 DEATH_DEADLINE = 420.0
 FINISH_DEADLINE = 600.0
@@ -113,7 +118,7 @@ class World:
             TOTALS.format(name=name, properties=kind.properties, files=FILES_A_TRIGGER, having=HAVING if kind.has_having else "")
             for name, kind in KINDS.items()
         ]
-        copies = [COPIES.format(name=name, properties=text, files=FILES_A_TRIGGER) for name, text in APPENDING.items()]
+        copies = [COPIES.format(name=name, clauses=text, files=FILES_A_TRIGGER) for name, text in APPENDING.items()]
         self.script.write_text("".join([SOURCE.format(source=self.source), *flows, *copies]))
 
     def arrive(self, files: int) -> None:
@@ -263,6 +268,12 @@ def damage_of(world: World, table: str, spark: SparkSession) -> dict[str, int]:
     found = spark.read.format("delta").load(str(world.warehouse / table)).collect()
     if table in APPENDING:
         copies, originals = Counter(map(tuple, found)), Counter((k, v) for k, each in values.items() for v in each)
+        if table in QUARANTINES:
+            bad = spark.read.format("delta").load(str(world.warehouse / QUARANTINES[table])).select("k", "v").collect()
+            counted = sum(commit["violations"]["c"] for commit in world.commits(table))
+            assert counted == sum(1 for _, v in originals.elements() if v % 7 == 0), f"{table}: violations are counted wrongly"
+            assert [v for _, v in bad if v % 7] == []
+            copies += Counter(map(tuple, bad))
         damage = {"lost": (originals - copies).total(), "doubled": (copies - originals).total()}
     else:
         has_having = KINDS[table].has_having

@@ -8,7 +8,7 @@ from sqlext.execution.delta import target
 from sqlext.execution.flows.flush import FlushPolicy
 from sqlext.execution.flows.intake import IntakeSettings
 from sqlext.execution.flows.interval_trigger import other_pace
-from sqlext.execution.state.row_checks import RowChecks
+from sqlext.execution.state.row_checks import FlowChecks
 from sqlext.options import CACHE_MAX_ENTRIES, FLUSH_MAX_INTERVAL, FLUSH_MEMORY_BUFFER_ONLY
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec, StreamSpec
@@ -35,7 +35,7 @@ def intake_settings(spec: FlowSpec, options: FlowOptions, stream: StreamSpec, ho
         epoch: of the driver.
     """
     is_flushed_first = takes_intervals(spec, options) or policy_of(spec, options).max_interval is None
-    checks = RowChecks(spec) if spec.appends and spec.constraints else None
+    checks = FlowChecks(spec) if spec.appends and spec.constraints else None
     is_staged = spec.appends and (checks is not None or not is_flushed_first)
     max_entries: float | None = None
     if is_flushed_first and not is_staged:

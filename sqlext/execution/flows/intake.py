@@ -24,7 +24,7 @@ from sqlext.execution.flows.source_changes import check_columns
 from sqlext.execution.flows.work import Work
 from sqlext.execution.state.intake_buffer import IntakeBuffer
 from sqlext.execution.state.mergeable import MergeableAggregate
-from sqlext.execution.state.row_checks import RowChecks
+from sqlext.execution.state.row_checks import FlowChecks
 from sqlext.execution.streaming import queries, streams
 from sqlext.execution.streaming.arrival_wait import ArrivalWait
 from sqlext.execution.streaming.checkpoint import Checkpoint
@@ -84,7 +84,7 @@ class IntakeSettings:
     takes_all: bool
     is_own: bool
     staged_in: str | None = None
-    checks: RowChecks | None = None
+    checks: FlowChecks | None = None
     flushes_first: bool = False
 
 

@@ -25,7 +25,7 @@ from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.delta_state import Advance, DeltaState, StateFlush, state_in
 from sqlext.execution.state.intake_buffer import FlushInput
-from sqlext.execution.state.row_checks import RowChecks, Violations, total
+from sqlext.execution.state.row_checks import FlowChecks, Violations, total
 from sqlext.execution.state.session_state import SessionState
 from sqlext.execution.state.state_beside import StateBeside
 from sqlext.execution.state.state_in_table import StateInTable, reach_in_table
@@ -77,7 +77,7 @@ class TableWriter:
         self._clock = clock
         self._check = check
         self._note = note
-        self._checks = RowChecks(spec) if spec.constraints and not spec.appends else None  # rows that are appended are checked
+        self._checks = FlowChecks(spec) if spec.constraints and not spec.appends else None  # rows that are appended are checked
         self._violations = Violations()  # of the flush in progress
         self._states = {s.relation: self._state_of(s) for s in spec.streams if s.state_backend is StateBackend.DELTA}
         # the files of somebody else's table are not ours to rewrite

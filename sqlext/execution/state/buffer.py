@@ -25,7 +25,7 @@ from sqlext.errors import FlowError
 from sqlext.execution.delta import key_ranges
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.staged_files import StagedFiles, stage
-from sqlext.execution.state.row_checks import RowChecks, Violations
+from sqlext.execution.state.row_checks import FlowChecks, Violations
 from sqlext.quoting import quote
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
@@ -188,7 +188,7 @@ class StagedBuffer(DurableBuffer):
         checks: of the rows; None: there are no constraints.
     """
 
-    def __init__(self, home: HadoopPath, epoch: int, table: str, checks: RowChecks | None = None) -> None:
+    def __init__(self, home: HadoopPath, epoch: int, table: str, checks: FlowChecks | None = None) -> None:
         super().__init__(home, epoch)
         self._table = table
         self._checks = checks

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from sqlext.clock import Clock
 from sqlext.execution.state.buffer import BufferedBatch, DurableBuffer, MemoryBuffer, StagedBuffer, latest_rows
 from sqlext.execution.state.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
-from sqlext.execution.state.row_checks import RowChecks
+from sqlext.execution.state.row_checks import FlowChecks
 from sqlext.spark.storage import HadoopPath
 
 
@@ -59,7 +59,7 @@ class IntakeBuffer:
         clock: Clock,
         epoch: int,
         table: str | None,
-        checks: RowChecks | None = None,
+        checks: FlowChecks | None = None,
     ) -> None:
         self._name = name
         self._key: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""Constraints on the rows of a flow, applied on their way into its table: which rows are counted, kept, refused, quarantined."""
+"""Constraints on the rows of a table, applied on their way into it: which rows are counted, kept, refused, quarantined."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -25,15 +25,62 @@ Violations = dict[str, int]
 
 
 class RowChecks:
-    """The checks of one flow's rows. Thread-safe: no state is kept here.
+    """The checks of the rows of a table. Thread-safe: no state is kept here.
+
+    Args:
+        table: the table, qualified.
+        constraints: on its rows.
+        way_out: what to do if a row must not be, for a message.
+    """
+
+    def __init__(self, table: tuple[str, ...], constraints: Sequence[Constraint], way_out: str) -> None:
+        self._table = table
+        self._way_out = way_out
+        self._marks = {f"{MARK_PREFIX}{at}": each for at, each in enumerate(constraints)}
+
+    def violations_in(self, rows: DataFrame, where: str) -> Violations:
+        """Return the numbers of violations among rows that can be computed again.
+
+        Args:
+            rows: rows of the table.
+            where: what they are of, for a message.
+
+        Raises:
+            ConstraintError: a constraint with FAIL UPDATE is violated.
+        """
+        marked = self._marked(rows)
+        counts = marked.agg(*(F.count_if(~F.col(mark)) for mark in self._marks)).collect()[0]
+        violations = {each.name: int(count) for each, count in zip(self._marks.values(), counts, strict=True)}
+        self._refuse(marked, violations, where)
+        return violations
+
+    def _marked(self, rows: DataFrame) -> DataFrame:
+        return rows.select("*", *(holds(each).alias(mark) for mark, each in self._marks.items()))
+
+    def _refuse(self, marked: DataFrame, violations: Mapping[str, int], where: str) -> None:
+        for mark, each in self._marks.items():
+            if each.violation is Violation.FAIL and violations[each.name]:
+                columns = [quote(name) for name in marked.columns if name not in (*self._marks, QUALIFIES)]
+                row = marked.where(~F.col(mark)).select(F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})).first()
+                number = "1 row" if violations[each.name] == 1 else f"{violations[each.name]} rows"
+                shown = "" if row is None else f", such as {str(row[0])[:_SHOWN_CHARACTERS]}"
+                raise ConstraintError(
+                    f"The constraint `{each.name}` of {'.'.join(self._table)}, EXPECT ({each.condition}) ON VIOLATION FAIL "
+                    f"UPDATE, is violated by {number} of {where}{shown}. None of its rows are in the table. {self._way_out}"
+                )
+
+
+class FlowChecks(RowChecks):
+    """The checks of the rows that a flow writes.
 
     Args:
         spec: the flow, with its constraints.
     """
 
     def __init__(self, spec: FlowSpec) -> None:
+        way_out = "ALTER STREAMING TABLE .. DROP CONSTRAINT, and START FLOW, let them pass."
+        super().__init__(spec.target, spec.constraints, way_out)
         self._spec = spec
-        self._marks = {f"{MARK_PREFIX}{at}": each for at, each in enumerate(spec.constraints)}
 
     @contextmanager
     def marked(self, rows: DataFrame) -> Iterator[DataFrame]:
@@ -106,22 +153,6 @@ class RowChecks:
             stays = F.col(quote(QUALIFIES)) if QUALIFIES in rows.columns else F.lit(True)
             marked = marked.withColumn(QUALIFIES, stays & _all_of(dropping))
         return marked.drop(*self._marks)
-
-    def _marked(self, rows: DataFrame) -> DataFrame:
-        return rows.select("*", *(holds(each).alias(mark) for mark, each in self._marks.items()))
-
-    def _refuse(self, marked: DataFrame, violations: Mapping[str, int], where: str) -> None:
-        for mark, each in self._marks.items():
-            if each.violation is Violation.FAIL and violations[each.name]:
-                columns = [quote(name) for name in marked.columns if name not in (*self._marks, QUALIFIES)]
-                row = marked.where(~F.col(mark)).select(F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})).first()
-                number = "1 row" if violations[each.name] == 1 else f"{violations[each.name]} rows"
-                shown = "" if row is None else f", such as {str(row[0])[:_SHOWN_CHARACTERS]}"
-                raise ConstraintError(
-                    f"The constraint `{each.name}` of {'.'.join(self._spec.target)}, EXPECT ({each.condition}) ON VIOLATION FAIL "
-                    f"UPDATE, is violated by {number} of {where}{shown}. None of its rows are in the table. "
-                    f"ALTER STREAMING TABLE .. DROP CONSTRAINT {each.name}, and START FLOW, lets them pass."
-                )
 
 
 def holds(constraint: Constraint) -> Column:

@@ -10,17 +10,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import NullType
+from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedError, ViewError
 from sqlext.execution.delta import delta_log, table_definition, target
 from sqlext.execution.delta.commit import USER_METADATA, session_settings
+from sqlext.execution.flows.constraint_checks import check_condition
 from sqlext.execution.flows.registry import FlowRecord, without_case
 from sqlext.execution.views.history import metadata_of, state_of
 from sqlext.execution.views.ownership import is_table_of, maker_of
 from sqlext.execution.views.query import analyse
 from sqlext.execution.views.registry import Records, ViewRecord, of_name
 from sqlext.execution.views.writing import Replacement
+from sqlext.plan.constraints import Constraint, Violation, without_dropped
 from sqlext.plan.job_graph import TableDefinition
 from sqlext.plan.lineage import Input, Lineage, Node, NodeKind, shown
 from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshPolicy, Schedule, ViewSpec
@@ -42,6 +44,7 @@ class ViewRequest:
         query: its query.
         definition: of the table that holds the rows.
         replace: whether it takes the place of a view that is there.
+        constraints: on its rows; the query leaves out those that they drop.
         variables, session_bound: see `ViewSpec`.
         position: of the statement's beginning.
     """
@@ -56,6 +59,7 @@ class ViewRequest:
     policy: RefreshPolicy = RefreshPolicy.AUTO
     replace: bool = False
     if_not_exists: bool = False
+    constraints: tuple[Constraint, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     session_bound: tuple[str, ...] = ()
     position: Position | None = None
@@ -74,6 +78,31 @@ class ViewRequest:
     def properties(self) -> dict[str, str]:
         """The properties that the statement gives the table."""
         return {key: given.value for key, given in self.definition.properties.items()}
+
+
+def without_dropped_rows(request: ViewRequest) -> ViewRequest:
+    """Return a request whose query leaves out the rows that the view's constraints drop.
+
+    Raises:
+        UnsupportedError: a constraint quarantines rows, or is not about one row.
+        SchemaError: Spark refuses a condition.
+    """
+    frame, listed = request.frame, request.definition.columns
+    if not request.constraints or len(request.columns) != len(frame.columns):  # which `check_query` refuses
+        return request
+    fields = [StructField(name, field.dataType) for name, field in zip(request.columns, frame.schema, strict=True)]
+    kinds = [each.type for each in listed] or [""] * len(fields)
+    given = [StructField(f.name, DataType.fromDDL(kind) if kind else f.dataType) for f, kind in zip(fields, kinds, strict=True)]
+    for each in request.constraints:
+        if each.violation is Violation.QUARANTINE:
+            raise UnsupportedError(
+                f"The constraint `{each.name}` quarantines rows, and those of a materialized view change: a row that violates it "
+                "now may hold it later. Use ON VIOLATION DROP ROW; a second view with WHERE NOT (..) has the rows that it drops.",
+                each.position,
+            )
+        check_condition(request.session, StructType(given), each)
+    query = without_dropped(request.query, dict(zip(request.columns, kinds, strict=True)), request.constraints)
+    return replace(request, query=query, frame=request.session.sql(query)) if query != request.query else request
 
 
 # What is checked.
@@ -222,6 +251,7 @@ def reserve(request: ViewRequest) -> ViewSpec:
         settings=settings.recorded(session),
         variables=request.variables,
         session_bound=request.session_bound,
+        constraints=tuple(replace(each, position=None) for each in request.constraints),
     )
 
 

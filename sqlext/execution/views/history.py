@@ -105,6 +105,7 @@ def report_in(info: Mapping[str, Any], view_id: str, version: int) -> RefreshRep
             read={name: int(rows) for name, rows in said["read"].items()},
             cut={name: SourceVersion(**each) for name, each in said["cut"].items()},
             mixed=tuple(said["mixed"]),
+            violations={name: int(rows) for name, rows in said.get("violations", {}).items()},
         )
     except (ValueError, KeyError, TypeError):
         return None

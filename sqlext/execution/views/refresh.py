@@ -26,6 +26,7 @@ from sqlext.execution.delta.changes import WEIGHT, ChangedFiles, changed_files, 
 from sqlext.execution.delta.delta_log import table_size
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.delta.transaction import CommitIdentity
+from sqlext.execution.state.row_checks import RowChecks
 from sqlext.execution.views.cost import full_costs_less
 from sqlext.execution.views.cuts import Cuts
 from sqlext.execution.views.history import ViewState, metadata_of, state_of
@@ -38,6 +39,7 @@ from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.sources import Versions, newest
 from sqlext.execution.views.writing import Identify, Replacement, RowsMissingError, ViewTable, Written
+from sqlext.plan.constraints import Violation
 from sqlext.plan.cut import Cut, merged
 from sqlext.plan.lineage import Input
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
@@ -234,6 +236,8 @@ class _OneRefresh:
         self._snapshot, self._model, self._state = current
         self._versions, self._after = versions, versions.after
         self._began = began
+        self._checked = [each for each in spec.constraints if each.violation is not Violation.DROP]  # the query drops rows
+        self._violations: Mapping[str, int] = {}  # among the rows to be inserted
 
     def run(self, is_full: bool) -> RefreshReport:
         """Refresh the view."""
@@ -327,6 +331,7 @@ class _OneRefresh:
                 read={} if is_full else self._versions.read,
                 cut=cut.sources,
                 mixed=cut.mixed,
+                violations=self._violations,
             )
             return CommitIdentity(self._spec.id, self._report.number, metadata_of(self._spec.id, self._report))
 
@@ -341,7 +346,14 @@ class _OneRefresh:
         return replace(self._report, version=written.version, seconds=time.monotonic() - self._began)
 
     def _table(self) -> ViewTable:
-        return ViewTable(self._session, self._snapshot, self._spec.columns, self._model)
+        return ViewTable(self._session, self._snapshot, self._spec.columns, self._model, self._inspect)
+
+    def _inspect(self, rows: DataFrame) -> None:
+        """Count the violations among rows that are about to be inserted; raise ConstraintError if one must not be."""
+        if self._checked:
+            name = ".".join(self._spec.name)
+            way_out = f"CREATE OR REPLACE MATERIALIZED VIEW {name} makes it without the constraint."
+            self._violations = RowChecks(self._spec.name, self._checked, way_out).violations_in(rows, "this refresh")
 
     def _full(self, because: str) -> RefreshReport:
         plan, self._partials_at = self._partials.computed(self._versions)

@@ -55,6 +55,9 @@ class Replacement:
     model: str
 
 
+Inspect = Callable[[DataFrame], None]
+"""Looks at rows that are about to be inserted, which can be computed again; raises if one of them must not be."""
+
 Identify = Callable[[int, int], CommitIdentity]
 """Returns the identity of a commit with these numbers of deleted and inserted rows."""
 
@@ -67,10 +70,19 @@ class ViewTable:
         snapshot: the newest version of the table, as `delta_tables.snapshot` returns it.
         columns: its columns, in order.
         model: the newest version of a table whose definition it gets with `write_whole`; None: its definition stays.
+        inspect: called before rows are committed.
     """
 
-    def __init__(self, spark: SparkSession, snapshot: Any, columns: Sequence[str], model: Any = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        snapshot: Any,
+        columns: Sequence[str],
+        model: Any = None,
+        inspect: Inspect = lambda rows: None,
+    ) -> None:
         self._spark = spark
+        self._inspect = inspect
         self._columns = columns
         self._snapshot = snapshot
         defined = snapshot if model is None else model
@@ -88,6 +100,7 @@ class ViewTable:
         """Replace all rows."""
         with jvm.counted(rows) as (held, number):
             self._refuse_lost_values(held)
+            self._inspect(held)
             known = self._transaction.write_whole(held, identify(-1, number))
         return Written(known.version, -1, number)
 
@@ -100,6 +113,7 @@ class ViewTable:
             identify: see `Identify`.
         """
         with jvm.counted(rows) as (held, number):
+            self._inspect(held)
             identity = identify(-1, number)
             fields = delta_tables.schema_of(self._snapshot)
             comments = {field.name: field.metadata["comment"] for field in fields if "comment" in field.metadata}
@@ -216,6 +230,7 @@ class ViewTable:
         gone, new = places if deleted else None, rows if inserted else None
         if new is not None:
             self._refuse_lost_values(new)
+            self._inspect(new)
         known: KnownFiles = self._transaction.replace(gone, new, identify(deleted, inserted))
         return Written(known.version, deleted, inserted)
 
