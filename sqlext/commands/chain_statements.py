@@ -103,14 +103,22 @@ def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | Drop
     """
     name = target.qualified(spark, statement.name)
     lineage = host.views.lineage()
-    readers = _readers(lineage, lineage.node_of(name))  # none, if it is not kept here: the drop itself says what it is
+    node = lineage.node_of(name)
+    readers = _readers(lineage, node)  # none, if it is not kept here: the drop itself says what it is
+    writers = [] if node is None or node.kind is not NodeKind.STREAMING_TABLE else [each for _, each in node.others]
     kind = "MATERIALIZED VIEW" if isinstance(statement, DropMaterializedView) else "STREAMING TABLE"
     if readers and not statement.cascade:
         raise DependentsError(
             f"{_list(readers)} {_verb(readers, 'reads', 'read')} {shown(name)}, and could not be kept up to date without it. "
             f"DROP {kind} {shown(name)} CASCADE drops {_verb(readers, 'it', 'them')}, too."
         )
-    said = [_drop(spark, host, node) for node in reversed(readers)]
+    if writers and not statement.cascade:
+        flows = ", ".join(f"flow {shown(each)}" for each in writers)
+        raise DependentsError(
+            f"Into {shown(name)} others append, too: {flows}. DROP {kind} {shown(name)} CASCADE drops their flows with it."
+        )
+    said = [_drop(spark, host, each) for each in reversed(readers)]
+    said += [host.flows.drop(each, if_exists=True) for each in writers]
     if isinstance(statement, DropMaterializedView):
         return "; ".join([*said, host.views.drop(spark, name, statement.if_exists)])
     return "; ".join([*said, streaming_tables.drop(spark, host, name, statement.if_exists)])
@@ -195,12 +203,13 @@ def wait(host: Host, name: tuple[str, ...], timeout: timedelta, canceled: thread
     stopped = []
     for key in [] if node is None else lineage.upstream([node.key]):
         above = lineage.nodes[key]
-        record = host.flows.records().get(above.id)
-        if record is not None and _takes_in(record, shown(name)):
-            host.flows.wait(above.keeper, timedelta(seconds=max(deadline.left, 0.001)))
-        elif record is not None:
-            stopped.append(record.spec.name)
-        elif above.kind is NodeKind.VIEW and not is_view:
+        records = host.flows.records()
+        for record in (records[each] for each, _ in above.keepers if each in records):
+            if _takes_in(record, shown(name)):
+                host.flows.wait(record.spec.qualified_name, timedelta(seconds=max(deadline.left, 0.001)))
+            else:
+                stopped.append(record.spec.name)
+        if above.kind is NodeKind.VIEW and not is_view:
             host.views.wait(above.keeper, max(deadline.left, 0.001), canceled)
     left = max(deadline.left, 0.001)
     said = host.views.wait(name, left, canceled) if is_view else host.flows.wait(name, timedelta(seconds=left))

@@ -58,17 +58,14 @@ def in_job(spark: SparkSession, plan: BoundedPlan, source: str) -> BoundedPlan:
 
 
 def of_table(spark: SparkSession, statement: FlowStatement, records: Records) -> Mapping[str, str]:
-    """Return the columns that the flow keeps which a statement finds there, as literals, by the `key` of the call.
+    """Return the columns that the flows keep which a statement finds there, as literals, by the `key` of the call.
 
     There are none if the statement replaces the flow, which infers anew.
     """
     is_new = isinstance(statement, CreateStreamingTable) and statement.replace
     name = target.qualified(spark, statement.name if isinstance(statement, CreateStreamingTable) else statement.target)
-    spec = next((record.spec for record in records.values() if same_name(record.spec.target, name)), None)
-    if spec is None or is_new:
-        return {}
-    texts = [spec.above, *(each.sql for each in spec.streams), *(each.sql for each in spec.prerequisites)]
-    return kept_in([*texts, *(relation.sql for hybrid in spec.hybrids for relation in hybrid.relations)])
+    specs = [record.spec for record in records.values() if same_name(record.spec.target, name) and not is_new]
+    return kept_in([text for spec in specs for text in spec.texts])
 
 
 def _change(

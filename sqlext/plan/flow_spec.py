@@ -223,6 +223,12 @@ class FlowSpec:
         return (self.catalog, self.database, self.name)
 
     @property
+    def texts(self) -> list[str]:
+        """The texts of all its queries."""
+        texts = [self.above, *(each.sql for each in self.streams), *(each.sql for each in self.prerequisites)]
+        return [*texts, *(relation.sql for hybrid in self.hybrids for relation in hybrid.relations)]
+
+    @property
     def kind(self) -> str:
         """What SHOW FLOWS calls the flow, by whether it has made its table."""
         return "streaming table" if self.owns_target else "insert into"

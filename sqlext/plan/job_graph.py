@@ -346,6 +346,8 @@ class BoundedPlan:
 
 FLOW_PROPERTY = "sqlext.flow"
 """The table property that names the flow that made a streaming table; only sqlext sets it."""
+SHARED_PROPERTY = "sqlext.shared"
+"""The table property of a streaming table to which another flow appends, too, or did; only sqlext sets it."""
 DECLARED_PROPERTY = "sqlext.declared"
 """The table property that holds the CREATE STREAMING TABLE, without a query, that made a table; only sqlext sets it."""
 

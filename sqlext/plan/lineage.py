@@ -6,7 +6,7 @@ Tables are known by the folder of their files, whatever they are called; other r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,7 @@ class Node:
         inputs: what that reads; none of a source.
         id: of the flow or view that keeps it; empty: a source.
         keeper: the qualified name of that flow or view, by which statements find it.
+        others: the ids and qualified names of other flows that append to it.
     """
 
     key: str
@@ -62,6 +63,12 @@ class Node:
     inputs: tuple[Input, ...] = ()
     id: str = ""
     keeper: tuple[str, ...] = ()
+    others: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def keepers(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The ids and qualified names of all flows that write it, or of the view; none of a source."""
+        return ((self.id, self.keeper), *self.others) if self.id else ()
 
     @property
     def shown(self) -> str:
@@ -93,11 +100,14 @@ class Lineage:
     """The graph. Whoever keeps a table is its node; relations that nobody keeps are nodes without inputs.
 
     Args:
-        kept: the nodes of flows and materialized views.
+        kept: the nodes of flows and materialized views; those of several flows into one table become one.
     """
 
     def __init__(self, kept: Iterable[Node]) -> None:
-        self._kept = {node.key: node for node in kept}
+        self._kept: dict[str, Node] = {}
+        for node in kept:
+            there = self._kept.get(node.key)
+            self._kept[node.key] = node if there is None else _together(there, node)
         self._by_name = {shown(node.name).lower(): node.key for node in self._kept.values()}
 
     def key_of(self, read: Input) -> str:
@@ -121,7 +131,8 @@ class Lineage:
     def kept_by(self, keeper: Sequence[str]) -> Node | None:
         """Return the node that the flow or view of a qualified name keeps, whatever its case; None if it keeps none."""
         wanted = shown(keeper).lower()
-        return next((node for node in self.nodes.values() if node.id and shown(node.keeper).lower() == wanted), None)
+        found = (node for node in self.nodes.values() for _, name in node.keepers if shown(name).lower() == wanted)
+        return next(found, None)
 
     def inputs(self, key: str) -> tuple[str, ...]:
         """Return the keys of what a node reads, each once."""
@@ -153,12 +164,11 @@ class Lineage:
         Args:
             failed: the ids of the flows and views that have failed.
         """
-        broken = {node.key for node in self.nodes.values() if node.id in failed}
+        broken = {node.key for node in self.nodes.values() if any(key in failed for key, _ in node.keepers)}
         found: dict[str, str] = {}
         for key, node in self.nodes.items():
             above = [each for each in self.upstream([key]) if each in broken and each != key]
-            if node.id and above:
-                found[node.id] = self.nodes[above[-1]].shown
+            found |= {each: self.nodes[above[-1]].shown for each, _ in node.keepers if above}
         return found
 
     @cached_property
@@ -208,6 +218,13 @@ class Lineage:
             found.update(new)
             left += new
         return [key for key in self.nodes if key in found]
+
+
+def _together(one: Node, other: Node) -> Node:
+    """Return the node of a table that several flows write: that of the flow which made it, if one did."""
+    main, added = (other, one) if other.kind is NodeKind.STREAMING_TABLE else (one, other)
+    inputs = tuple(dict.fromkeys((*main.inputs, *added.inputs)))
+    return replace(main, inputs=inputs, others=(*main.others, *added.keepers))
 
 
 def _ordered(keys: Iterable[str], inputs: Callable[[str], Iterable[str]]) -> list[str]:

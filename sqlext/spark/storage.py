@@ -227,6 +227,14 @@ class HadoopPath:
             raise SetupError(f"The file {self.location} cannot be written: {error.strerror}.") from None
         return True
 
+    def _opened(self) -> Any:
+        try:
+            return self._fs.open(self._path)
+        except (Py4JJavaError, CapturedException):
+            if not self.exists():  # Java calls a file that it may not read not found, too
+                raise NotFoundError(f"There is no file {self.location}.") from None
+        return self._fs.open(self._path)  # somebody may have written it just now
+
     def read_text(self) -> str:
         """Read a small file.
 
@@ -237,10 +245,8 @@ class HadoopPath:
         """
         jvm = java_of(self._spark)
         try:
-            stream = self._fs.open(self._path)
+            stream = self._opened()
         except (Py4JJavaError, CapturedException) as error:
-            if not self.exists():  # Java calls a file that it may not read not found, too
-                raise NotFoundError(f"There is no file {self.location}.") from None
             raise SetupError(f"The file {self.location} cannot be opened: {reason_of(error)}.") from None
         try:
             return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()

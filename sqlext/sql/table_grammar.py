@@ -5,12 +5,13 @@ from __future__ import annotations
 from sqlext.errors import Position, UnsupportedError, did_you_mean
 from sqlext.options import ValueText, is_option_key
 from sqlext.plan.constraints import EXPECT_PROPERTY
-from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY
+from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY, SHARED_PROPERTY
 from sqlext.plan.view_spec import VIEW_PROPERTY
 from sqlext.sql.column_grammar import ColumnCursor
 
 _MARKS = {
     FLOW_PROPERTY: "the flow that made the table",
+    SHARED_PROPERTY: "the table as one to which several flows append",
     DECLARED_PROPERTY: "the statement that made the table",
     VIEW_PROPERTY: "the materialized view whose rows the table holds",
 }

@@ -3,9 +3,9 @@
 The process is `sqlext run`, killed with its JVM over one warehouse, in which every kind of flow runs: a durable buffer, and one
 in memory only, whose content a restart computes anew ("rewind": the newest micro-batch is run once more in complete mode); those
 whose state is in Delta: durable ones, in a table of its own or in the flow's, and one without a buffer, which takes each flush
-interval as one micro-batch; and two that append, one of which commits several micro-batches together, and quarantines rows. Each kill hits all of
-them, at a moment of one. By hand, with the issues' full count of 25 a backend: `python -m pytest tests/faults/test_kill.py
---kills 50`.
+interval as one micro-batch; and two that append, one of which commits several micro-batches together, and quarantines rows. Each
+kill hits all of them, at a moment of one. By hand, with the issues' full count of 25 a backend: `python -m pytest
+tests/faults/test_kill.py --kills 50`.
 """
 
 from __future__ import annotations

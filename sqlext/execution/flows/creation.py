@@ -24,7 +24,7 @@ from sqlext.execution.flows.state_choice import with_state
 from sqlext.options import texts_by_level
 from sqlext.plan.constraints import Constraint, quarantines
 from sqlext.plan.flow_spec import Column, FlowSpec, OperatorSpec, PrerequisiteSpec, SourceSpec, StreamSpec, key_columns
-from sqlext.plan.job_graph import FLOW_PROPERTY, QUALIFIES, FlowPlan, Key, Operator, TableDefinition
+from sqlext.plan.job_graph import FLOW_PROPERTY, QUALIFIES, SHARED_PROPERTY, FlowPlan, Key, Operator, OutputMode, TableDefinition
 from sqlext.plan.lineage import Input, Lineage, Node, NodeKind
 from sqlext.quoting import fold, quote_parts
 from sqlext.spark import jvm, sessions, settings
@@ -78,6 +78,12 @@ class FlowRequest:
         return self.flow.plan
 
     @property
+    def appends(self) -> bool:
+        """Whether it appends rows to a table that is there."""
+        is_append = self.plan.output_mode is OutputMode.APPEND and not self.plan.above
+        return self.definition is None and is_append
+
+    @property
     def session(self) -> SparkSession:
         """The flow's own session."""
         return self.flow.session
@@ -108,12 +114,25 @@ def existing(records: Records, request: FlowRequest, name: tuple[str, ...], tabl
         name, table: the request's, qualified.
     """
     if request.definition is not None:
-        return next((record for record in records.values() if same_name(record.spec.target, table)), None)
+        own = (record for record in records.values() if record.spec.owns_target and same_name(record.spec.target, table))
+        return next(own, None)
     return next((record for record in records.values() if same_name(record.spec.qualified_name, name)), None)
 
 
-def check_free(records: Records, name: tuple[str, ...], table: tuple[str, ...], replaced: FlowRecord | None = None) -> None:
-    """Raise NameTakenError when a flow other than `replaced` has the name, or writes to the table; both are qualified."""
+def check_free(
+    records: Records, name: tuple[str, ...], table: tuple[str, ...], appends: bool, replaced: FlowRecord | None = None
+) -> None:
+    """See that a flow can have its name, and write to its table; flows that only append may share one.
+
+    Args:
+        records: of all flows.
+        name, table: the flow's, qualified.
+        appends: whether it appends to a table that is there.
+        replaced: the flow whose place it takes.
+
+    Raises:
+        NameTakenError: another flow has the name, or writes to the table.
+    """
     for record in records.values():
         if replaced is not None and record.spec.id == replaced.spec.id:
             continue
@@ -122,10 +141,10 @@ def check_free(records: Records, name: tuple[str, ...], table: tuple[str, ...], 
                 f"There is a flow `{record.spec.name}` already, into {'.'.join(record.spec.target)}. Choose another name, or "
                 "DROP FLOW it."
             )
-        if same_name(record.spec.target, table):
+        if same_name(record.spec.target, table) and not (appends and record.spec.appends):
             raise NameTakenError(
-                f"The flow `{record.spec.name}` writes to {'.'.join(table)} already. Two flows into one target would undo "
-                "each other's rows; choose another target, or DROP FLOW it."
+                f"The flow `{record.spec.name}` writes to {'.'.join(table)} already. Only flows that append rows share a table: "
+                "others, and a statement that makes it anew, would undo each other's rows. Choose another, or DROP FLOW it."
             )
 
 
@@ -134,8 +153,9 @@ def check_sources(request: FlowRequest, records: Records) -> None:
     parts = [relation.name for hybrid in request.plan.hybrids for relation in hybrid.relations if relation.name]
     for written in (*(source.name for source in request.plan.graph.streams), *parts):
         name = target.qualified(request.session, written)
-        maker = next((record.spec for record in records.values() if same_name(record.spec.target, name)), None)
-        if maker is not None and maker.changes_rows:
+        makers = (record.spec for record in records.values() if same_name(record.spec.target, name))
+        maker = next((spec for spec in makers if spec.changes_rows), None)
+        if maker is not None:
             raise UnsupportedError(
                 f"The stream {'.'.join(name)} is kept up to date by flow `{maker.name}`, which changes rows; a stream of it "
                 "would see only appends and fail at the first change. A CREATE MATERIALIZED VIEW over the table follows its "
@@ -276,6 +296,8 @@ def with_table(spec: FlowSpec, request: FlowRequest, destination: Destination | 
         columns=columns,
     )
     create_quarantines(session, made)
+    if destination is not None and FLOW_PROPERTY in table.properties and SHARED_PROPERTY not in table.properties:
+        target.alter(session, table.name, {SHARED_PROPERTY: "true"}, (), None)
     return made
 
 

@@ -93,7 +93,7 @@ class FlowMaker:
             return self._refresh(there, request, records)
         is_replaced = request.replace or (request.refresh and there is not None and there.spec.owns_target)
         replaced = there if is_replaced else None
-        check_free(records, full_name, name, replaced)
+        check_free(records, full_name, name, request.appends, replaced)
         flow = None if replaced is None else self._flows.here(replaced)
         destination = prepare(request, name, records)
         reserved = reserve(request, full_name, name, constraint_checks.recorded(request), replaced)
@@ -101,7 +101,7 @@ class FlowMaker:
         if reserved.replaces_table:
             try_table(request, home)
         self._lease.beat()
-        self._registry.append(partial(self._reserved, reserved, replaced))
+        self._registry.append(partial(self._reserved, reserved, request.appends, replaced))
         was_running = flow is not None and flow.is_running
         try:
             self._flows.end(flow)
@@ -149,8 +149,8 @@ class FlowMaker:
             done.append("restarted")
         return f"flow {spec.name} ({spec.id}) keeps running{'; ' if done else ''}{', '.join(done)}"
 
-    def _reserved(self, spec: FlowSpec, replaced: FlowRecord | None, records: Records) -> FlowEvent:
-        check_free(records, spec.qualified_name, spec.target, replaced)
+    def _reserved(self, spec: FlowSpec, appends: bool, replaced: FlowRecord | None, records: Records) -> FlowEvent:
+        check_free(records, spec.qualified_name, spec.target, appends, replaced)
         return FlowEvent(spec.id, EventKind.RESERVED, host=self._lease.host_id, spec=spec.to_json())
 
     def sweep(self) -> None:

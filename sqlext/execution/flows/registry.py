@@ -186,7 +186,8 @@ def find_table(records: Records, name: tuple[str, ...]) -> FlowRecord:
     """
     specs = [record.spec for record in current(records)]
     same = [spec for spec in specs if without_case(spec.target) == without_case(name)]
-    found = next((spec for spec in same if spec.target == name), same[0] if same else None)
+    same.sort(key=lambda spec: (not spec.owns_target, spec.target != name))
+    found = same[0] if same else None
     if found is None:
         tables = [spec.target[-1] for spec in specs if spec.owns_target]
         raise NotFoundError(f"There is no streaming table {'.'.join(name)}.{did_you_mean(name[-1], tables)}")

@@ -1,7 +1,7 @@
 """The cuts of tables, from their own commits: a view's names its cut, a flow's how far it has read its sources.
 
 A table that neither has made is a first source: its versions are cuts of their own. So is the table of a flow that reads what has
-no versions, or that reads a table anew with each micro-batch.
+no versions, or that reads a table anew with each micro-batch; and a table that several flows write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sqlext.execution.delta.delta_log import actions, info_of
 from sqlext.execution.views.history import Commit, changes_rows, report_in
 from sqlext.plan.cut import Cut, TableVersion, merged
-from sqlext.plan.job_graph import FLOW_PROPERTY
+from sqlext.plan.job_graph import FLOW_PROPERTY, SHARED_PROPERTY
 from sqlext.plan.view_spec import VIEW_PROPERTY, SourceVersion
 from sqlext.spark import delta_tables
 
@@ -90,10 +90,11 @@ class Cuts:
         return said.cut if said.is_first else merged((self.of(said.cut.sources), Cut(mixed=said.cut.mixed)))
 
     def _keeper(self, location: str) -> str:
-        """Return the id of the flow or view that has made a table; empty: neither."""
+        """Return the id of the flow or view that keeps a table alone; empty: neither does."""
         if location not in self._keepers:
             properties = delta_tables.properties_of(self._spark, delta_tables.snapshot(self._spark, location))
-            self._keepers[location] = properties.get(VIEW_PROPERTY) or properties.get(FLOW_PROPERTY) or ""
+            flow = "" if SHARED_PROPERTY in properties else properties.get(FLOW_PROPERTY)
+            self._keepers[location] = properties.get(VIEW_PROPERTY) or flow or ""
         return self._keepers[location]
 
 

@@ -69,7 +69,7 @@ class Waves:
 
         lineage, end = self.lineage, partial(unqueue, views.values())
         keys = [key for key in lineage.upstream(views) if any(views[each].spec.id in self.needs for each in views)]
-        flush = partial(self._flows.flush_all_of, [lineage.nodes[key].id for key in keys])
+        flush = partial(self._flows.flush_all_of, [each for key in keys for each, _ in lineage.nodes[key].keepers])
         return Wave(self._spark, lineage, views, refresh, self._workers, self._is_free, end, flush)
 
     def needed_by(self, name: tuple[str, ...], inputs: tuple[Input, ...], lag: float) -> list[tuple[str, float]]:
@@ -168,5 +168,7 @@ class Waves:
         """Return whether a table is kept by what does not run by itself: its age holds back nobody who reads it."""
         node = self.lineage.nodes.get(key)
         view = None if node is None else created(self._registry.read()).get(node.id)
-        flow = None if node is None else self._flows.records().get(node.id)
-        return (view is not None and view.spec.schedule.is_by_hand) or (flow is not None and flow.state is FlowState.STOPPED)
+        records = self._flows.records()
+        flows = [] if node is None else [records[each] for each, _ in node.keepers if each in records]
+        are_stopped = bool(flows) and all(flow.state is FlowState.STOPPED for flow in flows)
+        return (view is not None and view.spec.schedule.is_by_hand) or are_stopped
