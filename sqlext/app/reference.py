@@ -85,6 +85,10 @@ STATEMENTS = (
         "CREATE FLOW [IF NOT EXISTS] f [COMMENT '..'] AS INSERT INTO t [BY NAME] query", "create a flow into an existing table"
     ),
     StatementDoc(
+        "CREATE FLOW [IF NOT EXISTS] f AS INSERT INTO ONCE t [BY NAME] query",
+        "append a query over tables once, in one commit; the flow is `DONE` then",
+    ),
+    StatementDoc(
         "CREATE FLOW [IF NOT EXISTS] f AS AUTO CDC INTO t FROM STREAM s KEYS (columns) .. SEQUENCE BY expression ..",
         "the same flow into a table that was created without a query",
     ),

@@ -207,7 +207,7 @@ def wait(host: Host, name: tuple[str, ...], timeout: timedelta, canceled: thread
         for record in (records[each] for each, _ in above.keepers if each in records):
             if _takes_in(record, shown(name)):
                 host.flows.wait(record.spec.qualified_name, timedelta(seconds=max(deadline.left, 0.001)))
-            else:
+            elif record.state is not FlowState.DONE:
                 stopped.append(record.spec.name)
         if above.kind is NodeKind.VIEW and not is_view:
             host.views.wait(above.keeper, max(deadline.left, 0.001), canceled)

@@ -155,6 +155,8 @@ def _stages(graph: JobGraph) -> Iterator[str]:
 
 def _buffering(plan: FlowPlan, options: Options) -> str:
     interval = options[FLUSH_MAX_INTERVAL]
+    if plan.runs_once:
+        return "Read once: its rows come in one commit, and then the flow is done."
     if plan.above:
         return _buffering_above(plan, options)
     if plan.output_mode is OutputMode.APPEND and interval is not None:

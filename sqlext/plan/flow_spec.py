@@ -179,6 +179,7 @@ class FlowSpec:
         replaces: the id of the flow that it replaces; empty: none.
         listed: the statement's column list, as `definition.listed` returns it; None in records of earlier versions.
         constraints: on each row of the target, with the qualified names of quarantine tables.
+        runs_once: whether it reads tables once, and is done then; its one query is no streaming one.
     """
 
     id: str
@@ -211,6 +212,7 @@ class FlowSpec:
     replaces: str = ""
     listed: tuple[str, ...] | None = None
     constraints: tuple[Constraint, ...] = ()
+    runs_once: bool = False
 
     @property
     def qualified_name(self) -> tuple[str, ...]:
@@ -231,6 +233,8 @@ class FlowSpec:
     @property
     def kind(self) -> str:
         """What SHOW FLOWS calls the flow, by whether it has made its table."""
+        if self.runs_once:
+            return "insert into once"
         return "streaming table" if self.owns_target else "insert into"
 
     @property

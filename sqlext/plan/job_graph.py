@@ -299,6 +299,7 @@ class FlowPlan:
         having: the condition of HAVING, as the user wrote it, where it is a column of `sql`.
         written: the query as the user wrote it, without the parts that only sqlext reads; Spark decides its columns' types.
         is_sparks_own: whether Spark can analyze `written`, unless the query is wrong.
+        runs_once: whether it reads tables once, and no stream.
     """
 
     sql: str
@@ -316,6 +317,7 @@ class FlowPlan:
     having: str = ""
     written: str = ""
     is_sparks_own: bool = False
+    runs_once: bool = False
 
     @property
     def queries(self) -> tuple[MaintainedAggregate, ...]:

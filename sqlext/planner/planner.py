@@ -90,6 +90,32 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     )
 
 
+def plan_once(query: Query, batches: Sequence[Batch], is_sorted: bool) -> FlowPlan:
+    """Plan a query for INSERT INTO ONCE, which reads what its tables hold, once.
+
+    Raises:
+        UnsupportedError: it reads a stream that does not end.
+    """
+    bounded = plan_bounded(query, batches, is_sorted)
+    streams = with_bounded_streams(query).tree.find_all(Stream)
+    endless = next((stream for stream in streams if not stream.args.get("is_bounded")), None)
+    if endless is not None:
+        raise UnsupportedError(
+            "INSERT INTO ONCE reads tables as they are, and a stream has no end. Leave out STREAM, or ONCE.",
+            position_of(endless, query.source),
+        )
+    return FlowPlan(
+        sql=bounded.sql,
+        graph=bounded.graph,
+        output_mode=OutputMode.APPEND,
+        firings=bounded.firings,
+        references=bounded.references,
+        written=query.text,
+        is_sparks_own=not bounded.firings,
+        runs_once=True,
+    )
+
+
 def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> BoundedPlan:
     """Plan a query that has GLOBAL WINDOW END OF STREAM, and no stream outside of that clause.
 

@@ -10,7 +10,7 @@ from sqlext.options import RUNTIME_MODE, SORTED_SHUFFLES, DurationParser, LevelT
 from sqlext.options import option as option_of
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.job_graph import BoundedPlan, FlowPlan
-from sqlext.planner.planner import plan_bounded, plan_flow
+from sqlext.planner.planner import plan_bounded, plan_flow, plan_once
 from sqlext.quoting import quote, quote_parts, quote_string
 from sqlext.sql.rewriter import Batch
 from sqlext.sql.statements import BoundedStatement, CreateStreamingTable, Insert, Query
@@ -55,7 +55,11 @@ def plan_statement(
     """
     settled = resolve(given, parse_duration)  # without the query's own, which decide neither of the two read here
     if isinstance(statement, FlowStatement) and settled[RUNTIME_MODE] != "BATCH":
-        plan = plan_flow(statement.query, batches, settled[SORTED_SHUFFLES])
+        is_sorted = settled[SORTED_SHUFFLES]
+        if isinstance(statement, Insert) and statement.once:
+            plan = plan_once(statement.query, batches, is_sorted)
+        else:
+            plan = plan_flow(statement.query, batches, is_sorted)
         return PlannedFlow(statement, plan, FlowOptions.of_plan(plan, given, parse_duration))
     job = job_of(statement) if isinstance(statement, FlowStatement) else statement
     return PlannedJob(job, plan_bounded(job.query, batches, settled[SORTED_SHUFFLES]), settled)

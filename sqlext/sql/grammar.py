@@ -264,6 +264,7 @@ class _Head(ViewCursor, ChangeCursor):
                 self._position(),
             )
         self._expect("INTO")
+        once = self._word() == "ONCE" and self._names_follow() and self._take("ONCE")
         self._take("TABLE")
         target = self._name()
         if self._word() == "PARTITION":
@@ -277,7 +278,13 @@ class _Head(ViewCursor, ChangeCursor):
             )
         columns = self._column_list() if self._word() == "(" and self._word(1) not in ("SELECT", "WITH", "FROM") else ()
         query = self._query(prelude=(first.start, prelude))
-        return Insert(target, query, columns, by_name, position=position)
+        return Insert(target, query, columns, by_name, position=position, once=once)
+
+    def _names_follow(self) -> bool:
+        """Return whether the next word stands before a table, and is not one itself: `INTO once SELECT`, `INTO once BY NAME`."""
+        token = self._peek(1)
+        is_name = token is not None and token.kind in ("word", "quoted")
+        return is_name and self._word(1) not in ("SELECT", "WITH", "FROM", "BY", "AS")
 
     def _show(self) -> Statement:
         if self._take("FLOWS"):

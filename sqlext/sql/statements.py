@@ -67,7 +67,11 @@ class DeclareStreamingTable:
 
 @dataclass(frozen=True)
 class Insert:
-    """INSERT INTO an existing table, or CREATE FLOW with one; then `flow` is the flow's name and `comment` its comment."""
+    """INSERT INTO an existing table, or CREATE FLOW with one; then `flow` is the flow's name and `comment` its comment.
+
+    Attributes:
+        once: whether it is INSERT INTO ONCE, of a flow that reads tables once.
+    """
 
     target: Name
     query: Query
@@ -77,6 +81,7 @@ class Insert:
     if_not_exists: bool = False
     comment: str = ""
     position: Position | None = None
+    once: bool = False
 
 
 @dataclass(frozen=True)

@@ -104,3 +104,52 @@ def test_a_flow_that_is_dropped_leaves_its_rows_and_the_others(sql: Workshop) ->
     sql("WAIT FLOW of_shop")
     expected = UNION.replace("FROM web", "FROM web VERSION AS OF 1")
     assert rows(sql, "SELECT * FROM t") == rows(sql, expected)
+
+
+def test_a_backfill_runs_once_whatever_dies(sql: Workshop) -> None:
+    create(sql)
+    sql("CREATE TABLE archive (v INT, k STRING) USING delta")
+    sql("INSERT INTO archive VALUES (1, 'old'), (2, NULL), (2, NULL)")
+    once = "CREATE FLOW history AS INSERT INTO ONCE t BY NAME SELECT k, max(v) AS v FROM archive GROUP BY k"
+    expected = f"{UNION} UNION ALL SELECT k, max(v) FROM archive VERSION AS OF 1 GROUP BY k"
+    explained = sql(f"EXPLAIN {once}")[0][0]
+    assert "Read once" in explained
+    assert "archive" in explained
+    sql(once)
+    for name in ("t", "of_web", "of_shop", "history"):
+        sql(f"WAIT FLOW {name}")
+    assert rows(sql, "SELECT * FROM t") == rows(sql, expected)
+    assert sql.eventually(lambda: next(r for r in sql("SHOW FLOWS") if r.name == "history").status == "DONE")
+    assert sql.shown("history").kind == "insert into once"
+    sql("INSERT INTO archive VALUES (9, 'new')")
+    sql("START FLOW history")  # which finds that it is done
+    sql("WAIT FLOW history")
+    sql.crash()
+    assert sorted(sql.resume()) == ["of_shop", "of_web", "t"]
+    assert sql("WAIT FLOW history")[0][0] == "flow history is done"
+    assert rows(sql, "SELECT * FROM t") == rows(sql, expected)
+    assert [commit["reason"] for commit in sql.commits("t") if commit["flow"] == "history"] == ["once"]
+
+
+def test_a_backfill_that_fails_is_shown_and_can_be_tried_again(sql: Workshop) -> None:
+    sql("CREATE TABLE t (k STRING, v INT) USING delta")
+    sql("CREATE TABLE archive (k STRING, v STRING) USING delta")
+    sql("INSERT INTO archive VALUES ('a', 'x')")
+    sql("CREATE FLOW history AS INSERT INTO ONCE t SELECT k, CAST(v AS INT) FROM archive")
+    assert sql.eventually(lambda: sql.shown("history").status == "FAILED")
+    assert "CAST_INVALID_INPUT" in sql.shown("history").error or "cannot be cast" in sql.shown("history").error
+    sql("UPDATE archive SET v = '7'")
+    sql("START FLOW history")
+    sql("WAIT FLOW history")
+    assert rows(sql, "SELECT * FROM t") == [("a", 7)]
+    with pytest.raises(PySparkException, match="INSERT INTO ONCE reads tables as they are, and a stream has no end"):
+        sql("CREATE FLOW f AS INSERT INTO ONCE t SELECT k, v FROM STREAM ev")
+
+
+def test_a_backfill_obeys_the_constraints_of_its_table(sql: Workshop) -> None:
+    sql("CREATE STREAMING TABLE t (CONSTRAINT c EXPECT (v > 1) ON VIOLATION QUARANTINE INTO bad) AS SELECT k, v FROM STREAM ev")
+    sql("CREATE FLOW history AS INSERT INTO ONCE t SELECT k, v + 10 AS v FROM web UNION ALL SELECT 'z', 0")
+    sql("WAIT FLOW t")
+    sql("WAIT FLOW history")
+    assert rows(sql, "SELECT * FROM t") == rows(sql, "SELECT * FROM ev WHERE v > 1 UNION ALL SELECT k, v + 10 FROM web")
+    assert rows(sql, "SELECT k, _flow FROM bad") == [("a", "spark_catalog.default.t"), ("z", "spark_catalog.default.history")]

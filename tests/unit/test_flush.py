@@ -104,6 +104,7 @@ def test_reasons_are_the_words_of_the_commit() -> None:
         "command",
         "stop",
         "recovery",
+        "once",
     ]
 
 

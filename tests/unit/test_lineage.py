@@ -57,6 +57,22 @@ def test_nodes_come_after_what_they_read_and_know_their_layers() -> None:
     assert set(graph.downstream(["file:/raw"])) == {f"file:/{n}" for n in ("bronze", "silver", "side", "gold")}
 
 
+def test_several_flows_into_one_table_are_one_node_with_all_that_they_read() -> None:
+    names = {"t": NodeKind.STREAMING_TABLE, "web": NodeKind.INSERT, "shop": NodeKind.INSERT}
+    flows = [
+        Node("file:/t", ("spark_catalog", "s", "t"), kind, (table(f"of_{name}"),), name, ("spark_catalog", "s", name))
+        for name, kind in names.items()
+    ]
+    for kept in (flows, [*reversed(flows)]):
+        graph = Lineage([*kept, node("sums", "t")])
+        found = graph.nodes["file:/t"]
+        assert (found.id, found.kind) == ("t", NodeKind.STREAMING_TABLE)
+        assert {each for each, _ in found.keepers} == set(names)
+        assert set(graph.inputs("file:/t")) == {f"file:/of_{name}" for name in names}
+        assert graph.kept_by(("spark_catalog", "s", "web")) == found
+        assert graph.waits_for({"shop"}) == {"sums": "s.t"}
+
+
 def test_tables_are_found_by_their_folders_and_by_names_where_no_folder_is_known() -> None:
     by_path = Node("file:/b", ("c", "s", "b"), NodeKind.VIEW, (Input(("file:/a",), "file:///a/"),), "b")
     by_name = Node("file:/c", ("c", "s", "c"), NodeKind.VIEW, (Input(("spark_catalog", "s", "A")),), "c")

@@ -508,3 +508,21 @@ def test_an_option_cannot_be_taken_back_however_it_is_written() -> None:
         assert "cannot be unset" in problem(f"ALTER STREAMING TABLE t UNSET TBLPROPERTIES ('a', {key})").message
     parse("ALTER STREAMING TABLE t UNSET TBLPROPERTIES IF EXISTS ('a', b.c);")
     assert isinstance(problem("ALTER STREAMING TABLE t UNSET TBLPROPERTIES ()"), SyntaxProblem)
+
+
+@pytest.mark.parametrize(
+    ("into", "target", "once"),
+    [
+        ("ONCE t", ("t",), True),
+        ("once `a b`.t BY NAME", ("a b", "t"), True),
+        ("ONCE TABLE t (k)", ("t",), True),
+        ("once", ("once",), False),
+        ("once BY NAME", ("once",), False),
+        ("once.t", ("once", "t"), False),
+        ("once (k)", ("once",), False),
+    ],
+)
+def test_once_stands_before_a_table_or_is_one(into: str, target: tuple[str, ...], once: bool) -> None:
+    statement = parse(f"CREATE FLOW f AS INSERT INTO {into} SELECT k FROM t")
+    assert isinstance(statement, Insert)
+    assert (statement.target, statement.once, statement.flow) == (target, once, ("f",))

@@ -99,7 +99,12 @@ def analyse_flow(
         _refuse_doubled_keys(plan, found.output)
         streams = tuple(queries.with_unique_names(frame) for frame in streams)
     each = zip(plan.queries, streams, strict=True)
-    analysed = tuple(_analysed(query.name, query.sql, frame, plan.output_mode, options) for query, frame in each)
+    analysed = tuple(
+        AnalysedQuery(query.name, query.sql, frame, (), None, None, None)
+        if plan.runs_once
+        else _analysed(query.name, query.sql, frame, plan.output_mode, options)
+        for query, frame in each
+    )
     queries.check_types(found)
     output = analysed[0].frame if found.above is None else found.above
     return AnalysedFlow(session, plan, options, analysed, output, _inputs(session, plan, found))

@@ -251,6 +251,7 @@ def reserve(
         listed=request.listed,
         replaces="" if replaced is None else replaced.spec.id,
         constraints=constraints,
+        runs_once=plan.runs_once,
     )
 
 

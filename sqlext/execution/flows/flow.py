@@ -34,6 +34,7 @@ from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.intakes import Intakes
 from sqlext.execution.flows.interval_trigger import IntervalTrigger
 from sqlext.execution.flows.meter import FlowMeter
+from sqlext.execution.flows.once import OnceRun
 from sqlext.execution.flows.prerequisites import Prerequisites
 from sqlext.execution.flows.source_changes import explained
 from sqlext.execution.flows.status import FlowPhase, FlowProgress
@@ -98,10 +99,9 @@ class Flow:
         self._progress_read = float("-inf")
         self._has_rested = False
         self._takes_intervals = takes_intervals(spec, options)
-        settings = (intake_settings(spec, options, stream, home, epoch) for stream in spec.streams)
-        self._intakes = Intakes(
-            Intake(stream, each, session, clock, self) for stream, each in zip(spec.streams, settings, strict=True)
-        )
+        streams = () if spec.runs_once else spec.streams
+        settings = [intake_settings(spec, options, stream, home, epoch) for stream in streams]
+        self._intakes = Intakes(Intake(*each, session, clock, self) for each in zip(streams, settings, strict=True))
         self.work = Work(spec.name, session.sparkContext, lambda: [spec.id, *self._intakes.job_groups()], clock)
         self._backlog = BacklogController(
             spec.name,
@@ -129,6 +129,8 @@ class Flow:
         )
         specs, tag, check = spec.prerequisites, f"sqlext-stages-{spec.id}", self._fence.check
         self._prerequisites = Prerequisites(spec.name, tag, specs, home, session, check, self._start_queries, self._fail)
+        tag = f"sqlext-once-{spec.id}"
+        self._once = OnceRun(spec.name, tag, self._writer.session, self._writer.append_once, self._end_once, self._fail)
         self._settled = threading.Event()  # the queries run, or never will
 
     @property
@@ -150,6 +152,10 @@ class Flow:
         try:
             target.check_same_table(self.session, self.spec)
             self._fence.take()
+            if self.spec.runs_once:
+                self._set_phase(FlowPhase.RUNNING)
+                self._once.start()
+                return
             if self._prerequisites.open():
                 self._start_queries()
                 return
@@ -182,6 +188,11 @@ class Flow:
         self._settled.set()
         logger.info("flow %s: started, epoch %d, target %s", self.spec.name, self.epoch, ".".join(self.spec.target))
 
+    def _end_once(self) -> None:
+        self._set_phase(FlowPhase.DONE)
+        self._settled.set()
+        logger.info("flow %s: done", self.spec.name)
+
     def stop(self, canceled: threading.Event | None = None) -> None:
         """Stop the queries, flush what is buffered, end the threads. A micro-batch in progress is repeated on the next start.
 
@@ -196,6 +207,7 @@ class Flow:
         self._stopping = True
         with self.work.interrupted_after(STOP_PATIENCE, canceled):
             have_ended = self._prerequisites.stop(STALLED_AFTER)
+            have_ended = self._once.stop(STALLED_AFTER) and have_ended
             self._backlog.close()
             self._intakes.stop()
             if self._phase is FlowPhase.RUNNING and self._intakes.has_buffered and not self.work.is_interrupted:

@@ -26,6 +26,7 @@ class FlushReason(StrEnum):
     COMMAND = "command"
     STOP = "stop"
     RECOVERY = "recovery"
+    ONCE = "once"
 
 
 @dataclass(frozen=True)

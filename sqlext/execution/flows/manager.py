@@ -208,6 +208,9 @@ class FlowManager:
 
     def wait(self, name: tuple[str, ...], timeout: timedelta) -> str:
         """Return when all that had arrived is in the target."""
+        record = find(self._registry.read(), name)
+        if record.state is FlowState.DONE:
+            return f"flow {record.spec.name} is done"
         flow = self._running(name)
         flow.wait(timeout)
         return f"flow {flow.spec.name} is up to date"

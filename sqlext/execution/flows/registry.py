@@ -31,13 +31,14 @@ class EventKind(StrEnum):
     ALTERED = "altered"
     PHASE = "phase"
     DROPPED = "dropped"
+    DONE = "done"
 
 
 class FlowState(StrEnum):
     """The intended state of a flow.
 
     RUNNING is also the state of a flow whose host died; RESERVED: it is being created; RETRYING: it failed by a fault that may
-    pass, and is restarted.
+    pass, and is restarted; DONE: it ran once, and its rows are in the table.
     """
 
     RESERVED = "RESERVED"
@@ -45,6 +46,7 @@ class FlowState(StrEnum):
     STOPPED = "STOPPED"
     FAILED = "FAILED"
     RETRYING = "RETRYING"
+    DONE = "DONE"
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,9 @@ class FlowRecord:
 Records = Mapping[str, FlowRecord]
 
 
+_TOLD_BY_DRIVERS = (EventKind.FAILED, EventKind.RETRYING, EventKind.STOPPED, EventKind.DONE)
+
+
 def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
     """Return the flows that exist after `events`, by id; a torn record is skipped and logged."""
     records: dict[str, FlowRecord] = {}
@@ -107,6 +112,7 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         EventKind.STOPPED: FlowState.STOPPED,
         EventKind.FAILED: FlowState.FAILED,
         EventKind.RETRYING: FlowState.RETRYING,
+        EventKind.DONE: FlowState.DONE,
     }
     for event in events:
         try:
@@ -120,7 +126,7 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         record = records.get(event.flow_id)
         if record is None:
             continue
-        if event.kind in (EventKind.FAILED, EventKind.RETRYING, EventKind.STOPPED) and 0 < event.epoch < record.epoch:
+        if event.kind in _TOLD_BY_DRIVERS and 0 < event.epoch < record.epoch:
             continue  # a driver that another has replaced says so; the flow goes on elsewhere
         if event.kind is EventKind.DROPPED:
             del records[event.flow_id]

@@ -13,8 +13,8 @@ from sqlext.execution.backlog.status import BacklogStatus
 class FlowPhase(StrEnum):
     """The phase of a flow of this process.
 
-    BOUNDED STAGES: its streaming queries have not started yet. RETRYING: it failed by a fault that may pass, and waits for its
-    next try.
+    DONE: it ran once, and its rows are in the table. BOUNDED STAGES: its streaming queries have not started yet. RETRYING: it
+    failed by a fault that may pass, and waits for its next try.
     """
 
     STARTING = "STARTING"
@@ -24,6 +24,7 @@ class FlowPhase(StrEnum):
     RETRYING = "RETRYING"
     FAILED = "FAILED"
     FENCED = "FENCED"
+    DONE = "DONE"
 
 
 class PrerequisiteState(StrEnum):

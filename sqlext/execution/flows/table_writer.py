@@ -120,6 +120,29 @@ class TableWriter:
         count = commit.append(self._spec.target, rows, info)
         self._note(FlushReason.MICRO_BATCH, count, 1, started, {})
 
+    def append_once(self) -> None:
+        """Append the rows of a flow that runs once, unless an earlier driver has."""
+        self._check()
+        target.check_identity(self.session, self._spec)
+        if last_transaction(self.session, self._spec.target_location, self._spec.id) is not None:
+            return
+        started, (stream,) = self._clock.monotonic(), self._spec.streams
+        rows = target.in_target_columns(self.session.sql(stream.sql), stream.columns)
+        info = self._commit_info(0, 0, -1, FlushReason.ONCE, None, None)
+        violations = Violations()
+        with self._described("INSERT INTO ONCE"):
+            if not self._spec.constraints:
+                count = commit.append(self._spec.target, rows, info)
+            else:
+                checks = FlowChecks(self._spec)
+                with checks.marked(rows) as marked:
+                    kept, observation = checks.watched(marked)
+                    with jvm.held(kept) as held:
+                        violations = checks.violations(observation)
+                        checks.settle(marked, violations, 0)
+                        count = commit.append(self._spec.target, held, replace(info, violations=violations))
+        self._note(FlushReason.ONCE, count, 1, started, violations)
+
     def flush(self, reason: FlushReason) -> None:
         """Bring all that is buffered into the tables.
 

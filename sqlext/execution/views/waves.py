@@ -170,5 +170,5 @@ class Waves:
         view = None if node is None else created(self._registry.read()).get(node.id)
         records = self._flows.records()
         flows = [] if node is None else [records[each] for each, _ in node.keepers if each in records]
-        are_stopped = bool(flows) and all(flow.state is FlowState.STOPPED for flow in flows)
+        are_stopped = bool(flows) and all(flow.state in (FlowState.STOPPED, FlowState.DONE) for flow in flows)
         return (view is not None and view.spec.schedule.is_by_hand) or are_stopped
