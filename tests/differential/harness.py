@@ -18,7 +18,9 @@ from deltalake import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
+from sqlext.quoting import quote
 from sqlext.spark import jvm, sessions
 from sqlext.spark.storage import HadoopPath
 from tests.differential.compare import Leniency, Result, difference
@@ -30,6 +32,8 @@ _POLLING = ("spark.sql.streaming.pollingDelay", "400ms")
 """How often each of a group's twenty flows looks at the source; of the flows' own 100 ms, looking takes most of a core."""
 BACKENDS = ("rocksdb", "delta")
 WAYS = (*BACKENDS, "end of stream")
+_CONDITIONS = ("{0} IS NOT NULL", "{0} IS NULL OR {1} IS NOT NULL", "{1} IS NULL", "{1} IS NOT NULL AND {0} <=> {0}")
+"""What constraints of some flows want of a row's first and last column."""
 _REFUSAL = "_LEGACY_ERROR_TEMP_3100"  # the condition that sqlext's own messages travel under
 _NOT_REFUSALS = ("sqlext failed on this statement", "The rule ", "Rule `")
 _SETTINGS = {  # much runs once, over a few rows
@@ -86,6 +90,8 @@ class Scenario:
         looks: whether the flows are waited for and compared after the commit of that number; else the next thing happens at once.
         buffered: for each query whether its flows buffer results; over again where there are more queries.
         ways: in which the queries run.
+        dropping: for each query the condition that its flows' rows must hold, with {0} and {1} for the first and the last column;
+            empty: none; over again where there are more queries.
     """
 
     commits: Commits
@@ -93,6 +99,11 @@ class Scenario:
     looks: tuple[bool, ...]
     buffered: tuple[bool, ...]
     ways: tuple[str, ...] = WAYS
+    dropping: tuple[str, ...] = ("",)
+
+    def dropping_for(self, number: int) -> str:
+        """The condition for the query of a number."""
+        return self.dropping[number % len(self.dropping)]
 
 
 def scenario(random_: random.Random, commits: Commits, ways: tuple[str, ...] = WAYS) -> Scenario:
@@ -101,7 +112,13 @@ def scenario(random_: random.Random, commits: Commits, ways: tuple[str, ...] = W
     restarts = [random_.choice(("", "crash", "stop")) for _ in range(count)]
     restarts[random_.randrange(1, count)] = random_.choice(("crash", "stop"))
     looks = (*(random_.random() < 0.5 for _ in range(count - 1)), True)
-    return Scenario(commits, ("", *restarts[1:]), looks, tuple(random_.random() < 0.5 for _ in range(7)), ways)
+    buffered = tuple(random_.random() < 0.5 for _ in range(7))
+    return Scenario(commits, ("", *restarts[1:]), looks, buffered, ways, dropping_of(random.Random(repr(buffered))))
+
+
+def dropping_of(random_: random.Random) -> tuple[str, ...]:
+    """Conditions for constraints, for some queries."""
+    return tuple(random_.choice((*_CONDITIONS, *[""] * (2 * len(_CONDITIONS)))) for _ in range(11))
 
 
 @contextmanager
@@ -133,6 +150,8 @@ class Group:
         self._outcomes: dict[tuple[int, str], Outcome] = {}
         self._pool = ThreadPoolExecutor(3)
         self._is_last = False
+        self._conditions: dict[int, str] = {}
+        self._kept: dict[int, Result] = {}
 
     def run(self) -> list[Outcome]:
         """The outcome of each query in each way, in their order."""
@@ -165,6 +184,8 @@ class Group:
     def _compute(self) -> None:
         """Run the batch queries; one that Spark does not run as a batch is left out from here on."""
         self._expected = dict(self._pool.map(lambda n: (n, self._batch(n)), range(len(self._queries))))
+        numbers = [number for number in self._conditions if isinstance(self._expected[number], Result)]
+        self._kept = dict(self._pool.map(lambda n: (n, self._without_dropped(n)), numbers))
         for number, expected in self._expected.items():
             if isinstance(expected, str):
                 for way in self._scenario.ways:
@@ -172,9 +193,16 @@ class Group:
 
     def _batch(self, number: int) -> Result | str:
         try:
-            return Result.of(self._sql.spark.sql(self._queries[number].render(Form.BATCH)))
+            frame = self._sql.spark.sql(self._queries[number].render(Form.BATCH))
+            if condition := condition_on(frame.columns, self._scenario.dropping_for(number)):
+                self._conditions[number] = condition
+            return Result.of(frame)
         except (PySparkException, Py4JError) as error:  # Spark's own failures too: some queries its optimizer does not survive
             return jvm.reason_of(error).partition("\n")[0]
+
+    def _without_dropped(self, number: int) -> Result:
+        frame = self._sql.spark.sql(self._queries[number].render(Form.BATCH))
+        return Result.of(frame.where(F.expr(self._conditions[number])))
 
     def _open(self) -> list[str]:
         return [flow for flow, key in self._flows.items() if key not in self._outcomes]
@@ -191,14 +219,16 @@ class Group:
         interval = "'execution.flush.max-interval' = '10 minutes', " if buffered else ""
         try:
             properties = f"TBLPROPERTIES ({interval}'state.backend.type' = '{way}')"
-            self._sql(f"CREATE STREAMING TABLE {flow} {properties} AS {query.render(Form.FLOW)}")
+            condition = self._conditions.get(number)
+            listed = f"(CONSTRAINT c EXPECT ({condition}) ON VIOLATION DROP ROW)" if condition else ""
+            self._sql(f"CREATE STREAMING TABLE {flow} {listed} {properties} AS {query.render(Form.FLOW)}")
             self._flows[flow] = key
         except Exception as error:  # noqa: BLE001  # whatever comes out of a statement is an outcome
             self._outcomes[key] = Outcome(query, way, *verdict_of(error))
 
     def _check(self, flow: str) -> None:
         number, way = self._flows[flow]
-        query, expected = self._queries[number], self._expected[number]
+        query, expected = self._queries[number], self._kept.get(number, self._expected[number])
         assert isinstance(expected, Result)
         try:
             self._sql(f"WAIT FLOW {flow}")
@@ -273,6 +303,16 @@ class Group:
                 self._sql(f"DROP TABLE IF EXISTS {row.tableName}")
         java: Any = self._sql.spark._jvm
         java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def condition_on(columns: Sequence[str], template: str) -> str:
+    """Return the condition on a table with some columns; empty: none, or names that do not tell columns apart.
+
+    >>> condition_on(["a", "b c"], "{0} IS NULL OR {1} IS NOT NULL")
+    '`a` IS NULL OR `b c` IS NOT NULL'
+    """
+    is_clear = len({name.lower() for name in columns}) == len(columns)
+    return template.format(quote(columns[0]), quote(columns[-1])) if is_clear else ""
 
 
 def leniency_of(query: Query) -> Leniency:

@@ -54,7 +54,10 @@ def test_queries_equal_batch(spark: SparkSession, pytestconfig: pytest.Config, g
         failures = [outcome for outcome in outcomes if outcome.is_failure]
         for failure in failures:
             print(f"{failure.way}: {failure.verdict.value}: {failure.query.render(form_of(failure.way))}\n{failure.detail}\n")
-        smallest = _smallest(sql, failures[0], around) if failures else ""
+        smallest = ""
+        if failures:
+            condition = around.dropping_for(outcomes.index(failures[0]) // len(around.ways))
+            smallest = _smallest(sql, failures[0], replace(around, dropping=(condition,)))
     assert not failures, f"{len(failures)} of {len(outcomes)} failed, see above; the first as small as it gets:\n{smallest}"
 
 
@@ -97,6 +100,7 @@ def _smallest(sql: Workshop, failure: Outcome, around: Scenario) -> str:
 def describe(outcome: Outcome, around: Scenario) -> str:
     """All that it takes to see a failure by hand."""
     query = f"{outcome.way}: {outcome.query.render(form_of(outcome.way))}"
+    query += f" -- with the constraint {around.dropping[0]}, DROP ROW" if around.dropping[0] else ""
     steps = [data.CREATE, data.CREATE_DIM, data.INSERT_DIM, around.commits.insert(0), query]
     for at in range(len(around.commits.rows)):
         steps += [around.restarts[at], around.commits.insert(at)] if at else []
