@@ -49,7 +49,7 @@ VIEWS = FlowSummary("f1", "views", "spark_catalog.default.views", "RUNNING", FIG
 HOSTILE_FLOW = FlowSummary("f2", HOSTILE, f"a.b.{HOSTILE}", HOSTILE, error=HOSTILE, note=HOSTILE)
 FLUSHES = (
     FlushView(1, NINE, "interval", 0, 6, 1, 225, 35, 1.25, timedelta(seconds=125)),
-    FlushView(2, NINE + timedelta(minutes=2), HOSTILE, 7, 7, 2),
+    FlushView(2, NINE + timedelta(minutes=2), HOSTILE, 7, 7, 2, violations={"positive": 1_234, HOSTILE: 1}),
 )
 REFRESHES = (
     RefreshView(0, NINE, "full", "first refresh", rows_inserted=1_200, seconds=8.5),

@@ -50,8 +50,9 @@ def flush_of(flow_id: str, version: int, info: Mapping[str, Any]) -> FlushView |
             changed=_changed(metrics),
             seconds=int(metrics["executionTimeMs"]) / 1000 if "executionTimeMs" in metrics else None,
             waited=at - arrival if arrival is not None else None,
+            violations={str(name): int(rows) for name, rows in said["violations"].items()} if "violations" in said else None,
         )
-    except (ValueError, KeyError, TypeError):  # the metadata is not sqlext's
+    except (AttributeError, ValueError, KeyError, TypeError):  # the metadata is not sqlext's
         return None
 
 

@@ -51,7 +51,7 @@ def svg_of(request: Row) -> str:
 
 
 def _flushes(rows: Sequence[Row], width: int) -> Any:
-    """Draw rows, seconds and micro-batches of each flush, in panels; each row has `version` and the known figures."""
+    """Draw rows, violations, seconds and micro-batches of each flush, in panels; each row has `version` and the known figures."""
     import altair as alt
 
     plot = width - 60
@@ -71,6 +71,8 @@ def _flushes(rows: Sequence[Row], width: int) -> Any:
     one = alt.value(_STRONG)
     counts = bars("buffered", size, what, 1) + bars("changed", max(1, size // 2), what, 1)  # the second within the first
     panels = [counts.properties(title="Rows")]
+    if any(row["violations"] is not None for row in rows):
+        panels.append(bars("violations", size, one, 1).properties(title="Violations of constraints"))
     if any(row["seconds"] is not None for row in rows):
         panels.append(bars("seconds", size, one).properties(title="Seconds"))
     panels.append(bars("micro_batches", size, one, 1, is_last=True).properties(title="Micro-batches"))

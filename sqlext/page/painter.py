@@ -31,6 +31,7 @@ def flushes_chart(flow: str, flushes: Sequence[FlushView]) -> dict[str, Any]:
             "changed": flush.changed,
             "seconds": flush.seconds,
             "micro_batches": flush.micro_batches,
+            "violations": flush.all_violations,
         }
         for flush in flushes
     ]

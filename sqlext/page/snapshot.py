@@ -22,6 +22,7 @@ class FlushView:
         changed: the number of rows inserted, updated and deleted in the table; None: the commit does not say.
         seconds: the time, in seconds, that Delta's command took; None: the commit does not say.
         waited: the time from the arrival of the oldest row to the commit.
+        violations: the number of its rows that violate each constraint; None: there are no constraints.
     """
 
     version: int
@@ -34,6 +35,12 @@ class FlushView:
     changed: int | None = None
     seconds: float | None = None
     waited: timedelta | None = None
+    violations: Mapping[str, int] | None = None
+
+    @property
+    def all_violations(self) -> int | None:
+        """The number of violations of all constraints; None: there are no constraints."""
+        return None if self.violations is None else sum(self.violations.values())
 
     @property
     def micro_batches(self) -> int:

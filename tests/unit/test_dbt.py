@@ -24,9 +24,11 @@ from sqlext import docs
 from sqlext.cli import cli
 from sqlext.commands.view_statements import schedule_text
 from sqlext.dbt.command import _OVERRIDE, _WITH_SPARK, _WITHOUT_SPARK, FOLDER, OVERRIDE, PACKAGE
+from sqlext.plan.constraints import Violation
 from sqlext.plan.view_spec import Schedule
+from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.grammar import parse
-from sqlext.sql.statements import CreateMaterializedView
+from sqlext.sql.statements import CreateMaterializedView, CreateStreamingTable
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "sql_examples" / "dbt"
@@ -141,6 +143,22 @@ def _return(value: Any) -> None:
 
 def _refuse(message: str) -> None:
     raise ValueError(message)
+
+
+def test_expectations_are_constraints() -> None:
+    given = {"some": "n > 0", "a `b`": {"expect": "k IS NOT NULL", "on_violation": "quarantine into bad"}}
+    clauses = macros(expectations=given, partition_by=["k"])._checked_clauses()
+    statement = parse(f"CREATE STREAMING TABLE t {clauses} AS SELECT k, n FROM STREAM s")
+    assert isinstance(statement, CreateStreamingTable)
+    assert statement.definition.clauses == ("partitioned by (k)",)
+    found = constraints_of(statement.definition.properties)
+    assert [(each.name, each.condition, each.violation, each.quarantine) for each in found] == [
+        ("some", "n > 0", Violation.ALLOW, ()),
+        ("a `b`", "k IS NOT NULL", Violation.QUARANTINE, ("bad",)),
+    ]
+    assert macros()._checked_clauses() == ""
+    with pytest.raises(ValueError, match=r"The expectation `c` is .* Give it a condition"):
+        macros(expectations={"c": {"expects": "n > 0"}})._checked_clauses()
 
 
 @pytest.mark.parametrize(

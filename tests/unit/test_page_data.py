@@ -69,7 +69,7 @@ def test_flushes_are_the_flows_own_commits(tmp_path: Path) -> None:
     commit(tmp_path, 0, None)
     commit(tmp_path, 1, flush(1))
     commit(tmp_path, 2, flush(2, "another flow"))
-    commit(tmp_path, 3, replace(flush(3), rows=-1), {})
+    commit(tmp_path, 3, replace(flush(3), rows=-1, violations={"positive": 3, "known": 0}), {})
     log = FlushLog(LocalFolder(tmp_path.as_uri().replace("file://", "file:")), "f1")
     first, last = log.read()
     assert (first.version, first.reason, first.first_batch, first.last_batch, first.micro_batches) == (1, "interval", 5, 9, 5)
@@ -77,6 +77,8 @@ def test_flushes_are_the_flows_own_commits(tmp_path: Path) -> None:
     assert first.waited == timedelta(seconds=90)
     assert first.at == NINE + timedelta(minutes=1)
     assert (last.version, last.buffered, last.changed, last.seconds) == (3, None, None, None)
+    assert (first.violations, first.all_violations) == (None, None)
+    assert (last.violations, last.all_violations) == ({"positive": 3, "known": 0}, 3)
 
 
 def test_later_flushes_are_read_as_they_come_and_the_oldest_are_forgotten(tmp_path: Path) -> None:
@@ -427,6 +429,7 @@ def test_charts_are_drawn_by_a_process_that_is_started_again_when_it_has_ended()
         drawn = painter.svg(flushes_chart(HOSTILE, FLUSHES), 330)
         assert "<script" not in drawn
         assert 'role="img"><title>Rows, seconds and micro-batches of the last flushes of "&gt;&lt;script' in drawn
+        assert "Violations of constraints" in drawn
         assert "prefers-color-scheme" in drawn
         assert " style=" not in drawn
         process = painter._helper._process

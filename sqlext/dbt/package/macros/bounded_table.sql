@@ -12,6 +12,9 @@
 
   {{ run_hooks(pre_hooks) }}
 
+  {%- if config.get('expectations') -%}
+    {% do exceptions.raise_compiler_error("`expectations` are for tables that are kept up to date, and " ~ relation ~ " is a bounded_table. Filter its rows in the query.") %}
+  {%- endif -%}
   {%- if existing is not none and sqlext.find_flow(relation) is not none -%}
     {% do exceptions.raise_compiler_error("A flow keeps " ~ relation ~ " up to date, and a job would replace its rows. Drop the flow first: dbt run-operation sqlext.drop_flow --args '{name: " ~ relation ~ "}'.") %}
   {%- endif -%}

@@ -35,6 +35,26 @@
 {% endmacro %}
 
 
+{#- Return the clauses of a table that is kept up to date, after the column list with the constraints of `expectations`. -#}
+{% macro _checked_clauses() %}
+  {% do return((sqlext._constraints() ~ '\n' ~ sqlext._table_clauses()).strip()) %}
+{% endmacro %}
+
+
+{% macro _constraints() %}
+  {%- set found = [] -%}
+  {%- for name, given in (config.get('expectations') or {}).items() -%}
+    {%- set each = {'expect': given} if given is string else given -%}
+    {%- if not each.get('expect') or each.keys() - ['expect', 'on_violation'] -%}
+      {% do exceptions.raise_compiler_error("The expectation `" ~ name ~ "` is " ~ given ~ ". Give it a condition, or `expect`, and `on_violation`: `drop row`, `fail update` or `quarantine into table`.") %}
+    {%- endif -%}
+    {%- set what = ' on violation ' ~ each.on_violation if each.get('on_violation') else '' -%}
+    {%- do found.append('constraint ' ~ '`' ~ name | replace('`', '``') ~ '`' ~ ' expect (' ~ each.expect ~ ')' ~ what) -%}
+  {%- endfor -%}
+  {% do return('(' ~ found | join(', ') ~ ')' if found else '') %}
+{% endmacro %}
+
+
 {% macro _tblproperties(properties) %}
   {% do return('tblproperties (' ~ sqlext._pairs(properties) ~ ')' if properties else '') %}
 {% endmacro %}
@@ -119,7 +139,7 @@
   {%- set statements = [] -%}
   {%- if config.persist_column_docs() and model.columns -%}
     {%- for name, column in model.columns.items() if column.description and there.get(name | lower) != column.description -%}
-      {%- do statements.append('alter table ' ~ relation ~ ' alter column ' ~ adapter.quote(name) ~ ' comment ' ~ sqlext._text(column.description)) -%}
+      {%- do statements.append('alter table ' ~ relation ~ ' alter column ' ~ '`' ~ name | replace('`', '``') ~ '`' ~ ' comment ' ~ sqlext._text(column.description)) -%}
     {%- endfor -%}
   {%- endif -%}
   {% do return(statements) %}

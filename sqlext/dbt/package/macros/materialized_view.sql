@@ -8,7 +8,7 @@
 {% materialization materialized_view, adapter='spark' %}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set existing = load_cached_relation(this) -%}
-  {%- set clauses = sqlext._table_clauses() -%}
+  {%- set clauses = sqlext._checked_clauses() -%}
   {%- set properties = sqlext._properties() -%}
   {%- do properties.update({'sqlext.dbt.fingerprint': sqlext._fingerprint(compiled_code ~ clauses)}) -%}
   {%- set create = sqlext._create_view(relation, clauses, properties, compiled_code) -%}

@@ -8,7 +8,7 @@
   {%- set relation = this.incorporate(type='table') -%}
   {%- set existing = load_cached_relation(this) -%}
   {%- set properties = sqlext._flow_properties() -%}
-  {%- set clauses = sqlext._table_clauses() -%}
+  {%- set clauses = sqlext._checked_clauses() -%}
   {%- set fingerprint = sqlext._fingerprint(compiled_code ~ clauses ~ properties.get('state.backend.type', '')) -%}
   {%- if config.get('contract').enforced -%}
     {% do exceptions.raise_compiler_error("A streaming table cannot enforce a contract: dbt checks it by running the query, and a stream has no end. Leave `contract` out, and use tests.") %}
