@@ -66,7 +66,8 @@ def flow_statement(
             raise
         _check_type(capture, each, found)
     listed = [each.name for each in into.definition.columns] if isinstance(into, CreateStreamingTable) else []
-    written = query_of(capture, _columns(frame), listed)
+    source = replace(capture.source, text=kept_columns.as_in(plan, capture.source.text))
+    written = query_of(replace(capture, source=source), _columns(frame), listed)
     return replace(into, query=Query(dialect.without_brackets(dialect.parse_query(written)), written))
 
 

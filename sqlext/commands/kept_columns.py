@@ -51,6 +51,13 @@ def in_flow(spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[]
     )
 
 
+def as_in(plan: FlowPlan, text: str) -> str:
+    """Return a text in which calls have the columns that they have in a flow's plan, so that none is inferred again."""
+    kept = kept_in([plan.sql, plan.above, *(each.sql for each in plan.queries)])
+    calls = [call for call in calls_in(text) if call.needs_columns]
+    return with_columns(text, lambda call: kept[call.key]) if all(call.key in kept for call in calls) else text
+
+
 def in_job(spark: SparkSession, plan: BoundedPlan, source: str) -> BoundedPlan:
     """Return a job's plan in which each call has its columns; see `in_flow`."""
     change = _change(spark, source, dict, is_flow=False)
@@ -79,7 +86,7 @@ def _change(
     calls = calls_in(source)
     if not calls:
         return None
-    found = dict(known())
+    found = {**known(), **{call.key: call.kept for call in calls if call.kept}}
     try:
         for call in calls:
             if call.key not in found:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from sqlext.commands import kept_columns
+from sqlext.sql.file_calls import FilesCall
 from tests.integration.workshop import BUFFERED, Workshop
 from tests.support import eventually
 
@@ -159,3 +164,20 @@ def test_a_sequence_may_be_a_struct(sql: Workshop) -> None:
     sql(f"CREATE STREAMING TABLE customers FLOW AUTO CDC {CLAUSES.replace('BY lsn', 'BY struct(lsn % 4, lsn)')}")
     sql("WAIT FLOW customers")
     assert rows(sql) == [(1, "Ann", "Rome"), (2, "Bo", "Oslo")]
+
+
+def test_columns_of_files_are_inferred_once(sql: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.json").write_text('{"lsn": 1, "id": 1, "name": "Ann"}\n{"lsn": 2, "id": 1, "name": "Anna"}\n')
+    inferred: list[str] = []
+    columns_of = kept_columns._columns
+
+    def noted(spark: SparkSession, text: str, call: FilesCall, is_flow: bool) -> str:
+        inferred.append(call.key)
+        return columns_of(spark, text, call, is_flow)
+
+    monkeypatch.setattr(kept_columns, "_columns", noted)
+    source = f"STREAM read_files('{tmp_path}', format => 'json')"
+    sql(f"CREATE STREAMING TABLE people FLOW AUTO CDC FROM {source} KEYS (id) SEQUENCE BY lsn COLUMNS * EXCEPT (lsn)")
+    sql("WAIT FLOW people")
+    assert rows(sql, "people") == [(1, "Anna")]
+    assert len(inferred) == 1
