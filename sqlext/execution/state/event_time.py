@@ -1,0 +1,48 @@
+"""The event time among the keys of an aggregate: by it, a watermark decides which rows are late and which groups are complete.
+
+It is a window over the column that has the watermark, or this column itself. Spark compares the end of the window, or the
+value of the column, with the watermark: what is not after it is late, and null never is (`WatermarkSupport.watermarkExpression`).
+Keys that are computed from the column otherwise, such as its date, have no watermark any more: no row is late for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType, StructType, TimestampNTZType
+
+from sqlext.quoting import quote
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """See the module's docstring.
+
+    Attributes:
+        name: the column of partial results that has it.
+        type: the column's type: a time, or a window with the times of its start and its end.
+    """
+
+    name: str
+    type: DataType
+
+    def has_passed(self, watermark: int) -> Column:
+        """Return the condition that a watermark has passed the event time; null where that is null.
+
+        Args:
+            watermark: the watermark, in milliseconds since 1970.
+        """
+        column, kind = quote(self.name), self.type
+        if isinstance(kind, StructType):
+            column, kind = f"{column}.end", kind["end"].dataType
+        if isinstance(kind, TimestampNTZType):
+            at = F.expr(f"TIMESTAMP_NTZ'1970-01-01' + make_dt_interval(0, 0, 0, {watermark} / 1000BD)")
+        else:
+            at = F.expr(f"timestamp_millis({watermark})")
+        return F.col(column) <= at
+
+    def on_time(self, rows: DataFrame, watermark: int) -> DataFrame:
+        """Return the partial results that are not late against a watermark, in milliseconds since 1970."""
+        return rows.where(F.coalesce(~self.has_passed(watermark), F.lit(True)))
