@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
+from sqlext.moments import Moment
+from sqlext.testing import listened
 from tests.integration.test_delta_state import state
-from tests.integration.workshop import Workshop
+from tests.integration.test_session_windows import write_as
+from tests.integration.workshop import Workshop, are_contiguous
 from tests.support import side_by_side
 
 pytestmark = pytest.mark.usefixtures("lean")
@@ -75,7 +80,7 @@ def check(sql: Workshop, flows: Sequence[str]) -> dict[str, list[tuple[Any, ...]
 @pytest.mark.usefixtures("unhurried")
 def test_rows_are_late_as_in_sparks_state_store(sql: Workshop) -> None:
     insert(sql, STEPS[0])
-    flows = create(sql, QUERIES)
+    flows = create(sql, {name: QUERIES[name] for name in ("tumbling", "sliding", "by_time", "having")})
     for step in STEPS[1:]:
         check(sql, flows)
         insert(sql, step)
@@ -84,7 +89,6 @@ def test_rows_are_late_as_in_sparks_state_store(sql: Workshop) -> None:
         assert state(sql, flow).startswith(flow.rpartition("_")[2])
     # by hand: of the window from 0, the rows of minutes 1, 4 and 2, but not the late one of 3
     assert [row[2:] for row in found["tumbling"] if row[1] == "a"] == [(3, 8)]
-    assert found["without_key"][0][0] == sum(map(len, STEPS))
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -94,5 +98,125 @@ def test_rows_are_late_against_the_watermark_before(sql: Workshop) -> None:
     flows = create(sql, QUERIES)
     found = check(sql, flows)
     assert [row[2:] for row in found["tumbling"] if row[1] == "a"] == [(4, 15)]  # the row of minute 3 is not late here
+    assert found["without_key"][0][0] == sum(map(len, STEPS))
     insert(sql, *reversed(STEPS))
+    check(sql, flows)
+
+
+ABOVE = {
+    "subtotals": f"SELECT {TUMBLING} AS w, k, avg(v) AS mean FROM {STREAM} GROUP BY ROLLUP(k, {TUMBLING})",
+    "busiest": f"SELECT since, max(n) AS most FROM (SELECT window.start AS since, k, count(*) AS n FROM {STREAM} "
+    f"GROUP BY {SLIDING}, k) GROUP BY since",
+    "two": f"SELECT a.w, a.n, b.mean FROM (SELECT {TUMBLING} AS w, count(*) AS n FROM {STREAM} GROUP BY 1) AS a "
+    f"JOIN (SELECT {TUMBLING} AS w, avg(v) AS mean FROM {STREAM} GROUP BY 1) AS b ON a.w = b.w",
+}
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_queries_above_windows(sql: Workshop) -> None:
+    insert(sql, STEPS[0])
+    flows = create(sql, ABOVE)
+    for step in STEPS[1:]:
+        check(sql, flows)
+        insert(sql, step)
+    check(sql, flows)
+
+
+def test_refresh_full(sql: Workshop) -> None:
+    """All is computed anew, with micro-batches and watermarks of its own."""
+    insert(sql, STEPS[0])
+    flows = create(sql, {"sliding": QUERIES["sliding"]})
+    for step in STEPS[1:3]:
+        check(sql, flows)
+        insert(sql, step)
+    check(sql, flows)
+    side_by_side(lambda flow: sql(f"REFRESH STREAMING TABLE {flow} FULL"), flows)
+    for step in STEPS[3:]:
+        check(sql, flows)
+        insert(sql, step)
+    check(sql, flows)
+
+
+PACES = {
+    "memory_only": ("10 minutes", ", 'execution.flush.memory-buffer-only' = 'true'"),
+    "each_batch": ("null", ""),
+}
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_paces(sql: Workshop, pace: str) -> None:
+    insert(sql, STEPS[0])
+    flows = create(sql, {"sliding": QUERIES["sliding"]}, *PACES[pace])
+    for step in STEPS[1:]:
+        check(sql, flows)
+        insert(sql, step)
+    check(sql, flows)
+
+
+MEANS = f"SELECT {TUMBLING} AS w, k, avg(v) AS mean, count(*) AS n FROM {STREAM} GROUP BY {TUMBLING}, k"
+
+
+def ends_in_state(sql: Workshop, flow: str) -> list[int]:
+    """The ends of the windows in a flow's state, in minutes after midnight."""
+    stored = sql(f"SELECT unix_seconds(__sqlext_k1.end) / 60 % 1440 AS minute FROM delta.`{sql.home(flow) / 'state'}`")
+    return sorted(int(row.minute) for row in stored)
+
+
+@pytest.mark.parametrize("writing", ["whole", "placed", "merged"])
+def test_passed_groups_leave_the_state(sql: Workshop, monkeypatch: pytest.MonkeyPatch, writing: str) -> None:
+    """A flush deletes what its first micro-batch cannot change any more; the table keeps it."""
+    write_as(writing, monkeypatch)
+    insert(sql, STEPS[0])
+    flows = create(sql, {"means": MEANS})
+    steps: list[list[Values]] = [*STEPS[1:], [("d", 91, 17)]]
+    expected = ([10, 20], [10, 20, 50], [40, 50], [40, 50, 100], [90, 100])
+    for step, ends in zip(steps, expected, strict=True):
+        check(sql, flows)
+        assert (writing, ends_in_state(sql, "means_delta")) == (writing, ends)
+        insert(sql, step)
+    found = check(sql, flows)
+    assert ends_in_state(sql, "means_delta") == [90, 100]
+    assert len(found["means"]) == 6
+    assert are_contiguous(sql.commits("means_delta"))
+
+
+@pytest.mark.parametrize("writing", ["whole", "placed", "merged"])
+def test_a_crash_between_the_two_commits(sql: Workshop, monkeypatch: pytest.MonkeyPatch, writing: str) -> None:
+    """The state has a flush that the table has not, and groups have left it: all that the flush has changed is shown."""
+
+    def dies(moment: Moment, flow: str) -> None:
+        if moment is Moment.STATE_COMMITTED:
+            raise OSError(f"{flow} died here")
+
+    write_as(writing, monkeypatch)
+    insert(sql, STEPS[0])
+    flows = create(sql, {"means": MEANS})
+    for step, following in itertools.pairwise(STEPS):
+        check(sql, flows)
+        insert(sql, step)
+        with listened(dies), pytest.raises(PySparkException, match="died here"):
+            sql("WAIT FLOW means_delta")
+        sql("WAIT FLOW means_rocksdb")
+        sql.crash()
+        insert(sql, following)
+        side_by_side(lambda flow: sql(f"START FLOW {flow}"), flows)
+    check(sql, flows)
+
+
+def test_restarts(sql: Workshop) -> None:
+    """Rows that come after a restart are late against the same watermark, whether all had been read before it or not."""
+    insert(sql, STEPS[0])
+    flows = create(sql, {"means": MEANS, "tumbling": QUERIES["tumbling"]})
+    check(sql, flows)
+    for step in STEPS[1:]:
+        side_by_side(lambda flow: sql(f"STOP FLOW {flow}"), flows)
+        insert(sql, step)
+        side_by_side(lambda flow: sql(f"START FLOW {flow}"), flows)
+        check(sql, flows)
+    sql.freeze()
+    for step in STEPS:
+        insert(sql, step)
+        side_by_side(sql.take_in, flows)
+        sql.crash()
+        assert sorted(sql.resume()) == sorted(flows)
     check(sql, flows)

@@ -24,10 +24,11 @@ from sqlext.execution.flows.source_changes import check_columns
 from sqlext.execution.flows.work import Work
 from sqlext.execution.state.intake_buffer import IntakeBuffer
 from sqlext.execution.state.mergeable import MergeableAggregate
-from sqlext.execution.streaming import looks, queries, streams
+from sqlext.execution.streaming import queries, streams
 from sqlext.execution.streaming.arrival_wait import ArrivalWait
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.hybrid import RunningHybrid
+from sqlext.execution.streaming.lateness import Lateness
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.execution.streaming.running_query import RunningQuery, StopAtBoundary
@@ -129,7 +130,7 @@ class Intake:
         self._progress = IntakeProgress()
         self._last_batch_seen = _NEVER
         self._last_report = ""
-        self._rested_before = _NEVER  # as the checkpoint has it
+        self.lateness: Lateness | None = None  # if late rows are left out here; else Spark does it, or none are
         self._running: RunningQuery | None = None
         self.committed = _NEVER
         self.rewinding_to: int | None = None
@@ -150,7 +151,7 @@ class Intake:
         if committed is not None:
             self.committed = committed
         if self.aggregate is not None:
-            self._rested_before = self.checkpoint.rested_before if self.aggregate.event_time else _NEVER
+            self.lateness = Lateness(self.checkpoint) if self.aggregate.event_time is not None else None
             self.buffer.open(self.aggregate.schema, self.aggregate.key, committed)
             return
         rows = target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
@@ -241,9 +242,14 @@ class Intake:
     def stop_query(self) -> None:
         """End the query. A micro-batch in progress is repeated on the next start."""
         with suppress(*target.SPARK_ERRORS):  # Spark itself may have been stopped
-            self.note_rest()
+            self._note_rest()
         if self._running is not None:
             self._running.stop()
+
+    def _note_rest(self) -> None:
+        query = self.query
+        if query is not None and self.lateness is not None:
+            self.lateness.note_rest(query)
 
     def release(self) -> None:
         """Let go of the query, which has ended."""
@@ -282,11 +288,11 @@ class Intake:
         try:
             self._listener.batch_begins()
             announce(Moment.BATCH_BEGUN, self._settings.flow)
-            self.note_rest()
+            self._note_rest()
             rows = self._rows(frame, batch)
             if batch <= self.committed:
                 # It is in the table already, and Spark repeats it after a crash: only its state and watermark must come along.
-                if self.aggregate is None or self.aggregate.event_time is not None:
+                if self.aggregate is None or self.lateness is not None:
                     rows.write.format("noop").mode("overwrite").save()
             elif self.stream.output_mode is OutputMode.APPEND and self._settings.staged_in is None:
                 self._listener.append(rows, batch)
@@ -305,20 +311,9 @@ class Intake:
         if self.aggregate is None:
             return target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
         partials, event_time = self.aggregate.partials(frame), self.aggregate.event_time
-        return partials if event_time is None else event_time.on_time(partials, self._late_watermark(batch))
-
-    def _late_watermark(self, batch: int) -> int:
-        """Return the watermark against which Spark calls rows of a micro-batch late, in milliseconds since 1970.
-
-        It is the same when the micro-batch is repeated: all of it comes from the checkpoint.
-        """
-        with self._lock:
-            has_rested = self._rested_before == batch
-        return self.checkpoint.planned(batch if has_rested else batch - 1).watermark_ms
-
-    def passed_before(self, batch: int) -> int:
-        """Return a watermark behind which no row of a micro-batch or of a later one counts, in milliseconds since 1970."""
-        return self.checkpoint.planned(batch - 1).watermark_ms
+        if event_time is None or self.lateness is None:
+            return partials
+        return event_time.on_time(partials, self.lateness.watermark(batch))
 
     # Anybody.
 
@@ -402,20 +397,9 @@ class Intake:
             lambda: self._is_before_last_part and not self.stopping and not self.has_failed,
         )
 
-    def note_rest(self) -> None:
-        """Record in the checkpoint that the query has read all there was, where late rows depend on that; see `looks`."""
-        query = self.query
-        if query is None or self.aggregate is None or self.aggregate.event_time is None:
-            return
-        before = looks.rested_before(query)
-        with self._lock:
-            if before is not None and before > self._rested_before:
-                self.checkpoint.note_rest(before)
-                self._rested_before = before
-
     def read_progress(self) -> None:
         """Ask Spark what the query has done."""
-        self.note_rest()
+        self._note_rest()
         query = self.query
         report = streams.new_report(query, self._last_report, self._last_batch_seen) if query is not None else None
         if report is None:

@@ -220,7 +220,7 @@ class TableWriter:
         if intake.aggregate is None:
             raise AssertionError("there are no partial results")
         partials, reach = partial(intake.buffer.rows, self.session), key_ranges.union(batch.bounds for batch in batches)
-        passed = 0 if intake.aggregate.event_time is None else intake.passed_before(batches[0].first)
+        passed = 0 if intake.lateness is None else intake.lateness.watermark(batches[0].first)
         return StateFlush(intake.aggregate, partials, batches, reach, info, self._check, passed)
 
     def _show(self, stream: StreamSpec, flushed: StateFlush, advance: Advance) -> None:

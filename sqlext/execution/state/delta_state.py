@@ -55,8 +55,8 @@ class StateFlush:
         reach: the ranges of their keys.
         info: the description of the flush.
         check: called before each commit of a transaction; raises if this driver must not commit any more.
-        passed: the watermark that had passed before the first of the batches, in milliseconds since 1970: neither they nor later
-            ones have rows of the groups that it has passed.
+        passed: a watermark against which the rows of these batches and all later ones are late, in milliseconds since 1970: none
+            of them changes a group that it has passed.
     """
 
     aggregate: MergeableAggregate

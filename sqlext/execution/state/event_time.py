@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DataType, StructType, TimestampNTZType
 
 from sqlext.quoting import quote
 
@@ -22,11 +21,11 @@ class EventTime:
 
     Attributes:
         name: the column of partial results that has it.
-        type: the column's type: a time, or a window with the times of its start and its end.
+        is_window: whether it is a window, with the times of its start and its end.
     """
 
     name: str
-    type: DataType
+    is_window: bool
 
     def has_passed(self, watermark: int) -> Column:
         """Return the condition that a watermark has passed the event time; null where that is null.
@@ -34,14 +33,8 @@ class EventTime:
         Args:
             watermark: the watermark, in milliseconds since 1970.
         """
-        column, kind = quote(self.name), self.type
-        if isinstance(kind, StructType):
-            column, kind = f"{column}.end", kind["end"].dataType
-        if isinstance(kind, TimestampNTZType):
-            at = F.expr(f"TIMESTAMP_NTZ'1970-01-01' + make_dt_interval(0, 0, 0, {watermark} / 1000BD)")
-        else:
-            at = F.expr(f"timestamp_millis({watermark})")
-        return F.col(column) <= at
+        column = f"{quote(self.name)}.end" if self.is_window else quote(self.name)
+        return F.col(column) <= F.timestamp_millis(F.lit(watermark))
 
     def on_time(self, rows: DataFrame, watermark: int) -> DataFrame:
         """Return the partial results that are not late against a watermark, in milliseconds since 1970."""

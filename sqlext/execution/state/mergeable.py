@@ -205,11 +205,11 @@ class MergeableAggregate:
         return next(name for name, each in zip(self.key, grouping, strict=True) if _is_session(each))
 
     def _find_event_time(self) -> EventTime | None:
-        grouping = items_of(self._partial.output())[: len(self.key)]
-        found = {str(each.exprId()): at for at, each in enumerate(grouping) if each.metadata().contains(_DELAY)}
+        keys = zip(self.key, items_of(self._partial.output()), strict=False)  # which are its first columns
+        found = {str(each.exprId()): name for name, each in keys if each.metadata().contains(_DELAY)}
         if len(found) > 1:
             raise UnsupportedError("it groups by several event times, and Spark takes only one for a watermark.")
-        return next((EventTime(self.key[at], self.schema.fields[at].dataType) for at in found.values()), None)
+        return next((EventTime(name, isinstance(self.schema[name].dataType, StructType)) for name in found.values()), None)
 
     def _find_results_stored(self, spark: SparkSession) -> tuple[str, ...]:
         if self.session:  # a session's row may be gone from the table when another row of the session arrives

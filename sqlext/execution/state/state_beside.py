@@ -1,7 +1,7 @@
 """The state of a mergeable aggregate in a table of the flow's own, beside the table with the results: two commits a flush.
 
 Groups that a watermark has passed leave the state, in the commit of a flush; their results stay in the query's table. A flush
-deletes those that had been passed before its first micro-batch, so none of the groups that it changes itself: after a crash
+deletes those for which rows of its first micro-batch are late, so none of the groups that it changes itself: after a crash
 between its two commits, these are still there to be shown.
 """
 

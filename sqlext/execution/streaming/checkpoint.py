@@ -136,7 +136,7 @@ class Checkpoint:
         return self._number_in(_FLUSHED)  # if the process died while it wrote it, what was flushed is brought back once more
 
     def note_rest(self, batch: int) -> None:
-        """Record that a look for input before a micro-batch found none; see `looks`."""
+        """Record that a look for input before a micro-batch found none; see `lateness`."""
         self._home.child(_RESTED).write_text(str(batch))
 
     @property
