@@ -21,6 +21,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 _FLUSHED = "flushed"  # a file that holds the newest micro-batch of the last clean stop
 _RESTED = "rested"  # a file that holds the number of the micro-batch before which the query last found no input
 _NEVER = -1
+_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,13 @@ class PlannedBatch:
         offsets: for each source, by its name, the end of what is read, as JSON; None: nothing is read yet. Sources without a name
             have their index in the query, from 0, as their name.
         watermark_ms: the watermark when the micro-batch was planned, in milliseconds since 1970; 0: there was none yet.
+        is_late_against_it: whether that is the watermark against which the micro-batch's own rows are late: in a session that
+            allows only one stateful operator, as in Spark before 3.4.
     """
 
     offsets: Mapping[str, str | None] = field(default_factory=dict)
     watermark_ms: int = 0
+    is_late_against_it: bool = False
 
     @property
     def watermark(self) -> datetime | None:
@@ -78,9 +82,13 @@ class Checkpoint:
             lines = self._folder.child("offsets", str(batch)).read_text().splitlines()
         except NotFoundError:
             return PlannedBatch()
-        watermark = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
+        metadata = json.loads(lines[1])
         offsets = enumerate(lines[2:]) if lines[0] != _NAMED else (line.split(":", 1) for line in lines[2:])
-        return PlannedBatch({str(name): None if offset == _NO_OFFSET else offset for name, offset in offsets}, watermark)
+        return PlannedBatch(
+            {str(name): None if offset == _NO_OFFSET else offset for name, offset in offsets},
+            int(metadata.get("batchWatermarkMs", 0)),
+            metadata.get("conf", {}).get(_MULTIPLE) == "false",
+        )
 
     def source_log(self, name: str) -> HadoopPath:
         """Return the folder where Spark's file source records the files of each micro-batch."""

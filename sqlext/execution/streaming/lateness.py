@@ -16,20 +16,25 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.execution.streaming.checkpoint import Checkpoint
+
+_WITHOUT_ROWS = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 
 class Lateness:
     """See the module's docstring. Any thread may call it; the lock guards what is noted.
 
     Args:
+        spark: the query's session.
         checkpoint: the query's checkpoint.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, spark: SparkSession, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
+        self._runs_without_rows = spark.conf.get(_WITHOUT_ROWS, "true") == "true"
         self._lock = threading.Lock()
         self._rested_before = checkpoint.rested_before
 
@@ -42,7 +47,7 @@ class Lateness:
         Args:
             query: the query, which has started.
         """
-        before = _rested_before(query)
+        before = _rested_before(query) if self._runs_without_rows else None
         with self._lock:
             if before is not None and before > self._rested_before:
                 self._checkpoint.note_rest(before)
@@ -59,7 +64,9 @@ class Lateness:
         """
         with self._lock:
             has_rested = self._rested_before == batch
-        return self._checkpoint.planned(batch if has_rested else batch - 1).watermark_ms
+        planned = self._checkpoint.planned(batch)
+        is_against_own = has_rested or planned.is_late_against_it
+        return (planned if is_against_own else self._checkpoint.planned(batch - 1)).watermark_ms
 
 
 def _rested_before(query: StreamingQuery) -> int | None:
