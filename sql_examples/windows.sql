@@ -1,7 +1,7 @@
 -- Counts in windows of event time, with a watermark.
 --
 -- WATERMARK says how late an event may be: once an event of 12:30 has been seen, DELAY OF 10 MINUTES closes all windows that end
--- at 12:20 or before. Their groups leave Spark's state, so that it does not grow for ever; their rows stay in the table.
+-- at 12:20 or before. Their groups leave the state, so that it does not grow for ever; their rows stay in the table.
 
 DROP FLOW IF EXISTS clicks_per_window;
 CREATE OR REPLACE TABLE clicks (page STRING, at TIMESTAMP) USING delta;

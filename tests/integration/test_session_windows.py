@@ -72,7 +72,8 @@ def write_as(writing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if writing != "whole":
         monkeypatch.setattr(commit, "SMALL_TABLE_BYTES", 0)
     if writing == "merged":
-        monkeypatch.setattr(commit, "_BROADCAST_WIDE_ROWS", -1)
+        for limit in ("_BROADCAST_ROWS", "_BROADCAST_WIDE_ROWS"):
+            monkeypatch.setattr(commit, limit, -1)
 
 
 ENDING = {

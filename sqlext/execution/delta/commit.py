@@ -22,7 +22,7 @@ from delta.exceptions import (
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType, VariantType
 
 from sqlext.execution.delta import key_ranges
 from sqlext.execution.delta.delta_log import TableSize
@@ -58,7 +58,7 @@ SMALL_TABLE_BYTES = 16 * 1024**2
 _SMALL_TABLE = {  # rewriting its files is less work than marking rows in them
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-_WIDE = (ArrayType, BinaryType, MapType, StringType, StructType, VariantType)
+_WIDE = (ArrayType, BinaryType, MapType, StringType, VariantType)
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -162,9 +162,14 @@ def same_key(key: Sequence[str], reach: Bounds) -> Column:
 
 def are_few(rows: int, schema: StructType, key: Sequence[str]) -> bool:
     """Return whether rows are few enough to be sent to every executor; an unknown number of rows, -1, is not."""
-    wide = [c for c in schema if isinstance(c.dataType, _WIDE)]
+    wide = [c for c in schema if _is_wide(c.dataType)]
     is_short = all(isinstance(c.dataType, StringType) and c.name in key for c in wide)
     return 0 <= rows <= (_BROADCAST_ROWS if is_short else _BROADCAST_WIDE_ROWS)
+
+
+def _is_wide(kind: DataType) -> bool:
+    """Return whether values of a type may be long; of a struct such as a window, whether those of a field may be."""
+    return any(_is_wide(field.dataType) for field in kind) if isinstance(kind, StructType) else isinstance(kind, _WIDE)
 
 
 def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: CommitInfo, check: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -29,6 +29,7 @@ from sqlext.execution.streaming import queries, streams
 from sqlext.execution.streaming.arrival_wait import ArrivalWait
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.hybrid import RunningHybrid
+from sqlext.execution.streaming.lateness import Lateness
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.execution.streaming.running_query import RunningQuery, StopAtBoundary
@@ -134,6 +135,7 @@ class Intake:
         self._progress = IntakeProgress()
         self._last_batch_seen = _NEVER
         self._last_report = ""
+        self.lateness: Lateness | None = None  # if late rows are left out here; else Spark does it, or none are
         self._running: RunningQuery | None = None
         self.committed = _NEVER
         self.rewinding_to: int | None = None
@@ -154,6 +156,7 @@ class Intake:
         if committed is not None:
             self.committed = committed
         if self.aggregate is not None:
+            self.lateness = Lateness(self.session, self.checkpoint) if self.aggregate.event_time is not None else None
             self.buffer.open(self.aggregate.schema, self.aggregate.key, committed)
             return
         rows = target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
@@ -243,8 +246,15 @@ class Intake:
 
     def stop_query(self) -> None:
         """End the query. A micro-batch in progress is repeated on the next start."""
+        with suppress(*target.SPARK_ERRORS):  # Spark itself may have been stopped
+            self._note_rest()
         if self._running is not None:
             self._running.stop()
+
+    def _note_rest(self) -> None:
+        query = self.query
+        if query is not None and self.lateness is not None:
+            self.lateness.note_rest(query)
 
     def release(self) -> None:
         """Let go of the query, which has ended."""
@@ -283,10 +293,11 @@ class Intake:
         try:
             self._listener.batch_begins()
             announce(Moment.BATCH_BEGUN, self._settings.flow)
-            rows = self._rows(frame)
+            self._note_rest()
+            rows = self._rows(frame, batch)
             if batch <= self.committed:
-                # It is in the table already, and Spark repeats it after a crash: only Spark's state must come along.
-                if self.aggregate is None:
+                # It is in the table already, and Spark repeats it after a crash: only its state and watermark must come along.
+                if self.aggregate is None or self.lateness is not None:
                     rows.write.format("noop").mode("overwrite").save()
             elif self.stream.output_mode is OutputMode.APPEND and self._settings.staged_in is None:
                 self._listener.append(rows, batch)
@@ -300,11 +311,14 @@ class Intake:
                 self.error = self.error or error  # Spark would only pass on a Python traceback as text
             raise
 
-    def _rows(self, frame: DataFrame) -> DataFrame:
+    def _rows(self, frame: DataFrame, batch: int) -> DataFrame:
         """Return the rows of a micro-batch that are buffered or appended."""
-        if self.aggregate is not None:
-            return self.aggregate.partials(frame)
-        return target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
+        if self.aggregate is None:
+            return target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
+        partials, event_time = self.aggregate.partials(frame), self.aggregate.event_time
+        if event_time is None or self.lateness is None:
+            return partials
+        return event_time.on_time(partials, self.lateness.watermark(batch))
 
     # Anybody.
 
@@ -390,6 +404,7 @@ class Intake:
 
     def read_progress(self) -> None:
         """Ask Spark what the query has done."""
+        self._note_rest()
         query = self.query
         report = streams.new_report(query, self._last_report, self._last_batch_seen) if query is not None else None
         if report is None:

@@ -13,6 +13,7 @@ from sqlext.execution.flows.interval_trigger import other_pace
 from sqlext.execution.state import session_state
 from sqlext.execution.state.delta_state import state_in
 from sqlext.execution.state.mergeable import MergeableAggregate, is_by_session, mergeable
+from sqlext.execution.streaming import queries
 from sqlext.options import (
     FLUSH_MAX_INTERVAL,
     FLUSH_MEMORY_BUFFER_ONLY,
@@ -35,7 +36,7 @@ def state_of(frame: DataFrame, mode: OutputMode, options: FlowOptions) -> tuple[
         return None, None
     if is_by_session(frame):
         return _by_session(frame, options), None
-    rocksdb_because = _no_delta_state(options)
+    rocksdb_because = _no_delta_state(frame, mode, options)
     aggregate, because = (None, rocksdb_because) if rocksdb_because else mergeable(frame)
     if because and options.flow[STATE_BACKEND] == StateBackend.DELTA:
         raise OptionError(
@@ -60,17 +61,20 @@ def _by_session(frame: DataFrame, options: FlowOptions) -> MergeableAggregate:
         ) from None
 
 
-def _no_delta_state(options: FlowOptions) -> str | None:
-    """Return why the options keep all state in RocksDB; None: a Delta table holds it, where it can.
+def _no_delta_state(frame: DataFrame, mode: OutputMode, options: FlowOptions) -> str | None:
+    """Return why the options keep a query's state in RocksDB; None: a Delta table holds it, where it can.
 
-    A Delta table is cheaper: written once a flush, where a state store is at each micro-batch.
+    A Delta table is cheaper: written once a flush, where a state store is at each micro-batch. But where partial results would be
+    buffered in files, a state store allows a buffer in memory only, except for queries whose lost rows it could not restore.
     """
     backend = options.flow[STATE_BACKEND]
     if backend == StateBackend.ROCKSDB:
         return ROCKSDB_ASKED_FOR
     is_memory_only = options.flow[FLUSH_MEMORY_BUFFER_ONLY] and options.flow[FLUSH_MAX_INTERVAL] is not None
-    pace = other_pace((), options) if is_memory_only else None
-    return f"partial results would be buffered in files: {pace}." if pace and backend != StateBackend.DELTA else None
+    pace = other_pace((), options) if is_memory_only and backend != StateBackend.DELTA else None
+    if pace is None or queries.durable_because(frame, mode):
+        return None
+    return f"partial results would be buffered in files: {pace}."
 
 
 def state_shown(

@@ -250,7 +250,8 @@ class TableWriter:
         if intake.aggregate is None:
             raise AssertionError("there are no partial results")
         partials, reach = partial(intake.buffer.rows, self.session), key_ranges.union(batch.bounds for batch in batches)
-        return StateFlush(intake.aggregate, partials, batches, reach, info, self._check)
+        passed = 0 if intake.lateness is None else intake.lateness.watermark(batches[0].first)
+        return StateFlush(intake.aggregate, partials, batches, reach, info, self._check, passed)
 
     def _show(self, stream: StreamSpec, flushed: StateFlush, advance: Advance) -> None:
         """Merge the changed groups of a state into the query's table; if others interfere, all of the flush is tried again."""

@@ -55,6 +55,8 @@ class StateFlush:
         reach: the ranges of their keys.
         info: the description of the flush.
         check: called before each commit of a transaction; raises if this driver must not commit any more.
+        passed: a watermark against which the rows of these batches and all later ones are late, in milliseconds since 1970: none
+            of them changes a group that it has passed.
     """
 
     aggregate: MergeableAggregate
@@ -63,6 +65,7 @@ class StateFlush:
     reach: Bounds
     info: commit.CommitInfo
     check: Callable[[], None]
+    passed: int = 0
 
     @property
     def is_small(self) -> bool:

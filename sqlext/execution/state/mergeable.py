@@ -26,6 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
+from sqlext.execution.state.event_time import EventTime
 from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
 from sqlext.quoting import quote
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
@@ -38,6 +39,10 @@ _MERGING_SESSIONS = "MergingSessionsExec"
 """Spark's node between the two steps that joins sessions."""
 _SESSION = "spark.sessionWindow"
 """The key in a column's metadata that marks a session window."""
+_DELAY = "spark.watermarkDelayMs"
+"""The key in a column's metadata that marks the event time of a watermark, and windows over it."""
+_STATEFUL = re.compile(r"Aggregate|Distinct|Deduplicate\w*|\w*GroupsWithState\w*|\w*TransformWithState\w*")
+"""Logical nodes that Spark's streams keep a state for; so do joins of two streams."""
 _BY_ARRIVAL = ("First", "Last", "CollectList", "ListAgg")
 """Functions whose result depends on the order of their input."""
 _ADDED = {
@@ -68,6 +73,7 @@ class MergeableAggregate:
         schema: the schema of partial results.
         is_ordered: whether a function depends on the order of its input, such as first().
         session: the key column that is a session window; empty if there is none.
+        event_time: the event time among the keys by which a watermark passes groups; None: none ever does.
         results_stored: for each column of `schema`, the output column with the same value, as for count and sum; empty unless all
             have one.
         results_vary: whether results differ from one evaluation to the next, so that only changed groups get new ones.
@@ -96,6 +102,7 @@ class MergeableAggregate:
                 self._plan(spark, above, self._with_count(spark, aggregate))
         self.schema, self.key = self._partial_schema()
         self.session = self._find_session()
+        self.event_time = None if has_session else self._find_event_time()
         if has_session and not self.session:
             raise UnsupportedError("Spark does not join its sessions between the two steps.")
         if not self.schema.fields:
@@ -197,6 +204,13 @@ class MergeableAggregate:
         grouping = items_of(self._final.groupingExpressions())
         return next(name for name, each in zip(self.key, grouping, strict=True) if _is_session(each))
 
+    def _find_event_time(self) -> EventTime | None:
+        keys = zip(self.key, items_of(self._partial.output()), strict=False)  # which are its first columns
+        found = {str(each.exprId()): name for name, each in keys if each.metadata().contains(_DELAY)}
+        if len(found) > 1:
+            raise UnsupportedError("it groups by several event times, and Spark takes only one for a watermark.")
+        return next((EventTime(name, isinstance(self.schema[name].dataType, StructType)) for name in found.values()), None)
+
     def _find_results_stored(self, spark: SparkSession) -> tuple[str, ...]:
         if self.session:  # a session's row may be gone from the table when another row of the session arrives
             return ()
@@ -216,6 +230,7 @@ class MergeableAggregate:
         made_by = [] if self.results_stored else [f"Spark {version}"]
         texts = [self.schema.json(), *(str(each.toString()) for each in (*self._functions, self._final.groupingExpressions()))]
         texts += made_by
+        texts += [] if self.event_time is None else [f"passed by {self.event_time.name}"]  # groups may have left the state
         return fingerprint("\n".join(texts))
 
     # At run time.
@@ -323,8 +338,8 @@ def _cut(plan: Any) -> tuple[list[Any], Any]:
 
 
 def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> None:
-    if plan_has_watermark(aggregate.child()) and not _has_session(aggregate):
-        raise UnsupportedError("a watermark decides when Spark evicts a group.")
+    if plan_has_watermark(aggregate.child()) and _has_state(aggregate.child()):
+        raise UnsupportedError("a watermark decides when Spark drops rows from the state of an operator below it.")
     subqueries = java_of(spark).org.apache.spark.sql.catalyst.expressions.SubqueryExpression
     if any(subqueries.hasSubquery(each) for each in items_of(aggregate.expressions())):
         raise UnsupportedError("it contains a subquery, which would be evaluated again for each step.")
@@ -340,6 +355,14 @@ def is_by_session(frame: DataFrame) -> bool:
         return _has_session(_cut(analysed_plan(frame))[1])
     except UnsupportedError:
         return False
+
+
+def _has_state(plan: Any) -> bool:
+    """Return whether Spark keeps a state for a part of a streaming plan."""
+    children = items_of(plan.children())
+    is_join = len(children) > 1 and _kind(plan) == "Join" and all(child.isStreaming() for child in children)
+    is_stateful = is_join or (bool(plan.isStreaming()) and _STATEFUL.fullmatch(_kind(plan)) is not None)
+    return is_stateful or any(map(_has_state, children))
 
 
 def _has_session(aggregate: Any) -> bool:

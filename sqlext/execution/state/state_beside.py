@@ -1,21 +1,28 @@
-"""The state of a mergeable aggregate in a table of the flow's own, beside the table with the results: two commits a flush."""
+"""The state of a mergeable aggregate in a table of the flow's own, beside the table with the results: two commits a flush.
+
+Groups that a watermark has passed leave the state, in the commit of a flush; their results stay in the query's table. A flush
+deletes those for which rows of its first micro-batch are late, so none of the groups that it changes itself: after a crash
+between its two commits, these are still there to be shown.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.execution.delta import commit, target
 from sqlext.execution.delta.delta_log import table_size
-from sqlext.execution.delta.transaction import TableTransaction
+from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN
 from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush, added, keys_of, numbered, of_keys
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import Column, StreamSpec
-from sqlext.plan.job_graph import OutputMode
+from sqlext.plan.job_graph import QUALIFIES, OutputMode
 from sqlext.spark import delta_tables, jvm
 
 
@@ -25,7 +32,8 @@ class _Written:
 
     Attributes:
         changed: the new state of the changed groups.
-        every: the state of all groups, if it is at hand, and if a group's results stay the same while its state does.
+        every: the state of all groups, if it is at hand, no group ever leaves it, and a group's results stay the same while its
+            state does.
     """
 
     changed: DataFrame
@@ -33,14 +41,16 @@ class _Written:
 
 
 class StateBeside(DeltaState):
-    """The state of an aggregate in a table of the flow's own; see `DeltaState`."""
+    """The state of an aggregate in a table of the flow's own; see the module's docstring, and `DeltaState`."""
+
+    _emptied = 0  # the watermark up to which this driver has deleted passed groups
 
     def flush(self, flush: StateFlush, show: Show) -> None:
         """Merge partial results into the state, then the results of the changed groups into the query's table.
 
         1. What is stored is read, unless somebody else has changed it.
-        2. The state gets what becomes of the groups. After a crash here the table is behind it: the next flush shows their
-           results once more, and adds nothing, since the state knows their micro-batch.
+        2. The state gets what becomes of the groups, and passed ones leave it. After a crash here the table is behind it: the
+           next flush shows their results once more, and adds nothing, since the state knows their micro-batch.
         3. Their results are merged into the query's table.
         """
         version = delta_tables.version(self._spark, self.location)
@@ -56,7 +66,7 @@ class StateBeside(DeltaState):
         stored = self._spark.read.format("delta").load(self.location)
         with self._settings(flush.is_small), self._changed(flush, stored, fresh) as changed:
             if fresh:
-                self._store(flush, changed, replace(flush.info, read_version=version))
+                self._store(flush, changed, stored, replace(flush.info, read_version=version))
                 self._refuse_changes_since(version)
                 announce(Moment.STATE_COMMITTED, self._spec.name)
             show(Advance(self._results(flush.aggregate, changed)))
@@ -67,10 +77,10 @@ class StateBeside(DeltaState):
         aggregate, identity, partials = flush.aggregate, self._identity(flush.info, table), flush.partials(flush.batches)
         with self._settings(flush.is_small or not table.is_empty):
             if table.is_small and not table.is_empty:
-                with jvm.held(added(aggregate, table.rows, partials)) as every:
+                with jvm.held(added(aggregate, _left(flush, table.rows), partials)) as every:
                     self._note(table, table.write_whole(every, identity))
                     changed = of_keys(every, aggregate, keys_of(aggregate, partials), flush.reach)
-                    yield _Written(changed, None if aggregate.results_vary else every)
+                    yield _Written(changed, None if aggregate.results_vary or aggregate.event_time else every)
                 return
             with jvm.held(aggregate.merged(partials, BATCH_COLUMN)) as new:
                 if table.is_empty:
@@ -81,11 +91,44 @@ class StateBeside(DeltaState):
                     self._found(flush, table.placed_rows(flush.reach), new) as found,
                     jvm.held(added(aggregate, found, numbered(new))) as changed,
                 ):
-                    self._note(table, table.replace(found, changed, identity))
+                    gone = self._passed(flush, table.placed_rows({}))
+                    places = found.select(FILE_COLUMN, ROW_COLUMN)
+                    places = places if gone is None else places.union(gone.select(FILE_COLUMN, ROW_COLUMN))
+                    self._note(table, table.replace(places, changed, identity))
+                    self._emptied = flush.passed
                     yield _Written(changed)
 
-    def _store(self, flush: StateFlush, rows: DataFrame, info: commit.CommitInfo) -> None:
+    def _passed(self, flush: StateFlush, stored: DataFrame) -> DataFrame | None:
+        """Return the stored rows that leave the state; None: the watermark is where it was when the last ones did."""
+        event_time = flush.aggregate.event_time
+        is_later = event_time is not None and flush.passed > self._emptied
+        return stored.where(event_time.has_passed(flush.passed)) if event_time is not None and is_later else None
+
+    def _store(self, flush: StateFlush, rows: DataFrame, stored: DataFrame, info: commit.CommitInfo) -> None:
+        """Merge the new state of changed groups into the state's table, and delete the passed ones.
+
+        Args:
+            flush: the flush.
+            rows: the new state.
+            stored: all stored rows.
+            info: the description of the commit.
+        """
+        gone, reach = self._passed(flush, stored), flush.reach
+        with nullcontext() if gone is None else jvm.held(gone) as found:
+            if found is not None:
+                deleted = found.withColumn(QUALIFIES, F.lit(False))
+                rows, reach = rows.withColumn(QUALIFIES, F.lit(True)).unionByName(deleted), {}
+            self._merge(flush, rows, reach, info)
+        self._emptied = flush.passed
+
+    def _merge(self, flush: StateFlush, rows: DataFrame, reach: Bounds, info: commit.CommitInfo) -> None:
         columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in flush.aggregate.schema)
         stream = StreamSpec(self._stream.relation, "", OutputMode.UPDATE, flush.aggregate.key, columns)
         size = table_size(self._spark, self.location)
-        commit.merge(self._spark, self.table(), stream, rows, flush.reach, info, lambda: None, size, attempts=1)
+        commit.merge(self._spark, self.table(), stream, rows, reach, info, lambda: None, size, attempts=1)
+
+
+def _left(flush: StateFlush, stored: DataFrame) -> DataFrame:
+    """Return the stored rows of groups that no watermark has passed."""
+    event_time = flush.aggregate.event_time
+    return stored if event_time is None else event_time.on_time(stored, flush.passed)

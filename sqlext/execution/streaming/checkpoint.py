@@ -19,6 +19,9 @@ _NO_OFFSET = "-"  # OffsetSeqLog.SERIALIZED_VOID_OFFSET
 PARTITIONS = "spark.sql.shuffle.partitions"
 """The setting with the number of the state's partitions, which Spark records beside offsets."""
 _FLUSHED = "flushed"  # a file that holds the newest micro-batch of the last clean stop
+_RESTED = "rested"  # a file that holds the number of the micro-batch before which the query last found no input
+_NEVER = -1
+_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,19 @@ class PlannedBatch:
     Attributes:
         offsets: for each source, by its name, the end of what is read, as JSON; None: nothing is read yet. Sources without a name
             have their index in the query, from 0, as their name.
-        watermark: the watermark when the micro-batch was planned; None: there was none yet.
+        watermark_ms: the watermark when the micro-batch was planned, in milliseconds since 1970; 0: there was none yet.
+        is_late_against_it: whether that is the watermark against which the micro-batch's own rows are late: in a session that
+            allows only one stateful operator, as in Spark before 3.4.
     """
 
     offsets: Mapping[str, str | None] = field(default_factory=dict)
-    watermark: datetime | None = None
+    watermark_ms: int = 0
+    is_late_against_it: bool = False
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The watermark when the micro-batch was planned; None: there was none yet."""
+        return datetime.fromtimestamp(self.watermark_ms / 1000, UTC) if self.watermark_ms else None
 
 
 class Checkpoint:
@@ -71,10 +82,13 @@ class Checkpoint:
             lines = self._folder.child("offsets", str(batch)).read_text().splitlines()
         except NotFoundError:
             return PlannedBatch()
-        milliseconds = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
-        watermark = datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
+        metadata = json.loads(lines[1])
         offsets = enumerate(lines[2:]) if lines[0] != _NAMED else (line.split(":", 1) for line in lines[2:])
-        return PlannedBatch({str(name): None if offset == _NO_OFFSET else offset for name, offset in offsets}, watermark)
+        return PlannedBatch(
+            {str(name): None if offset == _NO_OFFSET else offset for name, offset in offsets},
+            int(metadata.get("batchWatermarkMs", 0)),
+            metadata.get("conf", {}).get(_MULTIPLE) == "false",
+        )
 
     def source_log(self, name: str) -> HadoopPath:
         """Return the folder where Spark's file source records the files of each micro-batch."""
@@ -127,11 +141,22 @@ class Checkpoint:
         return planned
 
     def _noted_flushed(self) -> int:
-        mark = self._home.child(_FLUSHED)
+        return self._number_in(_FLUSHED)  # if the process died while it wrote it, what was flushed is brought back once more
+
+    def note_rest(self, batch: int) -> None:
+        """Record that a look for input before a micro-batch found none; see `lateness`."""
+        self._home.child(_RESTED).write_text(str(batch))
+
+    @property
+    def rested_before(self) -> int:
+        """The micro-batch that was last given to `note_rest`; -1: there is none."""
+        return self._number_in(_RESTED)  # if the process died while it wrote it, nothing of the micro-batch had run
+
+    def _number_in(self, mark: str) -> int:
         try:
-            return int(mark.read_text())
-        except (NotFoundError, TornFileError):  # the process died while it wrote it: what was flushed is brought back once more
-            return -1
+            return int(self._home.child(mark).read_text())
+        except (NotFoundError, TornFileError):
+            return _NEVER
 
     def _newest(self, log: str) -> int | None:
         return max((int(name) for name in self._folder.child(log).names() if name.isdigit()), default=None)

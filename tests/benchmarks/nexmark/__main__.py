@@ -2,6 +2,8 @@
 
 python -m tests.benchmarks.nexmark                                          5,000,000 events in 8 files, all queries
 python -m tests.benchmarks.nexmark --events 500000 --queries q0 q5 q18 --result /tmp/nexmark.json
+python -m tests.benchmarks.nexmark --queries q5 q8 --watermark '4 seconds' --backends delta rocksdb --result /tmp/windows.json
+                                                                            the same windows with both state backends
 
 A flow takes one file of each table in a micro-batch, and is done when WAIT FLOW says so: creation, all micro-batches and flushes
 count. Each of its tables must equal the batch query's; q12's windows are of processing time, so only its counts must. Goal: no
@@ -41,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--files", type=int, default=8, help="of each table; a micro-batch takes one")
     parser.add_argument("--queries", nargs="*", default=[*TEXTS], choices=[*TEXTS])
     parser.add_argument("--seed", type=int, default=22)
+    parser.add_argument("--watermark", default="", help="the delay of every stream's watermark; without it, there is none")
+    parser.add_argument("--backends", nargs="+", default=["auto"], choices=["auto", "delta", "rocksdb"], help="of the state")
     parser.add_argument("--result", type=Path, default=Path(__file__).parents[1] / "nexmark.json")
     given = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp())
@@ -54,10 +58,10 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
         spark.sql(f"CREATE TABLE {name} USING parquet LOCATION '{folder / 'events' / name}'")
     spark.sql("CREATE TABLE side_input USING parquet AS SELECT id AS key, concat('value ', id) AS value FROM range(10000)")
     for name in ("q0", given.queries[0]):  # what Java compiles for every query counts for none
-        one_query(spark, name)
+        one_query(spark, name, given)
     found = {}
     for name in given.queries:
-        found[name] = one_query(spark, name)
+        found[name] = one_query(spark, name, given)
         print(name, found[name], flush=True)
     cores = spark.sparkContext.defaultParallelism
     for each in found.values():
@@ -66,23 +70,35 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
     return {"events": given.events, "micro-batches": given.files, "goal": GOAL_RATIO, "queries": found}
 
 
-def one_query(spark: SparkSession, name: str) -> dict[str, Any]:
-    """Seconds of the batch query and of the flow, and their ratio; or why the flow was refused."""
+def one_query(spark: SparkSession, name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of the batch query and of the flow, and their ratio; or why the flow was refused.
+
+    With several state backends, those of the first are the flow's, and the others' follow under their names.
+    """
     batch = TEXTS[name].format(**{table: table for table in TABLES})
-    flow = TEXTS[name].format(**{table: STREAM.format(table) for table in TABLES})
+    late = f" WATERMARK dateTime DELAY OF INTERVAL {given.watermark}" if given.watermark else ""
+    flow = TEXTS[name].format(**{table: STREAM.format(table) + late for table in TABLES})
     in_batch = timed(spark, f"CREATE TABLE {name}_batch USING delta AS {batch}")
-    started = time.monotonic()
     try:
-        spark.sql(f"CREATE STREAMING TABLE {name}_flow {PARTITIONS.get(name, '')} TBLPROPERTIES ({INTERVAL}) AS {flow}")
+        as_flow, *others = [one_flow(spark, name, flow, backend) for backend in given.backends]
     except PySparkException as error:
-        spark.sql(f"DROP TABLE {name}_batch")
         return {"batch": round(in_batch, 2), "refused": str(error).strip().splitlines()[0]}
+    finally:
+        spark.sql(f"DROP TABLE {name}_batch")
+    found = {"batch": round(in_batch, 2), "flow": round(as_flow, 2), "ratio": round(as_flow / in_batch, 2)}
+    return found | {backend: round(seconds, 2) for backend, seconds in zip(given.backends[1:], others, strict=True)}
+
+
+def one_flow(spark: SparkSession, name: str, flow: str, backend: str) -> float:
+    """Seconds of a flow with one state backend, until all is in its table."""
+    started = time.monotonic()
+    properties = f"TBLPROPERTIES ({INTERVAL}, 'state.backend.type' = '{backend}')"
+    spark.sql(f"CREATE STREAMING TABLE {name}_flow {PARTITIONS.get(name, '')} {properties} AS {flow}")
     spark.sql(f"WAIT FLOW {name}_flow TIMEOUT 30 minutes")
-    as_flow = time.monotonic() - started
+    seconds = time.monotonic() - started
     check(spark, name)
     spark.sql(f"DROP STREAMING TABLE {name}_flow")
-    spark.sql(f"DROP TABLE {name}_batch")
-    return {"batch": round(in_batch, 2), "flow": round(as_flow, 2), "ratio": round(as_flow / in_batch, 2)}
+    return seconds
 
 
 def check(spark: SparkSession, name: str) -> None:
