@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, DateType, DecimalType, IntegralType, StringType, StructType, TimestampType
 
 from sqlext.quoting import quote
+from sqlext.spark.distinct_counts import NO_SET, SET_COLUMN
 
 ROWS = "rows"
 
@@ -39,8 +40,9 @@ Bounds = Mapping[str, Range]
 
 
 def metrics(schema: StructType, key: Sequence[str]) -> list[Column]:
-    """Return the metrics to observe of a micro-batch: the number of its rows, and the ranges of its keys."""
-    found = [F.count(F.lit(1)).alias(ROWS)]
+    """Return the metrics to observe of a micro-batch: the number of its groups or other rows, and the ranges of its keys."""
+    is_group = F.col(SET_COLUMN) == NO_SET if SET_COLUMN in schema.names else F.lit(True)  # others are distinct values
+    found = [F.count_if(is_group).alias(ROWS)]
     for index, name in enumerate(_with_statistics(schema, key)):
         value = _comparable(F.col(quote(name)), schema[name].dataType)
         found += [F.min(value).alias(f"least{index}"), F.max(value).alias(f"greatest{index}")]

@@ -1,0 +1,170 @@
+"""The distinct values of an aggregate's groups, as rows of a Delta table of the flow's own.
+
+A row has the key of its group, the number of its set, its value, the FILTERs that have let the value through, and the last
+micro-batch of the flush that has added it. Rows are only added: a value that another FILTER lets through later gets one more row,
+for that FILTER alone. The state of the aggregate has no values, but their numbers, which a flush adds to (`Counted`):
+
+1. What the micro-batches have is compared with the rows that are stored, and what is new is stored, in one commit with the flow's
+   transaction.
+2. The values that these micro-batches have added are counted, by the numbers of the micro-batches in their rows. Their counts
+   become partial results, and these are merged into the state with all others (`DeltaState`).
+
+After a crash between the two the values are ahead of the state. The micro-batches are flushed again: none of their values is new
+then, and they are counted all the same, since their rows have the numbers of these micro-batches. Those that the state has are
+not merged into it again, nor are their counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import LongType, StructField, StructType
+
+from sqlext.execution.delta import commit, key_ranges
+from sqlext.execution.delta.delta_log import last_transaction
+from sqlext.execution.delta.key_ranges import Range
+from sqlext.execution.delta.transaction import KnownFiles, TableTransaction
+from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
+from sqlext.execution.state.delta_state import StateFlush
+from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.execution.state.state_table import StateTable
+from sqlext.moments import Moment, announce
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import quote
+from sqlext.spark import delta_tables, jvm
+from sqlext.spark.distinct_counts import NO_SET, SEEN_COLUMN, SET_COLUMN, DistinctRows
+from sqlext.spark.storage import HadoopPath
+
+_ADDED = f"{INTERNAL_PREFIX}added"
+"""The column with the last micro-batch of the flush that has added a row. It comes first, so that files have statistics of it."""
+_BEFORE = f"{INTERNAL_PREFIX}before"
+
+
+def values_in(home: HadoopPath) -> HadoopPath:
+    """Return the location of a streaming query's distinct values."""
+    return home.child("values")
+
+
+def schema_of(distinct: DistinctRows) -> StructType:
+    """Return the schema of the table of distinct values."""
+    fields = [distinct.schema[name] for name in (*distinct.value, SEEN_COLUMN)]
+    return StructType([StructField(_ADDED, LongType()), *fields])
+
+
+def partials_among(aggregate: MergeableAggregate, rows: DataFrame) -> DataFrame:
+    """Return the partial results among the rows of micro-batches, with `BATCH_COLUMN`."""
+    if aggregate.distinct is None:
+        return rows
+    return rows.where(F.col(SET_COLUMN) == NO_SET).select(*map(quote, aggregate.schema.names), BATCH_COLUMN)
+
+
+class DistinctValues(StateTable):
+    """The distinct values of one streaming query; see the module's docstring. Used by the flush thread only.
+
+    Args:
+        spark, location, spec, epoch: as for `StateTable`.
+    """
+
+    def __init__(self, spark: SparkSession, location: str, spec: FlowSpec, epoch: int) -> None:
+        super().__init__(spark, location, spec, epoch)
+        self._known: KnownFiles | None = None  # of the previous flush
+
+    @contextmanager
+    def counted(self, flush: StateFlush) -> Iterator[StateFlush]:
+        """Store the values of a flush that are new, and yield the flush with their counts among its partial results.
+
+        Raises:
+            FlowError: somebody else has changed stored values.
+            DeltaConcurrentModificationException: somebody else changes them right now; all of it may be tried again.
+        """
+        aggregate, distinct = flush.aggregate, flush.aggregate.distinct
+        if distinct is None:
+            raise AssertionError("there are no distinct values")
+        rows = flush.partials(flush.batches)
+        self._store(flush, distinct, rows.where(F.col(SET_COLUMN) != NO_SET))
+        announce(Moment.VALUES_COMMITTED, self._spec.name)
+        with self._settings(flush.is_small), jvm.held(self._counts(flush, distinct, rows)) as counts:
+
+            def partials(batches: Sequence[BufferedBatch]) -> DataFrame:
+                own = counts.where(F.col(_ADDED).between(batches[0].first, batches[-1].last)).drop(_ADDED)
+                return partials_among(aggregate, flush.partials(batches)).unionByName(own)
+
+            yield replace(flush, partials=partials)
+
+    def _store(self, flush: StateFlush, distinct: DistinctRows, values: DataFrame) -> None:
+        """Add the values that are new to the table, in one commit; nothing if there are none, or if this was done already."""
+        table = self._begin()
+        done = last_transaction(self._spark, self.location, self._spec.id, table.version)
+        if done is not None and done >= flush.batches[-1].last:
+            return
+        once = values.groupBy(*map(quote, distinct.value)).agg(F.bit_or(SEEN_COLUMN).alias(SEEN_COLUMN))
+        with jvm.counted(once) as (given, count):
+            if count == 0:
+                return
+            is_few = commit.are_few(count, given.schema, distinct.value)
+            with self._settings(is_few):
+                if table.is_empty:
+                    self._add(flush, distinct, table, given)
+                    return
+                with jvm.counted(_new(flush, distinct, table, given, is_few)) as (new, left):
+                    if left:
+                        self._add(flush, distinct, table, new.coalesce(1) if is_few else new)
+
+    def _begin(self) -> TableTransaction:
+        snapshot = delta_tables.snapshot(self._spark, self.location)
+        table = TableTransaction(self._spark, snapshot, self._known, is_small=False)
+        if not table.is_known:
+            self._refuse_changes_of_others(table.version)
+        return table
+
+    def _add(self, flush: StateFlush, distinct: DistinctRows, table: TableTransaction, new: DataFrame) -> None:
+        added = F.lit(flush.batches[-1].last).cast(LongType()).alias(_ADDED)
+        rows = new.select(added, *map(quote, distinct.value), SEEN_COLUMN)
+        flush.check()
+        known = table.replace(None, rows, self._identity(flush.info, table.version))
+        if known.version != table.version + 1:
+            self._refuse_changes_since(table.version)
+        self._known = known
+
+    def _counts(self, flush: StateFlush, distinct: DistinctRows, rows: DataFrame) -> DataFrame:
+        """Count the values that the flush's micro-batches have added, as partial results by `_ADDED`.
+
+        Other functions get their partial results of no rows, which each row of a value comes with.
+        """
+        first, last = flush.batches[0].first, flush.batches[-1].last
+        added = self._begin().placed_rows({_ADDED: Range(first, last, has_nulls=False)})
+        calls = [
+            F.count_if((F.col(SET_COLUMN) == each.set) & (F.col(SEEN_COLUMN).bitwiseAND(1 << each.bit) != 0)).alias(each.column)
+            for each in distinct.counts
+        ]
+        keys = [quote(name) for name in flush.aggregate.key]
+        counts = added.where(F.col(_ADDED).between(first, last)).groupBy(*keys, _ADDED).agg(*calls)
+        others = [name for name in flush.aggregate.schema.names if name not in (*flush.aggregate.key, *counts.columns)]
+        neutral = rows.where(F.col(SET_COLUMN) != NO_SET).select(*map(quote, others)).limit(1)
+        every = counts.crossJoin(F.broadcast(neutral)) if others else counts
+        return every.select(*map(quote, flush.aggregate.schema.names), F.lit(0).alias(BATCH_COLUMN), _ADDED)
+
+    def _settings(self, is_small: bool) -> AbstractContextManager[None]:
+        return commit.session_settings(self._spark, commit.FEW_ROWS if is_small else {})
+
+
+def _new(flush: StateFlush, distinct: DistinctRows, table: TableTransaction, given: DataFrame, is_few: bool) -> DataFrame:
+    """Return the given values that are not stored, or not for each FILTER, with the FILTERs that are new to them."""
+    stored = table.placed_rows(flush.reach).alias("t")
+    within = key_ranges.condition(flush.reach, given.schema, "t")
+    stored = stored if within is None else stored.where(within)
+    same = commit.same_key(distinct.value, flush.reach)
+    found = stored.join((F.broadcast(given) if is_few else given).alias("s"), same, "left_semi")
+    names = [F.col(quote(name)) for name in distinct.value]
+    none = F.lit(0).cast(LongType())
+    both = given.select(*names, F.col(SEEN_COLUMN), none.alias(_BEFORE)).unionByName(
+        found.select(*names, none.alias(SEEN_COLUMN), F.col(SEEN_COLUMN).alias(_BEFORE))
+    )
+    whole = both.groupBy(*names).agg(F.bit_or(SEEN_COLUMN).alias(SEEN_COLUMN), F.bit_or(_BEFORE).alias(_BEFORE))
+    seen = F.col(SEEN_COLUMN).bitwiseAND(F.bitwise_not(_BEFORE)).alias(SEEN_COLUMN)
+    return whole.select(*names, seen).where(F.col(SEEN_COLUMN) != 0)

@@ -1,0 +1,57 @@
+"""Distinct values as rows of a table of the flow's own, where state lives in Delta: counts equal those of a batch query."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.workshop import Workshop
+from tests.support import side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean")
+
+DELTA = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes', 'state.backend.type' = 'delta')"
+ONE_FILE = "STREAM ev WITH ('maxFilesPerTrigger' = '1')"
+QUERIES = {
+    "alone": "SELECT k, count(DISTINCT v) AS n FROM {} GROUP BY k",
+    "beside": "SELECT k, count(DISTINCT v) AS n, sum(v) AS total, count(*) AS rows, avg(v) AS mean FROM {} GROUP BY k",
+    "filters": "SELECT k, count(DISTINCT v) AS n, count(DISTINCT v) FILTER (WHERE b) AS b, "
+    "count(DISTINCT v) FILTER (WHERE v > 3) AS more, count(DISTINCT s) FILTER (WHERE b) AS s FROM {} GROUP BY k",
+    "pairs": "SELECT k, count(DISTINCT v, s) AS n, count(DISTINCT s) AS s, count(DISTINCT d) AS d FROM {} GROUP BY k",
+    "whole": "SELECT count(DISTINCT v) AS n, count(DISTINCT s) AS s, max(s) AS most FROM {}",
+    "having": "SELECT k, count(DISTINCT v) AS n FROM {} GROUP BY k HAVING count(DISTINCT v) > 2",
+    "rollup": "SELECT k, s, count(DISTINCT v) AS n FROM {} GROUP BY ROLLUP (k, s)",
+    "above": "SELECT n, count(*) AS groups FROM (SELECT k, count(DISTINCT v) AS n FROM {} GROUP BY k) GROUP BY n",
+    "computed": "SELECT upper(k) AS u, 1 + count(DISTINCT v) AS n, first(v IS NULL) AS f FROM {} GROUP BY upper(k)",
+    "cells": "SELECT k, count(DISTINCT v) AS n, array_sort(collect_set(v)) AS vs, count(DISTINCT s) AS s FROM {} GROUP BY k",
+    "many": "SELECT k, count(DISTINCT v) AS n, percentile(v, 0.5) AS half, mode(s) AS s, collect_list(v) AS vs FROM {} GROUP BY k",
+}
+ROWS = (
+    "SELECT CAST(id % 3 AS STRING) AS k, id % 7 AS v, CAST(id % 4 AS STRING) AS s, id % 2 = 0 AS b, "
+    "element_at(array(0.0D, -0.0D, double('NaN'), CAST(id % 5 AS DOUBLE), NULL), CAST(id % 5 AS INT) + 1) AS d "
+    "FROM range({}, {}, 1, 1) UNION ALL SELECT NULL, NULL, NULL, NULL, NULL UNION ALL SELECT '0', NULL, 'x', true, 1.0D"
+)
+
+
+def state(sql: Workshop, flow: str = "t") -> str:
+    return next(str(row.value) for row in sql(f"DESCRIBE FLOW {flow}") if row.property == "state")
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_counts_equal_those_of_a_batch_query(sql: Workshop) -> None:
+    sql(f"CREATE TABLE ev USING delta AS {ROWS.format(0, 5)}")
+    side_by_side(lambda flow: sql(f"CREATE STREAMING TABLE {flow} {DELTA} AS {QUERIES[flow].format(ONE_FILE)}"), QUERIES)
+
+    def equals_batch(flow: str) -> None:
+        sql(f"WAIT FLOW {flow}")
+        assert sql.batch(f"SELECT * FROM {flow}") == sql.batch(QUERIES[flow].format("ev")), flow
+
+    side_by_side(equals_batch, QUERIES)
+    sql(f"INSERT INTO ev {ROWS.format(3, 12)}")
+    side_by_side(equals_batch, QUERIES)
+    sql(f"INSERT INTO ev {ROWS.format(0, 30)}")
+    sql(f"INSERT INTO ev {ROWS.format(20, 50)}")
+    side_by_side(equals_batch, QUERIES)
+    for flow in QUERIES:
+        assert state(sql, flow).startswith("delta: ")
+        if flow != "above":
+            assert "distinct values are rows" in state(sql, flow)
