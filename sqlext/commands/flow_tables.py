@@ -137,9 +137,8 @@ def _state_of(spec: FlowSpec, stream: StreamSpec) -> str | None:
     """Where an aggregate's state lives, and why; None when there is no aggregate."""
     if stream.state_backend is StateBackend.DELTA:
         is_ours = not stream.writes_target or spec.owns_target
-        return delta_state_shown(
-            bool(stream.state_columns), is_ours, stream.has_qualifies, stream.has_sessions, stream.has_distinct_values
-        )
+        is_in_table, has_values = bool(stream.state_columns), stream.has_distinct_values
+        return delta_state_shown(is_in_table, is_ours, stream.has_qualifies, stream.has_sessions, has_values)
     return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else None
 
 
