@@ -225,8 +225,10 @@ def _by_value(spark: SparkSession, counts: DistinctCounts, columns: Sequence[Any
     for at, each in enumerate(counts.sets):
         bits = [_bit(spark, condition, bit) for bit, condition in enumerate(each.filters)]
         own = reduce(expressions.BitwiseOr, bits)
-        own = expressions.If(expressions.IsNull(each.value), none, own)
-        shown = [each.value if place == at else null for place, null in enumerate(nulls)]
+        # a value that no FILTER lets through is not evaluated: it may fail
+        value = expressions.If(expressions.EqualTo(own, none), nulls[at], each.value)
+        own = expressions.If(expressions.IsNull(value), none, own)
+        shown = [value if place == at else null for place, null in enumerate(nulls)]
         projections.append([*columns, *new, expressions.Literal.create(at + 1, types.IntegerType), *shown, own])
     rows = unknown_rows(spark, scala_seq(spark, list(columns)))
     output = scala_seq(spark, [*columns, *counts.columns, set_, *values, seen])

@@ -26,6 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
+from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
 from sqlext.quoting import quote
 from sqlext.spark.distinct_counts import (
@@ -37,7 +38,7 @@ from sqlext.spark.distinct_counts import (
     partial_column,
 )
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
-from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark
+from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark, reason_of
 from sqlext.spark.physical_plan import as_columns, fingerprint, frame_over, physical_plan, unknown_rows
 from sqlext.spark.two_steps import TwoSteps, can_be_stored, kind_of, two_steps
 from sqlext.spark.varying import Results, reads_time_of_day, with_moments_below
@@ -140,8 +141,8 @@ class MergeableAggregate:
         try:
             steps = self._plan(spark, above, counts.aggregate, counts.columns)
             return PartialsByValue(spark, counts, self._columns, steps)
-        except UnsupportedError as error:
-            logger.info("distinct values are kept in cells: %s", error)
+        except (UnsupportedError, *SPARK_ERRORS) as error:
+            logger.info("distinct values are kept in cells: %s", reason_of(error))
             return None
 
     def _plan(self, spark: SparkSession, above: list[Any], aggregate: Any, others: Sequence[Any] = ()) -> TwoSteps:
