@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, DateType, DecimalType, IntegralType, StringType, StructType, TimestampType
 
 from sqlext.quoting import quote
-from sqlext.spark.distinct_counts import NO_SET, SET_COLUMN
+from sqlext.spark.distinct_aggregates import NO_SET, SET_COLUMN
 
 ROWS = "rows"
 

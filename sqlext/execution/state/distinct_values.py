@@ -2,16 +2,17 @@
 
 A row has the key of its group, the number of its set, its value, the FILTERs that have let the value through, and the last
 micro-batch of the flush that has added it. Rows are only added: a value that another FILTER lets through later gets one more row,
-for that FILTER alone. The state of the aggregate has no values, but their numbers, which a flush adds to (`Counted`):
+for that FILTER alone. The state of the aggregate has no values, but what functions make of them, such as their number. A flush
+adds to it:
 
 1. What the micro-batches have is compared with the rows that are stored, and what is new is stored, in one commit with the flow's
    transaction.
-2. The values that these micro-batches have added are counted, by the numbers of the micro-batches in their rows. Their counts
-   become partial results, and these are merged into the state with all others (`DeltaState`).
+2. The values that these micro-batches have added become partial results, which are merged into the state with all others
+   (`DeltaState`). They are found by the numbers of the micro-batches in their rows.
 
 After a crash between the two the values are ahead of the state. The micro-batches are flushed again: none of their values is new
-then, and they are counted all the same, since their rows have the numbers of these micro-batches. Those that the state has are
-not merged into it again, nor are their counts.
+then, and they are found all the same, since their rows have the numbers of these micro-batches. Micro-batches that the state has
+are not merged into it again, nor are their values.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
-from sqlext.spark.distinct_counts import NO_SET, SEEN_COLUMN, SET_COLUMN, DistinctRows
+from sqlext.spark.distinct_aggregates import NO_SET, SEEN_COLUMN, SET_COLUMN, DistinctRows
 from sqlext.spark.storage import HadoopPath
 
 _ADDED = f"{INTERNAL_PREFIX}added"
@@ -77,7 +78,7 @@ class DistinctValues(StateTable):
 
     @contextmanager
     def counted(self, flush: StateFlush) -> Iterator[StateFlush]:
-        """Store the values of a flush that are new, and yield the flush with their counts among its partial results.
+        """Store the values of a flush that are new, and yield the flush with theirs among its partial results.
 
         Raises:
             FlowError: somebody else has changed stored values.
@@ -89,10 +90,10 @@ class DistinctValues(StateTable):
         rows = flush.partials(flush.batches)
         self._store(flush, distinct, rows.where(F.col(SET_COLUMN) != NO_SET))
         announce(Moment.VALUES_COMMITTED, self._spec.name)
-        with self._settings(flush.is_small), jvm.held(self._counts(flush, distinct, rows)) as counts:
+        with self._settings(flush.is_small), jvm.held(self._of_added(flush, distinct, rows)) as added:
 
             def partials(batches: Sequence[BufferedBatch]) -> DataFrame:
-                own = counts.where(F.col(_ADDED).between(batches[0].first, batches[-1].last)).drop(_ADDED)
+                own = added.where(F.col(_ADDED).between(batches[0].first, batches[-1].last)).drop(_ADDED)
                 return partials_among(aggregate, flush.partials(batches)).unionByName(own)
 
             yield replace(flush, partials=partials)
@@ -132,22 +133,17 @@ class DistinctValues(StateTable):
             self._refuse_changes_since(table.version)
         self._known = known
 
-    def _counts(self, flush: StateFlush, distinct: DistinctRows, rows: DataFrame) -> DataFrame:
-        """Count the values that the flush's micro-batches have added, as partial results by `_ADDED`.
+    def _of_added(self, flush: StateFlush, distinct: DistinctRows, rows: DataFrame) -> DataFrame:
+        """Return the partial results of the values that the flush's micro-batches have added, by `_ADDED`.
 
         Other functions get their partial results of no rows, which each row of a value comes with.
         """
         first, last = flush.batches[0].first, flush.batches[-1].last
         added = self._begin().placed_rows({_ADDED: Range(first, last, has_nulls=False)})
-        calls = [
-            F.count_if((F.col(SET_COLUMN) == each.set) & (F.col(SEEN_COLUMN).bitwiseAND(1 << each.bit) != 0)).alias(each.column)
-            for each in distinct.counts
-        ]
-        keys = [quote(name) for name in flush.aggregate.key]
-        counts = added.where(F.col(_ADDED).between(first, last)).groupBy(*keys, _ADDED).agg(*calls)
-        others = [name for name in flush.aggregate.schema.names if name not in (*flush.aggregate.key, *counts.columns)]
+        results = flush.aggregate.of_new(added.where(F.col(_ADDED).between(first, last)), _ADDED)
+        others = [name for name in flush.aggregate.schema.names if name not in results.columns]
         neutral = rows.where(F.col(SET_COLUMN) != NO_SET).select(*map(quote, others)).limit(1)
-        every = counts.crossJoin(F.broadcast(neutral)) if others else counts
+        every = results.crossJoin(F.broadcast(neutral)) if others else results
         return every.select(*map(quote, flush.aggregate.schema.names), F.lit(0).alias(BATCH_COLUMN), _ADDED)
 
     def _settings(self, is_small: bool) -> AbstractContextManager[None]:

@@ -29,13 +29,13 @@ from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
 from sqlext.quoting import quote
-from sqlext.spark.distinct_counts import (
+from sqlext.spark.distinct_aggregates import (
     NO_SET,
     SET_COLUMN,
     PartialsByValue,
-    distinct_counts,
     key_column,
     partial_column,
+    without_sets,
 )
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
 from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark, reason_of
@@ -134,13 +134,13 @@ class MergeableAggregate:
         return aggregate.copy(aggregate.groupingExpressions(), scala_seq(spark, results), child, hint)
 
     def _plan_by_value(self, spark: SparkSession, above: list[Any], aggregate: Any) -> PartialsByValue | None:
-        """Plan the query with its distinct counts taken out; None: it has none, or keeps them in cells."""
-        counts = distinct_counts(spark, aggregate)
-        if counts is None:
+        """Plan the query without its functions over sets; None: it has none, or its sets are kept in cells."""
+        distinct = without_sets(spark, aggregate)
+        if distinct is None:
             return None
         try:
-            steps = self._plan(spark, above, counts.aggregate, counts.columns)
-            return PartialsByValue(spark, counts, self._columns, steps)
+            steps = self._plan(spark, above, distinct.aggregate, distinct.columns)
+            return PartialsByValue(spark, distinct, self._columns, steps)
         except (UnsupportedError, *SPARK_ERRORS) as error:
             logger.info("distinct values are kept in cells: %s", reason_of(error))
             return None
@@ -260,6 +260,12 @@ class MergeableAggregate:
             for node in reversed([self._partial, *self._below_partial]):
                 plan = node.withNewChildren(scala_seq(spark, [plan]))
             return frame_over(spark, plan, self._named(spark, plan))
+
+    def of_new(self, values: DataFrame, by: str) -> DataFrame:
+        """Return the part of partial results that new distinct values make; see `PartialsByValue.of_new`."""
+        if self._by_value is None:
+            raise AssertionError("there are no distinct values")
+        return self._by_value.of_new(values, by)
 
     def _of_no_rows(self, spark: SparkSession, schema: StructType) -> DataFrame:
         """Return the partial result of no rows, of an aggregate without GROUP BY: it has a result of these too."""

@@ -1,0 +1,362 @@
+"""count(DISTINCT ..), sum(DISTINCT ..) and the like taken out of an aggregate, so that a table can hold the values as rows.
+
+A rule has made `CAST(size(collect_set(v)) AS BIGINT)` of the one, and an aggregate over the members of collect_set(v) of the
+others, which keeps all values of a group in one cell. Here they become `count(new)`, `sum(new)`, where `new` is a column without
+values in the input: what is new is added to what is stored. There are three plans of the aggregate:
+
+1. `DistinctAggregate.aggregate`, in which partial results are merged and make results.
+2. `PartialsByValue.partials` makes rows of the input, as Spark itself plans several DISTINCT aggregates: `Expand` makes of each
+   input row one for the other functions and one for each set, and all are grouped by key, set and value. So one pass gives the
+   partial results of the groups, and the values, each with the FILTERs that have let it through.
+3. `PartialsByValue.of_new` makes partial results of values that are new.
+
+Values are compared as Spark's GROUP BY and DISTINCT do: NaN equals NaN, and -0.0 equals 0.0.
+
+Relies on Spark's private side: reads and builds Catalyst plans. Checked with Spark 4.2.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sqlext.errors import UnsupportedError
+from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import quote
+from sqlext.spark.java import items_of, java_of, scala_seq, transformed
+from sqlext.spark.jvm import active, alias
+from sqlext.spark.physical_plan import as_columns, frame_over, physical_plan, unknown_rows
+from sqlext.spark.set_aggregates import builtin, function_over_set
+from sqlext.spark.two_steps import TwoSteps, can_be_stored, kind_of, two_steps
+
+SET_COLUMN = f"{INTERNAL_PREFIX}set"
+"""The column with the number of a value's set, from 1; rows of partial results have `NO_SET`."""
+SEEN_COLUMN = f"{INTERNAL_PREFIX}seen"
+"""The column with a bit for each FILTER that has let a value through."""
+NO_SET = 0
+_MOST_FILTERS = 62  # of one set: bits of a positive BIGINT
+
+
+@dataclass(frozen=True)
+class DistinctRows:
+    """The rows that an aggregate with distinct counts makes of its input: partial results, and distinct values.
+
+    Attributes:
+        schema: of both: the key, the set, the columns of values, those of partial results, the FILTERs.
+        value: the columns that identify a value: the key, the set, and a column for each set, null for those of others.
+        results: the columns of partial results that values go into.
+    """
+
+    schema: StructType
+    value: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Set:
+    """The values of one expression; `filters` has the FILTERs of the functions over them, None for none."""
+
+    value: Any
+    filters: list[Any]
+
+
+@dataclass(frozen=True)
+class DistinctAggregate:
+    """An aggregate without its functions over sets; see the module's docstring.
+
+    Attributes:
+        aggregate: the aggregate with functions over new values in their place.
+        columns: the columns of new values, which the aggregate's input lacks.
+        sets: the sets, each with its FILTERs.
+        places: for each of `columns`, the place of its set in `sets`, and that of its FILTER there.
+    """
+
+    aggregate: Any
+    columns: tuple[Any, ...]
+    sets: tuple[_Set, ...]
+    places: tuple[tuple[int, int], ...]
+
+
+def without_sets(spark: SparkSession, aggregate: Any) -> DistinctAggregate | None:
+    """Take the functions over sets out of a logical aggregate; None if it has none.
+
+    A set that is also shown keeps its cell: its values are together in the result anyway.
+    """
+    kept: list[Any] = []
+    while True:
+        changed, found = _without_sets(spark, aggregate, kept)
+        shown = [each for result in items_of(changed.aggregateExpressions()) for each in _sets_in(result)]
+        again = [each for each in shown if any(each.semanticEquals(other.value) for other in found.sets)]
+        if not again:
+            return found if found.columns else None
+        kept += again
+
+
+def _without_sets(spark: SparkSession, aggregate: Any, kept: Sequence[Any]) -> tuple[Any, DistinctAggregate]:
+    sets, columns, places = list[_Set](), list[Any](), list[tuple[int, int]]()
+    expressions = java_of(spark).org.apache.spark.sql.catalyst.expressions
+
+    def place(value: Any, condition: Any) -> tuple[int, int]:
+        at = next((at for at, each in enumerate(sets) if each.value.semanticEquals(value)), len(sets))
+        if at == len(sets):
+            sets.append(_Set(value, []))
+        filters = sets[at].filters
+        bit = next((bit for bit, each in enumerate(filters) if _is_same(each, condition)), len(filters))
+        if bit == len(filters):
+            filters.append(condition)
+        return at, bit
+
+    def over_new(node: Any) -> Any:
+        name, call = _function_of_set(spark, node)
+        if not name or any(call.aggregateFunction().child().semanticEquals(each) for each in kept):
+            return node
+        condition = call.filter().get() if call.filter().isDefined() else None
+        value = call.aggregateFunction().child()
+        at = place(value, condition)
+        if at not in places:
+            places.append(at)
+            columns.append(alias(spark, expressions.Literal(None, value.dataType()), "new").toAttribute())
+        return builtin(spark.sparkContext, name, columns[places.index(at)]).toAggregateExpression()
+
+    results = [transformed(each.transformDown, over_new) for each in items_of(aggregate.aggregateExpressions())]
+    changed = _over(spark, aggregate, items_of(aggregate.groupingExpressions()), results, aggregate.child())
+    return changed, DistinctAggregate(changed, tuple(columns), tuple(sets), tuple(places))
+
+
+def _function_of_set(spark: SparkSession, node: Any) -> tuple[str, Any]:
+    """Return the function of a rule's function over a set, and the call of collect_set; an empty name for other expressions."""
+    name, call = "", None
+    if kind_of(node) == "Cast" and str(node.dataType().sql()) == "BIGINT" and kind_of(node.child()) == "Size":
+        name, call = "count", node.child().child()
+    elif kind_of(node) == "ArrayAggregate":
+        name, call = function_over_set(spark.sparkContext, node), node.argument()
+    if call is None or kind_of(call) != "AggregateExpression" or kind_of(call.aggregateFunction()) != "CollectSet":
+        return "", None
+    return name, call
+
+
+def _sets_in(expression: Any) -> list[Any]:
+    """Return the arguments of collect_set in an expression."""
+    if kind_of(expression) == "CollectSet":
+        return [expression.child()]
+    return [found for child in items_of(expression.children()) for found in _sets_in(child)]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other if one is None or other is None else bool(one.semanticEquals(other))
+
+
+def _over(spark: SparkSession, aggregate: Any, keys: Sequence[Any], results: Sequence[Any], child: Any) -> Any:
+    return aggregate.copy(scala_seq(spark, keys), scala_seq(spark, results), child, aggregate.hint())
+
+
+class PartialsByValue:
+    """The steps from rows to distinct values, and from those to partial results. Immutable and thread-safe.
+
+    Args:
+        distinct: the aggregate.
+        columns: the columns of the rows.
+        steps: the plan of `distinct.aggregate`.
+
+    Attributes:
+        rows: the rows that `partials` makes.
+        text: Catalyst's text of the sets, for fingerprints.
+
+    Raises:
+        UnsupportedError: the values cannot be rows of a table.
+    """
+
+    def __init__(self, spark: SparkSession, distinct: DistinctAggregate, columns: Sequence[Any], steps: TwoSteps) -> None:
+        self._columns = list(columns)
+        if any(len(each.filters) > _MOST_FILTERS for each in distinct.sets):
+            raise UnsupportedError(f"more than {_MOST_FILTERS} FILTERs go over one set.")
+        found = two_steps(spark, _by_value(spark, distinct, self._columns))
+        self._nodes = [found.partial, *found.below_partial]
+        keys, sets = int(steps.final.groupingExpressions().length()), len(distinct.sets)
+        output = items_of(found.partial.output())
+        kinds = [str(each.dataType().json()) for each in output]
+        is_same = kinds[:keys] + kinds[keys + 1 + sets : -1] == _kinds(items_of(steps.partial.output()))
+        if not is_same or [*_functions(steps), "BitOrAgg"] != _functions(found):
+            raise UnsupportedError("Spark plans it in another way by value.")
+        for each in output[: keys + 1 + sets]:
+            if not can_be_stored(json.loads(str(each.dataType().json()))):
+                raise UnsupportedError(f"values have the type {each.dataType().sql()}, which a table cannot store.")
+        results = _results_of_new(distinct, steps)
+        self.rows = _rows(keys, sets, kinds, tuple(results))
+        self._stored, self._of_new = _plan_of_new(spark, distinct, output, keys)
+        expected = [kinds[self.rows.schema.names.index(name)] for name in results]
+        if _kinds(items_of(self._of_new.partial.output()))[keys + 1 :] != expected:
+            raise UnsupportedError("Spark plans it in another way over new values.")
+        parts = [part for each in distinct.sets for part in (each.value, *each.filters)]
+        self.text = "\n".join([self.rows.schema.json(), *("" if each is None else str(each.toString()) for each in parts)])
+
+    def partials(self, rows: DataFrame) -> DataFrame:
+        """Return rows of `rows.schema`. A group or value may occur several times: there is no exchange."""
+        spark = rows.sparkSession
+        with active(spark):
+            plan = as_columns(spark, physical_plan(rows), self._columns)
+            for node in reversed(self._nodes):
+                plan = node.withNewChildren(scala_seq(spark, [plan]))
+            return _named(spark, plan, self.rows.schema.names)
+
+    def of_new(self, values: DataFrame, by: str) -> DataFrame:
+        """Return partial results of new values: the key, `by`, and `rows.results`. A group may occur several times.
+
+        Args:
+            values: rows with `rows.value`, `SEEN_COLUMN` and `by`.
+            by: a BIGINT column by which they are grouped as well.
+        """
+        spark, value = values.sparkSession, self.rows.value
+        given = values.select(*(quote(name) for name in (*value, SEEN_COLUMN, by)))
+        with active(spark):
+            plan = as_columns(spark, physical_plan(given), self._stored)
+            for node in reversed([self._of_new.partial, *self._of_new.below_partial]):
+                plan = node.withNewChildren(scala_seq(spark, [plan]))
+            return _named(spark, plan, [*value[: value.index(SET_COLUMN)], by, *self.rows.results])
+
+
+def _named(spark: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame:
+    return frame_over(spark, plan, [alias(spark, *pair) for pair in zip(items_of(plan.output()), names, strict=True)])
+
+
+def _kinds(attributes: Sequence[Any]) -> list[str]:
+    return [str(each.dataType().json()) for each in attributes]
+
+
+def _functions(steps: TwoSteps) -> list[str]:
+    return [kind_of(each.aggregateFunction()) for each in items_of(steps.final.aggregateExpressions())]
+
+
+def _by_value(spark: SparkSession, distinct: DistinctAggregate, columns: Sequence[Any]) -> Any:
+    """Return the aggregate by key, set and value, over unknown rows; its other functions only see the rows of no set."""
+    java = java_of(spark)
+    expressions, types = java.org.apache.spark.sql.catalyst.expressions, java.org.apache.spark.sql.types.DataTypes
+    logical, option = java.org.apache.spark.sql.catalyst.plans.logical, java.scala.Option.apply
+    number, none = expressions.Literal.create(NO_SET, types.IntegerType), _long(spark, 0)
+    set_, seen = (alias(spark, each, name).toAttribute() for each, name in ((number, SET_COLUMN), (none, SEEN_COLUMN)))
+    values = [alias(spark, each.value, f"v{at}").toAttribute().withNullability(True) for at, each in enumerate(distinct.sets)]
+    new = [expressions.Literal(None, each.dataType()) for each in distinct.columns]
+    nulls = [expressions.Literal(None, each.dataType()) for each in values]
+
+    projections = [[*columns, *new, number, *nulls, none]]
+    for at, each in enumerate(distinct.sets):
+        bits = [_bit(spark, condition, bit) for bit, condition in enumerate(each.filters)]
+        own = reduce(expressions.BitwiseOr, bits)
+        # a value that no FILTER lets through is not evaluated: it may fail
+        value = expressions.If(expressions.EqualTo(own, none), nulls[at], each.value)
+        own = expressions.If(expressions.IsNull(value), none, own)
+        shown = [value if place == at else null for place, null in enumerate(nulls)]
+        projections.append([*columns, *new, expressions.Literal.create(at + 1, types.IntegerType), *shown, own])
+    rows = unknown_rows(spark, scala_seq(spark, list(columns)))
+    output = scala_seq(spark, [*columns, *distinct.columns, set_, *values, seen])
+    expand = logical.Expand(scala_seq(spark, [scala_seq(spark, each) for each in projections]), output, rows)
+    is_group = expressions.EqualTo(set_, number)
+    kept = logical.Filter(expressions.Or(is_group, expressions.Not(expressions.EqualTo(seen, none))), expand)
+
+    def of_groups(node: Any) -> Any:
+        if kind_of(node) != "AggregateExpression":
+            return node
+        condition = expressions.And(node.filter().get(), is_group) if node.filter().isDefined() else is_group
+        return node.copy(node.aggregateFunction(), node.mode(), node.isDistinct(), option(condition), node.resultId())
+
+    aggregate = distinct.aggregate
+    results = [transformed(each.transformUp, of_groups) for each in items_of(aggregate.aggregateExpressions())]
+    any_of = alias(spark, expressions.aggregate.BitOrAgg(seen).toAggregateExpression(), SEEN_COLUMN)
+    keys = [*items_of(aggregate.groupingExpressions()), set_, *values]
+    return _over(spark, aggregate, keys, [*results, any_of], kept)
+
+
+def _bit(spark: SparkSession, condition: Any, bit: int) -> Any:
+    """Return the expression of the bit of a FILTER: set where the FILTER lets a value through."""
+    expressions = java_of(spark).org.apache.spark.sql.catalyst.expressions
+    value = _long(spark, 1 << bit)
+    return value if condition is None else expressions.If(condition, value, _long(spark, 0))
+
+
+def _long(spark: SparkSession, value: int) -> Any:
+    """Return a literal; it is parsed, since Py4J would pass a small number as an Integer."""
+    return spark._jsparkSession.sessionState().sqlParser().parseExpression(f"{value}L")
+
+
+def _results_of_new(distinct: DistinctAggregate, steps: TwoSteps) -> list[str]:
+    """Return the columns of partial results that new values go into."""
+    found, at = [], 0
+    for each in items_of(steps.final.aggregateExpressions()):
+        buffers = int(each.aggregateFunction().aggBufferAttributes().length())
+        if _reads(each.aggregateFunction(), distinct.columns):
+            found += [partial_column(at + place) for place in range(buffers)]
+        at += buffers
+    return found
+
+
+def _reads(expression: Any, columns: Sequence[Any]) -> bool:
+    references = expression.references()
+    return any(references.contains(each) for each in columns)
+
+
+def _plan_of_new(spark: SparkSession, distinct: DistinctAggregate, output: list[Any], keys: int) -> tuple[list[Any], TwoSteps]:
+    """Plan the functions over new values, from rows of stored values.
+
+    Args:
+        output: the columns of `DistinctRows.schema`.
+        keys: the number of the key columns in it.
+
+    Returns:
+        The columns of the rows: those of a value, `SEEN_COLUMN`, and one more to group by; and the plan.
+    """
+    java = java_of(spark)
+    expressions, option = java.org.apache.spark.sql.catalyst.expressions, java.scala.Option.apply
+    by = alias(spark, _long(spark, 0), "by").toAttribute()
+    value, seen = output[: keys + 1 + len(distinct.sets)], output[-1]
+    columns, set_, values = [*value, seen, by], value[keys], value[keys + 1 :]
+
+    def condition(place: int, bit: int) -> Any:
+        is_of_set = expressions.EqualTo(set_, expressions.Literal.create(place + 1, set_.dataType()))
+        masked = expressions.BitwiseAnd(seen, _long(spark, 1 << bit))
+        return option(expressions.And(is_of_set, expressions.Not(expressions.EqualTo(masked, _long(spark, 0)))))
+
+    def over_values(call: Any) -> Any:
+        at = next(at for at, column in enumerate(distinct.columns) if call.references().contains(column))
+        place, bit = distinct.places[at]
+        function = transformed(
+            call.aggregateFunction().transformUp,
+            lambda node: values[place] if node.semanticEquals(distinct.columns[at]) else node,
+        )
+        return call.copy(function, call.mode(), call.isDistinct(), condition(place, bit), call.resultId())
+
+    results = items_of(distinct.aggregate.aggregateExpressions())
+    calls = [call for each in results for call in _calls(each) if _reads(call, distinct.columns)]
+    named = [*value[:keys], by, *(alias(spark, over_values(call), "result") for call in calls)]
+    rows = unknown_rows(spark, scala_seq(spark, columns))
+    return columns, two_steps(spark, _over(spark, distinct.aggregate, [*value[:keys], by], named, rows))
+
+
+def _calls(expression: Any) -> list[Any]:
+    """Return the calls of aggregate functions in an expression."""
+    if kind_of(expression) == "AggregateExpression":
+        return [expression]
+    return [found for child in items_of(expression.children()) for found in _calls(child)]
+
+
+def key_column(at: int) -> str:
+    """Return the name of a key column of partial results, by its place."""
+    return f"{INTERNAL_PREFIX}k{at + 1}"
+
+
+def partial_column(at: int) -> str:
+    """Return the name of another column of partial results, by its place among them."""
+    return f"{INTERNAL_PREFIX}b{at + 1}"
+
+
+def _rows(keys: int, sets: int, kinds: Sequence[str], results: tuple[str, ...]) -> DistinctRows:
+    value = [*map(key_column, range(keys)), SET_COLUMN, *(f"{INTERNAL_PREFIX}v{at + 1}" for at in range(sets))]
+    names = [*value, *map(partial_column, range(len(kinds) - len(value) - 1)), SEEN_COLUMN]
+    pairs = zip(names, kinds, strict=True)
+    fields = [{"name": name, "type": json.loads(kind), "nullable": True, "metadata": {}} for name, kind in pairs]
+    return DistinctRows(StructType.fromJson({"type": "struct", "fields": fields}), tuple(value), results)
