@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from sqlext.execution.delta import commit, compaction
+from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.moments import Moment, listened
-from tests.integration.workshop import Workshop, are_contiguous
+from tests.integration.workshop import DEADLINE, Workshop, are_contiguous
 from tests.support import side_by_side
 
 pytestmark = pytest.mark.usefixtures("lean")
@@ -134,6 +136,34 @@ def test_a_state_with_sets_in_cells_is_refused_by_name(sql: Workshop, monkeypatc
     sql("REFRESH STREAMING TABLE t FULL")
     sql("WAIT FLOW t")
     assert sql.batch("SELECT * FROM t") == sql.batch(QUERIES["alone"].format("ev"))
+
+
+def test_flushes_that_are_too_large_for_a_transaction(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent to every executor, tables are merged into, and the files of values are compacted."""
+    monkeypatch.setattr(commit, "are_few", lambda *_: False)
+    monkeypatch.setattr(compaction, "_FLUSHES_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(compaction, "_SMALL_FILES", 3)
+    queries = {"t": QUERIES["filters"], "fed": QUERIES["alone"], "others": QUERIES["beside"], "random": QUERIES["alone"]}
+    sql(f"CREATE TABLE ev USING delta AS {ROWS.format(0, 5)}")
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {queries['t'].format(ONE_FILE)}")
+    feed = f"{DELTA[:-1]}, 'delta.enableChangeDataFeed' = 'true')"
+    sql(f"CREATE STREAMING TABLE fed {feed} AS {queries['fed'].format(ONE_FILE)}")
+    sql(f"CREATE TABLE others (k STRING, n BIGINT, total BIGINT, rows BIGINT, mean DOUBLE) USING delta {DELTA}")
+    sql(f"CREATE FLOW others AS INSERT INTO others {queries['others'].format(ONE_FILE)}")
+    sql(f"CREATE STREAMING TABLE random {DELTA} AS {queries['random'].format(f'{ONE_FILE} WHERE rand() < 2')}")
+
+    def equals_batch(flow: str) -> None:
+        sql(f"WAIT FLOW {flow}")
+        assert sql.batch(f"SELECT * FROM {flow}") == sql.batch(queries[flow].format("ev")), flow
+
+    for first in range(0, 15, 3):
+        side_by_side(equals_batch, queries)
+        sql(f"INSERT INTO ev {ROWS.format(first, first + 4)}")
+    side_by_side(equals_batch, queries)
+    flusher = sql.flow("t")._flusher
+    assert flusher.wait(flusher.ask(FlushReason.COMMAND), DEADLINE)  # after what follows the last flush
+    assert "OPTIMIZE" in {row.operation for row in sql(f"DESCRIBE HISTORY delta.`{sql.home('t')}/values`")}
+    assert "distinct values" not in state(sql, "random")
 
 
 # Crashes.

@@ -135,7 +135,8 @@ class MergeableAggregate:
 
     def _plan_by_value(self, spark: SparkSession, above: list[Any], aggregate: Any) -> PartialsByValue | None:
         """Plan the query without its functions over sets; None: it has none, or its sets are kept in cells."""
-        distinct = without_sets(spark, aggregate)
+        # repeated after a crash, random rows would be others than those whose values are stored
+        distinct = without_sets(spark, aggregate) if aggregate.child().deterministic() else None
         if distinct is None:
             return None
         try:
