@@ -24,6 +24,7 @@ from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
@@ -116,9 +117,10 @@ def _without_sets(spark: SparkSession, aggregate: Any, kept: Sequence[Any]) -> t
         name, call = _function_of_set(spark, node)
         if not name or any(call.aggregateFunction().child().semanticEquals(each) for each in kept):
             return node
-        condition = call.filter().get() if call.filter().isDefined() else None
         value = call.aggregateFunction().child()
-        at = place(value, condition)
+        if not builtin(spark.sparkContext, name, value).dataType().sameType(node.dataType()):
+            return node
+        at = place(value, call.filter().get() if call.filter().isDefined() else None)
         if at not in places:
             places.append(at)
             columns.append(alias(spark, expressions.Literal(None, value.dataType()), "new").toAttribute())
@@ -162,7 +164,7 @@ class PartialsByValue:
     Args:
         distinct: the aggregate.
         columns: the columns of the rows.
-        steps: the plan of `distinct.aggregate`.
+        steps: the plan of `distinct.aggregate`; a query above it may have another order of its results.
 
     Attributes:
         rows: the rows that `partials` makes.
@@ -173,37 +175,34 @@ class PartialsByValue:
     """
 
     def __init__(self, spark: SparkSession, distinct: DistinctAggregate, columns: Sequence[Any], steps: TwoSteps) -> None:
-        self._columns = list(columns)
         if any(len(each.filters) > _MOST_FILTERS for each in distinct.sets):
             raise UnsupportedError(f"more than {_MOST_FILTERS} FILTERs go over one set.")
-        found = two_steps(spark, _by_value(spark, distinct, self._columns))
-        self._nodes = [found.partial, *found.below_partial]
+        self._columns, self._places = list(columns), distinct.places
         keys, sets = int(steps.final.groupingExpressions().length()), len(distinct.sets)
-        output = items_of(found.partial.output())
-        kinds = [str(each.dataType().json()) for each in output]
-        is_same = kinds[:keys] + kinds[keys + 1 + sets : -1] == _kinds(items_of(steps.partial.output()))
-        if not is_same or [*_functions(steps), "BitOrAgg"] != _functions(found):
+        functions = _functions(steps)
+        by_value, seen = _by_value(spark, distinct, self._columns)
+        self._by_value = two_steps(spark, by_value)
+        self._shown = [*range(keys + 1 + sets), *_buffers(self._by_value, [*functions, seen])]
+        output = items_of(self._by_value.partial.output())
+        kinds = [str(output[at].dataType().json()) for at in self._shown]
+        if kinds[:keys] + kinds[keys + 1 + sets : -1] != [
+            str(each.dataType().json()) for each in items_of(steps.partial.output())
+        ]:
             raise UnsupportedError("Spark plans it in another way by value.")
         for each in output[: keys + 1 + sets]:
             if not can_be_stored(json.loads(str(each.dataType().json()))):
                 raise UnsupportedError(f"values have the type {each.dataType().sql()}, which a table cannot store.")
-        results = _results_of_new(distinct, steps)
-        self.rows = _rows(keys, sets, kinds, tuple(results))
-        self._stored, self._of_new = _plan_of_new(spark, distinct, output, keys)
-        expected = [kinds[self.rows.schema.names.index(name)] for name in results]
-        if _kinds(items_of(self._of_new.partial.output()))[keys + 1 :] != expected:
-            raise UnsupportedError("Spark plans it in another way over new values.")
+        self.rows = _rows(keys, sets, kinds, tuple(_results_of_new(distinct, functions)))
+        self._stored, of_new = _over_new(spark, distinct, output[:keys])
+        self._of_new = two_steps(spark, of_new)
+        over_new = [each for each in functions if _reads(each, distinct.columns)]
+        self._results = [*range(keys + 1), *_buffers(self._of_new, over_new)]
         parts = [part for each in distinct.sets for part in (each.value, *each.filters)]
         self.text = "\n".join([self.rows.schema.json(), *("" if each is None else str(each.toString()) for each in parts)])
 
     def partials(self, rows: DataFrame) -> DataFrame:
         """Return rows of `rows.schema`. A group or value may occur several times: there is no exchange."""
-        spark = rows.sparkSession
-        with active(spark):
-            plan = as_columns(spark, physical_plan(rows), self._columns)
-            for node in reversed(self._nodes):
-                plan = node.withNewChildren(scala_seq(spark, [plan]))
-            return _named(spark, plan, self.rows.schema.names)
+        return _run(self._by_value, rows, self._columns, self._shown, self.rows.schema.names)
 
     def of_new(self, values: DataFrame, by: str) -> DataFrame:
         """Return partial results of new values: the key, `by`, and `rows.results`. A group may occur several times.
@@ -212,29 +211,62 @@ class PartialsByValue:
             values: rows with `rows.value`, `SEEN_COLUMN` and `by`.
             by: a BIGINT column by which they are grouped as well.
         """
-        spark, value = values.sparkSession, self.rows.value
-        given = values.select(*(quote(name) for name in (*value, SEEN_COLUMN, by)))
-        with active(spark):
-            plan = as_columns(spark, physical_plan(given), self._stored)
-            for node in reversed([self._of_new.partial, *self._of_new.below_partial]):
-                plan = node.withNewChildren(scala_seq(spark, [plan]))
-            return _named(spark, plan, [*value[: value.index(SET_COLUMN)], by, *self.rows.results])
+        keys = self.rows.value[: self.rows.value.index(SET_COLUMN)]
+        columns = self.rows.value[len(keys) + 1 :]
+        new = [
+            F.when((F.col(SET_COLUMN) == place + 1) & (F.col(SEEN_COLUMN).bitwiseAND(1 << bit) != 0), F.col(columns[place]))
+            for place, bit in self._places
+        ]
+        given = values.select(*map(quote, keys), by, *(each.alias(f"new{at}") for at, each in enumerate(new)))
+        return _run(self._of_new, given, self._stored, self._results, [*keys, by, *self.rows.results])
 
 
-def _named(spark: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame:
-    return frame_over(spark, plan, [alias(spark, *pair) for pair in zip(items_of(plan.output()), names, strict=True)])
+def _run(steps: TwoSteps, rows: DataFrame, columns: Sequence[Any], shown: Sequence[int], names: Sequence[str]) -> DataFrame:
+    """Return the results of a first step.
+
+    Args:
+        steps: the plan.
+        rows: its input.
+        columns: the attributes that the plan has for the columns of its input.
+        shown: the places of the results, in the order of their names.
+        names: the names of the results.
+    """
+    spark = rows.sparkSession
+    with active(spark):
+        plan = as_columns(spark, physical_plan(rows), columns)
+        for node in reversed([steps.partial, *steps.below_partial]):
+            plan = node.withNewChildren(scala_seq(spark, [plan]))
+        output = items_of(plan.output())
+        return frame_over(spark, plan, [alias(spark, output[at], name) for at, name in zip(shown, names, strict=True)])
 
 
 def _kinds(attributes: Sequence[Any]) -> list[str]:
     return [str(each.dataType().json()) for each in attributes]
 
 
-def _functions(steps: TwoSteps) -> list[str]:
-    return [kind_of(each.aggregateFunction()) for each in items_of(steps.final.aggregateExpressions())]
+def _functions(steps: TwoSteps) -> list[Any]:
+    return [each.aggregateFunction() for each in items_of(steps.final.aggregateExpressions())]
 
 
-def _by_value(spark: SparkSession, distinct: DistinctAggregate, columns: Sequence[Any]) -> Any:
-    """Return the aggregate by key, set and value, over unknown rows; its other functions only see the rows of no set."""
+def _buffers(steps: TwoSteps, functions: Sequence[Any]) -> list[int]:
+    """Return the places of the partial results of functions in the output of a first step, function by function."""
+    found = _functions(steps)
+    sizes = [int(each.aggBufferAttributes().length()) for each in found]
+    places = list[int]()
+    for function in functions:
+        at = next((at for at, each in enumerate(found) if each.semanticEquals(function)), None)
+        if at is None:
+            raise UnsupportedError(f"Spark plans {function.prettyName()} in another way by value.")
+        first = int(steps.final.groupingExpressions().length()) + sum(sizes[:at])
+        places += range(first, first + sizes[at])
+    return places
+
+
+def _by_value(spark: SparkSession, distinct: DistinctAggregate, columns: Sequence[Any]) -> tuple[Any, Any]:
+    """Return the aggregate by key, set and value, over unknown rows, and its function for `SEEN_COLUMN`.
+
+    Its other functions only see the rows of no set.
+    """
     java = java_of(spark)
     expressions, types = java.org.apache.spark.sql.catalyst.expressions, java.org.apache.spark.sql.types.DataTypes
     logical, option = java.org.apache.spark.sql.catalyst.plans.logical, java.scala.Option.apply
@@ -267,9 +299,10 @@ def _by_value(spark: SparkSession, distinct: DistinctAggregate, columns: Sequenc
 
     aggregate = distinct.aggregate
     results = [transformed(each.transformUp, of_groups) for each in items_of(aggregate.aggregateExpressions())]
-    any_of = alias(spark, expressions.aggregate.BitOrAgg(seen).toAggregateExpression(), SEEN_COLUMN)
+    any_of = expressions.aggregate.BitOrAgg(seen)
     keys = [*items_of(aggregate.groupingExpressions()), set_, *values]
-    return _over(spark, aggregate, keys, [*results, any_of], kept)
+    results.append(alias(spark, any_of.toAggregateExpression(), SEEN_COLUMN))
+    return _over(spark, aggregate, keys, results, kept), any_of
 
 
 def _bit(spark: SparkSession, condition: Any, bit: int) -> Any:
@@ -284,13 +317,12 @@ def _long(spark: SparkSession, value: int) -> Any:
     return spark._jsparkSession.sessionState().sqlParser().parseExpression(f"{value}L")
 
 
-def _results_of_new(distinct: DistinctAggregate, steps: TwoSteps) -> list[str]:
+def _results_of_new(distinct: DistinctAggregate, functions: Sequence[Any]) -> list[str]:
     """Return the columns of partial results that new values go into."""
-    found, at = [], 0
-    for each in items_of(steps.final.aggregateExpressions()):
-        buffers = int(each.aggregateFunction().aggBufferAttributes().length())
-        if _reads(each.aggregateFunction(), distinct.columns):
-            found += [partial_column(at + place) for place in range(buffers)]
+    found, at = list[str](), 0
+    for function in functions:
+        buffers = int(function.aggBufferAttributes().length())
+        found += map(partial_column, range(at, at + buffers)) if _reads(function, distinct.columns) else ()
         at += buffers
     return found
 
@@ -300,41 +332,14 @@ def _reads(expression: Any, columns: Sequence[Any]) -> bool:
     return any(references.contains(each) for each in columns)
 
 
-def _plan_of_new(spark: SparkSession, distinct: DistinctAggregate, output: list[Any], keys: int) -> tuple[list[Any], TwoSteps]:
-    """Plan the functions over new values, from rows of stored values.
-
-    Args:
-        output: the columns of `DistinctRows.schema`.
-        keys: the number of the key columns in it.
-
-    Returns:
-        The columns of the rows: those of a value, `SEEN_COLUMN`, and one more to group by; and the plan.
-    """
-    java = java_of(spark)
-    expressions, option = java.org.apache.spark.sql.catalyst.expressions, java.scala.Option.apply
+def _over_new(spark: SparkSession, distinct: DistinctAggregate, keys: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Return the functions over new values as an aggregate by key and one more column, and the columns of its unknown rows."""
     by = alias(spark, _long(spark, 0), "by").toAttribute()
-    value, seen = output[: keys + 1 + len(distinct.sets)], output[-1]
-    columns, set_, values = [*value, seen, by], value[keys], value[keys + 1 :]
-
-    def condition(place: int, bit: int) -> Any:
-        is_of_set = expressions.EqualTo(set_, expressions.Literal.create(place + 1, set_.dataType()))
-        masked = expressions.BitwiseAnd(seen, _long(spark, 1 << bit))
-        return option(expressions.And(is_of_set, expressions.Not(expressions.EqualTo(masked, _long(spark, 0)))))
-
-    def over_values(call: Any) -> Any:
-        at = next(at for at, column in enumerate(distinct.columns) if call.references().contains(column))
-        place, bit = distinct.places[at]
-        function = transformed(
-            call.aggregateFunction().transformUp,
-            lambda node: values[place] if node.semanticEquals(distinct.columns[at]) else node,
-        )
-        return call.copy(function, call.mode(), call.isDistinct(), condition(place, bit), call.resultId())
-
+    groups, columns = [*keys, by], [*keys, by, *distinct.columns]
     results = items_of(distinct.aggregate.aggregateExpressions())
     calls = [call for each in results for call in _calls(each) if _reads(call, distinct.columns)]
-    named = [*value[:keys], by, *(alias(spark, over_values(call), "result") for call in calls)]
-    rows = unknown_rows(spark, scala_seq(spark, columns))
-    return columns, two_steps(spark, _over(spark, distinct.aggregate, [*value[:keys], by], named, rows))
+    named = [*groups, *(alias(spark, call, "result") for call in calls)]
+    return columns, _over(spark, distinct.aggregate, groups, named, unknown_rows(spark, scala_seq(spark, columns)))
 
 
 def _calls(expression: Any) -> list[Any]:

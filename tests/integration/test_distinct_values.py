@@ -32,6 +32,8 @@ QUERIES = {
     "sum(DISTINCT v) FILTER (WHERE b) AS f, sum(DISTINCT CAST(v AS DECIMAL(9, 2))) AS m, bit_xor(DISTINCT v) AS x FROM {} "
     "GROUP BY k",
     "casts": "SELECT k, sum(DISTINCT s) AS s, stddev(DISTINCT v) AS d, count(DISTINCT v) AS n FROM {} WHERE s <> 'x' GROUP BY k",
+    "reordered": "SELECT k, m, n, b, a FROM (SELECT k, count(DISTINCT v) AS n, sum(v) AS a, count(DISTINCT s) AS m, "
+    "sum(length(s)) AS b FROM {} GROUP BY k) q",
     "constant": "SELECT 'all' AS k, count(DISTINCT v) AS n, count(DISTINCT 1) AS one FROM {} GROUP BY 1",
     "rollup": "SELECT k, s, count(DISTINCT v) AS n FROM {} GROUP BY ROLLUP (k, s)",
     "above": "SELECT n, count(*) AS groups FROM (SELECT k, count(DISTINCT v) AS n FROM {} GROUP BY k) GROUP BY n",

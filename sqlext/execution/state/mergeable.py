@@ -135,11 +135,12 @@ class MergeableAggregate:
 
     def _plan_by_value(self, spark: SparkSession, above: list[Any], aggregate: Any) -> PartialsByValue | None:
         """Plan the query without its functions over sets; None: it has none, or its sets are kept in cells."""
-        # repeated after a crash, random rows would be others than those whose values are stored
-        distinct = without_sets(spark, aggregate) if aggregate.child().deterministic() else None
-        if distinct is None:
+        if not aggregate.child().deterministic():  # repeated after a crash, rows may be others than those whose values are stored
             return None
         try:
+            distinct = without_sets(spark, aggregate)
+            if distinct is None:
+                return None
             steps = self._plan(spark, above, distinct.aggregate, distinct.columns)
             return PartialsByValue(spark, distinct, self._columns, steps)
         except (UnsupportedError, *SPARK_ERRORS) as error:
