@@ -178,23 +178,24 @@ class PartialsByValue:
         if any(len(each.filters) > _MOST_FILTERS for each in distinct.sets):
             raise UnsupportedError(f"more than {_MOST_FILTERS} FILTERs go over one set.")
         self._columns, self._places = list(columns), distinct.places
-        keys, sets = int(steps.final.groupingExpressions().length()), len(distinct.sets)
+        keys, sets = _keys(steps), len(distinct.sets)
         functions = _functions(steps)
         by_value, seen = _by_value(spark, distinct, self._columns)
         self._by_value = two_steps(spark, by_value)
         self._shown = [*range(keys + 1 + sets), *_buffers(self._by_value, [*functions, seen])]
         output = items_of(self._by_value.partial.output())
-        kinds = [str(output[at].dataType().json()) for at in self._shown]
-        if kinds[:keys] + kinds[keys + 1 + sets : -1] != [
-            str(each.dataType().json()) for each in items_of(steps.partial.output())
-        ]:
+        kinds = _kinds([output[at] for at in self._shown])
+        has_keys = _keys(self._by_value) == keys + 1 + sets  # the optimizer drops constant keys, but not if there are no others
+        if not has_keys or kinds[:keys] + kinds[keys + 1 + sets : -1] != _kinds(items_of(steps.partial.output())):
             raise UnsupportedError("Spark plans it in another way by value.")
-        for each in output[: keys + 1 + sets]:
-            if not can_be_stored(json.loads(str(each.dataType().json()))):
-                raise UnsupportedError(f"values have the type {each.dataType().sql()}, which a table cannot store.")
+        unfit = [kind for kind in kinds[: keys + 1 + sets] if not can_be_stored(json.loads(kind))]
+        if unfit:
+            raise UnsupportedError(f"values have the type {unfit[0]}, which a table cannot store.")
         self.rows = _rows(keys, sets, kinds, tuple(_results_of_new(distinct, functions)))
         self._stored, of_new = _over_new(spark, distinct, output[:keys])
         self._of_new = two_steps(spark, of_new)
+        if _keys(self._of_new) != keys + 1:
+            raise UnsupportedError("Spark groups new values in another way.")
         over_new = [each for each in functions if _reads(each, distinct.columns)]
         self._results = [*range(keys + 1), *_buffers(self._of_new, over_new)]
         parts = [part for each in distinct.sets for part in (each.value, *each.filters)]
@@ -240,6 +241,11 @@ def _run(steps: TwoSteps, rows: DataFrame, columns: Sequence[Any], shown: Sequen
         return frame_over(spark, plan, [alias(spark, output[at], name) for at, name in zip(shown, names, strict=True)])
 
 
+def _keys(steps: TwoSteps) -> int:
+    """Return the number of columns by which a plan groups."""
+    return int(steps.final.groupingExpressions().length())
+
+
 def _kinds(attributes: Sequence[Any]) -> list[str]:
     return [str(each.dataType().json()) for each in attributes]
 
@@ -257,7 +263,7 @@ def _buffers(steps: TwoSteps, functions: Sequence[Any]) -> list[int]:
         at = next((at for at, each in enumerate(found) if each.semanticEquals(function)), None)
         if at is None:
             raise UnsupportedError(f"Spark plans {function.prettyName()} in another way by value.")
-        first = int(steps.final.groupingExpressions().length()) + sum(sizes[:at])
+        first = _keys(steps) + sum(sizes[:at])
         places += range(first, first + sizes[at])
     return places
 
