@@ -49,7 +49,7 @@ ROWS = (
 
 
 def state(sql: Workshop, flow: str = "t") -> str:
-    return next(str(row.value) for row in sql(f"DESCRIBE FLOW {flow}") if row.property.startswith("state"))
+    return next(str(row.value) for row in sql(f"DESCRIBE FLOW {flow}") if row.property.split()[0] == "state")
 
 
 @pytest.mark.usefixtures("unhurried")
