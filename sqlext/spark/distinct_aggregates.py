@@ -18,11 +18,13 @@ Relies on Spark's private side: reads and builds Catalyst plans. Checked with Sp
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
+from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
@@ -41,6 +43,7 @@ SET_COLUMN = f"{INTERNAL_PREFIX}set"
 SEEN_COLUMN = f"{INTERNAL_PREFIX}seen"
 """The column with a bit for each FILTER that has let a value through."""
 NO_SET = 0
+_DECLARATIVE = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate"
 _MOST_FILTERS = 62  # of one set: bits of a positive BIGINT
 
 
@@ -198,6 +201,7 @@ class PartialsByValue:
             raise UnsupportedError("Spark groups new values in another way.")
         over_new = [each for each in functions if _reads(each, distinct.columns)]
         self._results = [*range(keys + 1), *_buffers(self._of_new, over_new)]
+        self._initial = _initial_values(spark, distinct, functions)
         parts = [part for each in distinct.sets for part in (each.value, *each.filters)]
         self.text = "\n".join([self.rows.schema.json(), *("" if each is None else str(each.toString()) for each in parts)])
 
@@ -207,6 +211,8 @@ class PartialsByValue:
 
     def of_new(self, values: DataFrame, by: str) -> DataFrame:
         """Return partial results of new values: the key, `by`, and `rows.results`. A group may occur several times.
+
+        Other functions have their initial values, but for those that Spark does not define by expressions: these are missing.
 
         Args:
             values: rows with `rows.value`, `SEEN_COLUMN` and `by`.
@@ -219,10 +225,17 @@ class PartialsByValue:
             for place, bit in self._places
         ]
         given = values.select(*map(quote, keys), by, *(each.alias(f"new{at}") for at, each in enumerate(new)))
-        return _run(self._of_new, given, self._stored, self._results, [*keys, by, *self.rows.results])
+        return _run(self._of_new, given, self._stored, self._results, [*keys, by, *self.rows.results], self._initial)
 
 
-def _run(steps: TwoSteps, rows: DataFrame, columns: Sequence[Any], shown: Sequence[int], names: Sequence[str]) -> DataFrame:
+def _run(
+    steps: TwoSteps,
+    rows: DataFrame,
+    columns: Sequence[Any],
+    shown: Sequence[int],
+    names: Sequence[str],
+    constants: Mapping[str, Any] = MappingProxyType({}),
+) -> DataFrame:
     """Return the results of a first step.
 
     Args:
@@ -231,6 +244,7 @@ def _run(steps: TwoSteps, rows: DataFrame, columns: Sequence[Any], shown: Sequen
         columns: the attributes that the plan has for the columns of its input.
         shown: the places of the results, in the order of their names.
         names: the names of the results.
+        constants: other columns of the result, by name.
     """
     spark = rows.sparkSession
     with active(spark):
@@ -238,7 +252,8 @@ def _run(steps: TwoSteps, rows: DataFrame, columns: Sequence[Any], shown: Sequen
         for node in reversed([steps.partial, *steps.below_partial]):
             plan = node.withNewChildren(scala_seq(spark, [plan]))
         output = items_of(plan.output())
-        return frame_over(spark, plan, [alias(spark, output[at], name) for at, name in zip(shown, names, strict=True)])
+        named = [alias(spark, output[at], name) for at, name in zip(shown, names, strict=True)]
+        return frame_over(spark, plan, [*named, *(alias(spark, each, name) for name, each in constants.items())])
 
 
 def _keys(steps: TwoSteps) -> int:
@@ -330,6 +345,16 @@ def _results_of_new(distinct: DistinctAggregate, functions: Sequence[Any]) -> li
         buffers = int(function.aggBufferAttributes().length())
         found += map(partial_column, range(at, at + buffers)) if _reads(function, distinct.columns) else ()
         at += buffers
+    return found
+
+
+def _initial_values(spark: SparkSession, distinct: DistinctAggregate, functions: Sequence[Any]) -> dict[str, Any]:
+    """Return the partial results of no rows, by column, of the functions that new values do not go into."""
+    gateway, found, at = spark.sparkContext._gateway, dict[str, Any](), 0
+    for function in functions:
+        if is_instance_of(gateway, function, _DECLARATIVE) and not _reads(function, distinct.columns):
+            found |= {partial_column(at + place): each for place, each in enumerate(items_of(function.initialValues()))}
+        at += int(function.aggBufferAttributes().length())
     return found
 
 

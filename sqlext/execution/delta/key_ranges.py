@@ -19,6 +19,7 @@ from sqlext.quoting import quote
 from sqlext.spark.distinct_aggregates import NO_SET, SET_COLUMN
 
 ROWS = "rows"
+VALUES = "values"
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ Bounds = Mapping[str, Range]
 
 
 def metrics(schema: StructType, key: Sequence[str]) -> list[Column]:
-    """Return the metrics to observe of a micro-batch: the number of its groups or other rows, and the ranges of its keys."""
-    is_group = F.col(SET_COLUMN) == NO_SET if SET_COLUMN in schema.names else F.lit(True)  # others are distinct values
-    found = [F.count_if(is_group).alias(ROWS)]
+    """Return the metrics to observe of a micro-batch: the numbers of its rows and distinct values, and the ranges of its keys."""
+    is_value = F.col(SET_COLUMN) != NO_SET if SET_COLUMN in schema.names else F.lit(False)
+    found = [F.count_if(~is_value).alias(ROWS), F.count_if(is_value).alias(VALUES)]
     for index, name in enumerate(_with_statistics(schema, key)):
         value = _comparable(F.col(quote(name)), schema[name].dataType)
         found += [F.min(value).alias(f"least{index}"), F.max(value).alias(f"greatest{index}")]

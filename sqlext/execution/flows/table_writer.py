@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -231,8 +231,8 @@ class TableWriter:
     def _flush_state(self, stream: StreamSpec, flushed: StateFlush) -> None:
         """Merge partial results into a state; before it, distinct values that are new become rows."""
         state, values = self._states[stream.relation], self._values.get(stream.relation)
-        with nullcontext(flushed) if values is None else values.counted(flushed) as counted:
-            state.flush(counted, partial(self._show, stream, counted))
+        whole = flushed if values is None else values.stored(flushed)
+        state.flush(whole, partial(self._show, stream, whole))
 
     def _show(self, stream: StreamSpec, flushed: StateFlush, advance: Advance) -> None:
         """Merge the changed groups of a state into the query's table; if others interfere, all of the flush is tried again."""

@@ -17,8 +17,7 @@ are not merged into it again, nor are their values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +36,7 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
-from sqlext.spark import delta_tables, jvm
+from sqlext.spark import delta_tables
 from sqlext.spark.distinct_aggregates import NO_SET, SEEN_COLUMN, SET_COLUMN, DistinctRows
 from sqlext.spark.storage import HadoopPath
 
@@ -76,9 +75,8 @@ class DistinctValues(StateTable):
         super().__init__(spark, location, spec, epoch)
         self._known: KnownFiles | None = None  # of the previous flush
 
-    @contextmanager
-    def counted(self, flush: StateFlush) -> Iterator[StateFlush]:
-        """Store the values of a flush that are new, and yield the flush with theirs among its partial results.
+    def stored(self, flush: StateFlush) -> StateFlush:
+        """Store the values of a flush that are new, and return the flush with theirs among its partial results.
 
         Raises:
             FlowError: somebody else has changed stored values.
@@ -88,34 +86,41 @@ class DistinctValues(StateTable):
         if distinct is None:
             raise AssertionError("there are no distinct values")
         rows = flush.partials(flush.batches)
-        self._store(flush, distinct, rows.where(F.col(SET_COLUMN) != NO_SET))
+        table = self._store(flush, distinct, rows.where(F.col(SET_COLUMN) != NO_SET))
         announce(Moment.VALUES_COMMITTED, self._spec.name)
-        with self._settings(flush.is_small), jvm.held(self._of_added(flush, distinct, rows)) as added:
+        added = _of_added(flush, table, rows)
 
-            def partials(batches: Sequence[BufferedBatch]) -> DataFrame:
-                own = added.where(F.col(_ADDED).between(batches[0].first, batches[-1].last)).drop(_ADDED)
-                return partials_among(aggregate, flush.partials(batches)).unionByName(own)
+        def partials(batches: Sequence[BufferedBatch]) -> DataFrame:
+            own = added.where(F.col(_ADDED).between(batches[0].first, batches[-1].last)).drop(_ADDED)
+            return partials_among(aggregate, flush.partials(batches)).unionByName(own)
 
-            yield replace(flush, partials=partials)
+        return replace(flush, partials=partials)
 
-    def _store(self, flush: StateFlush, distinct: DistinctRows, values: DataFrame) -> None:
-        """Add the values that are new to the table, in one commit; nothing if there are none, or if this was done already."""
+    def _store(self, flush: StateFlush, distinct: DistinctRows, values: DataFrame) -> TableTransaction:
+        """Add the values that are new to the table, in one commit; nothing if there are none, or if this was done already.
+
+        Returns:
+            A transaction on what the table has then.
+        """
         table = self._begin()
         done = last_transaction(self._spark, self.location, self._spec.id, table.version)
-        if done is not None and done >= flush.batches[-1].last:
-            return
-        once = values.groupBy(*map(quote, distinct.value)).agg(F.bit_or(SEEN_COLUMN).alias(SEEN_COLUMN))
-        with jvm.counted(once) as (given, count):
-            if count == 0:
-                return
-            is_few = commit.are_few(count, given.schema, distinct.value)
-            with self._settings(is_few):
-                if table.is_empty:
-                    self._add(flush, distinct, table, given)
-                    return
-                with jvm.counted(_new(flush, distinct, table, given, is_few)) as (new, left):
-                    if left:
-                        self._add(flush, distinct, table, new.coalesce(1) if is_few else new)
+        counts = [batch.values for batch in flush.batches]
+        if max(counts) == min(counts) == 0 or (done is not None and done >= flush.batches[-1].last):
+            return table
+        is_few = commit.are_few(sum(counts) if min(counts) >= 0 else -1, values.schema, distinct.value)
+        with commit.session_settings(self._spark, commit.FEW_ROWS if is_few else {}):
+            new = _new(flush, distinct, None if table.is_empty else table, values, is_few)
+            added = F.lit(flush.batches[-1].last).cast(LongType()).alias(_ADDED)
+            rows = new.select(added, *map(quote, distinct.value), SEEN_COLUMN)
+            flush.check()
+            identity = self._identity(flush.info, table.version)
+            known = table.append(rows.coalesce(1) if is_few else rows, identity)
+        if known is None:
+            return table
+        if known.version != table.version + 1:
+            self._refuse_changes_since(table.version)
+        self._known = known
+        return self._begin()
 
     def _begin(self) -> TableTransaction:
         snapshot = delta_tables.snapshot(self._spark, self.location)
@@ -124,45 +129,43 @@ class DistinctValues(StateTable):
             self._refuse_changes_of_others(table.version)
         return table
 
-    def _add(self, flush: StateFlush, distinct: DistinctRows, table: TableTransaction, new: DataFrame) -> None:
-        added = F.lit(flush.batches[-1].last).cast(LongType()).alias(_ADDED)
-        rows = new.select(added, *map(quote, distinct.value), SEEN_COLUMN)
-        flush.check()
-        known = table.replace(None, rows, self._identity(flush.info, table.version))
-        if known.version != table.version + 1:
-            self._refuse_changes_since(table.version)
-        self._known = known
 
-    def _of_added(self, flush: StateFlush, distinct: DistinctRows, rows: DataFrame) -> DataFrame:
-        """Return the partial results of the values that the flush's micro-batches have added, by `_ADDED`.
+def _of_added(flush: StateFlush, table: TableTransaction, rows: DataFrame) -> DataFrame:
+    """Return the partial results of the values that the flush's micro-batches have added, by `_ADDED`.
 
-        Other functions get their partial results of no rows, which each row of a value comes with.
-        """
-        first, last = flush.batches[0].first, flush.batches[-1].last
-        added = self._begin().placed_rows({_ADDED: Range(first, last, has_nulls=False)})
-        results = flush.aggregate.of_new(added.where(F.col(_ADDED).between(first, last)), _ADDED)
-        others = [name for name in flush.aggregate.schema.names if name not in results.columns]
-        neutral = rows.where(F.col(SET_COLUMN) != NO_SET).select(*map(quote, others)).limit(1)
-        every = results.crossJoin(F.broadcast(neutral)) if others else results
-        return every.select(*map(quote, flush.aggregate.schema.names), F.lit(0).alias(BATCH_COLUMN), _ADDED)
-
-    def _settings(self, is_small: bool) -> AbstractContextManager[None]:
-        return commit.session_settings(self._spark, commit.FEW_ROWS if is_small else {})
+    Other functions get their partial results of no rows; where Spark has no expressions for these, each row of a value comes
+    with them.
+    """
+    first, last = flush.batches[0].first, flush.batches[-1].last
+    added = table.placed_rows({_ADDED: Range(first, last, has_nulls=False)}).where(F.col(_ADDED).between(first, last))
+    results = flush.aggregate.of_new(added, _ADDED)
+    others = [name for name in flush.aggregate.schema.names if name not in results.columns]
+    of_none = rows.where(F.col(SET_COLUMN) != NO_SET).select(*map(quote, others)).limit(1)
+    every = results.crossJoin(F.broadcast(of_none)) if others else results
+    return every.select(*map(quote, flush.aggregate.schema.names), F.lit(0).alias(BATCH_COLUMN), _ADDED)
 
 
-def _new(flush: StateFlush, distinct: DistinctRows, table: TableTransaction, given: DataFrame, is_few: bool) -> DataFrame:
-    """Return the given values that are not stored, or not for each FILTER, with the FILTERs that are new to them."""
+def _new(flush: StateFlush, distinct: DistinctRows, table: TableTransaction | None, values: DataFrame, is_few: bool) -> DataFrame:
+    """Return the values that are not stored, or not for each FILTER, once each, with the FILTERs that are new to them.
+
+    Args:
+        table: what is stored; None: nothing.
+        values: the values of the flush.
+        is_few: whether every executor can have them.
+    """
+    names, seen = [F.col(quote(name)) for name in distinct.value], F.bit_or(SEEN_COLUMN).alias(SEEN_COLUMN)
+    if table is None:
+        return values.groupBy(*names).agg(seen)
+    within = key_ranges.condition(flush.reach, values.schema, "t")
     stored = table.placed_rows(flush.reach).alias("t")
-    within = key_ranges.condition(flush.reach, given.schema, "t")
     stored = stored if within is None else stored.where(within)
-    names = [F.col(quote(name)) for name in distinct.value]
     # a join by one number takes a third of the time; whose hashes are the same by chance is left out below
-    hashes = given.select(F.xxhash64(*names).alias(_HASH))
+    hashes = values.select(F.xxhash64(*names).alias(_HASH))
     found = stored.withColumn(_HASH, F.xxhash64(*names)).join(F.broadcast(hashes) if is_few else hashes, _HASH, "left_semi")
     none = F.lit(0).cast(LongType())
-    both = given.select(*names, F.col(SEEN_COLUMN), none.alias(_BEFORE)).unionByName(
+    both = values.select(*names, F.col(SEEN_COLUMN), none.alias(_BEFORE)).unionByName(
         found.select(*names, none.alias(SEEN_COLUMN), F.col(SEEN_COLUMN).alias(_BEFORE))
     )
-    whole = both.groupBy(*names).agg(F.bit_or(SEEN_COLUMN).alias(SEEN_COLUMN), F.bit_or(_BEFORE).alias(_BEFORE))
-    seen = F.col(SEEN_COLUMN).bitwiseAND(F.bitwise_not(_BEFORE)).alias(SEEN_COLUMN)
-    return whole.select(*names, seen).where(F.col(SEEN_COLUMN) != 0)
+    whole = both.groupBy(*names).agg(seen, F.bit_or(_BEFORE).alias(_BEFORE))
+    unseen = F.col(SEEN_COLUMN).bitwiseAND(F.bitwise_not(_BEFORE)).alias(SEEN_COLUMN)
+    return whole.select(*names, unseen).where(F.col(SEEN_COLUMN) != 0)
