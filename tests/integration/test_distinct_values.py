@@ -140,6 +140,21 @@ def test_a_state_with_sets_in_cells_is_refused_by_name(sql: Workshop, monkeypatc
     assert sql.batch("SELECT * FROM t") == sql.batch(QUERIES["alone"].format("ev"))
 
 
+def test_each_micro_batch_is_flushed_as_it_comes(sql: Workshop) -> None:
+    """Without an interval, partial results and values are held in memory."""
+    sql(f"CREATE TABLE ev USING delta AS {ROWS.format(0, 5)}")
+    properties = "TBLPROPERTIES ('state.backend.type' = 'delta')"
+    sql(f"CREATE STREAMING TABLE t {properties} AS {QUERIES['beside'].format(ONE_FILE)}")
+    for first in range(0, 9, 3):
+        sql("WAIT FLOW t")
+        assert sql.batch("SELECT * FROM t") == sql.batch(QUERIES["beside"].format("ev"))
+        sql(f"INSERT INTO ev {ROWS.format(first, first + 6)}")
+    _die_at(sql, Moment.VALUES_COMMITTED)
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(QUERIES["beside"].format("ev"))
+
+
 def test_flushes_that_are_too_large_for_a_transaction(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is sent to every executor, tables are merged into, and the files of values are compacted."""
     monkeypatch.setattr(commit, "are_few", lambda *_: False)
