@@ -1,7 +1,8 @@
 -- count(DISTINCT ..) over a stream.
 --
--- Spark's streaming refuses DISTINCT aggregates. sqlext rewrites them: each group keeps the set of values that it has seen. That
--- state grows with the number of different values; where a few percent are good enough, approx_count_distinct costs far less.
+-- Spark's streaming refuses DISTINCT aggregates. sqlext keeps the values that each group has seen, as rows of a table of the flow's
+-- own, and adds the new ones. They grow with the number of different values; where a few percent are good enough,
+-- approx_count_distinct costs far less.
 
 DROP FLOW IF EXISTS visitors_per_page;
 CREATE OR REPLACE TABLE visits (page STRING, visitor STRING) USING delta;

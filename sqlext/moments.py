@@ -23,6 +23,8 @@ class Moment(StrEnum):
     """What memory lost is to be brought back: the newest micro-batch no longer counts as ended."""
     FLUSH_BEGUN = "flush begun"
     """A flush has taken what is buffered."""
+    VALUES_COMMITTED = "values committed"
+    """The table of distinct values has a flush, or has nothing new of it; the state has it not."""
     STATE_COMMITTED = "state committed"
     """The state's own table has a flush, the query's table has it not; with session windows the other way round."""
     FLUSH_COMMITTED = "flush committed"

@@ -146,6 +146,7 @@ def _state_of(spec: FlowSpec, stream: StreamSpec) -> str | None:
             stream.has_qualifies,
             stream.has_sessions,
             is_checked=stream.writes_target and bool(spec.constraints),
+            has_distinct_values=stream.has_distinct_values,
         )
     return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else None
 

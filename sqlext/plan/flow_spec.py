@@ -58,6 +58,7 @@ class StreamSpec:
         state_fingerprint: the fingerprint of the state that a Delta table stores for it (`MergeableAggregate`).
         state_columns: the table's columns that hold that state, one for one; empty when the state has a table of its own.
         has_sessions: whether it groups by session windows, which may merge as rows arrive.
+        has_distinct_values: whether the distinct values that it counts are rows of a table of their own.
     """
 
     relation: str
@@ -72,6 +73,7 @@ class StreamSpec:
     state_fingerprint: str = ""
     state_columns: tuple[str, ...] = ()
     has_sessions: bool = False
+    has_distinct_values: bool = False
 
     @property
     def writes_target(self) -> bool:
@@ -120,7 +122,9 @@ class SourceSpec:
     given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool, is_checked: bool) -> str:
+def delta_state_shown(
+    is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool, is_checked: bool, has_distinct_values: bool
+) -> str:
     """Return where an aggregate's state lives if it is in a Delta table, and why there, for EXPLAIN and DESCRIBE FLOW.
 
     Args:
@@ -129,7 +133,13 @@ def delta_state_shown(is_in_table: bool, is_ours: bool, has_qualifies: bool, has
         has_qualifies: whether groups may be missing in that table.
         has_sessions: whether the aggregate groups by session windows.
         is_checked: whether constraints check the rows of that table.
+        has_distinct_values: whether distinct values are rows of a table of their own.
     """
+    values = "; distinct values are rows of a table of the flow's own" if has_distinct_values else ""
+    return _place_of_partials(is_in_table, is_ours, has_qualifies, has_sessions, is_checked) + values
+
+
+def _place_of_partials(is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool, is_checked: bool) -> str:
     if is_in_table:
         return "delta: the aggregate can be continued from its results, so the table holds its state"
     because = "the aggregate cannot be continued from its results"

@@ -27,6 +27,11 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(_NUMBERED.sub("#", text).encode()).hexdigest()
 
 
+def physical_plan(frame: DataFrame) -> Any:
+    """Return the physical plan of a query, before Spark prepares it for execution."""
+    return frame._jdf.queryExecution().sparkPlan()
+
+
 def frame_over(spark: SparkSession, plan: Any, columns: Sequence[Any]) -> DataFrame:
     """Return a DataFrame of named expressions over a physical plan."""
     java = java_of(spark)

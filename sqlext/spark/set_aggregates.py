@@ -24,13 +24,14 @@ def aggregate_set(context: SparkContext, name: str, members: Any) -> Any:
     """
     make = _Expressions(context)
     value = make.variable(members.dataType().elementType())
-    function = make.call(name, value)
-    if not function.checkInputDataTypes().isSuccess():  # sum(STRING), stddev(DECIMAL): Spark casts first, then removes duplicates
+    function = builtin(context, name, value)
+    is_of_cast = not function.checkInputDataTypes().isSuccess()
+    if is_of_cast:  # sum(STRING), stddev(DECIMAL): Spark casts first, then removes duplicates
         number = make.variable(make.types.DoubleType)
-        function = make.call(name, number)
+        function = builtin(context, name, number)
         cast = make.catalyst.analysis.AnsiTypeCoercion.implicitCast(value, make.types.DoubleType)
         if cast.isEmpty() or not function.checkInputDataTypes().isSuccess():
-            return make.call(name, make.first_of(members))
+            return builtin(context, name, make.first_of(members))
         members = make.distinct_of(members, make.function(cast.get(), value))
         value = number
     start = make.struct(items_of(function.initialValues()))
@@ -38,9 +39,29 @@ def aggregate_set(context: SparkContext, name: str, members: Any) -> Any:
     fields = make.fields_of(buffer, items_of(function.aggBufferAttributes()))
     merge = make.struct(make.over(fields, items_of(function.updateExpressions())))
     (finish,) = make.over(fields, [function.evaluateExpression()])
-    return make.catalyst.expressions.ArrayAggregate(
+    made = make.catalyst.expressions.ArrayAggregate(
         members, start, make.function(merge, buffer, value), make.function(finish, buffer)
     )
+    if not is_of_cast:
+        made.setTagValue(_tag(context), name)
+    return made
+
+
+def function_over_set(context: SparkContext, expression: Any) -> str:
+    """Return the name of the function that `aggregate_set` runs over the members as they are; empty for other expressions."""
+    name = expression.getTagValue(_tag(context))
+    return str(name.get()) if name.isDefined() else ""
+
+
+def builtin(context: SparkContext, name: str, argument: Any) -> Any:
+    """Return a call of one of Spark's own functions, by name."""
+    catalyst = java_of(context).org.apache.spark.sql.catalyst
+    registry = catalyst.analysis.FunctionRegistry.builtin()
+    return registry.lookupFunction(catalyst.FunctionIdentifier(name), scala_seq(context, [argument]))
+
+
+def _tag(context: SparkContext) -> Any:
+    return java_of(context).org.apache.spark.sql.catalyst.trees.TreeNodeTag("sqlext.function_over_set")
 
 
 class _Expressions:
@@ -63,11 +84,6 @@ class _Expressions:
     def function(self, body: Any, *variables: Any) -> Any:
         """Return a lambda function."""
         return self._expressions.LambdaFunction(body, self._seq(variables), False)
-
-    def call(self, name: str, argument: Any) -> Any:
-        """Return a call of one of Spark's own functions, by name."""
-        registry = self.catalyst.analysis.FunctionRegistry.builtin()
-        return registry.lookupFunction(self.catalyst.FunctionIdentifier(name), self._seq([argument]))
 
     def struct(self, fields: list[Any]) -> Any:
         named = [

@@ -26,6 +26,7 @@ TUMBLING, SLIDING = "window(at, '10 minutes')", "window(at, '10 minutes', '4 min
 QUERIES = {
     "tumbling": f"SELECT {TUMBLING} AS w, k, count(*) AS n, sum(v) AS total FROM {STREAM} GROUP BY {TUMBLING}, k",
     "sliding": f"SELECT window.start AS since, k, avg(v) AS mean, count(*) AS n FROM {STREAM} GROUP BY {SLIDING}, k",
+    "visitors": f"SELECT {TUMBLING} AS w, count(DISTINCT k) AS n, sum(DISTINCT v) AS total FROM {STREAM} GROUP BY {TUMBLING}",
     "by_time": f"SELECT at, count(*) AS n, avg(v) AS mean FROM {STREAM} GROUP BY at",
     "by_hour": f"SELECT date_trunc('HOUR', at) AS hour, k, count(*) AS n FROM {STREAM} GROUP BY 1, 2",
     "by_key": f"SELECT k, count(*) AS n, avg(v) AS mean FROM {STREAM} GROUP BY k",

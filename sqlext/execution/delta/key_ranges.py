@@ -16,8 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, DateType, DecimalType, IntegralType, StringType, StructType, TimestampType
 
 from sqlext.quoting import quote
+from sqlext.spark.distinct_aggregates import NO_SET, SET_COLUMN
 
 ROWS = "rows"
+VALUES = "values"
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ Bounds = Mapping[str, Range]
 
 
 def metrics(schema: StructType, key: Sequence[str]) -> list[Column]:
-    """Return the metrics to observe of a micro-batch: the number of its rows, and the ranges of its keys."""
-    found = [F.count(F.lit(1)).alias(ROWS)]
+    """Return the metrics to observe of a micro-batch: the numbers of its rows and distinct values, and the ranges of its keys."""
+    is_value = F.col(SET_COLUMN) != NO_SET if SET_COLUMN in schema.names else F.lit(False)
+    found = [F.count_if(~is_value).alias(ROWS), F.count_if(is_value).alias(VALUES)]
     for index, name in enumerate(_with_statistics(schema, key)):
         value = _comparable(F.col(quote(name)), schema[name].dataType)
         found += [F.min(value).alias(f"least{index}"), F.max(value).alias(f"greatest{index}")]

@@ -182,6 +182,20 @@ class TableTransaction:
             version = commit_actions(self._spark, self._transaction, actions, operation, identity, has_metrics=True)
         return KnownFiles(version, {str(file.path()): file for file in added})
 
+    def append(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles | None:
+        """Add rows to the table; None, and nothing is committed, if there are none.
+
+        Raises:
+            DeltaConcurrentModificationException: somebody else has changed the table since it was read.
+        """
+        operation = write_operation(self._spark, "Append")
+        with active(self._spark):
+            added = items_of(self._transaction.writeFiles(rows._jdf))
+            if not added:
+                return None
+            version = commit_actions(self._spark, self._transaction, added, operation, identity, has_metrics=True)
+        return KnownFiles(version, {**self._files, **{str(file.path()): file for file in added}})
+
     def replace(self, places: DataFrame | None, rows: DataFrame | None, identity: CommitIdentity) -> KnownFiles:
         """Delete rows of the table, and add others.
 

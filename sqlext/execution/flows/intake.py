@@ -157,7 +157,7 @@ class Intake:
             self.committed = committed
         if self.aggregate is not None:
             self.lateness = Lateness(self.session, self.checkpoint) if self.aggregate.event_time is not None else None
-            self.buffer.open(self.aggregate.schema, self.aggregate.key, committed)
+            self.buffer.open(self.aggregate.buffered, self.aggregate.key, committed)
             return
         rows = target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
         self.buffer.open(rows.schema, self.stream.key, committed)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from sqlext.errors import OptionError, UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.flows.interval_trigger import other_pace
-from sqlext.execution.state import session_state
+from sqlext.execution.state import distinct_values, session_state
 from sqlext.execution.state.delta_state import state_in
 from sqlext.execution.state.mergeable import MergeableAggregate, is_by_session, mergeable
 from sqlext.execution.streaming import queries
@@ -91,7 +91,8 @@ def state_shown(
     if aggregate is None:
         return f"rocksdb: {rocksdb_because}" if rocksdb_because else None
     is_in_table = bool(aggregate.results_stored) and is_ours and not has_qualifies and not is_checked
-    return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session), is_checked)
+    has_values = aggregate.distinct is not None
+    return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session), is_checked, has_values)
 
 
 def with_state(
@@ -120,6 +121,9 @@ def with_state(
     if not is_target:
         schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
         target.create_at(aggregate.input.sparkSession, state_in(home), schema)
+    if aggregate.distinct is not None:
+        schema = distinct_values.schema_of(aggregate.distinct)
+        target.create_at(aggregate.input.sparkSession, distinct_values.values_in(home), schema)
     return replace(
         stream,
         durable_because="partial results are only in the buffer until they are flushed",
@@ -127,4 +131,5 @@ def with_state(
         state_fingerprint=aggregate.fingerprint,
         state_columns=same if is_target else (),
         has_sessions=bool(aggregate.session),
+        has_distinct_values=aggregate.distinct is not None,
     )

@@ -24,6 +24,7 @@ from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.delta_state import Advance, DeltaState, StateFlush, state_in
+from sqlext.execution.state.distinct_values import DistinctValues, partials_among, values_in
 from sqlext.execution.state.intake_buffer import FlushInput
 from sqlext.execution.state.row_checks import FlowChecks, Violations, total
 from sqlext.execution.state.session_state import SessionState
@@ -80,6 +81,7 @@ class TableWriter:
         self._checks = FlowChecks(spec) if spec.constraints and not spec.appends else None  # rows that are appended are checked
         self._violations = Violations()  # of the flush in progress
         self._states = {s.relation: self._state_of(s) for s in spec.streams if s.state_backend is StateBackend.DELTA}
+        self._values = {s.relation: self._values_of(s) for s in spec.streams if s.has_distinct_values}
         # the files of somebody else's table are not ours to rewrite
         ours = [s for s in spec.streams if not s.writes_target or spec.owns_target]
         self._own_tables = {s.relation: OwnTable(session, self.location(s)) for s in ours}
@@ -87,7 +89,7 @@ class TableWriter:
             (Compaction(spec.name, spec.id, self.location(s), not s.writes_target), partial(self._table, s)) for s in ours
         ] + [
             (Compaction(spec.name, spec.id, state.location, is_hidden=True), state.table)
-            for state in self._states.values()
+            for state in (*self._states.values(), *self._values.values())
             if not isinstance(state, StateInTable)
         ]
 
@@ -103,6 +105,10 @@ class TableWriter:
         location = state_in(target.home_of(self._home, stream.relation)).location
         kind = SessionState if stream.has_sessions else StateBeside
         return kind(self.session, stream, location, self._spec, self._epoch)
+
+    def _values_of(self, stream: StreamSpec) -> DistinctValues:
+        location = values_in(target.home_of(self._home, stream.relation)).location
+        return DistinctValues(self.session, location, self._spec, self._epoch)
 
     def committed(self, stream: StreamSpec) -> int | None:
         """Return the last micro-batch of a query that is in its table, and in a state that is written after the table."""
@@ -211,8 +217,7 @@ class TableWriter:
                 self._merge_latest(intake, batches, reach, info)
             else:
                 flushed = self._state_flush(intake, batches, info)
-                state, show = self._states[intake.stream.relation], partial(self._show, intake.stream, flushed)
-                commit.again_after_conflicts(partial(state.flush, flushed, show), self._check)
+                commit.again_after_conflicts(partial(self._flush_state, intake.stream, flushed), self._check)
         intake.committed = batches[-1].last
 
     def _after_state(self, intake: Intake, taken: FlushInput, reason: FlushReason, arrival: datetime) -> Sequence[BufferedBatch]:
@@ -243,7 +248,8 @@ class TableWriter:
         rows = intake.buffer.rows(self.session, batches)
         if intake.aggregate is None:
             return rows
-        results = intake.aggregate.results(intake.aggregate.merged(rows, BATCH_COLUMN))
+        partials = partials_among(intake.aggregate, rows)
+        results = intake.aggregate.results(intake.aggregate.merged(partials, BATCH_COLUMN))
         return target.in_target_columns(results, intake.stream.columns)
 
     def _state_flush(self, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo) -> StateFlush:
@@ -252,6 +258,12 @@ class TableWriter:
         partials, reach = partial(intake.buffer.rows, self.session), key_ranges.union(batch.bounds for batch in batches)
         passed = 0 if intake.lateness is None else intake.lateness.watermark(batches[0].first)
         return StateFlush(intake.aggregate, partials, batches, reach, info, self._check, passed)
+
+    def _flush_state(self, stream: StreamSpec, flushed: StateFlush) -> None:
+        """Merge partial results into a state; before it, distinct values that are new become rows."""
+        state, values = self._states[stream.relation], self._values.get(stream.relation)
+        whole = flushed if values is None else values.stored(flushed)
+        state.flush(whole, partial(self._show, stream, whole))
 
     def _show(self, stream: StreamSpec, flushed: StateFlush, advance: Advance) -> None:
         """Merge the changed groups of a state into the query's table; if others interfere, all of the flush is tried again."""

@@ -56,6 +56,7 @@ class BufferedBatch:
     Attributes:
         first, last: the ids of the first and the last micro-batch.
         rows: the number of groups that they changed; -1 if an earlier driver wrote it.
+        values: the number of distinct values that come with them, or more; -1 if an earlier driver wrote it.
         arrived: the arrival of the oldest, in seconds of the clock's monotonic time.
         held: the rows, if executors hold them.
         bounds: the ranges of their keys; None: unknown.
@@ -73,6 +74,7 @@ class BufferedBatch:
     place: str = ""
     staged: StagedFiles | None = None
     violations: Violations | None = None
+    values: int = -1
 
     @property
     def is_empty(self) -> bool:
@@ -115,7 +117,8 @@ class DurableBuffer:
         if not folder.child(_WHOLE).exists():
             raise FlowError(f"Spark's commit protocol wrote no {_WHOLE} in {folder.location}. Use one that does: flows need it.")
         found = key_ranges.observed(observation.get, frame.schema, key)
-        return BufferedBatch(batch, batch, int(observation.get[key_ranges.ROWS]), arrived, None, found, place)
+        rows, values = (int(observation.get[name]) for name in (key_ranges.ROWS, key_ranges.VALUES))
+        return BufferedBatch(batch, batch, rows, arrived, None, found, place, values=values)
 
     def _place(self, batch: int) -> str:
         return f"{_FOLDER}{batch}/{self._epoch:06d}-{next(self._written):06d}"
@@ -223,8 +226,8 @@ class MemoryBuffer:
     """Blocks on executors. Thread-safe: no state is kept here."""
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
-        held, rows, found = _hold(frame, key)
-        return BufferedBatch(batch, batch, rows, arrived, held, found)
+        held, rows, values, found = _hold(frame, key)
+        return BufferedBatch(batch, batch, rows, arrived, held, found, values=values)
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
         # places, not ids: the same literals in each flush, so that Spark compiles them once
@@ -238,7 +241,7 @@ class MemoryBuffer:
     def combine(self, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]) -> BufferedBatch:
         """Combine the latest rows of several batches into one; the old batches stay until they are dropped."""
         spark = next(batch.held.sparkSession for batch in batches if batch.held)
-        held, rows, found = _hold(latest_rows(self.rows(spark, batches, schema), len(batches), key), key)
+        held, rows, _, found = _hold(latest_rows(self.rows(spark, batches, schema), len(batches), key), key)
         return BufferedBatch(batches[0].first, batches[-1].last, rows, batches[0].arrived, held, found)
 
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
@@ -252,11 +255,16 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, (PySparkException, Py4JJavaError)) and _LOST_BLOCK in str(error)
 
 
-def _hold(frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, Bounds]:
-    """Store rows as blocks on the executors, detached from the query they came from: that must not run twice."""
+def _hold(frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, int, Bounds]:
+    """Store rows as blocks on the executors, detached from the query they came from: that must not run twice.
+
+    Returns:
+        The rows, their number and that of distinct values beside them, and the ranges of their keys.
+    """
     observation = Observation()
     held = frame.observe(observation, *key_ranges.metrics(frame.schema, key)).localCheckpoint(eager=True)
-    return held, int(observation.get[key_ranges.ROWS]), key_ranges.observed(observation.get, frame.schema, key)
+    found = observation.get
+    return held, int(found[key_ranges.ROWS]), int(found[key_ranges.VALUES]), key_ranges.observed(found, frame.schema, key)
 
 
 def latest_rows(rows: DataFrame, batches: int, key: Sequence[str]) -> DataFrame:

@@ -13,21 +13,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from sqlext.errors import FlowError
 from sqlext.execution.delta import commit, key_ranges, target
 from sqlext.execution.delta.delta_log import last_transaction
-from sqlext.execution.delta.foreign_commits import ForeignCommit, ForeignCommits
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.own_table import OwnTable
-from sqlext.execution.delta.transaction import CommitIdentity, KnownFiles, TableTransaction
+from sqlext.execution.delta.transaction import KnownFiles, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.execution.state.state_table import StateTable
 from sqlext.plan.flow_spec import FlowSpec, StreamSpec
 from sqlext.quoting import quote
 from sqlext.spark import jvm
@@ -94,24 +92,19 @@ Show = Callable[[Advance], None]
 """The function that merges rows into the query's table."""
 
 
-class DeltaState(ABC):
+class DeltaState(StateTable, ABC):
     """The state of one streaming query. Used by the flush thread only.
 
     Args:
-        spark: the session of the flow's commits.
         stream: the streaming query.
         location: the location of the table that holds the state: the query's table, or one of the state's own.
-        spec, epoch: the flow and the epoch of its driver, whose commits are not foreign.
+        spark, spec, epoch: as for `StateTable`.
     """
 
     def __init__(self, spark: SparkSession, stream: StreamSpec, location: str, spec: FlowSpec, epoch: int) -> None:
-        self._spark = spark
+        super().__init__(spark, location, spec, epoch)
         self._stream = stream
-        self.location = location
-        self._spec = spec
-        self._epoch = epoch
         self._own = OwnTable(spark, location)
-        self._others = ForeignCommits(spark, location, spec.id)
 
     @abstractmethod
     def flush(self, flush: StateFlush, show: Show) -> None:
@@ -126,10 +119,6 @@ class DeltaState(ABC):
             DeltaConcurrentModificationException: somebody else changes them right now; all of it may be tried again.
         """
 
-    def table(self) -> DeltaTable:
-        """Return the table that holds the state."""
-        return DeltaTable.forPath(self._spark, self.location)
-
     # What kinds of states have in common.
 
     def _begin(self, flush: StateFlush) -> TableTransaction | None:
@@ -138,9 +127,6 @@ class DeltaState(ABC):
         if table is not None and not table.is_known:
             self._refuse_changes_of_others(table.version)
         return table
-
-    def _identity(self, info: commit.CommitInfo, table: TableTransaction) -> CommitIdentity:
-        return CommitIdentity(self._spec.id, info.last_batch, replace(info, read_version=table.version).to_json())
 
     def _note(self, table: TableTransaction, known: KnownFiles) -> None:
         """Remember the files after a commit; an INSERT in between is no conflict to Delta, but it is one to us."""
@@ -187,24 +173,6 @@ class DeltaState(ABC):
         """Return the batches that are not in the state yet."""
         committed = last_transaction(self._spark, self.location, self._spec.id, version)
         return [batch for batch in batches if committed is None or batch.last > committed]
-
-    # Other writers.
-
-    def _refuse_changes_of_others(self, version: int) -> None:
-        """Raise FlowError if others committed changes since the flow's last commit, or since it created the table."""
-        self._refuse(self._others.since_own(version).commits)
-
-    def _refuse_changes_since(self, version: int) -> None:
-        """Raise FlowError, after a commit of this driver, if others committed changes since `version` was read."""
-        self._refuse(self._others.after(version, self._epoch))
-
-    def _refuse(self, found: Sequence[ForeignCommit]) -> None:
-        for change in found:
-            raise FlowError(
-                f"Version {change.version} of the table in {self.location} ({change.operation}) changed rows that hold the state "
-                f"of flow `{self._spec.name}`, so what the flow adds to them would be wrong. Recompute the table with REFRESH "
-                "STREAMING TABLE .. FULL."
-            )
 
 
 def added(aggregate: MergeableAggregate, stored: DataFrame, new: DataFrame) -> DataFrame:

@@ -16,6 +16,7 @@ Relies on Spark's private side: reads and builds Catalyst plans. Checked with Sp
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -26,17 +27,26 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
+from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.state.event_time import EventTime
 from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
 from sqlext.quoting import quote
+from sqlext.spark.distinct_aggregates import (
+    NO_SET,
+    SET_COLUMN,
+    PartialsByValue,
+    key_column,
+    partial_column,
+    without_sets,
+)
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
-from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark
-from sqlext.spark.physical_plan import as_columns, fingerprint, frame_over, unknown_rows
+from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark, reason_of
+from sqlext.spark.physical_plan import as_columns, fingerprint, frame_over, physical_plan, unknown_rows
+from sqlext.spark.two_steps import TwoSteps, can_be_stored, kind_of, two_steps
 from sqlext.spark.varying import Results, reads_time_of_day, with_moments_below
 
-_AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
-_MERGING_SESSIONS = "MergingSessionsExec"
-"""Spark's node between the two steps that joins sessions."""
+logger = logging.getLogger(__name__)
+
 _SESSION = "spark.sessionWindow"
 """The key in a column's metadata that marks a session window."""
 _DELAY = "spark.watermarkDelayMs"
@@ -56,9 +66,6 @@ _ADDED = {
 }
 """SQL that merges two results of a function, where the result is the function's whole state; others need Spark's merge step."""
 _ROWS = f"{INTERNAL_PREFIX}rows"
-_STORED = re.compile(
-    r"(string|binary|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|date|timestamp|timestamp_ntz)"
-)
 
 
 class MergeableAggregate:
@@ -71,6 +78,8 @@ class MergeableAggregate:
         input: the streaming query of the rows that are aggregated.
         key: the names of the columns that identify the group of a partial result.
         schema: the schema of partial results.
+        distinct: the rows of distinct values; None: it has none, or keeps them in partial results, a cell for each group.
+        buffered: the schema of the rows that `partials` makes: partial results, and distinct values if they are rows.
         is_ordered: whether a function depends on the order of its input, such as first().
         session: the key column that is a session window; empty if there is none.
         event_time: the event time among the keys by which a watermark passes groups; None: none ever does.
@@ -96,11 +105,14 @@ class MergeableAggregate:
             aggregate, moments = with_moments_below(spark, aggregate)
             self._columns = [*read, *(each.toAttribute() for each in moments)]
             self.input = self._make_input(spark, aggregate.child(), [*read, *(each.child() for each in moments)])
-            self._varying = Results()
-            self._plan(spark, above, aggregate)
-            if not self._functions and self._final.groupingExpressions().isEmpty():
-                self._plan(spark, above, self._with_count(spark, aggregate))
+            self._by_value = None if has_session else self._plan_by_value(spark, above, aggregate)
+            if self._by_value is None:
+                self._plan(spark, above, aggregate)
+                if not self._functions and self._final.groupingExpressions().isEmpty():
+                    self._plan(spark, above, self._with_count(spark, aggregate))
         self.schema, self.key = self._partial_schema()
+        self.distinct = None if self._by_value is None else self._by_value.rows
+        self.buffered = self.schema if self.distinct is None else self.distinct.schema
         self.session = self._find_session()
         self.event_time = None if has_session else self._find_event_time()
         if has_session and not self.session:
@@ -108,7 +120,7 @@ class MergeableAggregate:
         if not self.schema.fields:
             raise UnsupportedError("none of its results depends on the rows, so there is nothing to store.")
         self.results_stored = self._find_results_stored(spark)
-        known = tuple(_ADDED.get(_kind(function), "") for function in self._functions)
+        known = tuple(_ADDED.get(kind_of(function), "") for function in self._functions)
         self.additions = known if self.results_stored and all(known) else ()
         self.fingerprint = self._make_fingerprint(str(spark.version))
 
@@ -129,24 +141,36 @@ class MergeableAggregate:
         child, hint = aggregate.child(), aggregate.hint()
         return aggregate.copy(aggregate.groupingExpressions(), scala_seq(spark, results), child, hint)
 
-    def _plan(self, spark: SparkSession, above: list[Any], aggregate: Any) -> None:
-        """Let Spark plan the query over unknown rows, and find the two steps in its plan."""
-        logical = aggregate.withNewChildren(scala_seq(spark, [unknown_rows(spark, scala_seq(spark, self._columns))]))
+    def _plan_by_value(self, spark: SparkSession, above: list[Any], aggregate: Any) -> PartialsByValue | None:
+        """Plan the query without its functions over sets; None: it has none, or its sets are kept in cells."""
+        if not aggregate.child().deterministic():  # repeated after a crash, rows may be others than those whose values are stored
+            return None
+        try:
+            distinct = without_sets(spark, aggregate)
+            if distinct is None:
+                return None
+            steps = self._plan(spark, above, distinct.aggregate, distinct.columns)
+            return PartialsByValue(spark, distinct, self._columns, steps)
+        except (UnsupportedError, *SPARK_ERRORS) as error:
+            logger.info("distinct values are kept in cells: %s", reason_of(error))
+            return None
+
+    def _plan(self, spark: SparkSession, above: list[Any], aggregate: Any, others: Sequence[Any] = ()) -> TwoSteps:
+        """Let Spark plan the query over unknown rows, and find the two steps in its plan.
+
+        Args:
+            others: columns of the rows beside those of the input.
+        """
+        self._varying, self._new = Results(), tuple(others)
+        columns = scala_seq(spark, [*self._columns, *others])
+        logical = aggregate.withNewChildren(scala_seq(spark, [unknown_rows(spark, columns)]))
         for node in reversed(above):
             logical = node.withNewChildren(scala_seq(spark, [logical]))
-        skip = self._java.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-        held = self._varying.hold(spark, logical)
-        every = _chain(spark._jsparkSession.sessionState().executePlan(held, skip).sparkPlan())
-        chain = [node for node in every if _kind(node) != _MERGING_SESSIONS]
-        self._is_by_session = len(chain) < len(every)
-        places = [at for at, node in enumerate(chain) if _kind(node) in _AGGREGATES]
-        if len(places) != 2 or places[1] != places[0] + 1:
-            raise UnsupportedError("Spark does not run this aggregate in two steps.")
-        self._above_final = chain[: places[0]]
-        self._final, self._partial = chain[places[0]], chain[places[1]]
-        self._below_partial = chain[places[1] + 1 : -1]
+        steps = two_steps(spark, self._varying.hold(spark, logical))
+        self._is_by_session, self._above_final = steps.is_by_session, steps.above_final
+        self._final, self._partial, self._below_partial = steps.final, steps.partial, steps.below_partial
         self._functions = [each.aggregateFunction() for each in items_of(self._final.aggregateExpressions())]
-        self.is_ordered = any(_kind(function) in _BY_ARRIVAL for function in self._functions)
+        self.is_ordered = any(kind_of(function) in _BY_ARRIVAL for function in self._functions)
         shown = [
             *items_of(self._final.resultExpressions()),
             *(e for node in self._above_final for e in items_of(node.expressions())),
@@ -157,6 +181,7 @@ class MergeableAggregate:
             final = self._final
             none, expressions = self._java.scala.Option.apply(None), final.aggregateExpressions()
             self._final = self._changed(final, none, expressions, final.resultExpressions())
+        return steps
 
     def _make_merge(self, spark: SparkSession) -> Any:
         """Return the step between the two, which Spark itself uses for DISTINCT and for streams."""
@@ -168,7 +193,7 @@ class MergeableAggregate:
             for each in items_of(final.aggregateExpressions())
         ]
         buffers = [attribute for each in self._functions for attribute in items_of(each.inputAggBufferAttributes())]
-        node = final.toSortAggregate() if self.is_ordered and _kind(final) != "SortAggregateExec" else final
+        node = final.toSortAggregate() if self.is_ordered and kind_of(final) != "SortAggregateExec" else final
         results = scala_seq(spark, [*items_of(final.groupingExpressions()), *buffers])
         return self._changed(node, final.requiredChildDistributionExpressions(), scala_seq(spark, merged), results)
 
@@ -191,9 +216,9 @@ class MergeableAggregate:
         fields = []
         for at, attribute in enumerate(items_of(self._partial.output())):
             kind = json.loads(str(attribute.dataType().json()))
-            if not _can_be_stored(kind):
+            if not can_be_stored(kind):
                 raise UnsupportedError(f"a partial result has the type {attribute.dataType().sql()}, which a table cannot store.")
-            name = f"{INTERNAL_PREFIX}k{at + 1}" if at < keys else f"{INTERNAL_PREFIX}b{at - keys + 1}"
+            name = key_column(at) if at < keys else partial_column(at - keys)
             fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
         schema = StructType.fromJson({"type": "struct", "fields": fields})
         return schema, tuple(schema.names[:keys])
@@ -231,18 +256,42 @@ class MergeableAggregate:
         texts = [self.schema.json(), *(str(each.toString()) for each in (*self._functions, self._final.groupingExpressions()))]
         texts += made_by
         texts += [] if self.event_time is None else [f"passed by {self.event_time.name}"]  # groups may have left the state
+        texts += [] if self._by_value is None else [self._by_value.text]
         return fingerprint("\n".join(texts))
 
     # At run time.
 
     def partials(self, rows: DataFrame) -> DataFrame:
-        """Return the partial results of rows from `input`. A group may occur several times: there is no exchange."""
+        """Return rows of `buffered`: the partial results of rows from `input`, and their distinct values.
+
+        A group or a value may occur several times: there is no exchange.
+        """
+        if self._by_value is None:
+            return self._partials(rows, self._columns)
+        found = self._by_value.partials(rows)
+        return found if self.key else found.unionByName(self._of_no_rows(rows.sparkSession, found.schema))
+
+    def _partials(self, rows: DataFrame, columns: Sequence[Any]) -> DataFrame:
         spark = rows.sparkSession
         with active(spark):
-            plan = as_columns(spark, _physical(rows), self._columns)
+            plan = as_columns(spark, physical_plan(rows), columns)
             for node in reversed([self._partial, *self._below_partial]):
                 plan = node.withNewChildren(scala_seq(spark, [plan]))
             return frame_over(spark, plan, self._named(spark, plan))
+
+    def of_new(self, values: DataFrame, by: str) -> DataFrame:
+        """Return the part of partial results that new distinct values make; see `PartialsByValue.of_new`."""
+        if self._by_value is None:
+            raise AssertionError("there are no distinct values")
+        return self._by_value.of_new(values, by)
+
+    def _of_no_rows(self, spark: SparkSession, schema: StructType) -> DataFrame:
+        """Return the partial result of no rows, of an aggregate without GROUP BY: it has a result of these too."""
+        columns = [*self._columns, *self._new]
+        kinds = [str(each.dataType().sql()) for each in columns]
+        none = spark.range(1).where("id < 0").selectExpr(*(f"CAST(NULL AS {kind}) AS c{at}" for at, kind in enumerate(kinds)))
+        others = [F.lit(None).cast(each.dataType).alias(each.name) for each in schema if each.name not in self.schema.names]
+        return self._partials(none, columns).select("*", *others).withColumn(SET_COLUMN, F.lit(NO_SET))
 
     def merged(self, partials: DataFrame, order: str) -> DataFrame:
         """Merge partial results into one for each group.
@@ -270,7 +319,7 @@ class MergeableAggregate:
         """
         spark = partials.sparkSession
         with active(spark):
-            plan = _physical(partials)
+            plan = physical_plan(partials)
             output = dict(zip(partials.columns, items_of(plan.output()), strict=True))
             keys = scala_seq(spark, [output[name] for name in self.key])
             node = self._java.org.apache.spark.sql.execution.aggregate.UpdatingSessionsExec
@@ -298,7 +347,7 @@ class MergeableAggregate:
 
     def _over_partials(self, spark: SparkSession, partials: DataFrame) -> Any:
         rows = partials.select(*(quote(name) for name in self.schema.names))
-        return as_columns(spark, _physical(rows), items_of(self._partial.output()))
+        return as_columns(spark, physical_plan(rows), items_of(self._partial.output()))
 
     def _named(self, spark: SparkSession, plan: Any) -> list[Any]:
         return [alias(spark, each, name) for each, name in zip(items_of(plan.output()), self.schema.names, strict=True)]
@@ -322,15 +371,15 @@ def _is_its_buffer(spark: SparkSession, function: Any) -> bool:
 
 def _source(result: Any) -> Any:
     """Return the id of the attribute that a result only passes on; None if it computes something."""
-    shown = result.child() if _kind(result) == "Alias" else result
-    return shown.exprId() if _kind(shown) == "AttributeReference" else None
+    shown = result.child() if kind_of(result) == "Alias" else result
+    return shown.exprId() if kind_of(shown) == "AttributeReference" else None
 
 
 def _cut(plan: Any) -> tuple[list[Any], Any]:
     """Return the nodes above the aggregate of an analysed query, outermost first, and the aggregate."""
     above = []
-    while _kind(plan) != "Aggregate":
-        if _kind(plan) not in ("Project", "SubqueryAlias"):
+    while kind_of(plan) != "Aggregate":
+        if kind_of(plan) not in ("Project", "SubqueryAlias"):
             raise UnsupportedError(f"the top of the query is {plan.nodeName()} and not an aggregate.")
         above.append(plan)
         (plan,) = items_of(plan.children())
@@ -360,8 +409,8 @@ def is_by_session(frame: DataFrame) -> bool:
 def _has_state(plan: Any) -> bool:
     """Return whether Spark keeps a state for a part of a streaming plan."""
     children = items_of(plan.children())
-    is_join = len(children) > 1 and _kind(plan) == "Join" and all(child.isStreaming() for child in children)
-    is_stateful = is_join or (bool(plan.isStreaming()) and _STATEFUL.fullmatch(_kind(plan)) is not None)
+    is_join = len(children) > 1 and kind_of(plan) == "Join" and all(child.isStreaming() for child in children)
+    is_stateful = is_join or (bool(plan.isStreaming()) and _STATEFUL.fullmatch(kind_of(plan)) is not None)
     return is_stateful or any(map(_has_state, children))
 
 
@@ -372,21 +421,21 @@ def _has_session(aggregate: Any) -> bool:
 def _has_rows_of_no_session(aggregate: Any) -> bool:
     """Return whether ROLLUP, CUBE or GROUPING SETS leave sessions out; Spark's own joining step then fails, even in a batch."""
     below = aggregate.child()
-    if _kind(below) != "Expand":
+    if kind_of(below) != "Expand":
         return False
     places = [at for at, each in enumerate(items_of(below.output())) if _is_session(each)]
     rows = items_of(below.projections())
-    return any(_kind(row.apply(at)) == "Literal" for row in rows for at in places)
+    return any(kind_of(row.apply(at)) == "Literal" for row in rows for at in places)
 
 
 def _is_session(expression: Any) -> bool:
     """Return whether a grouping expression is what Spark's analysis makes of a call of session_window."""
-    return _kind(expression) == "AttributeReference" and bool(expression.metadata().contains(_SESSION))
+    return kind_of(expression) == "AttributeReference" and bool(expression.metadata().contains(_SESSION))
 
 
 def _reads_time_of_day(result: Any) -> bool:
     """Return whether an aggregate call in a result contains current_time()."""
-    if _kind(result) == "AggregateExpression":
+    if kind_of(result) == "AggregateExpression":
         return reads_time_of_day(result)
     return any(_reads_time_of_day(each) for each in items_of(result.children()))
 
@@ -396,33 +445,3 @@ def _columns_read(spark: SparkSession, aggregate: Any) -> list[Any]:
     read = aggregate.references()
     output = items_of(aggregate.child().output())
     return [each for each in output if read.contains(each)] or output[:1]
-
-
-def _chain(node: Any) -> list[Any]:
-    """Return the nodes of a plan with one child each, from the top."""
-    chain = [node]
-    while children := items_of(chain[-1].children()):
-        if len(children) > 1:
-            raise UnsupportedError(f"its results pass through {chain[-1].nodeName()}, which has several inputs.")
-        chain += children
-    return chain
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
-
-
-def _physical(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().sparkPlan()
-
-
-def _can_be_stored(kind: Any) -> bool:
-    """Return whether Delta has columns of a type, given as Spark's JSON."""
-    if isinstance(kind, str):
-        return _STORED.fullmatch(kind) is not None
-    inner: Sequence[Any] = {
-        "struct": lambda: [field["type"] for field in kind["fields"]],
-        "array": lambda: [kind["elementType"]],
-        "map": lambda: [kind["keyType"], kind["valueType"]],
-    }.get(kind["type"], lambda: [""])()
-    return all(_can_be_stored(each) for each in inner)

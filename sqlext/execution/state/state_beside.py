@@ -74,7 +74,7 @@ class StateBeside(DeltaState):
     @contextmanager
     def _written(self, flush: StateFlush, table: TableTransaction) -> Iterator[_Written]:
         """Merge partial results into the state by a transaction, and yield the new state of the groups that they change."""
-        aggregate, identity, partials = flush.aggregate, self._identity(flush.info, table), flush.partials(flush.batches)
+        aggregate, identity, partials = flush.aggregate, self._identity(flush.info, table.version), flush.partials(flush.batches)
         with self._settings(flush.is_small or not table.is_empty):
             if table.is_small and not table.is_empty:
                 with jvm.held(added(aggregate, _left(flush, table.rows), partials)) as every:

@@ -37,7 +37,7 @@ class StateInTable(DeltaState):
         fresh = self._not_committed(flush.batches, table.version)
         if not fresh:
             return
-        aggregate, identity, partials = flush.aggregate, self._identity(flush.info, table), flush.partials(fresh)
+        aggregate, identity, partials = flush.aggregate, self._identity(flush.info, table.version), flush.partials(fresh)
         if table.is_empty:
             with self._settings(flush.is_small):
                 flush.check()
