@@ -1,7 +1,7 @@
 """What a flush of new distinct values costs in a large group: as rows, and in one cell.
 
 python -m tests.benchmarks.distinct_values                                             1,000,000 values, 10,000 new ones a flush
-python -m tests.benchmarks.distinct_values --values 10000000 --memory 2g --only rows   in one cell these would not pass
+python -m tests.benchmarks.distinct_values --values 10000000 --memory 2g --only rows   then --only cells: a heap for one of them
 python -m tests.benchmarks.distinct_values --values 2000 --new 500 --flushes 2 --result /tmp/distinct.json
 
 Two flows over one table, one group: `count(DISTINCT v)`, whose values are rows, and `size(collect_set(v))`, which stays in one
