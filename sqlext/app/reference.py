@@ -100,7 +100,7 @@ STATEMENTS = (
     StatementDoc(
         "SHOW FLOWS",
         "list flows and materialized views: name, kind, target, status, phase, lag, what is unread, time to catch up, rows in, "
-        "buffered, flushes, last flush, error, next try",
+        "buffered, flushes, last flush, error, next try, violations",
     ),
     StatementDoc(
         "DESCRIBE FLOW f", "show all of one flow: also options and where they come from, watermark, key, stages and query"
