@@ -42,7 +42,8 @@ def answer_replay(spark: SparkSession, statement: ReplayQuarantine, host: Callab
 def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: AlterConstraint) -> str:
     """Change a constraint.
 
-    1. The flow's record gets it, and the flow is restarted with it. After a crash here the same statement does the rest.
+    1. The records of all flows into the table get it, and the flows are restarted. After a crash here, or between two of them,
+       the same statement does the rest.
     2. So does the table's property, from which REFRESH STREAMING TABLE .. FULL takes it.
     """
     record = host.flows.record_of_table(name)
@@ -79,7 +80,7 @@ def _add(host: Host, spec: FlowSpec, constraint: Constraint) -> None:
     is_state = any(each.writes_target and each.state_columns for each in spec.streams)
     if not spec.appends and (is_state or constraint.violation is Violation.DROP):
         raise _to_be_made_anew(spec, constraint)
-    host.flows.constrain(spec.qualified_name, (*spec.constraints, replace(constraint, position=None)))
+    host.flows.constrain(spec.target, (*spec.constraints, replace(constraint, position=None)))
 
 
 def _drop(host: Host, spec: FlowSpec, there: Constraint | None, statement: AlterConstraint) -> None:
@@ -92,7 +93,7 @@ def _drop(host: Host, spec: FlowSpec, there: Constraint | None, statement: Alter
         )
     if not spec.appends and there.violation is Violation.DROP:
         raise _to_be_made_anew(spec, replace(there, position=statement.position))
-    host.flows.constrain(spec.qualified_name, tuple(each for each in spec.constraints if each is not there))
+    host.flows.constrain(spec.target, tuple(each for each in spec.constraints if each is not there))
 
 
 def _to_be_made_anew(spec: FlowSpec, constraint: Constraint) -> UnsupportedError:

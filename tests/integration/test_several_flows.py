@@ -153,3 +153,19 @@ def test_a_backfill_obeys_the_constraints_of_its_table(sql: Workshop) -> None:
     sql("WAIT FLOW history")
     assert rows(sql, "SELECT * FROM t") == rows(sql, "SELECT * FROM ev WHERE v > 1 UNION ALL SELECT k, v + 10 FROM web")
     assert rows(sql, "SELECT k, _flow FROM bad") == [("a", "spark_catalog.default.t"), ("z", "spark_catalog.default.history")]
+
+
+def test_a_constraint_that_comes_later_holds_for_all_flows(sql: Workshop) -> None:
+    create(sql)
+    sql("ALTER STREAMING TABLE t ADD CONSTRAINT small EXPECT (v < 100) ON VIOLATION DROP ROW")
+    for name in SOURCES:
+        sql(f"INSERT INTO {name} VALUES ('{name}', 100), ('{name}', 99)")
+    for name in ("t", "of_web", "of_shop"):
+        sql(f"WAIT FLOW {name}")
+    assert rows(sql, "SELECT * FROM t") == rows(sql, f"SELECT * FROM ({UNION}) WHERE v < 100")
+    sql("CREATE OR REFRESH STREAMING TABLE t AS SELECT k, v FROM STREAM ev")
+    for name in SOURCES:
+        sql(f"INSERT INTO {name} VALUES ('{name}', 101)")
+    for name in ("t", "of_web", "of_shop"):
+        sql(f"WAIT FLOW {name}")
+    assert rows(sql, "SELECT * FROM t") == rows(sql, f"SELECT * FROM ({UNION}) WHERE v <> 100")

@@ -20,7 +20,7 @@ from sqlext.execution.flows.preparation import prepare, try_table
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
 from sqlext.moments import Moment, announce
 from sqlext.options import STATE_BACKEND
-from sqlext.plan.constraints import quarantines
+from sqlext.plan.constraints import Constraint, quarantines
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm
@@ -55,6 +55,9 @@ class Flows(Protocol):
 
     def options_of(self, spec: FlowSpec) -> FlowOptions:
         """Return a flow's options, resolved from its record."""
+
+    def constrain(self, table: tuple[str, ...], constraints: tuple[Constraint, ...]) -> None:
+        """Give all flows into a table other constraints on its rows."""
 
 
 class FlowMaker:
@@ -142,6 +145,8 @@ class FlowMaker:
         if is_elsewhere and change.spec == spec and not change.names():
             return f"flow {spec.name} ({spec.id}) runs in another process"
         done = [f"altered: {', '.join(change.names())}"] if change.names() else []
+        if change.spec.constraints != spec.constraints:
+            self._flows.constrain(spec.target, change.spec.constraints)  # others may write the table, too
         if change.spec != spec:
             self._flows.alter_record(record, change.spec, options)
         target.alter(session, spec.target, change.set, change.unset, change.comment)

@@ -22,10 +22,20 @@ from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.flows import prerequisites, source_changes
-from sqlext.execution.flows.creation import FlowRequest, create_quarantines
+from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.making import FlowMaker
-from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, find, find_table
+from sqlext.execution.flows.registry import (
+    EventKind,
+    FlowEvent,
+    FlowRecord,
+    FlowRegistry,
+    FlowState,
+    Records,
+    current,
+    find,
+    find_table,
+)
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.supervisor import FlowSupervisor
@@ -251,13 +261,15 @@ class FlowManager:
             self.alter_record(record, spec, self.options_of(spec))  # which refuses what is unknown or out of range
             return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
 
-    def constrain(self, name: tuple[str, ...], constraints: tuple[Constraint, ...]) -> None:
-        """Give a flow other constraints on the rows of its table, by the flow's qualified name; it is restarted if it runs."""
+    def constrain(self, table: tuple[str, ...], constraints: tuple[Constraint, ...]) -> None:
+        """Give all flows into a table, by its qualified name, other constraints on its rows; those that run are restarted."""
         with self._lock:
-            record = find(self._registry.read(), name)
-            spec = replace(record.spec, constraints=constraints)
-            create_quarantines(self.session_of(spec), spec)
-            self.alter_record(record, spec, self.options_of(spec))
+            # the table's own flow comes last: as long as it has others, the statement that a crash has interrupted goes on
+            for record in sorted(current(self._registry.read()), key=lambda each: each.spec.owns_target):
+                if same_name(record.spec.target, table) and record.spec.constraints != constraints:
+                    spec = replace(record.spec, constraints=constraints)
+                    create_quarantines(self.session_of(spec), spec)
+                    self.alter_record(record, spec, self.options_of(spec))
 
     def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
         """Record a flow's options, and apply them to the running flow."""
