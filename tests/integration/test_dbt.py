@@ -16,12 +16,15 @@ import pytest
 from pyhive import hive
 from pyspark.sql import SparkSession
 
+from sqlext.commands import flow_tables
 from tests.dbt_project import Project, example, new_project
 from tests.integration.workshop import Workshop
 from tests.java import ONE_TIER
 from tests.support import eventually
 
 DEADLINE = 600.0
+FULL_NAME = list(flow_tables._FLOWS).index("full_name")
+"""The place of the column in SHOW FLOWS: a client over Thrift gets tuples."""
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
@@ -307,7 +310,7 @@ def rows(port: int, statement: str) -> list[Any]:
 
 def flows(port: int) -> dict[str, tuple[str, str]]:
     """Id and epoch of each flow, by name; views, which SHOW FLOWS shows too, have no epoch."""
-    named = {row[0]: dict(rows(port, f"DESCRIBE FLOW {row[-2]}")) for row in rows(port, "SHOW FLOWS")}
+    named = {row[0]: dict(rows(port, f"DESCRIBE FLOW {row[FULL_NAME]}")) for row in rows(port, "SHOW FLOWS")}
     return {name: (described["id"], described["epoch"]) for name, described in named.items() if "epoch" in described}
 
 
