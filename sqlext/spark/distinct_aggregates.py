@@ -275,11 +275,11 @@ def _buffers(steps: TwoSteps, functions: Sequence[Any]) -> list[int]:
     sizes = [int(each.aggBufferAttributes().length()) for each in found]
     places = list[int]()
     for function in functions:
-        at = next((at for at, each in enumerate(found) if each.semanticEquals(function)), None)
-        if at is None:
-            raise UnsupportedError(f"Spark plans {function.prettyName()} in another way by value.")
-        first = _keys(steps) + sum(sizes[:at])
-        places += range(first, first + sizes[at])
+        same = [at for at, each in enumerate(found) if each.semanticEquals(function)]
+        if len(same) != 1:  # with several FILTERs, a function is there several times, and the second step does not tell them apart
+            raise UnsupportedError(f"Spark plans {function.prettyName()} in another way by value, or several times.")
+        first = _keys(steps) + sum(sizes[: same[0]])
+        places += range(first, first + sizes[same[0]])
     return places
 
 

@@ -86,7 +86,7 @@ UNSAYABLE = [
     ("k, n STRUCT<a: INT>, total", r"The column `n` of the query is BIGINT, but `n` of the column list is STRUCT<a: INT>\."),
     ("k INT, n, total", "The column `k` of the query is STRING, but `k` of the column list is INT"),
     ("k CHAR(3), n, total", "several groups would become one row"),
-    ("k, n, total, CONSTRAINT some EXPECT (n > 0)", "The constraint `some` is EXPECT"),
+    ("k, n, total, CONSTRAINT some CHECK (n > 0)", "The constraint `some` is CHECK"),
     ("k, n DEFAULT 3, total", "Expected NOT NULL or COMMENT"),
     ("k, n, total, PRIMARY KEY (nothing)", "There is no column `nothing`"),
     ("k, n, total, PRIMARY KEY (k) ENFORCED", "cannot be ENFORCED"),
