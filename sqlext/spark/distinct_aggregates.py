@@ -276,7 +276,7 @@ def _buffers(steps: TwoSteps, functions: Sequence[Any]) -> list[int]:
     places = list[int]()
     for function in functions:
         same = [at for at, each in enumerate(found) if each.semanticEquals(function)]
-        if len(same) != 1:  # with several FILTERs, a function is there several times, and the second step does not tell them apart
+        if len(same) != 1:  # several times with several FILTERs, which only the first step has
             raise UnsupportedError(f"Spark plans {function.prettyName()} in another way by value, or several times.")
         first = _keys(steps) + sum(sizes[: same[0]])
         places += range(first, first + sizes[same[0]])
