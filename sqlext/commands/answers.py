@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from sqlext.quoting import quote, quote_string
 from sqlext.redaction import Redaction
+from sqlext.spark import cancellation
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,11 @@ class SparkStatement:
 
 
 Answer = Table | DeferredCommand | SparkStatement
+
+
+def whole_command(spark: SparkSession, name: str, change: Callable[[threading.Event], str]) -> DeferredCommand:
+    """Return a command that is not left half done when its client cancels it; see `cancellation.to_its_end`."""
+    return DeferredCommand(name, lambda: [cancellation.to_its_end(spark, name, change)])
 
 
 def relation_sql(table: Table) -> str:

@@ -23,7 +23,7 @@ from sqlext.commands import (
     streaming_tables,
     view_statements,
 )
-from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
+from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table, whole_command
 from sqlext.commands.bounded_statements import SparkParse
 from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import OptionError, UnreadableQuery, UnsupportedError, did_you_mean
@@ -126,7 +126,7 @@ class Commands:
                 values = {option_of(key, given.position).key: given.value for key, given in settings.items()}
                 resolve_levels(spark, {Level.PROPERTY: settings})  # refuses what is no value
                 full_name = target.qualified(spark, name)
-                return _change(spark, "ALTER FLOW", lambda _: self._flows.alter(full_name, values))
+                return whole_command(spark, "ALTER FLOW", lambda _: self._flows.alter(full_name, values))
             case statements.AlterStreamingTable():
                 return streaming_tables.answer(spark, statement, self._host)
             case statements.AlterConstraint():
@@ -135,7 +135,7 @@ class Commands:
                 return constraint_statements.answer_replay(spark, statement, self._host)
             case statements.DropStreamingTable() | statements.DropMaterializedView():
                 kind = "STREAMING TABLE" if isinstance(statement, statements.DropStreamingTable) else "MATERIALIZED VIEW"
-                return _change(spark, f"DROP {kind}", lambda _: chain_statements.drop(spark, self._host(), statement))
+                return whole_command(spark, f"DROP {kind}", lambda _: chain_statements.drop(spark, self._host(), statement))
             case statements.ShowLineage(name=name):
                 return chain_statements.show(self._host(), target.qualified(spark, name) if name else ())
             case statements.CreateMaterializedView():
@@ -187,7 +187,7 @@ class Commands:
                     command.timeout.position,
                 ) from None
         if command.verb == "STOP":
-            return _change(
+            return whole_command(
                 spark, "STOP FLOW", lambda canceled: chain_statements.stop(self._host(), name, command.cascade, canceled)
             )
         if command.verb == "WAIT":
@@ -200,7 +200,7 @@ class Commands:
             "START": lambda _: self._flows.start(name),
             "DROP": lambda _: self._flows.drop(name, command.if_exists),
         }
-        return _change(spark, f"{command.verb} FLOW", changes[command.verb])
+        return whole_command(spark, f"{command.verb} FLOW", changes[command.verb])
 
     def _wait(self, spark: SparkSession, name: tuple[str, ...], timeout: timedelta) -> Answer:
         """Wait for a flow, or refresh a view; only what refreshes views must be brought to its end when the client cancels it."""
@@ -209,7 +209,7 @@ class Commands:
             return chain_statements.wait(self._host(), name, timeout, canceled)
 
         if self._views.has(name):
-            return _change(spark, "WAIT FLOW", wait)
+            return whole_command(spark, "WAIT FLOW", wait)
         return DeferredCommand("WAIT FLOW", lambda: [wait(threading.Event())])
 
     def _refresh(self, spark: SparkSession, command: statements.RefreshStreamingTable) -> Answer:
@@ -264,24 +264,15 @@ class Commands:
         )
 
 
-def _change(spark: SparkSession, name: str, change: Callable[[threading.Event], str]) -> DeferredCommand:
-    """Return a command that is not left half done when its client cancels it."""
-    return DeferredCommand(name, lambda: [cancellation.to_its_end(spark, name, change)])
-
-
 # Options.
 
 
 def _own_options(spark: SparkSession, statement: FlowStatement | BoundedStatement) -> dict[str, ValueText]:
     """Return our options among the table's properties; INSERT INTO finds them on the table that is there."""
     if isinstance(statement, statements.Insert):
-        return {k: ValueText(value) for k, value in _table_properties(spark, statement.target).items() if is_option_key(k)}
+        there = target.properties_of(spark, target.qualified(spark, statement.target))
+        return {key: ValueText(value) for key, value in there.items() if is_option_key(key)}
     return options_among(properties_in(statement))
-
-
-def _table_properties(spark: SparkSession, name: tuple[str, ...]) -> Mapping[str, str]:
-    full = target.qualified(spark, name)
-    return target.describe(spark, full).properties if target.exists(spark, full) else {}
 
 
 def _check_setting(spark: SparkSession, setting: statements.SetOption) -> SparkStatement:

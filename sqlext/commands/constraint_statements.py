@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from sqlext.commands.answers import DeferredCommand
+from sqlext.commands.answers import DeferredCommand, whole_command
 from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError, did_you_mean
 from sqlext.execution.delta import target
 from sqlext.execution.flows import constraint_checks
@@ -16,7 +17,6 @@ from sqlext.execution.host import Host
 from sqlext.plan.constraints import EXPECT_PROPERTY, Constraint, Violation
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.quoting import quote_parts, quote_string
-from sqlext.spark import cancellation
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.statements import AlterConstraint, ReplayQuarantine
 
@@ -24,19 +24,19 @@ from sqlext.sql.statements import AlterConstraint, ReplayQuarantine
 def alter(spark: SparkSession, statement: AlterConstraint, host: Callable[[], Host]) -> DeferredCommand:
     """Add or drop a constraint of a streaming table, when Spark executes the command."""
     name = target.qualified(spark, statement.name)
-    return _to_its_end(spark, "ALTER STREAMING TABLE", lambda: _alter(spark, host(), name, statement))
+    return whole_command(spark, "ALTER STREAMING TABLE", lambda _: _alter(spark, host(), name, statement))
 
 
 def answer_replay(spark: SparkSession, statement: ReplayQuarantine, host: Callable[[], Host]) -> DeferredCommand:
     """Bring quarantined rows back through their flows, when Spark executes the command."""
     name = target.qualified(spark, statement.name)
 
-    def run() -> str:
+    def run(_: threading.Event) -> str:
         flows = host().flows
         specs = [record.spec for record in flows.records().values()]
         return replay(spark, opened(spark, name), statement.condition, specs, flows.session_of)
 
-    return _to_its_end(spark, "REPLAY QUARANTINE", run)
+    return whole_command(spark, "REPLAY QUARANTINE", run)
 
 
 def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: AlterConstraint) -> str:
@@ -108,8 +108,3 @@ def _written(spark: SparkSession, name: tuple[str, ...], constraint: str) -> str
     """Return the table property that stores a constraint, if there is one."""
     keys = target.describe(spark, name).properties
     return next((key for key in keys if key.lower() == (EXPECT_PROPERTY + constraint).lower()), None)
-
-
-def _to_its_end(spark: SparkSession, verb: str, change: Callable[[], str]) -> DeferredCommand:
-    """Return a command that is not left half done when its client cancels it."""
-    return DeferredCommand(verb, lambda: [cancellation.to_its_end(spark, verb, lambda _: change())])

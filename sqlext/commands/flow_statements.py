@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from sqlext.commands import change_statements, kept_columns
-from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table
+from sqlext.commands.answers import Answer, SparkStatement, Table, whole_command
 from sqlext.commands.bounded_statements import without_clauses
 from sqlext.execution.delta import target
 from sqlext.execution.flows import constraint_checks
@@ -30,7 +30,7 @@ from sqlext.plan.job_graph import QUALIFIES, FlowPlan, References
 from sqlext.plan.lineage import Lineage
 from sqlext.planner.planner import plan_flow
 from sqlext.planner.statement_plans import FlowStatement, PlannedFlow
-from sqlext.spark import cancellation, jvm, sessions
+from sqlext.spark import jvm, sessions
 from sqlext.sql import grammar
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.references import references_in
@@ -50,7 +50,7 @@ def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowMana
     def run(canceled: threading.Event) -> str:
         return flows.create(request, canceled)
 
-    return DeferredCommand("CREATE FLOW", lambda: [cancellation.to_its_end(spark, "CREATE FLOW", run)])
+    return whole_command(spark, "CREATE FLOW", run)
 
 
 def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
@@ -93,9 +93,8 @@ def _constraints(spark: SparkSession, statement: FlowStatement) -> tuple[Constra
     """Return the constraints on the rows of a statement's table; a table that is there has them in its properties."""
     if isinstance(statement, CreateStreamingTable):
         return constraints_of(statement.definition.properties)
-    name = target.qualified(spark, statement.target)
-    properties = target.describe(spark, name).properties if target.exists(spark, name) else {}
-    return constraints_of({key: ValueText(value) for key, value in properties.items()})
+    there = target.properties_of(spark, target.qualified(spark, statement.target))
+    return constraints_of({key: ValueText(value) for key, value in there.items()})
 
 
 def _checked(plan: FlowPlan, constraints: Sequence[Constraint]) -> FlowPlan:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.commands.answers import Answer, DeferredCommand, Table
+from sqlext.commands.answers import Answer, DeferredCommand, Table, whole_command
 from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.execution.jobs.events import CoordinatorSnapshot, ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.fingerprints import fingerprint
@@ -21,7 +21,6 @@ from sqlext.functions.scalar import FUNCTIONS
 from sqlext.options import SORTED_SHUFFLES, Options
 from sqlext.plan.job_graph import BoundedPlan
 from sqlext.redaction import SqlText
-from sqlext.spark import cancellation
 from sqlext.sql.statements import BoundedStatement, JobCommand
 
 _JOB_COLUMNS = {
@@ -69,9 +68,7 @@ def answer(spark: SparkSession, statement: JobCommand, jobs: JobManager) -> Answ
             options = resolve_levels(spark, session_levels(spark))
             return DeferredCommand("RESUME JOB", lambda: [jobs.resume(job, fingerprints, options)])
         case _:
-            return DeferredCommand(
-                "CANCEL JOB", lambda: [cancellation.to_its_end(spark, "CANCEL JOB", lambda _: jobs.cancel(job))]
-            )
+            return whole_command(spark, "CANCEL JOB", lambda _: jobs.cancel(job))
 
 
 def fingerprints(names: Iterable[str]) -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
-from sqlext.commands.answers import Answer, DeferredCommand
+from sqlext.commands.answers import Answer, DeferredCommand, whole_command
 from sqlext.commands.option_levels import resolve_levels
 from sqlext.errors import NameTakenError, NotFoundError, SchemaError, UnsupportedError
 from sqlext.execution.delta import table_definition, target
@@ -20,7 +19,6 @@ from sqlext.options import RUNTIME_MODE, Level, is_option_key, option
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY
 from sqlext.quoting import quote_parts
-from sqlext.spark import cancellation
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable, DeclareStreamingTable
 
@@ -30,7 +28,7 @@ def answer(spark: SparkSession, statement: AlterStreamingTable, host: Callable[[
     name = target.qualified(spark, statement.name)
     options = {key: given for key, given in statement.settings.items() if is_option_key(key)}
     resolve_levels(spark, {Level.PROPERTY: options})  # refuses what is no value
-    return _to_its_end(spark, "ALTER STREAMING TABLE", lambda: _alter(spark, host(), name, statement))
+    return whole_command(spark, "ALTER STREAMING TABLE", lambda _: _alter(spark, host(), name, statement))
 
 
 def declare(spark: SparkSession, statement: DeclareStreamingTable, text: str, host: Callable[[], Host]) -> Answer:
@@ -42,7 +40,7 @@ def declare(spark: SparkSession, statement: DeclareStreamingTable, text: str, ho
                 statement.position,
             )
     name = target.qualified(spark, statement.name)
-    return _to_its_end(spark, "CREATE STREAMING TABLE", lambda: _declare(spark, host(), name, statement, text))
+    return whole_command(spark, "CREATE STREAMING TABLE", lambda _: _declare(spark, host(), name, statement, text))
 
 
 def _declare(spark: SparkSession, host: Host, name: tuple[str, ...], statement: DeclareStreamingTable, text: str) -> str:
@@ -82,15 +80,6 @@ def unless_kept(
         return job.run()
 
     return DeferredCommand(job.name, run)
-
-
-def _to_its_end(spark: SparkSession, verb: str, change: Callable[[], str]) -> DeferredCommand:
-    """Return a command that is not left half done when its client cancels it."""
-
-    def run(_: threading.Event) -> str:
-        return change()
-
-    return DeferredCommand(verb, lambda: [cancellation.to_its_end(spark, verb, run)])
 
 
 def drop(spark: SparkSession, host: Host, name: tuple[str, ...], if_exists: bool) -> str:

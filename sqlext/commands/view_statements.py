@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -11,7 +10,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table, properties
+from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table, properties, whole_command
 from sqlext.commands.bounded_statements import SparkParse
 from sqlext.errors import OptionError, ViewError
 from sqlext.execution.delta import target
@@ -28,7 +27,7 @@ from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshPolicy, Schedule
 from sqlext.quoting import sql_name
 from sqlext.redaction import SqlText
-from sqlext.spark import cancellation, jvm, sessions
+from sqlext.spark import jvm, sessions
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.references import references_in
 from sqlext.sql.statements import (
@@ -87,7 +86,7 @@ def create(
     request = _request(spark, statement, text, spark_parse)
     if isinstance(request, SparkStatement):
         return request
-    return _to_its_end(spark, "CREATE MATERIALIZED VIEW", lambda canceled: views.create(request, canceled))
+    return whole_command(spark, "CREATE MATERIALIZED VIEW", lambda canceled: views.create(request, canceled))
 
 
 def explain(spark: SparkSession, statement: CreateMaterializedView, spark_parse: SparkParse, views: ViewManager) -> Answer:
@@ -118,10 +117,10 @@ def answer(spark: SparkSession, statement: ViewStatement, views: ViewManager) ->
     match statement:
         case RefreshMaterializedView(is_full=is_full, waits=waits, cascade=cascade):
             verb = "REFRESH MATERIALIZED VIEW"
-            return _to_its_end(spark, verb, lambda canceled: views.refresh(name, is_full, waits, canceled, cascade))
+            return whole_command(spark, verb, lambda canceled: views.refresh(name, is_full, waits, canceled, cascade))
         case AlterMaterializedView():
             schedule = None if statement.schedule is None else _schedule(spark, statement.schedule)
-            return _to_its_end(spark, "ALTER MATERIALIZED VIEW", lambda _: _alter(spark, statement, name, schedule, views))
+            return whole_command(spark, "ALTER MATERIALIZED VIEW", lambda _: _alter(spark, statement, name, schedule, views))
 
 
 def flow_command(spark: SparkSession, command: FlowCommand, name: tuple[str, ...], views: ViewManager) -> Answer:
@@ -135,11 +134,11 @@ def flow_command(spark: SparkSession, command: FlowCommand, name: tuple[str, ...
     """
     match command.verb:
         case "START":
-            return _to_its_end(spark, "START FLOW", lambda _: views.suspend(name, is_stopped=False))
+            return whole_command(spark, "START FLOW", lambda _: views.suspend(name, is_stopped=False))
         case "DROP":
             raise ViewError(f"{shown(name)} is a materialized view. DROP MATERIALIZED VIEW drops it.")
         case _:
-            return _to_its_end(spark, "FLUSH FLOW", lambda canceled: views.refresh(name, False, True, canceled))
+            return whole_command(spark, "FLUSH FLOW", lambda canceled: views.refresh(name, False, True, canceled))
 
 
 def unless_kept(spark: SparkSession, written: tuple[str, ...], found: Answer, views: Callable[[], ViewManager]) -> Answer:
@@ -200,11 +199,6 @@ def as_flows(views: list[ViewRow]) -> list[dict[str, Any]]:
         }
         for view in views
     ]
-
-
-def _to_its_end(spark: SparkSession, verb: str, change: Callable[[threading.Event], str]) -> DeferredCommand:
-    """Return a command that is not left half done when its client cancels it."""
-    return DeferredCommand(verb, lambda: [cancellation.to_its_end(spark, verb, change)])
 
 
 def _alter(

@@ -320,6 +320,11 @@ class FlowPlan:
     runs_once: bool = False
 
     @property
+    def appends(self) -> bool:
+        """Whether rows are appended to the target and never change."""
+        return self.output_mode is OutputMode.APPEND and not self.above
+
+    @property
     def queries(self) -> tuple[MaintainedAggregate, ...]:
         """The streaming queries to run; a query that writes the target itself has no name."""
         return self.aggregates if self.above else (MaintainedAggregate("", self.sql, self.key),)

@@ -9,7 +9,7 @@ the thread that issued the statement.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -84,6 +84,27 @@ def wait_for(spark: SparkSession, wait: Callable[[float], bool], timeout: float)
         if deadline.has_passed:
             return False
     return True
+
+
+def end_jobs_of(spark: SparkSession, tag: str, threads: Iterable[threading.Thread], timeout: float) -> bool:
+    """Cancel the Spark jobs of some threads until the threads end.
+
+    Args:
+        spark: any session of the application.
+        tag: marks the jobs.
+        threads: the threads; the one that calls is left out.
+        timeout: the seconds to wait.
+
+    Returns:
+        Whether they ended in time.
+    """
+    others = [thread for thread in threads if thread is not threading.current_thread()]
+    deadline = Deadline(timeout)
+    while any(thread.is_alive() for thread in others) and not deadline.has_passed:
+        spark.sparkContext.cancelJobsWithTag(tag)  # again: a job may begin just after
+        for thread in others:
+            thread.join(min(1.0, deadline.left))
+    return not any(thread.is_alive() for thread in others)
 
 
 def to_its_end(spark: SparkSession, name: str, action: Callable[[threading.Event], T]) -> T:

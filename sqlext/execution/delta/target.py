@@ -126,6 +126,11 @@ def describe(spark: SparkSession, name: Sequence[str]) -> Target:
     return Target(tuple(name), location, table_id, columns, properties)
 
 
+def properties_of(spark: SparkSession, name: Sequence[str]) -> Mapping[str, str]:
+    """Return the properties of a table; none if it is not there. Raises as `describe` does if it is no Delta table."""
+    return describe(spark, name).properties if exists(spark, name) else {}
+
+
 def _columns(spark: SparkSession, name: Sequence[str]) -> Sequence[StructField]:
     try:
         return spark.table(quote_parts(name)).schema.fields

@@ -15,7 +15,7 @@ from sqlext.execution.flows.creation import FlowRequest, same_name
 from sqlext.execution.flows.registry import Records
 from sqlext.plan.constraints import Constraint, Violation
 from sqlext.plan.flow_spec import Column
-from sqlext.plan.job_graph import QUALIFIES, OutputMode
+from sqlext.plan.job_graph import QUALIFIES
 from sqlext.spark import conditions, jvm
 
 
@@ -49,11 +49,10 @@ def check(request: FlowRequest, name: tuple[str, ...], columns: Sequence[Column]
     output = request.flow.output.drop(QUALIFIES)
     columns = columns_of(request, output) if columns is None else columns
     rows = target.in_target_columns(output, columns)
-    appends = request.plan.output_mode is OutputMode.APPEND and not request.plan.above
     for each in qualified(request.session, request.constraints):
         check_condition(request.session, rows.schema, each)
         if each.violation is Violation.QUARANTINE:
-            refuse_changing_rows(each, appends)
+            refuse_changing_rows(each, request.plan.appends)
             check_quarantine(request.session, name, columns, each, records)
             if any(same_name(read.name, each.quarantine) for read in request.flow.inputs):
                 raise NameTakenError(

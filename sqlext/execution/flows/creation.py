@@ -24,7 +24,7 @@ from sqlext.execution.flows.state_choice import with_state
 from sqlext.options import texts_by_level
 from sqlext.plan.constraints import Constraint, quarantines
 from sqlext.plan.flow_spec import Column, FlowSpec, OperatorSpec, PrerequisiteSpec, SourceSpec, StreamSpec, key_columns
-from sqlext.plan.job_graph import FLOW_PROPERTY, QUALIFIES, SHARED_PROPERTY, FlowPlan, Key, Operator, OutputMode, TableDefinition
+from sqlext.plan.job_graph import FLOW_PROPERTY, QUALIFIES, SHARED_PROPERTY, FlowPlan, Key, Operator, TableDefinition
 from sqlext.plan.lineage import Input, Lineage, Node, NodeKind
 from sqlext.quoting import fold, quote_parts
 from sqlext.spark import jvm, sessions, settings
@@ -80,8 +80,7 @@ class FlowRequest:
     @property
     def appends(self) -> bool:
         """Whether it appends rows to a table that is there."""
-        is_append = self.plan.output_mode is OutputMode.APPEND and not self.plan.above
-        return self.definition is None and is_append
+        return self.definition is None and self.plan.appends
 
     @property
     def session(self) -> SparkSession:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from sqlext.clock import Deadline
+from sqlext.spark.cancellation import end_jobs_of
 
 
 class OnceRun:
@@ -51,11 +51,7 @@ class OnceRun:
     def stop(self, timeout: float) -> bool:
         """Cancel what runs, and return whether it ended within `timeout` seconds."""
         self._stopping = True
-        deadline = Deadline(timeout)
-        while self._thread.is_alive() and not deadline.has_passed:
-            self._session.sparkContext.cancelJobsWithTag(self._tag)  # again: a job may begin just after
-            self._thread.join(min(1.0, deadline.left))
-        return not self._thread.is_alive()
+        return end_jobs_of(self._session, self._tag, [self._thread], timeout)
 
     def _run(self) -> None:
         self._session.sparkContext.addJobTag(self._tag)

@@ -17,13 +17,13 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from sqlext.clock import Deadline
 from sqlext.errors import FlowError
 from sqlext.execution.delta import delta_log
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.flows.status import PrerequisiteState, PrerequisiteStatus
 from sqlext.plan.flow_spec import PrerequisiteSpec
 from sqlext.spark import jvm
+from sqlext.spark.cancellation import end_jobs_of
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -91,13 +91,7 @@ class Prerequisites:
             Whether all threads ended within `timeout` seconds.
         """
         self._stopping = True
-        deadline = Deadline(timeout)
-        others = [thread for thread in self._threads if thread is not threading.current_thread()]
-        while any(thread.is_alive() for thread in others) and not deadline.has_passed:
-            self._session.sparkContext.cancelJobsWithTag(self._tag)  # again: a job may begin just after
-            for thread in others:
-                thread.join(min(1.0, deadline.left))
-        return not any(thread.is_alive() for thread in others)
+        return end_jobs_of(self._session, self._tag, self._threads, timeout)
 
     def statuses(self) -> tuple[PrerequisiteStatus, ...]:
         with self._lock:
