@@ -223,6 +223,7 @@ class FlowManager:
             return f"flow {record.spec.name} is done"
         flow = self._running(name)
         flow.wait(timeout)
+        self._supervisor.note_done(flow)  # now, and not with the next tick: after a crash it is not run again
         return f"flow {flow.spec.name} is up to date"
 
     def flush_all_of(self, flow_ids: Iterable[str]) -> None:

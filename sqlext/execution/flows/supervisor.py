@@ -80,7 +80,7 @@ class FlowSupervisor:
         for flow in flows:
             self._guarded(flow.tick, flow.spec)
             self._guarded(partial(self._report_failure, flow), flow.spec)
-            self._guarded(partial(self._report_done, flow), flow.spec)
+            self._guarded(partial(self.note_done, flow), flow.spec)
             self._guarded(partial(self._report_switches, flow), flow.spec)
         for retry in () if self._closing.is_set() else self._retries.take_due():
             self._on_thread(partial(self._try_again, retry.spec), retry.spec)
@@ -126,8 +126,8 @@ class FlowSupervisor:
         else:
             self.note_failure(flow.spec, error, flow.epoch)
 
-    def _report_done(self, flow: Flow) -> None:
-        """Record that a flow has run once, and end its threads."""
+    def note_done(self, flow: Flow) -> None:
+        """Record that a flow has run once, if it has and that is not recorded, and end its threads."""
         if flow.spec.runs_once and flow not in self._reported and flow.status()[0] is FlowPhase.DONE:
             self._reported.add(flow)
             self._flows.record(flow.spec.id, EventKind.DONE, epoch=flow.epoch)
