@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from deltalake import DeltaTable
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -194,7 +194,8 @@ class Group:
     def _batch(self, number: int) -> Result | str:
         try:
             frame = self._sql.spark.sql(self._queries[number].render(Form.BATCH))
-            if condition := condition_on(frame.columns, self._scenario.dropping_for(number)):
+            condition = condition_on(frame.columns, self._scenario.dropping_for(number))
+            if condition and _is_one(frame, condition):
                 self._conditions[number] = condition
             return Result.of(frame)
         except (PySparkException, Py4JError) as error:  # Spark's own failures too: some queries its optimizer does not survive
@@ -313,6 +314,15 @@ def condition_on(columns: Sequence[str], template: str) -> str:
     """
     is_clear = len({name.lower() for name in columns}) == len(columns)
     return template.format(quote(columns[0]), quote(columns[-1])) if is_clear else ""
+
+
+def _is_one(frame: DataFrame, condition: str) -> bool:
+    """Return whether a condition fits the types of the columns: those of maps cannot be compared."""
+    try:
+        frame.where(F.expr(condition))
+    except AnalysisException:
+        return False
+    return True
 
 
 def leniency_of(query: Query) -> Leniency:
