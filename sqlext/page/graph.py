@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlext.page.snapshot import FlowSummary, Graph, GraphEdge, GraphNode, ViewSummary
+from sqlext.page.drawn_graph import Graph, GraphEdge, GraphNode
+from sqlext.page.snapshot import FlowSummary, ViewSummary
 from sqlext.plan.lineage import Lineage, Node, NodeKind
 
 WIDTH, HEIGHT = 190, 56

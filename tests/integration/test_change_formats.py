@@ -25,7 +25,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def statements(table: str, broker: Broker) -> list[str]:
     """The statements of the page that make the table of changes, and the table."""
     page = (files("sqlext") / "docs" / "changes.md").read_text()
-    block = next(each for each in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if f"TABLE {table}_changes" in each)
+    block: str = next(each for each in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if f"TABLE {table}_changes" in each)
     return block.replace("broker:9092", broker.servers).strip().removesuffix(";").split(";\n")
 
 
@@ -46,9 +46,9 @@ def debezium(op: str, lsn: int, before: dict[str, object] | None, after: dict[st
 def maxwell(kind: str, position: int, xoffset: int | None, data: dict[str, object], table: str = "orders") -> tuple[str, bytes]:
     """A row as Maxwell writes it; the last one of a transaction is marked as its end, and has no offset in it."""
     row: dict[str, object] = {"database": "shop", "table": table, "type": kind, "ts": 1732600000, "xid": position}
-    row |= {"commit": True} if xoffset is None else {"xoffset": xoffset}
+    end: dict[str, object] = {"commit": True} if xoffset is None else {"xoffset": xoffset}
     key = json.dumps({"database": "shop", "table": table, "pk.id": data["id"]})
-    return key, json.dumps({**row, "position": f"binlog.000007:{position}", "data": data}).encode()
+    return key, json.dumps({**row, **end, "position": f"binlog.000007:{position}", "data": data}).encode()
 
 
 def test_debezium(sql: Workshop, broker: Broker) -> None:
