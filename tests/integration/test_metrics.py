@@ -60,7 +60,7 @@ def test_prometheus_scrapes_a_process(sql: Workshop, tmp_path: Path) -> None:
     """Each query of the dashboard returns data while rows come, and an alert is raised when a flow has failed."""
     sql.source()
     sql("CREATE TABLE other (k STRING, v INT) USING delta")
-    buffered = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes', 'backlog.lag-threshold' = '1 hour')"
+    buffered = "TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')"
     sql(f"CREATE STREAMING TABLE t (CONSTRAINT positive EXPECT (k IS NOT NULL)) {buffered} AS SELECT k, v FROM STREAM ev")
     sql("CREATE STREAMING TABLE u AS SELECT k, count(*) AS n FROM STREAM other GROUP BY k")
     sql("CREATE MATERIALIZED VIEW v AS SELECT k, sum(v) AS total FROM ev GROUP BY k")
