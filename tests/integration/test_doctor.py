@@ -90,7 +90,7 @@ def test_clocks_that_differ(spark: SparkSession, tmp_path: Path, monkeypatch: py
     found = doctor._clocks(home)
     assert found.state is State.WRONG
     assert "differs by 100 s" in found.text
-    assert "is ahead by 1" in found.text
+    assert "is ahead by" in found.text
 
 
 def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
