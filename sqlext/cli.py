@@ -203,6 +203,27 @@ def report(context: click.Context, name: str, is_all: bool, output: Path, wareho
 
 
 @cli.command()
+@_CONF
+@_WAREHOUSE
+@click.pass_context
+def doctor(context: click.Context, conf: dict[str, str], warehouse: Path) -> None:
+    """Look at all that sqlext needs on this machine, and say what to do where something is wrong.
+
+    Java, JARs, memory, disk, the warehouse and its catalog, and the home of the flows: whether two drivers could both believe
+    that a flow is theirs, whether clocks agree, and which flows, views and jobs are recorded. No flow is started. Give the same
+    --conf as for `sqlext run`.
+
+    \b
+    Exit codes:
+      0  nothing is wrong
+      1  something is wrong
+    """
+    from sqlext.app.doctor import run_doctor
+
+    context.exit(run_doctor(Printer(), warehouse, conf))
+
+
+@cli.command()
 @click.argument("topic", required=False)
 def docs(topic: str | None) -> None:
     """Show the documentation: the list of topics, or the page of one topic.

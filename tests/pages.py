@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlext.errors import NotFoundError
+from sqlext.page.metrics import ProcessFigures
 from sqlext.page.snapshot import (
     FlowDetail,
     FlowSummary,
@@ -24,6 +25,7 @@ from sqlext.page.snapshot import (
     ViewSummary,
 )
 from sqlext.page.trace import trace
+from sqlext.spark.process import JavaFigures
 
 HOSTILE = "\"><script>alert('x')</script><img src=x onerror=alert(1)>{{ 7*7 }}"
 NINE = datetime(2024, 5, 1, 9, tzinfo=UTC)
@@ -109,6 +111,11 @@ class MadePages:
         if self.error is not None:
             raise self.error
         return self.made
+
+    def process(self) -> ProcessFigures:
+        if self.error is not None:
+            raise self.error
+        return ProcessFigures("0.1.0", NINE, JavaFigures(300_000_000, 2_000_000_000, 80), 12)
 
     def flow(self, flow_id: str) -> FlowDetail:
         found: Mapping[str, FlowDetail] = {

@@ -197,6 +197,18 @@ class _Lock:
         return True
 
 
+def holder_of(warehouse: Path) -> str | None:
+    """Return the id of the process that uses a warehouse; None: nobody does."""
+    try:
+        with (warehouse.absolute() / "_metastore" / "lock").open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return (warehouse / "_metastore" / "lock").read_text().strip() or "(unknown)"
+    return None
+
+
 def _is_process(pid: str) -> bool:
     try:
         os.kill(int(pid), 0)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, BooleanType, CalendarIntervalType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import BooleanType
 
 from sqlext.commands import kept_columns
 from sqlext.commands.answers import SparkStatement
@@ -22,7 +22,7 @@ from sqlext.plan.job_graph import DECLARED_PROPERTY
 from sqlext.planner.change_capture import SourceColumn, query_of
 from sqlext.planner.planner import plan_flow
 from sqlext.planner.statement_plans import FlowStatement
-from sqlext.spark import sessions
+from sqlext.spark import jvm, sessions
 from sqlext.sql import dialect, grammar
 from sqlext.sql.rewriter import Batch
 from sqlext.sql.statements import AutoCdc, CreateStreamingTable, DeclareStreamingTable, Insert, Query
@@ -59,7 +59,7 @@ def flow_statement(
         raise
     for each in capture.expressions:
         try:
-            found = frame.selectExpr(f"({each.text}) AS found").schema[0].dataType
+            found = frame.selectExpr(f"({each.text}) AS found")
         except AnalysisException:
             if plan.is_sparks_own:
                 return SparkStatement(_alone(capture.source, each, text))
@@ -104,22 +104,15 @@ def _into(spark: SparkSession, statement: FlowStatement) -> FlowStatement:
 
 
 def _columns(frame: DataFrame) -> list[SourceColumn]:
-    return [SourceColumn(field.name, _has_order(field.dataType)) for field in frame.schema]
+    return [SourceColumn(name, has_order) for name, has_order in zip(frame.columns, jvm.have_order(frame), strict=True)]
 
 
-def _has_order(found: DataType) -> bool:
-    """Return whether Spark can compare values of a type."""
-    if isinstance(found, StructType):
-        return all(_has_order(field.dataType) for field in found)
-    if isinstance(found, ArrayType):
-        return _has_order(found.elementType)
-    return not isinstance(found, (MapType, VariantType, CalendarIntervalType))
-
-
-def _check_type(capture: ChangeCapture, part: Fragment, found: DataType) -> None:
+def _check_type(capture: ChangeCapture, part: Fragment, of_source: DataFrame) -> None:
+    """Check the type of an expression over the source, the only column of a frame."""
+    found = of_source.schema[0].dataType
     if part is not capture.sequence and not isinstance(found, BooleanType):
         raise SchemaError(f"`{part.text}` is {found.simpleString()}, and not a condition.", part.position)
-    if part is capture.sequence and not _has_order(found):
+    if part is capture.sequence and jvm.have_order(of_source) == [False]:
         raise SchemaError(f"`{part.text}` is {found.simpleString()}, whose values have no order.", part.position)
 
 

@@ -35,6 +35,7 @@ class Host:
         flows: of this process.
         views: of this process.
         jobs: of this process.
+        started: when this host did.
     """
 
     def __init__(self, spark: SparkSession, home: str, clock: Clock | None = None) -> None:
@@ -42,6 +43,7 @@ class Host:
         self._home = HadoopPath(self._spark, home)
         self._lease = Lease(self._home)
         clock = clock or SystemClock()
+        self.started = clock.now()
         logs = TableLogs(self._spark)
         self._watch = SourceWatch(logs)
         self.flows = FlowManager(self._spark, self._home, self._lease, clock, self._watch)

@@ -1,7 +1,8 @@
 """Java, and the JARs of Delta and Kafka, all in place before the JVM starts.
 
 If Delta is loaded later (`spark.jars`, `spark.jars.packages`), it disappears with the first Thrift session that closes. So its
-JARs belong on `spark.driver.extraClassPath`. They are fetched once per user, with the Ivy that pyspark ships.
+JARs belong on `spark.driver.extraClassPath`. They are fetched once per user, with the Ivy that pyspark ships, and checked against
+digests that ship with sqlext: when they are fetched, and at each start.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from pathlib import Path
 
 from sqlext.clock import Deadline
 from sqlext.errors import SetupError
+from sqlext.extension.jar_digests import are_sound, check, inventory
 
 _LOG = logging.getLogger(__name__)
 
 _OLDEST_JAVA = 17  # what Spark 4 is built for
 _JAVA_DEADLINE = 30.0  # seconds for `java -version`, which takes well under one
 _FETCH_DEADLINE = 600.0  # seconds for all of Ivy's work
-_MARKER = "complete"  # written last into a folder of JARs: a line with name and size for each
+_MARKER = "complete"  # written last into a folder of JARs: a line with digest and name for each
 
 # JARs that Delta needs and Spark does not ship. `delta-spark` and `delta-storage` serve all ordinary work; the kernel serves
 # `CHANGES` clauses and Delta's v2 connector, if a user turns them on. `delta-kernel-unitycatalog` is left out: it is useful
@@ -217,16 +219,18 @@ def _cache_folder() -> Path:
         raise SetupError("The user's home folder is unknown. Set SQLEXT_CACHE to a folder for JARs.") from error
 
 
-def _inventory(folder: Path, names: list[str]) -> str:
-    return "".join(f"{name} {(folder / name).stat().st_size}\n" for name in names)
-
-
 def _is_complete(folder: Path, names: list[str]) -> bool:
-    """Return whether the folder was completed and its JARs still have their recorded sizes."""
+    """Return whether the folder was completed and its JARs are still those that were fetched."""
     try:
-        return (folder / _MARKER).read_text(encoding="utf-8") == _inventory(folder, names)
-    except (OSError, UnicodeDecodeError):
+        noted = (folder / _MARKER).read_text(encoding="utf-8")
+    except FileNotFoundError:
         return False
+    except (OSError, UnicodeDecodeError):
+        noted = ""
+    if are_sound(folder, names, noted):
+        return True
+    _LOG.warning("the JARs in %s are not those that were fetched; they are fetched again", folder)
+    return False
 
 
 def _fetch(
@@ -300,6 +304,7 @@ def _move_jars(scratch: Path, folder: Path, names: list[str]) -> None:
             broken = name
         if broken:
             raise SetupError(f"`{name}` arrived damaged. Try again; a proxy may have sent a page of its own in its place.")
-    (scratch / _MARKER).write_text(_inventory(scratch, names), encoding="utf-8")
+    check(scratch, names)
+    (scratch / _MARKER).write_text(inventory(scratch, names), encoding="utf-8")
     for name in [*names, _MARKER]:
         (scratch / name).replace(folder / name)

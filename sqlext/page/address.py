@@ -14,7 +14,7 @@ import click
 
 from sqlext.errors import SetupError
 
-_PACKAGES = ("starlette", "uvicorn", "jinja2", "markdown_it", "altair", "vl_convert")
+_PACKAGES = ("starlette", "uvicorn", "jinja2", "markdown_it", "prometheus_client", "altair", "vl_convert")
 _LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):)?(?P<port>\d{1,5})")
 

@@ -17,12 +17,13 @@ from pyspark.errors import PySparkException
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from sqlext.errors import NotFoundError, SetupError, SqlextError, WaitTimeoutError
 from sqlext.page.documents import DOCS
 from sqlext.page.guard import TRACE, Guard
+from sqlext.page.metrics import ProcessFigures, exposition
 from sqlext.page.painter import WIDTHS, flushes_chart, refreshes_chart, timeline_chart
 from sqlext.page.render import REFRESH_SECONDS, Chart, Detail, Renderer, asset, data_uri
 from sqlext.page.snapshot import FlowDetail, JobDetail, Overview, Trace, ViewDetail
@@ -43,6 +44,7 @@ class Source(Protocol):
     def view(self, view_id: str) -> ViewDetail: ...
     def job(self, job_id: str) -> JobDetail: ...
     def trace(self, text: str) -> Trace: ...
+    def process(self) -> ProcessFigures: ...
 
 
 Draw = Callable[[Mapping[str, Any], int], str]
@@ -80,7 +82,12 @@ class PageApp:
             Route(TRACE, self._trace, methods=["POST"]),
             Route(DOCS, self._documents, methods=get),
             Route(f"{DOCS}/{{topic}}", self._document, methods=get),
+            Route("/metrics", self._metrics, methods=get),
+            Route("/health", self._health, methods=get),
+            Route("/ready", self._ready, methods=get),
             Route("/style.css", _constant(self._renderer.style, "text/css"), methods=get),
+            Route("/alerts.yml", _constant(asset("alerts.yml"), "application/yaml"), methods=get),
+            Route("/grafana.json", _constant(asset("grafana.json"), "application/json"), methods=get),
             Route("/icon.svg", _constant(asset("icon.svg"), _SVG), methods=get),
         ]
         failures = {HTTPException: self._refused, Exception: self._failed}
@@ -154,6 +161,25 @@ class PageApp:
         detail = await self._look(lambda: get(request.path_params["id"]))
         html = await self._on(self._draws, lambda: saved(self._renderer, overview, detail, self._draw))
         return HTMLResponse(html, headers={"content-disposition": f'attachment; filename="{detail.summary.id}.html"'})
+
+    # For monitors: what they need is in the status code and the text.
+
+    async def _metrics(self, request: Request) -> Response:
+        overview, process = await self._look(lambda: (self._source.overview(), self._source.process()))
+        text, content_type = exposition(overview, process, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+    async def _health(self, request: Request) -> Response:
+        """Return 200 if Spark lives; 503 else."""
+        await self._look(self._source.process)
+        return PlainTextResponse("healthy\n")
+
+    async def _ready(self, request: Request) -> Response:
+        """Return 200 if statements are answered and every flow that should run has started; 503 else."""
+        overview = await self._look(self._source.overview)
+        starting = [each.full_name or each.name for each in overview.flows if each.status == "STARTING"]
+        text = f"starting: {', '.join(starting)}\n" if starting else "ready\n"
+        return PlainTextResponse(text, 503 if starting else 200)
 
     # Answers.
 

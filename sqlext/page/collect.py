@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from importlib.metadata import version
 from typing import TypeVar, cast
 
 from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ from sqlext.page.files import folder_at
 from sqlext.page.flushes import FlushLog
 from sqlext.page.graph import graph_of
 from sqlext.page.joblog import SINK, JobLog, spans_of, vertices_of
+from sqlext.page.metrics import ProcessFigures
 from sqlext.page.shown import shown_flow, shown_job
 from sqlext.page.snapshot import (
     FlowDetail,
@@ -53,6 +55,7 @@ from sqlext.page.viewlog import ViewLog, view_detail, view_summary
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm
 from sqlext.spark.jvm import are_names_case_sensitive, parse_duration
+from sqlext.spark.process import java_figures
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -104,6 +107,10 @@ class Collector:
         options = SessionOptions(session_levels(spark), partial(parse_duration, spark), are_names_case_sensitive(spark))
         return self._tracer.trace(text, options)
 
+    def process(self) -> ProcessFigures:
+        """Return the figures of the process itself."""
+        return self._recent("process", self._process)
+
     def close(self) -> None:
         """End the process that traces statements."""
         self._tracer.close()
@@ -130,6 +137,10 @@ class Collector:
             jobs=tuple(self._job_summary(view) for view in jobs),
             graph=graph_of(self._host.views.lineage(), flow_rows, view_rows, at),
         )
+
+    def _process(self) -> ProcessFigures:
+        java = java_figures(self._spark)
+        return ProcessFigures(version("sqlext"), self._host.started, java, threading.active_count())
 
     def _forget_others(self, ids: set[str]) -> None:
         """Drop what was kept of flows, views and jobs that no longer exist."""
@@ -247,6 +258,8 @@ def flow_summary(view: FlowView) -> FlowSummary:
         live=_figures(view.progress) if view.progress is not None else None,
         error=view.error,
         note=bound or ("" if view.is_here or view.status != "RUNNING" else "runs in another process"),
+        full_name=".".join(spec.qualified_name),
+        failed_starts=view.failed_starts,
     )
 
 
@@ -266,6 +279,8 @@ def _figures(progress: FlowProgress) -> LiveFigures:
         last_flush=progress.last_flush,
         last_reason=progress.last_reason,
         last_flush_seconds=progress.last_flush_seconds,
+        flush_durations=progress.flush_durations,
+        violations=progress.violations,
         watermark=progress.watermark,
     )
 

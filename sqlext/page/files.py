@@ -37,6 +37,9 @@ class LocalFolder:
         except (OSError, UnicodeDecodeError) as error:
             raise SetupError(f"The file {self.location} cannot be read: {error}.") from None
 
+    def names(self) -> list[str]:
+        return [each.name for each in self._path.iterdir()] if self._path.is_dir() else []
+
     def create_text(self, text: str) -> bool:
         raise self._is_read_only
 

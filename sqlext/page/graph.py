@@ -5,18 +5,24 @@ Within a layer, nodes are ordered by the middle of their neighbours, back and fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlext.page.snapshot import FlowSummary, Graph, GraphEdge, GraphNode, ViewSummary
+from sqlext.page.drawn_graph import Graph, GraphEdge, GraphNode
+from sqlext.page.snapshot import FlowSummary, ViewSummary
 from sqlext.plan.lineage import Lineage, Node, NodeKind
 
 WIDTH, HEIGHT = 190, 56
 _GAP, _ROW = 90, 74
 _MARGIN = 4
 _SWEEPS = 6
-_LONGEST = 21
+_LONGEST = 19
 """The characters of a name that fit into a node."""
+_ON_THE_LINE = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8)
+"""Where a number may stand on its line, from the source to what is made of it; the first place that is free."""
+_DIGIT, _LINE = 7, 14
+"""The width of a digit and the height of a line, in pixels."""
 
 
 def graph_of(lineage: Lineage, flows: Iterable[FlowSummary], views: Iterable[ViewSummary], at: datetime) -> Graph | None:
@@ -33,7 +39,7 @@ def graph_of(lineage: Lineage, flows: Iterable[FlowSummary], views: Iterable[Vie
     kept: dict[str, FlowSummary | ViewSummary] = {each.id: each for each in flows}
     kept |= {each.id: each for each in views}
     nodes = tuple(_node(node, kept.get(node.id), *places[key], at) for key, node in lineage.nodes.items())
-    edges = tuple(_edges(lineage, kept, places))
+    edges = _edges(lineage, kept, places)
     width = max(x for x, _ in places.values()) + WIDTH + _MARGIN
     height = max(y for _, y in places.values()) + HEIGHT + _MARGIN
     return Graph(nodes, edges, width, height, WIDTH, HEIGHT)
@@ -73,20 +79,84 @@ def _short(age: timedelta) -> str:
 
 def _edges(
     lineage: Lineage, kept: Mapping[str, FlowSummary | ViewSummary], places: Mapping[str, tuple[int, int]]
-) -> Iterable[GraphEdge]:
+) -> tuple[GraphEdge, ...]:
+    edges = []
+    taken = [_Box(x, y, x + WIDTH, y + HEIGHT) for x, y in places.values()]
     for key, node in lineage.nodes.items():
         if node.kind is NodeKind.SOURCE:
             continue
         summary = kept.get(node.id)
         last = summary.last if isinstance(summary, ViewSummary) else None
         for read in node.inputs:
-            source = lineage.key_of(read)
+            curve = _Curve.between(places[lineage.key_of(read)], places[key])
             rows = None if last is None else last.read.get(".".join(read.name))
-            (left, top), (right, bottom) = places[source], places[key]
-            x1, y1, x2, y2 = left + WIDTH, top + HEIGHT // 2, right, bottom + HEIGHT // 2
-            bend = max((x2 - x1) // 2, _GAP // 2)
-            line = f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
-            yield GraphEdge(line, rows, (x1 + x2) // 2, (y1 + y2) // 2 - 4, read.is_stream)
+            x, y = curve.at(_ON_THE_LINE[0])
+            if rows is not None:
+                box = _free_place(curve, len(f"{rows:,}") * _DIGIT, taken)
+                taken.append(box)
+                x, y = box.middle
+            edges.append(GraphEdge(curve.path, rows, x, y + _LINE // 3, read.is_stream))
+    return tuple(edges)
+
+
+@dataclass(frozen=True)
+class _Box:
+    """A rectangle, in pixels."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    @property
+    def middle(self) -> tuple[int, int]:
+        return (self.left + self.right) // 2, (self.top + self.bottom) // 2
+
+    def overlaps(self, other: _Box) -> bool:
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """A line from the right side of one node to the left side of another: a cubic Bezier curve that begins and ends level."""
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+
+    @classmethod
+    def between(cls, source: tuple[int, int], target: tuple[int, int]) -> _Curve:
+        return cls(source[0] + WIDTH, source[1] + HEIGHT // 2, target[0], target[1] + HEIGHT // 2)
+
+    @property
+    def bend(self) -> int:
+        return max((self.x2 - self.x1) // 2, _GAP // 2)
+
+    @property
+    def path(self) -> str:
+        """The curve, as an SVG path."""
+        controls = f"{self.x1 + self.bend} {self.y1} {self.x2 - self.bend} {self.y2}"
+        return f"M{self.x1} {self.y1}C{controls} {self.x2} {self.y2}"
+
+    def at(self, share: float) -> tuple[int, int]:
+        """Return the point after a share of the curve's parameter."""
+        rest = 1 - share
+        weights = (rest**3, 3 * rest**2 * share, 3 * rest * share**2, share**3)
+        xs = (self.x1, self.x1 + self.bend, self.x2 - self.bend, self.x2)
+        ys = (self.y1, self.y1, self.y2, self.y2)
+        x, y = (sum(weight * end for weight, end in zip(weights, ends, strict=True)) for ends in (xs, ys))
+        return round(x), round(y)
+
+
+def _free_place(curve: _Curve, width: int, taken: Sequence[_Box]) -> _Box:
+    """Return a place for a number on its line where nothing else stands; where there is none, the middle of the line."""
+    boxes = []
+    for share in _ON_THE_LINE:
+        x, y = curve.at(share)
+        boxes.append(_Box(x - width // 2, y - _LINE // 2, x + width // 2, y + _LINE // 2))
+    return next((box for box in boxes if not any(box.overlaps(each) for each in taken)), boxes[0])
 
 
 def _places(lineage: Lineage) -> dict[str, tuple[int, int]]:

@@ -63,7 +63,7 @@ def data_uri(svg: str) -> str:
 
 
 def asset(name: str) -> str:
-    """Read a file that the pages need: `style.css`, `icon.svg`."""
+    """Read a file that the page serves as it is, such as `style.css` and `alerts.yml`."""
     return (resources.files("sqlext.page") / "templates" / name).read_text(encoding="utf-8")
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from sqlext.page.drawn_graph import Graph
+from sqlext.plan.durations import Durations
 from sqlext.plan.explain import Section
 from sqlext.plan.job_graph import Firing
 
@@ -66,6 +68,8 @@ class LiveFigures:
     last_flush: datetime | None = None
     last_reason: str = ""
     last_flush_seconds: float = 0.0
+    flush_durations: Durations = field(default_factory=Durations)
+    violations: Mapping[str, int] = field(default_factory=dict)
     watermark: str | None = None
 
     @property
@@ -81,6 +85,8 @@ class FlowSummary:
     Attributes:
         live: the live figures; None: the flow does not run in this process.
         note: a remark, such as that the flow runs in another process.
+        full_name: the name with catalog and schema.
+        failed_starts: the number of failed tries in a row, of a flow that is RETRYING.
     """
 
     id: str
@@ -90,6 +96,8 @@ class FlowSummary:
     live: LiveFigures | None = None
     error: str = ""
     note: str = ""
+    full_name: str = ""
+    failed_starts: int = 0
 
 
 @dataclass(frozen=True)
@@ -370,60 +378,6 @@ class JobDetail:
     spans: tuple[Span, ...] = ()
     inputs: tuple[str, ...] = ()
     trace: Trace = field(default_factory=lambda: Trace(""))
-
-
-@dataclass(frozen=True)
-class GraphNode:
-    """A table.
-
-    Attributes:
-        name: short enough to fit.
-        full_name: as it is.
-        kind: what keeps it.
-        status: of what keeps it; empty: nobody does.
-        freshness: how far it is behind, for people.
-        path: of its page; empty: it has none.
-        x, y: its upper left corner, in pixels.
-    """
-
-    name: str
-    full_name: str
-    kind: str
-    status: str
-    freshness: str
-    path: str
-    x: int
-    y: int
-
-
-@dataclass(frozen=True)
-class GraphEdge:
-    """What one table reads of another.
-
-    Attributes:
-        line: the line, as an SVG path.
-        rows: the changed rows that the last refresh has read along it; None: not counted.
-        x, y: the place of that number.
-        is_stream: whether it is read as a stream.
-    """
-
-    line: str
-    rows: int | None
-    x: int
-    y: int
-    is_stream: bool
-
-
-@dataclass(frozen=True)
-class Graph:
-    """The graph, with its size and that of each node, in pixels."""
-
-    nodes: tuple[GraphNode, ...]
-    edges: tuple[GraphEdge, ...]
-    width: int
-    height: int
-    node_width: int
-    node_height: int
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Relies on Spark's private side: reads Catalyst expressions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sqlext.errors import SchemaError
@@ -32,6 +32,25 @@ def named(function: str, arguments: Sequence[Any], usage: str) -> list[tuple[str
         if not is_named(argument):
             raise SchemaError(f"{function} takes named arguments only. Write {usage}.")
         found.append((str(argument.key()), constant(function, str(argument.key()), argument.value())))
+    return found
+
+
+def each_once(function: str, given: Iterable[tuple[str, str]], key_of: Callable[[str], str]) -> dict[str, str]:
+    """Return arguments by their keys.
+
+    Args:
+        given: names, as written, and values.
+        key_of: returns the key that a name stands for; raises if it is none of the function's.
+
+    Raises:
+        SchemaError: one is given twice.
+    """
+    found: dict[str, str] = {}
+    for name, value in given:
+        key = key_of(name)
+        if key in found:
+            raise SchemaError(f"{function}: `{name}` is given twice. Give it once.")
+        found[key] = value
     return found
 
 

@@ -22,7 +22,7 @@ from sqlext.options import CONNECTORS_KEY
 from sqlext.quoting import STREAMED, fold
 from sqlext.redaction import of_application
 from sqlext.spark import rescue
-from sqlext.spark.arguments import constant, is_named, named
+from sqlext.spark.arguments import constant, each_once, is_named, named
 from sqlext.spark.file_options import ONLY_BATCH, OWN, STREAM_OPTIONS, USAGE, argument_named, format_named
 from sqlext.spark.java import java_of
 from sqlext.spark.jvm import causes_of, conditions_of, reason_of, root_reason
@@ -110,12 +110,7 @@ def _files(arguments: Sequence[Any]) -> _Files:
     kind = next((format_named(value) for name, value in given if name.lower() == "format"), None)
     if kind is None or not any(name.lower() == "path" for name, _ in given):
         raise SchemaError(f"{READ_FILES} needs `path` and `format`. Write {USAGE}.")
-    found: dict[str, str] = {}
-    for name, value in given:
-        key = argument_named(name, kind)
-        if key in found:
-            raise SchemaError(f"{READ_FILES}: `{name}` is given twice. Give it once.")
-        found[key] = value
+    found = each_once(READ_FILES, given, lambda name: argument_named(name, kind))
     if not found["path"].strip():
         raise SchemaError(f"{READ_FILES}: `path` is empty. Give a file, a folder or a glob, such as '/landing/*/orders'.")
     options = {name: value for name, value in found.items() if name not in OWN}

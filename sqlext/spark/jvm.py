@@ -379,6 +379,12 @@ def _types(frame: DataFrame, column: str, ddl: str) -> tuple[Any, Any]:
     return frame._jdf.schema().apply(column).dataType(), to_type
 
 
+def have_order(frame: DataFrame) -> list[bool]:
+    """Return for each column whether Spark can compare its values."""
+    ordering = java_of(frame.sparkSession).org.apache.spark.sql.catalyst.expressions.RowOrdering
+    return [bool(ordering.isOrderable(field.dataType())) for field in frame._jdf.schema().fields()]
+
+
 def release(frame: DataFrame) -> None:
     """Free the blocks of a locally checkpointed DataFrame."""
     frame._jdf.queryExecution().analyzed().rdd().unpersist(False)

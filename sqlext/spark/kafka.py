@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from sqlext.errors import SchemaError, SetupError, did_you_mean
 from sqlext.options import CONNECTORS_KEY
 from sqlext.quoting import STREAMED
-from sqlext.spark.arguments import named
+from sqlext.spark.arguments import each_once, named
 from sqlext.sql.tokens import tokens
 
 FUNCTION = "read_kafka"
@@ -61,19 +61,19 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Sequence[Any]) -
     return reader.format("kafka").options(**options).load()._jdf.queryExecution().analyzed()
 
 
-def _options(arguments: Sequence[Any]) -> dict[str, str]:
+def _option_named(name: str) -> str:
     known = {each.lower(): each for each in (_BOOTSTRAP, *_OPTIONS)}
-    found: dict[str, str] = {}
-    for name, value in named(FUNCTION, arguments, _USAGE):
-        key = known.get(name.lower(), name if name.lower().startswith("kafka.") else None)
-        if key is None:
-            raise SchemaError(
-                f"{FUNCTION} has no argument `{name}`.{did_you_mean(name, known.values())} It takes {', '.join(known.values())}, "
-                "and settings of Kafka's consumer, in backticks, such as `kafka.security.protocol`."
-            )
-        if key in found:
-            raise SchemaError(f"{FUNCTION}: `{name}` is given twice. Give it once.")
-        found[key] = value
+    key = known.get(name.lower(), name if name.lower().startswith("kafka.") else None)
+    if key is None:
+        raise SchemaError(
+            f"{FUNCTION} has no argument `{name}`.{did_you_mean(name, known.values())} It takes {', '.join(known.values())}, "
+            "and settings of Kafka's consumer, in backticks, such as `kafka.security.protocol`."
+        )
+    return key
+
+
+def _options(arguments: Sequence[Any]) -> dict[str, str]:
+    found = each_once(FUNCTION, named(FUNCTION, arguments, _USAGE), _option_named)
     if _BOOTSTRAP not in found or sum(key in found for key in _WHICH) != 1:
         raise SchemaError(f"{FUNCTION} needs {_BOOTSTRAP} and one of {', '.join(_WHICH)}. Write {_USAGE}.")
     return {("kafka.bootstrap.servers" if key == _BOOTSTRAP else key): value for key, value in found.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sqlext.errors import SetupError
-from sqlext.extension import jars
+from sqlext.extension import jar_digests, jars
 
 DELTA = importlib.metadata.version("delta-spark")
 NAMES = sorted(
@@ -52,7 +53,7 @@ for org, name, rev in wanted:
         time.sleep(0.01)
     print(".... (12kB)")
     with zipfile.ZipFile(f"{name}-{rev}.jar", "w") as jar:
-        jar.writestr("class", name)
+        jar.writestr(zipfile.ZipInfo("class"), name)
     if way == "damaged":
         pathlib.Path(f"{name}-{rev}.jar").write_text("<html>Please log in")
 """
@@ -72,6 +73,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setenv("SQLEXT_CACHE", str(tmp_path / "a cache (mine)"))
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    monkeypatch.setattr(jar_digests, "SHA256", {})  # of no JAR that the script writes
     return tmp_path / "a cache (mine)"
 
 
@@ -210,10 +212,10 @@ def test_progress_comes_while_ivy_works(cache: Path, monkeypatch: pytest.MonkeyP
 def test_without_a_callback_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="sqlext.extension.jars"):
         jars.delta_class_path()
-    assert sorted(caplog.messages) == [f"Downloading {name}" for name in NAMES]
+    assert sorted(each for each in caplog.messages if "Downloading" in each) == [f"Downloading {name}" for name in NAMES]
 
 
-@pytest.mark.parametrize("tear", ["missing jar", "short jar", "no marker", "binary marker"])
+@pytest.mark.parametrize("tear", ["missing jar", "short jar", "other jar", "no marker", "binary marker"])
 def test_a_torn_cache_is_fetched_again(cache: Path, tear: str) -> None:
     jars.delta_class_path()
     whole = (delta_folder(cache) / NAMES[0]).read_bytes()
@@ -222,13 +224,15 @@ def test_a_torn_cache_is_fetched_again(cache: Path, tear: str) -> None:
             (delta_folder(cache) / NAMES[0]).unlink()
         case "short jar":
             (delta_folder(cache) / NAMES[0]).write_bytes(whole[:10])
+        case "other jar":
+            (delta_folder(cache) / NAMES[0]).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         case "no marker":
             (delta_folder(cache) / "complete").unlink()
         case "binary marker":
             (delta_folder(cache) / "complete").write_bytes(b"\xff\x00")
     jars.delta_class_path()
     assert jars_there(cache) == NAMES
-    assert len((delta_folder(cache) / NAMES[0]).read_bytes()) == len(whole)
+    assert (delta_folder(cache) / NAMES[0]).read_bytes() == whole
     assert len(ivy_runs(cache)) == 2
 
 
@@ -287,6 +291,38 @@ def test_a_jar_that_is_none_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(SetupError, match=rf"`delta-spark_4\.2_2\.13-{DELTA}\.jar` arrived damaged"):
         jars.delta_class_path()
     assert jars_there(cache) == []
+
+
+def test_a_jar_with_another_digest_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jar_digests, "SHA256", {NAMES[0]: "00ff"})
+    with pytest.raises(SetupError, match=rf"`{re.escape(NAMES[0])}` is not the file that Maven Central has: .* and not 00ff\."):
+        jars.delta_class_path()
+    assert jars_there(cache) == []
+
+
+def test_a_jar_that_was_put_in_its_place_with_its_note_is_fetched_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars.delta_class_path()
+    folder = delta_folder(cache)
+    monkeypatch.setattr(jar_digests, "SHA256", {name: jar_digests._digest(folder / name) for name in NAMES})
+    whole = (folder / NAMES[0]).read_bytes()
+    names = [line.partition("  ")[2] for line in (folder / "complete").read_text().splitlines()]
+    (folder / NAMES[0]).write_bytes(whole + b"more")
+    (folder / "complete").write_text(jar_digests.inventory(folder, names))
+    jars.delta_class_path()
+    assert (folder / NAMES[0]).read_bytes() == whole
+
+
+def test_a_jar_without_a_known_digest_is_told(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="sqlext.extension.jar_digests"):
+        jars.delta_class_path()
+    assert len([each for each in caplog.messages if "ships with sqlext" in each]) == len(NAMES)
+
+
+def test_digests_ship_for_all_jars_of_the_tested_versions() -> None:
+    assert set(NAMES) <= jar_digests.SHA256.keys()
+    kafka = [f"kafka-clients-{jars._KAFKA_CLIENTS}.jar", f"commons-pool2-{jars._POOL}.jar", f"spark-avro_2.13-{jars._AVRO}.jar"]
+    assert set(kafka) <= jar_digests.SHA256.keys()
+    assert "spark-sql-kafka-0-10_2.13-4.2.0.jar" in jar_digests.SHA256
 
 
 @pytest.mark.usefixtures("cache")

@@ -214,7 +214,7 @@ class Made:
             return cast(View, view).refresh()
 
         keyed = {f"file:/{view.spec.id}": cast(LiveView, view) for view in views}
-        self.wave = Wave(cast(Any, None), graph, keyed, refresh, workers, lambda key: False)
+        self.wave = Wave(cast(Any, None), graph, keyed, refresh, workers, lambda keys: set())
         self.wave._found = dict  # type: ignore[method-assign]  # it reads logs
         self.wave._hand_out()
 

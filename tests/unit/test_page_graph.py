@@ -58,7 +58,20 @@ def test_a_long_name_fits() -> None:
     name = "a_table_with_a_name_that_is_long"
     graph = graph_of(Lineage([node(name, "raw")]), (), (view(name, 3),), NOW)
     assert graph is not None
-    assert [each.name for each in graph.nodes if each.kind != "source"] == ["a_table_with_a_name_…"]
+    assert [each.name for each in graph.nodes if each.kind != "source"] == ["a_table_with_a_nam…"]
+
+
+def test_numbers_stand_apart() -> None:
+    """Two lines that cross in the middle: neither number stands on the other, nor on a table."""
+    crossed = Lineage([node("c", "a", "b"), node("d", "a", "b")])
+    graph = graph_of(crossed, (), (view("c", 3, a=12_345, b=23_456), view("d", 3, a=34_567, b=45_678)), NOW)
+    assert graph is not None
+    numbers = [(each.x, each.y) for each in graph.edges]
+    assert len(numbers) == 4
+    for one, other in itertools.combinations(numbers, 2):
+        assert abs(one[0] - other[0]) >= 42 or abs(one[1] - other[1]) >= 14
+    between = range(min(each.x for each in graph.nodes) + WIDTH, max(each.x for each in graph.nodes))
+    assert all(x - 21 >= between.start and x + 21 <= between.stop for x, _ in numbers)
 
 
 def test_nothing_that_is_kept_is_no_graph() -> None:

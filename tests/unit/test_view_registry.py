@@ -82,6 +82,9 @@ class Place:
         except OSError as error:
             raise SetupError(str(error)) from error
 
+    def names(self) -> list[str]:
+        return [each.name for each in self._path.iterdir()] if self._path.is_dir() else []
+
     def create_text(self, text: str) -> bool:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._path.exists():

@@ -8,7 +8,7 @@ import socket
 import time
 import uuid
 
-from sqlext.errors import NotFoundError, TornFileError
+from sqlext.errors import NotFoundError, SetupError, TornFileError
 from sqlext.execution.coordination.event_log import Folder
 from sqlext.execution.coordination.home import make_home
 from sqlext.spark.storage import HadoopPath
@@ -78,6 +78,18 @@ def is_alive(hosts: Folder, host_id: str) -> bool:
         return is_fresh and not (beat["host"] == socket.gethostname() and not _is_process(int(beat["pid"])))
     except (NotFoundError, TornFileError, ValueError, KeyError, TypeError):  # gone, or torn by a crash
         return False
+
+
+def beats(hosts: Folder) -> list[tuple[str, float]]:
+    """Return the machine and the time, in seconds since 1970, of each sign of life that can be read."""
+    found: list[tuple[str, float]] = []
+    for name in hosts.names():
+        try:
+            beat = json.loads(hosts.child(name).read_text())
+            found.append((str(beat["host"]), float(beat["at"])))
+        except (NotFoundError, SetupError, ValueError, KeyError, TypeError):
+            continue  # gone, torn, or no sign of life, such as a checksum
+    return found
 
 
 def _read(file: Folder) -> str:

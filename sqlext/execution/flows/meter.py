@@ -57,6 +57,7 @@ class FlowMeter:
                 last_reason=reason.value,
                 last_flush_seconds=seconds,
                 violations=total([counted.violations, violations]),
+                flush_durations=counted.flush_durations.with_one(seconds),
             )
         logger.info("flow %s: flushed %d rows in %.1f s (%s)", self._name, rows, seconds, reason.value)
 

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 
 from sqlext.errors import FlowError, NotFoundError, did_you_mean
-from sqlext.execution.coordination.event_log import EventLog, Folder, Registry, RegistryEvent
+from sqlext.execution.coordination.event_log import Folder
+from sqlext.execution.coordination.registry import Registry, RegistryEvent
+from sqlext.execution.coordination.snapshot_log import SnapshotLog
 from sqlext.plan.flow_spec import FlowSpec
 
 logger = logging.getLogger(__name__)
@@ -104,16 +107,22 @@ Records = Mapping[str, FlowRecord]
 _TOLD_BY_DRIVERS = (EventKind.FAILED, EventKind.RETRYING, EventKind.STOPPED, EventKind.DONE)
 
 
-def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
-    """Return the flows that exist after `events`, by id; a torn record is skipped and logged."""
-    records: dict[str, FlowRecord] = {}
-    states = {
-        EventKind.STARTED: FlowState.RUNNING,
-        EventKind.STOPPED: FlowState.STOPPED,
-        EventKind.FAILED: FlowState.FAILED,
-        EventKind.RETRYING: FlowState.RETRYING,
-        EventKind.DONE: FlowState.DONE,
-    }
+_STATES = {
+    EventKind.STARTED: FlowState.RUNNING,
+    EventKind.STOPPED: FlowState.STOPPED,
+    EventKind.FAILED: FlowState.FAILED,
+    EventKind.RETRYING: FlowState.RETRYING,
+    EventKind.DONE: FlowState.DONE,
+}
+
+
+def fold(events: Iterable[FlowEvent], before: Records = MappingProxyType({})) -> dict[str, FlowRecord]:
+    """Return the flows that exist after `events`, by id; a torn record is skipped and logged.
+
+    Args:
+        before: the flows before them.
+    """
+    records = dict(before)
     for event in events:
         try:
             spec = FlowSpec.from_json(event.spec) if event.spec else None
@@ -134,11 +143,11 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
             records[event.flow_id] = replace(record, has_succeeded=True)
         elif event.kind is EventKind.ALTERED:
             records[event.flow_id] = replace(record, spec=spec or record.spec)
-        elif event.kind in states:
+        elif event.kind in _STATES:
             records[event.flow_id] = replace(
                 record,
                 spec=spec or record.spec,
-                state=states[event.kind],
+                state=_STATES[event.kind],
                 epoch=max(event.epoch, record.epoch),
                 host=event.host,
                 error=event.detail if event.kind in (EventKind.FAILED, EventKind.RETRYING) else "",
@@ -146,6 +155,21 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
                 next_try=datetime.fromisoformat(event.next_try) if event.next_try else None,
             )
     return records
+
+
+def events_of(record: FlowRecord) -> list[FlowEvent]:
+    """Return events that add up to a flow."""
+    spec = record.spec
+    kind = next((kind for kind, state in _STATES.items() if state is record.state), None)
+    events = [FlowEvent(spec.id, EventKind.RESERVED, host=record.host, spec=spec.to_json(), at=record.since)]
+    if kind is not None:
+        next_try = "" if record.next_try is None else record.next_try.isoformat()
+        events.append(
+            FlowEvent(spec.id, kind, record.epoch, record.host, detail=record.error, next_try=next_try, at=record.since)
+        )
+    if record.has_succeeded:
+        events.append(FlowEvent(spec.id, EventKind.SUCCEEDED, at=record.since))
+    return events
 
 
 def current(records: Records) -> list[FlowRecord]:
@@ -237,4 +261,17 @@ class FlowRegistry(Registry[FlowEvent, FlowRecord]):
     """
 
     def __init__(self, home: Folder) -> None:
-        super().__init__(EventLog(home.child("registry")), EventKind, FlowEvent("", EventKind.DROPPED), fold)
+        super().__init__(SnapshotLog(home.child("registry")), _Flows())
+
+
+class _Flows:
+    """What the events of flows mean."""
+
+    kinds = EventKind
+    nothing = FlowEvent("", EventKind.DROPPED)
+
+    def fold(self, events: Iterable[FlowEvent], before: Records) -> dict[str, FlowRecord]:
+        return fold(events, before)
+
+    def events_of(self, record: FlowRecord) -> list[FlowEvent]:
+        return events_of(record)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from sqlext.execution.backlog.status import BacklogStatus
+from sqlext.plan.durations import Durations
 
 
 class FlowPhase(StrEnum):
@@ -72,6 +73,7 @@ class FlowProgress:
         reasons: how many flushes were made for which reason.
         last_flush, last_reason, last_flush_seconds: of the newest commit.
         violations: how many rows of these flushes violated each constraint.
+        flush_durations: how long these flushes took.
         watermark: event time up to which input is complete, as Spark reports it.
         prerequisites: the bounded queries that end before the streaming ones start.
         backlog: its phase, and how its sources stand.
@@ -90,6 +92,7 @@ class FlowProgress:
     last_reason: str = ""
     last_flush_seconds: float = 0.0
     violations: Mapping[str, int] = field(default_factory=dict)
+    flush_durations: Durations = field(default_factory=Durations)
     watermark: str | None = None
     prerequisites: tuple[PrerequisiteStatus, ...] = ()
     backlog: BacklogStatus = field(default_factory=BacklogStatus)

@@ -28,6 +28,7 @@ class FlowView:
         progress: only of flows of this process.
         name: the flow's name, with as much of its schema as distinguishes it from others.
         next_try: of a flow that failed by what may pass.
+        failed_starts: the number of its failures in a row, as far as this process knows.
     """
 
     record: FlowRecord
@@ -37,6 +38,7 @@ class FlowView:
     is_here: bool
     name: str
     next_try: datetime | None = None
+    failed_starts: int = 0
 
 
 class FlowViews:
@@ -85,7 +87,7 @@ class FlowViews:
         flow, retry = self._flows().get(record.spec.id), self._retries.planned().get(record.spec.id)
         if retry is not None:  # which the registry may not know, if that is what fails
             progress = None if flow is None else flow.status(_RECENT_SECONDS)[1]
-            return FlowView(record, FlowState.RETRYING.value, progress, retry.error, True, name, retry.at)
+            return FlowView(record, FlowState.RETRYING.value, progress, retry.error, True, name, retry.at, retry.attempt)
         if flow is None:
             is_lost = record.is_active and not self._lease.is_alive(record.host)
             return FlowView(record, "LOST" if is_lost else record.state.value, None, record.error, False, name, record.next_try)

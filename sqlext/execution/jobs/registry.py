@@ -6,10 +6,13 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from sqlext.errors import JobError, NotFoundError, did_you_mean
-from sqlext.execution.coordination.event_log import EventLog, Folder, Registry, RegistryEvent
+from sqlext.execution.coordination.event_log import Folder
+from sqlext.execution.coordination.registry import Registry, RegistryEvent
+from sqlext.execution.coordination.snapshot_log import SnapshotLog
 from sqlext.execution.jobs.pins import Pin
 from sqlext.plan.records import from_record, to_record
 
@@ -149,9 +152,13 @@ _STATES = {
 }
 
 
-def fold(events: Iterable[RegisteredEvent]) -> dict[str, JobRecord]:
-    """Return the jobs after `events`, by id, in order of submission; a job whose record is torn is ignored and logged."""
-    records: dict[str, JobRecord] = {}
+def fold(events: Iterable[RegisteredEvent], before: Records = MappingProxyType({})) -> dict[str, JobRecord]:
+    """Return the jobs after `events`, by id, in order of submission; a job whose record is torn is ignored and logged.
+
+    Args:
+        before: the jobs before them.
+    """
+    records = dict(before)
     for event in events:
         if event.kind is JobEventKind.SUBMITTED:
             try:
@@ -175,6 +182,16 @@ def fold(events: Iterable[RegisteredEvent]) -> dict[str, JobRecord]:
     return records
 
 
+def events_of(record: JobRecord) -> list[RegisteredEvent]:
+    """Return events that add up to a job."""
+    spec = record.spec
+    events = [RegisteredEvent(spec.id, JobEventKind.SUBMITTED, host=record.host, spec=spec.to_json(), at=record.submitted)]
+    if record.epoch or record.state is not JobState.RUNNING or record.detail:
+        kind = next(kind for kind, state in _STATES.items() if state is record.state)
+        events.append(RegisteredEvent(spec.id, kind, record.epoch, record.host, detail=record.detail, at=record.ended))
+    return events
+
+
 def find(records: Records, job_id: str) -> JobRecord:
     """Return the job with an id, or with an id that begins with the text given, if there is only one such job.
 
@@ -196,4 +213,17 @@ class JobRegistry(Registry[RegisteredEvent, JobRecord]):
     """
 
     def __init__(self, home: Folder) -> None:
-        super().__init__(EventLog(home.child("jobs", "registry")), JobEventKind, RegisteredEvent("", JobEventKind.CANCELED), fold)
+        super().__init__(SnapshotLog(home.child("jobs", "registry")), _Jobs())
+
+
+class _Jobs:
+    """What the events of jobs mean."""
+
+    kinds = JobEventKind
+    nothing = RegisteredEvent("", JobEventKind.CANCELED)
+
+    def fold(self, events: Iterable[RegisteredEvent], before: Records) -> dict[str, JobRecord]:
+        return fold(events, before)
+
+    def events_of(self, record: JobRecord) -> list[RegisteredEvent]:
+        return events_of(record)

@@ -9,9 +9,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from sqlext.errors import NotFoundError, ViewError, did_you_mean
-from sqlext.execution.coordination.event_log import EventLog, Folder, Registry, RegistryEvent
+from sqlext.execution.coordination.event_log import Folder
+from sqlext.execution.coordination.registry import Registry, RegistryEvent
+from sqlext.execution.coordination.snapshot_log import SnapshotLog
 from sqlext.execution.flows.registry import short_names, without_case
 from sqlext.plan.view_spec import ViewSpec
 
@@ -76,9 +79,13 @@ class ViewRecord:
 Records = Mapping[str, ViewRecord]
 
 
-def fold(events: Iterable[ViewEvent]) -> dict[str, ViewRecord]:
-    """Return the views that exist after some events, by id, with those being created; a torn record is skipped and logged."""
-    records: dict[str, ViewRecord] = {}
+def fold(events: Iterable[ViewEvent], before: Records = MappingProxyType({})) -> dict[str, ViewRecord]:
+    """Return the views that exist after some events, by id, with those being created; a torn record is skipped and logged.
+
+    Args:
+        before: the views before them.
+    """
+    records = dict(before)
     for event in events:
         try:
             spec = ViewSpec.from_json(event.spec) if event.spec else None
@@ -102,6 +109,14 @@ def fold(events: Iterable[ViewEvent]) -> dict[str, ViewRecord]:
             case ViewEventKind.DROPPED:
                 del records[event.view_id]
     return records
+
+
+def events_of(record: ViewRecord) -> list[ViewEvent]:
+    """Return events that add up to a view."""
+    spec, at = record.spec, record.since
+    replaces = (record.replaces, record.replaces_table)
+    reserved = ViewEvent(spec.id, ViewEventKind.RESERVED, record.host, spec.to_json(), *replaces, at=at)
+    return [reserved] if record.is_reserved else [reserved, ViewEvent(spec.id, ViewEventKind.CREATED, record.host, at=at)]
 
 
 def created(records: Records) -> dict[str, ViewRecord]:
@@ -151,5 +166,17 @@ class ViewRegistry(Registry[ViewEvent, ViewRecord]):
     """
 
     def __init__(self, home: Folder) -> None:
-        log = EventLog(home.child("views", "registry"))
-        super().__init__(log, ViewEventKind, ViewEvent("", ViewEventKind.DROPPED), fold)
+        super().__init__(SnapshotLog(home.child("views", "registry")), _Views())
+
+
+class _Views:
+    """What the events of materialized views mean."""
+
+    kinds = ViewEventKind
+    nothing = ViewEvent("", ViewEventKind.DROPPED)
+
+    def fold(self, events: Iterable[ViewEvent], before: Records) -> dict[str, ViewRecord]:
+        return fold(events, before)
+
+    def events_of(self, record: ViewRecord) -> list[ViewEvent]:
+        return events_of(record)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
@@ -43,7 +44,7 @@ class Wave:
         views: the views of the wave, by their keys in the graph.
         refresh: refreshes one.
         workers: do so.
-        is_free: tells of the key of a table outside of the wave whose age is to hold nobody back: nobody brings it forward.
+        free: returns those of some tables outside of the wave, by key, whose age holds nobody back: nobody brings them forward.
         end: called when the wave has ended.
         before: called before the cut is found: brings flows that the views read up to date.
 
@@ -60,7 +61,7 @@ class Wave:
         views: Mapping[str, LiveView],
         refresh: Refresh,
         workers: Workers,
-        is_free: Callable[[str], bool],
+        free: Callable[[Iterable[str]], AbstractSet[str]],
         end: Callable[[], None] = lambda: None,
         before: Callable[[], None] = lambda: None,
     ) -> None:
@@ -69,7 +70,7 @@ class Wave:
         self._views = views
         self._refresh = refresh
         self._workers = workers
-        self._is_free = is_free
+        self._free = free
         self._end = end
         self._before = before
         self._lock = threading.Lock()
@@ -155,7 +156,8 @@ class Wave:
     def _found(self) -> Pins:
         """Return the versions of all tables outside of the wave, by their places: the newest that are at one cut."""
         cuts, newest = Cuts(self._session), self._newest()
-        tables = {where: each for where, each in newest.items() if not self._is_free(where)}
+        free = self._free(newest)
+        tables = {where: each for where, each in newest.items() if where not in free}
         least = self._least()
         histories = [
             TableHistory(name, partial(cuts.history, name, at), least.get((where, at.id), 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 
@@ -70,7 +70,7 @@ class Waves:
         lineage, end = self.lineage, partial(unqueue, views.values())
         keys = [key for key in lineage.upstream(views) if any(views[each].spec.id in self.needs for each in views)]
         flush = partial(self._flows.flush_all_of, [each for key in keys for each, _ in lineage.nodes[key].keepers])
-        return Wave(self._spark, lineage, views, refresh, self._workers, self._is_free, end, flush)
+        return Wave(self._spark, lineage, views, refresh, self._workers, self._free, end, flush)
 
     def needed_by(self, name: tuple[str, ...], inputs: tuple[Input, ...], lag: float) -> list[tuple[str, float]]:
         """Return the views below one with a target lag, and the seconds within which they would be refreshed for it.
@@ -151,7 +151,7 @@ class Waves:
         records = created(self._registry.read())
         nodes = [node for each, node in lineage.nodes.items() if each in chain and node.id in records]
         views = {node.key: live(records[node.id].spec) for node in nodes}
-        wave = Wave(self._spark, lineage, views, refresh, self._workers, self._is_free)
+        wave = Wave(self._spark, lineage, views, refresh, self._workers, self._free)
         self._workers.submit(wave.begin)
         return wave, views
 
@@ -164,11 +164,13 @@ class Waves:
         flows = {key for key, record in self._flows.records().items() if record.has_failed}
         return self.look().waits_for(failed | flows)
 
-    def _is_free(self, key: str) -> bool:
-        """Return whether a table is kept by what does not run by itself: its age holds back nobody who reads it."""
-        node = self.lineage.nodes.get(key)
-        view = None if node is None else created(self._registry.read()).get(node.id)
-        records = self._flows.records()
-        flows = [] if node is None else [records[each] for each, _ in node.keepers if each in records]
-        are_stopped = bool(flows) and all(flow.state in (FlowState.STOPPED, FlowState.DONE) for flow in flows)
-        return (view is not None and view.spec.schedule.is_by_hand) or are_stopped
+    def _free(self, keys: Iterable[str]) -> set[str]:
+        """Return those of some tables that are kept by what does not run by itself: their age holds no reader back."""
+        views, flows = created(self._registry.read()), self._flows.records()
+        found: set[str] = set()
+        for node in (self.lineage.nodes[key] for key in keys if key in self.lineage.nodes):
+            view, keepers = views.get(node.id), [flows[each] for each, _ in node.keepers if each in flows]
+            are_stopped = bool(keepers) and all(flow.state in (FlowState.STOPPED, FlowState.DONE) for flow in keepers)
+            if are_stopped or (view is not None and view.spec.schedule.is_by_hand):
+                found.add(node.key)
+        return found

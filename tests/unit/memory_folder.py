@@ -1,0 +1,67 @@
+"""Storage in memory: as an object store has it, with a request for each look, and without renames."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import MutableMapping
+
+from sqlext.errors import NotFoundError, SetupError
+
+
+class MemoryFolder:
+    """A folder or file.
+
+    Args:
+        files: the texts of all files, by location.
+        seconds: how long a request takes.
+
+    Attributes:
+        requests: the requests of this folder and all below it.
+        unwritable: the end of names that cannot be written.
+    """
+
+    def __init__(self, location: str = "mem:/r", files: MutableMapping[str, str] | None = None, seconds: float = 0.0) -> None:
+        self.location = location
+        self.files: MutableMapping[str, str] = {} if files is None else files
+        self.requests: list[str] = []
+        self.unwritable = "?"
+        self._seconds = seconds
+        self._lock = threading.Lock()
+
+    def child(self, *names: str) -> MemoryFolder:
+        made = MemoryFolder("/".join((self.location, *names)), self.files, self._seconds)
+        made.requests, made.unwritable, made._lock = self.requests, self.unwritable, self._lock
+        return made
+
+    def exists(self) -> bool:
+        self._request("exists")
+        return self.location in self.files
+
+    def names(self) -> list[str]:
+        self._request("names")
+        return [each.rpartition("/")[2] for each in list(self.files) if each.startswith(f"{self.location}/")]
+
+    def read_text(self) -> str:
+        self._request("read")
+        if self.location not in self.files:
+            raise NotFoundError(f"There is no file {self.location}.")
+        return self.files[self.location]
+
+    def create_text(self, text: str) -> bool:
+        self._request("create")
+        if self.location.endswith(self.unwritable):
+            raise SetupError(f"The file {self.location} cannot be written.")
+        with self._lock:
+            if self.location in self.files:
+                return False
+            self.files[self.location] = text
+            return True
+
+    def delete(self) -> None:
+        self._request("delete")
+        self.files.pop(self.location, None)
+
+    def _request(self, what: str) -> None:
+        self.requests.append(f"{what} {self.location.rpartition('/')[2]}")
+        time.sleep(self._seconds)
