@@ -120,7 +120,7 @@ def with_state(
     is_target = is_ours and not stream.has_qualifies and not is_checked and is_whole
     if not is_target:
         schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
-        target.create_at(aggregate.input.sparkSession, state_in(home), schema)
+        target.create_at(aggregate.input.sparkSession, state_in(home, stream.generation), schema)
     if aggregate.distinct is not None:
         schema = distinct_values.schema_of(aggregate.distinct)
         target.create_at(aggregate.input.sparkSession, distinct_values.values_in(home), schema)
