@@ -142,7 +142,8 @@ def _altered(
         flow = _analysed(session, PlannedFlow(changed, plan, options), spec.constraints, flows)
         if isinstance(flow, SparkStatement):
             return flow
-        return _request(session, changed, flow, spec.text[: len(head)] + statement.query.text)
+        request = _request(session, changed, flow, spec.text[: len(head)] + statement.query.text)
+        return replace(request, constraints=spec.constraints)
 
 
 def _constraints(spark: SparkSession, statement: FlowStatement) -> tuple[Constraint, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sqlext.spark.distinct_aggregates import DistinctAggregate
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, transformed
 from sqlext.spark.jvm import alias, analysed_plan, frame_of
 from sqlext.spark.two_steps import kind_of, split_top
@@ -56,15 +57,17 @@ class AnalysedAggregate:
 
     Args:
         frame: the analysed query: an aggregate, and columns computed from its results.
+        sets: the aggregate without its functions over distinct values, if these are rows.
 
     Raises:
         UnsupportedError: something else is at the top of the query.
     """
 
-    def __init__(self, frame: DataFrame) -> None:
+    def __init__(self, frame: DataFrame, sets: DistinctAggregate | None) -> None:
         self._spark = frame.sparkSession
         self._names = frame.columns
         self._above, self._aggregate = split_top(analysed_plan(frame))
+        self._sets = sets
 
     @property
     def input(self) -> Any:
@@ -83,8 +86,9 @@ class AnalysedAggregate:
 
     @cached_property
     def calls(self) -> list[AggregateCall]:
-        """The calls of aggregate functions, also within others' results."""
-        nodes = [node for result in items_of(self._aggregate.aggregateExpressions()) for node in _calls_in(result)]
+        """The calls of aggregate functions; those over distinct values that are rows are calls over new values."""
+        aggregate = self._aggregate if self._sets is None else self._sets.aggregate
+        nodes = [node for result in items_of(aggregate.aggregateExpressions()) for node in _calls_in(result)]
         return [self._call(each) for each in nodes]
 
     def _call(self, node: Any) -> AggregateCall:
@@ -117,8 +121,16 @@ class AnalysedAggregate:
         return plans.normalizeExpressions(expression, self._places).canonicalized()
 
     @cached_property
+    def sets(self) -> list[Any]:
+        """The distinct values that are rows: each with the FILTERs that let it through, None for none."""
+        pairs = [] if self._sets is None else [(each.value, each.filters) for each in self._sets.sets]
+        return [self._meaning(each) if each is not None else None for value, filters in pairs for each in (value, *filters)]
+
+    @cached_property
     def _places(self) -> Any:
-        return scala_object(self._spark, f"{_CATALYST}.expressions.package").AttributeSeq(self.input.output())
+        output = [*items_of(self.input.output()), *(() if self._sets is None else self._sets.columns)]
+        package = scala_object(self._spark, f"{_CATALYST}.expressions.package")
+        return package.AttributeSeq(scala_seq(self._spark, output))
 
 
 def differing_clauses(old: AnalysedAggregate, new: AnalysedAggregate) -> list[str]:
@@ -128,6 +140,12 @@ def differing_clauses(old: AnalysedAggregate, new: AnalysedAggregate) -> list[st
     if len(old.keys) != len(new.keys) or any(place_in(old.keys, key) is None for key in new.keys):
         return ["GROUP BY"]
     return []
+
+
+def have_same_sets(old: AnalysedAggregate, new: AnalysedAggregate) -> bool:
+    """Return whether two queries have the same distinct values as rows, with the same numbers."""
+    pairs = zip(old.sets, new.sets, strict=False)
+    return len(old.sets) == len(new.sets) and all(a.equals(b) if a is not None and b is not None else a is b for a, b in pairs)
 
 
 def _comparable(spark: SparkSession, plan: Any) -> Any:

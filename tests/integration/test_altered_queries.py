@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sqlext.testing import Moment, listened
-from tests.integration.workshop import BUFFERED, Workshop
+from tests.integration.workshop import Workshop
 
 MORE = "INSERT INTO ev VALUES ('a', 10), ('c', NULL), (NULL, 7), ('d', 4)"
 FIRST = "SELECT k, count(*) AS n, sum(v) AS total FROM STREAM ev WHERE v IS NULL OR v > 0 GROUP BY k"
@@ -77,7 +77,7 @@ REFUSED = (
     (FIRST.replace("STREAM ev", "STREAM ev2"), "FROM differs"),
     ("SELECT k, v FROM STREAM ev WHERE v IS NULL OR v > 0", "it keeps an aggregate, and the new query appends rows"),
     (FIRST.replace("k, count", "k, first(v) AS f, count"), "depends on the order in which rows arrived"),
-    (FIRST.replace("k, count", "k, count(DISTINCT v) AS d, count"), "DISTINCT"),
+    (FIRST.replace("k, count", "k, count(DISTINCT v) AS d, count"), "the DISTINCT values of its functions are others"),
     (FIRST.replace("k, count", "k, max(current_timestamp()) AS f, count"), "depends on when a row is read"),
     (FIRST + " ORDER BY n LIMIT 1", "operators above its aggregate"),
     (FIRST.replace("n,", "n, nothing,"), "nothing"),
@@ -110,8 +110,8 @@ def test_explain_says_what_becomes_of_each_column(sql: Workshop, lean: None) -> 
         "  `n` kept",
         "  `mean` added, computed over the history",
         "  `total` removed",
-        "  state: aggregate: delta: partial results are kept in a table of the flow's own, since the aggregate cannot be continued "
-        "from its results",
+        "  state: aggregate: delta: partial results are kept in a table of the flow's own, since the aggregate cannot be "
+        "continued from its results",
     ]
 
 
@@ -122,7 +122,8 @@ def test_refresh_with_another_query_changes_it_in_place(sql: Workshop, lean: Non
     flow = sql.shown("t").id
     query = by("k, max(v) AS top, count(*) AS n")
     said = sql(f"CREATE OR REFRESH STREAMING TABLE t COMMENT 'tops' AS {query}")[0][0]
-    assert "`top` added" in said and "`total` removed" in said
+    assert "`top` added" in said
+    assert "`total` removed" in said
     sql(MORE)
     sql("WAIT FLOW t")
     assert equals_batch(sql, query)
@@ -228,3 +229,54 @@ def test_an_aggregate_of_one_row_over_a_part_of_a_version(sql: Workshop, lean: N
     assert sql.batch(f"SELECT * FROM t VERSION AS OF {at}") == [(read - 1, read, sum(range(read)))]
     sql("WAIT FLOW t")
     assert sql.batch("SELECT * FROM t") == [(3, 4, 6)]
+
+
+def test_distinct_values_stay_beside_other_changes(sql: Workshop, lean: None) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {by('k, count(DISTINCT v) AS d, count(*) AS n')}")
+    for query in (by("k, max(v) AS top, count(DISTINCT v) AS d"), by("k, max(v) AS top")):
+        altered(sql, query)
+    assert [each.name for each in sql.home("t").glob("values")] == []
+
+
+def test_constraints_check_the_rows_of_the_new_query(sql: Workshop, lean: None) -> None:
+    sql.source()
+    sql(
+        "CREATE STREAMING TABLE t (CONSTRAINT many EXPECT (n > 1) ON VIOLATION DROP ROW) AS SELECT k, count(*) AS n FROM STREAM "
+        "ev GROUP BY k"
+    )
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("WAIT FLOW t")
+    with pytest.raises(PySparkException, match="The constraint `many` cannot be checked"):
+        sql("ALTER FLOW t AS SELECT k, max(v) AS top FROM STREAM ev GROUP BY k")
+    sql("ALTER FLOW t AS SELECT k, max(v) AS top, count(*) AS n FROM STREAM ev GROUP BY k")
+    assert sql.batch("SELECT * FROM t") == [("a", 10, 2)]
+    sql("INSERT INTO ev VALUES ('b', 5)")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [("a", 10, 2), ("b", 5, 2)]
+
+
+def test_windows_with_a_watermark_get_what_is_stored_and_no_history(sql: Workshop, lean: None) -> None:
+    sql("CREATE TABLE ev (ts TIMESTAMP, v INT) USING delta")
+    sql("INSERT INTO ev VALUES ('2026-01-01 00:01:00', 1), ('2026-01-01 00:20:00', 2)")
+    windows = "FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 MINUTE GROUP BY window(ts, '10 minutes')"
+    sql(f"CREATE STREAMING TABLE t AS SELECT window.start AS at, count(*) AS n, avg(v) AS mean {windows}")
+    sql("WAIT FLOW t")
+    with pytest.raises(PySparkException, match="a watermark has left late rows out"):
+        sql(f"ALTER FLOW t AS SELECT window.start AS at, max(v) AS top {windows}")
+    with pytest.raises(PySparkException, match="WATERMARK differs"):
+        sql(f"ALTER FLOW t AS SELECT window.start AS at, avg(v) AS mean {windows.replace('1 MINUTE', '2 MINUTE')}")
+    sql(f"ALTER FLOW t AS SELECT avg(v) AS average, window.start AS at {windows}")
+    sql("INSERT INTO ev VALUES ('2026-01-01 00:02:00', 5), ('2026-01-01 00:21:00', 4)")
+    sql("WAIT FLOW t")
+    assert [tuple(map(str, row)) for row in sql("SELECT * FROM t ORDER BY at")] == [
+        ("1.0", "2026-01-01 00:00:00"),
+        ("3.0", "2026-01-01 00:20:00"),
+    ]
+
+
+def test_a_state_in_rocksdb_is_refused_by_name(sql: Workshop, lean: None) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ('state.backend.type' = 'rocksdb') AS {FIRST}")
+    with pytest.raises(PySparkException, match=r"its state is in RocksDB.*state\.backend\.type = delta"):
+        sql(f"ALTER FLOW t AS {by('k, count(*) AS n')}")

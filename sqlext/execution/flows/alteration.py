@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event
 
@@ -37,6 +38,8 @@ from sqlext.execution.flows.partition_keys import lossy
 from sqlext.execution.flows.redefinition import Redefinition
 from sqlext.execution.flows.state_choice import with_state
 from sqlext.execution.state.delta_state import state_in
+from sqlext.execution.state.distinct_values import values_in
+from sqlext.execution.state.row_checks import FlowChecks, Violations
 from sqlext.execution.state.state_table import StateTable
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.moments import Moment, announce
@@ -104,18 +107,20 @@ def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Calla
     if is_made and not is_recorded:
         record(note.spec)
         logger.warning("flow %s: its process died while it altered its query, which is the new one now", spec.name)
-    _clear(home, made, unused=made - 1 if is_made else made)
+    _clear(home, note.spec if is_made else spec, made, unused=made - 1 if is_made else made)
     return note.spec if is_made and not is_recorded else spec
 
 
 def finish(home: HadoopPath, spec: FlowSpec) -> None:
     """Delete what only the old query of a flow has needed; the new one is on record."""
     made = spec.streams[0].generation
-    _clear(home, made, unused=made - 1)
+    _clear(home, spec, made, unused=made - 1)
 
 
-def _clear(home: HadoopPath, made: int, unused: int) -> None:
+def _clear(home: HadoopPath, spec: FlowSpec, made: int, unused: int) -> None:
     """Delete the state of a query that is not the flow's, and what was noted of an alteration, in this order."""
+    if not spec.streams[0].has_distinct_values:
+        values_in(home).delete()
     for path in (state_in(home, unused), home.child(_history(made)), home.child(_NOTE)):
         path.delete()
 
@@ -206,9 +211,10 @@ class Alteration:
                 raise StatementCanceledError("The statement was canceled.")
             self._store(spec, state, batch)  # 3
             announce(Moment.ALTERATION_STATE_COMMITTED, spec.name)
-            self._check()
-            identity = CommitIdentity(_application(spec), self._generation, self._info(table.version, batch))
-            table.write_whole(self._rows(spec, table, state), identity)  # 4
+            with self._checked(self._rows(spec, table, state)) as (rows, violations):
+                self._check()
+                info = self._info(table.version, batch, violations)
+                table.write_whole(qualified(rows), CommitIdentity(_application(spec), self._generation, info))  # 4
         announce(Moment.ALTERATION_COMMITTED, spec.name)
         return spec
 
@@ -222,7 +228,7 @@ class Alteration:
         columns = tuple(Column(field.name, field.name, target.ddl_of(field.dataType)) for field in fields)
         made = replace(stream_of(self._session, self._request.plan, query, columns, self._home), generation=self._generation)
         lost = {*lossy(self._session, self._spec.target_location, columns)}
-        stream = with_state(made, query.aggregate, None, self._home, True, False, lost)
+        stream = with_state(made, query.aggregate, None, self._home, True, bool(self._spec.constraints), lost)
         return replace(query_replaced(self._spec, self._request), streams=(stream,), columns=columns)
 
     def _schema(self, spec: FlowSpec, there: StructType) -> StructType:
@@ -299,13 +305,22 @@ class Alteration:
         if change.shown is not None:
             targets = {column.output: column.target for column in self._spec.streams[0].columns}
             return table.rows.select(*(F.col(quote(targets[change.shown[c.output]])).alias(c.target) for c in stream.columns))
-        return qualified(target.in_target_columns(change.aggregate.results(state), stream.columns, stream.has_qualifies))
+        return target.in_target_columns(change.aggregate.results(state), stream.columns, stream.has_qualifies)
 
-    def _info(self, version: int, batch: int | None) -> str:
+    @contextmanager
+    def _checked(self, rows: DataFrame) -> Iterator[tuple[DataFrame, Violations | None]]:
+        """Yield rows for the target, and how many violate each constraint; those of the table itself have been checked."""
+        if not self._spec.constraints or self._redefinition.shown is not None:
+            yield rows, None
+            return
+        with FlowChecks(self._spec).counted(rows, "the rows of the new query") as found:
+            yield found
+
+    def _info(self, version: int, batch: int | None, violations: Violations | None = None) -> str:
         last = -1 if batch is None else batch
         spec, read = self._spec, _last_read(self._session, self._spec, version)
         info = CommitInfo(spec.name, spec.id, self._epoch, last + 1, last, 0, "altered", read_version=version, read=read)
-        return info.to_json()
+        return replace(info, violations=violations).to_json()
 
 
 def _column(side: str, name: str) -> SparkColumn:

@@ -199,6 +199,7 @@ class FlowMaker:
         spec, session, home = record.spec, request.session, self._home_of(record.spec)
         target.check_same_table(session, spec)
         change = redefined(spec, request, target.describe(session, spec.target))
+        constraint_checks.check(request, spec.target, None, self._registry.read())
         flow = self._flows.here(record)
         was_running = flow is not None and flow.is_running
         if not was_running and (record.state is not FlowState.STOPPED or not alteration.is_at_rest(home)):

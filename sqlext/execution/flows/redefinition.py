@@ -23,7 +23,7 @@ from sqlext.options import STATE_BACKEND
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.spark import delta_tables
-from sqlext.spark.aggregate_change import AggregateCall, AnalysedAggregate, differing_clauses, place_in
+from sqlext.spark.aggregate_change import AggregateCall, AnalysedAggregate, differing_clauses, have_same_sets, place_in
 
 _PACE = ("path", "maxfilespertrigger", "maxbytespertrigger", "serialization.format")
 """Options of a stream of a Delta table that do not change which rows it reads."""
@@ -93,14 +93,14 @@ def redefined(spec: FlowSpec, request: FlowRequest, table: Target) -> Redefiniti
     stream = _check_flow(spec, request)
     session, query = request.session, request.flow.queries[0]
     old_frame = queries.with_unique_names(session.sql(stream.sql))
-    before, now = AnalysedAggregate(old_frame), AnalysedAggregate(query.frame)
-    if differing := differing_clauses(before, now):
-        raise UnsupportedError(_because(differing))
     old, aggregate = MergeableAggregate(old_frame), query.aggregate
     if aggregate is None or old.fingerprint != stream.state_fingerprint:
         raise UnsupportedError("what is stored of its aggregate cannot be read any more: Spark or a source has changed.")
-    if aggregate.distinct is not None or old.distinct is not None:
-        raise UnsupportedError("functions over DISTINCT values keep the values in a table of their own.")
+    before, now = AnalysedAggregate(old_frame, old.sets), AnalysedAggregate(query.frame, aggregate.sets)
+    if differing := differing_clauses(before, now):
+        raise UnsupportedError(_because(differing))
+    if aggregate.sets is not None and not have_same_sets(before, now):
+        raise UnsupportedError("the DISTINCT values of its functions are others, and they are rows of a table of their own.")
     if aggregate.results_vary:
         raise UnsupportedError("its results contain the current time, which would be a new one in all rows.")
     stored, added = _stored(before, now, old, aggregate)
@@ -136,12 +136,11 @@ def _check_flow(spec: FlowSpec, request: FlowRequest) -> StreamSpec:
         (spec.above or plan.above, "it has operators above its aggregate, or a key that is not in the select list."),
         (spec.prerequisites or plan.prerequisites, "it has a bounded stage (GLOBAL WINDOW END OF STREAM)."),
         (spec.hybrids or plan.hybrids, "it reads a hybrid source."),
-        (spec.constraints, "constraints check its rows. DROP CONSTRAINT them first, and add them again afterwards."),
         (spec.listed or request.listed, "its table has a column list."),
     ):
         if has:
             raise UnsupportedError(what)
-    (stream,), (query,) = spec.streams, request.flow.queries
+    (stream,), (query,) = spec.streams, request.flow.queries  # there are no operators above
     if StateBackend.ROCKSDB in (stream.state_backend, query.state_backend):
         because = stream.rocksdb_because or query.rocksdb_because or ""
         raise UnsupportedError(

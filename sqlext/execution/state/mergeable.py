@@ -33,6 +33,7 @@ from sqlext.quoting import quote
 from sqlext.spark.distinct_aggregates import (
     NO_SET,
     SET_COLUMN,
+    DistinctAggregate,
     PartialsByValue,
     key_column,
     partial_column,
@@ -78,6 +79,7 @@ class MergeableAggregate:
         key: the names of the columns that identify the group of a partial result.
         schema: the schema of partial results.
         distinct: the rows of distinct values; None: it has none, or keeps them in partial results, a cell for each group.
+        sets: the aggregate without its functions over distinct values, if these are rows.
         buffered: the schema of the rows that `partials` makes: partial results, and distinct values if they are rows.
         is_ordered: whether a function depends on the order of its input, such as first().
         session: the key column that is a session window; empty if there is none.
@@ -104,6 +106,7 @@ class MergeableAggregate:
             aggregate, moments = with_moments_below(spark, aggregate)
             self._columns = [*read, *(each.toAttribute() for each in moments)]
             self.input = self._make_input(spark, aggregate.child(), [*read, *(each.child() for each in moments)])
+            self.sets: DistinctAggregate | None = None
             self._by_value = None if has_session else self._plan_by_value(spark, above, aggregate)
             if self._by_value is None:
                 self._plan(spark, above, aggregate)
@@ -149,6 +152,7 @@ class MergeableAggregate:
             if distinct is None:
                 return None
             steps = self._plan(spark, above, distinct.aggregate, distinct.columns)
+            self.sets = distinct
             return PartialsByValue(spark, distinct, self._columns, steps)
         except (UnsupportedError, *SPARK_ERRORS) as error:
             logger.info("distinct values are kept in cells: %s", reason_of(error))
