@@ -13,6 +13,7 @@ from sqlext.plan.job_graph import TableDefinition
 from sqlext.sql.grammar import parse
 from sqlext.sql.statements import (
     AlterFlow,
+    AlterFlowQuery,
     CreateStreamingTable,
     CreateTableAs,
     DescribeFlow,
@@ -288,6 +289,17 @@ def test_wait_takes_a_timeout_as_written(written: str, value: str) -> None:
     assert command.timeout.value == value
     assert command.timeout.position is not None
     assert command.timeout.position.start == 20
+
+
+@pytest.mark.parametrize("before", ["", "EXPLAIN "])
+def test_alter_flow_takes_another_query(before: str) -> None:
+    query = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
+    statement = parse(f"{before}ALTER FLOW s.f AS\n{query};")
+    altered = statement.statement if isinstance(statement, Explain) else statement
+    assert isinstance(altered, AlterFlowQuery)
+    assert altered.name == ("s", "f")
+    assert altered.query.text == query
+    assert isinstance(statement, Explain) == bool(before)
 
 
 def test_alter_flow() -> None:

@@ -2,7 +2,7 @@
 
 The flow is at rest: stopped, with nothing in its buffer.
 
-1. The state's new table is made, empty, in a place of its own, and what is to be done is noted in the flow's folder.
+1. What is to be done is noted in the flow's folder, and the state's new table is made, empty, in a place of its own.
 2. The history of what is added is computed (`history.py`), and joined by the keys to what is stored.
 3. The new state is committed, if it has a table of its own, with the flow's last transaction.
 4. The target gets its new columns and rows in one commit, with a transaction that says which query they are of.
@@ -65,12 +65,17 @@ class Note:
     """What is on record of an alteration that may not have come to its end.
 
     Attributes:
-        spec: the flow with its new query.
+        spec: the flow with its new query; None: the state's new table is not there yet.
         host: the process that alters it.
     """
 
-    spec: FlowSpec
+    spec: FlowSpec | None
     host: str
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        spec = "" if self.spec is None else self.spec.to_json()
+        return json.dumps({"version": _NOTE_VERSION, "host": self.host, "spec": spec})
 
 
 def note_in(home: HadoopPath) -> Note | None:
@@ -81,7 +86,7 @@ def note_in(home: HadoopPath) -> Note | None:
     found = json.loads(file.read_text())
     if found["version"] != _NOTE_VERSION:
         raise FlowError(f"{file.location} is of another version of sqlext. Use the one that wrote it.")
-    return Note(FlowSpec.from_json(found["spec"]), str(found["host"]))
+    return Note(FlowSpec.from_json(found["spec"]) if found["spec"] else None, str(found["host"]))
 
 
 def is_at_rest(home: HadoopPath) -> bool:
@@ -100,6 +105,9 @@ def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Calla
     """
     note = note_in(home)
     if note is None:
+        return spec
+    if note.spec is None:
+        _clear(home, spec, made := spec.streams[0].generation + 1, unused=made)
         return spec
     made = note.spec.streams[0].generation
     is_recorded = spec.streams[0].generation >= made
@@ -195,12 +203,14 @@ class Alteration:
         Raises:
             UnsupportedError: the history is not there any more.
             StatementCanceledError: the client has canceled the statement.
+            FlowError: another process alters the flow.
         """
-        self._delete_leftovers()
-        spec = self._with_places()  # 1
-        note = {"version": _NOTE_VERSION, "host": host, "spec": spec.to_json()}
-        if not self._home.child(_NOTE).create_text(json.dumps(note)):
-            raise FlowError(f"Another process alters flow `{spec.name}` just now. Try again when it has ended.")
+        file = self._home.child(_NOTE)
+        if not file.create_text(Note(None, host).to_json()):  # 1
+            raise FlowError(f"Another process alters flow `{self._spec.name}` just now. Try again when it has ended.")
+        self._check()  # a process that has started the flow before it could see the note
+        spec = self._with_places()
+        file.write_text(Note(spec, host).to_json())
         announce(Moment.ALTERATION_NOTED, spec.name)
         batch = last_transaction(self._session, spec.target_location, spec.id)
         snapshot = delta_tables.snapshot(self._session, spec.target_location)
@@ -218,11 +228,10 @@ class Alteration:
         announce(Moment.ALTERATION_COMMITTED, spec.name)
         return spec
 
-    def _delete_leftovers(self) -> None:
-        state_in(self._home, self._generation).delete()
-        self._home.child(_history(self._generation)).delete()
-
     def _with_places(self) -> FlowSpec:
+        """Return the flow with its new query, and make the state's table if it needs one of its own."""
+        for left in (state_in(self._home, self._generation), self._home.child(_history(self._generation))):
+            left.delete()  # by a process that went on for a moment after another had undone what it did
         query = self._request.flow.queries[0]
         fields = self._request.flow.output.drop(QUALIFIES).schema
         columns = tuple(Column(field.name, field.name, target.ddl_of(field.dataType)) for field in fields)
@@ -269,7 +278,8 @@ class Alteration:
             kinds = change.aggregate.schema
             return stored.select(*(kept[name].cast(kinds[name].dataType).alias(name) for name in names))
         home = self._home.child(_history(self._generation))
-        over = partials_of_history(self._session, change.history, Checkpoint(self._home), batch, home, canceled)
+        name, read = f"sqlext-{self._spec.name}-{self._spec.id}-history", Checkpoint(self._home)
+        over = partials_of_history(self._session, name, change.history, read, batch, home, canceled)
         keys = [(change.stored[mine], its) for mine, its in zip(change.aggregate.key, change.history.key, strict=True)]
         s, h = stored.withColumn(_THERE, F.lit(True)).alias(_STORED), over.withColumn(_THERE, F.lit(True)).alias(_HISTORY)
         same = F.lit(True)

@@ -27,12 +27,19 @@ _ALL_FILES = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ig
 
 
 def partials_of_history(
-    spark: SparkSession, aggregate: MergeableAggregate, checkpoint: Checkpoint, batch: int, home: HadoopPath, canceled: Event
+    spark: SparkSession,
+    name: str,
+    aggregate: MergeableAggregate,
+    checkpoint: Checkpoint,
+    batch: int,
+    home: HadoopPath,
+    canceled: Event,
 ) -> DataFrame:
     """Return the partial results of the rows that were read up to the end of a micro-batch, one row for each group.
 
     Args:
         spark: a session like the flow's, of nobody else.
+        name: of the query, for Spark's UI and logs.
         aggregate: analysed in that session.
         checkpoint: of the flow's query.
         batch: the micro-batch.
@@ -52,7 +59,8 @@ def partials_of_history(
         partials = aggregate.partials(frame).withColumn(BATCH_COLUMN, F.lit(0))
         aggregate.merged(partials, BATCH_COLUMN).write.format("parquet").mode("overwrite").save(rows)
 
-    writer = aggregate.input.writeStream.option("checkpointLocation", own.location).foreachBatch(store).trigger(once=True)
+    stream = aggregate.input.writeStream.queryName(name).option("checkpointLocation", own.location)
+    writer = stream.foreachBatch(store).trigger(once=True)
     try:
         with session_settings(spark, _ALL_FILES), jvm.outside_of_any_query(spark):
             query = writer.start()

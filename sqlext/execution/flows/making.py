@@ -213,18 +213,17 @@ class FlowMaker:
                 flow.stop(canceled)
                 if flow.has_buffered:
                     raise FlowError(f"Flow `{spec.name}` could not flush all that it has read. Try again.")
-            check()
             new = Alteration(session, home, spec, request, change, record.epoch, check).run(self._lease.host_id, canceled)
             self._altered(new)
             announce(Moment.ALTERATION_RECORDED, spec.name)
             alteration.finish(home, new)
-        except FencedError:
-            raise
-        except BaseException:
-            check()  # another driver has done what is to be done
+        except BaseException as error:
             with jvm.outside_of_any_query(self._spark):
-                now = alteration.settled(self._spark, home, self._registry.read()[spec.id].spec, self._altered)
-                if was_running:
+                note, now = alteration.note_in(home), self._registry.read()[spec.id].spec
+                if note is not None and note.host == self._lease.host_id:  # else another driver has seen to it
+                    now = alteration.settled(self._spark, home, now, self._altered)
+                if was_running and not isinstance(error, FencedError):
+                    check()
                     self._flows.run(now, self._flows.session_of(spec), self._flows.options_of(now))
             raise
         if was_running:

@@ -40,13 +40,18 @@ def refusal(spec: FlowSpec, reason: UnsupportedError) -> UnsupportedError:
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """What becomes of a column of the table: `how` is "kept", "removed", "renamed from `c`", or "added" and from what."""
+    """What becomes of a column of the table, or of HAVING, whose column is `QUALIFIES`.
+
+    Attributes:
+        name: the column.
+        how: "kept", "removed", "renamed from `c`", or "added" and from what.
+    """
 
     name: str
     how: str
 
     def __str__(self) -> str:
-        return f"`{self.name}` {self.how}"
+        return f"{'HAVING' if self.name == QUALIFIES else f'`{self.name}`'} {self.how}"
 
 
 @dataclass(frozen=True)
@@ -223,12 +228,10 @@ def _columns(
             )
         else:
             how = f"{'changed' if name in old else 'added'}, computed{over}"
-        if name != QUALIFIES:
+        if name != QUALIFIES or source is None:
             changes.append(ColumnChange(name, how))
-        elif source is None:
-            changes.append(ColumnChange("HAVING", how))
     gone = [name for name in old if name not in now.columns and name not in shown.values()]
-    changes += [ColumnChange("HAVING" if name == QUALIFIES else name, "removed") for name in gone]
+    changes += [ColumnChange(name, "removed") for name in gone]
     is_whole = bool(now.columns) and len(shown) == len(now.columns) and (QUALIFIES in old) == (QUALIFIES in now.columns)
     return tuple(changes), shown if is_whole else None
 
