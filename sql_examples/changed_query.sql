@@ -5,6 +5,7 @@ CREATE OR REPLACE TABLE sales (city STRING, amount DOUBLE) USING delta;
 INSERT INTO sales VALUES ('rome', 12.0), ('oslo', 0.5), ('rome', 9.0);
 
 CREATE OR REPLACE STREAMING TABLE spending
+TBLPROPERTIES ('execution.flush.max-interval' = '10 minutes')
 AS SELECT city, count(*) AS sales, avg(amount) AS mean FROM STREAM sales GROUP BY city;
 
 WAIT FLOW spending;

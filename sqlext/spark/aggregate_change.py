@@ -38,18 +38,20 @@ class AggregateCall:
         meaning: Catalyst's expression, with places in the input for attributes.
         node: Catalyst's expression as it was analysed.
         text: for messages.
-        varies: whether its result depends on more than the rows, such as the time at which they are read.
+        is_repeatable: whether its arguments have the same values whenever a row is read, and not random ones.
+        is_by_moment: whether they contain the current time, which is that of the micro-batch.
     """
 
     id: int
     meaning: Any
     node: Any
     text: str
-    varies: bool
+    is_repeatable: bool
+    is_by_moment: bool
 
     def is_same_as(self, other: AggregateCall) -> bool:
         """Return whether two calls have the same results over the same rows."""
-        return bool(self.meaning.equals(other.meaning)) and bool(self.node.deterministic())
+        return self.is_repeatable and bool(self.meaning.equals(other.meaning))
 
 
 class AnalysedAggregate:
@@ -92,8 +94,11 @@ class AnalysedAggregate:
         return [self._call(each) for each in nodes]
 
     def _call(self, node: Any) -> AggregateCall:
-        varies = not node.deterministic() or has_moment(self._spark, node)
-        return AggregateCall(int(node.resultId().id()), self._meaning(node), node, str(node.sql()), varies)
+        function, condition = node.aggregateFunction(), node.filter()
+        read = [*items_of(function.children()), *([condition.get()] if condition.isDefined() else [])]
+        is_repeatable = all(bool(each.deterministic()) for each in read)  # first(v) itself is not: it goes by the order of rows
+        by_moment = has_moment(self._spark, node)
+        return AggregateCall(int(node.resultId().id()), self._meaning(node), node, str(node.sql()), is_repeatable, by_moment)
 
     @cached_property
     def columns(self) -> dict[str, Any]:
@@ -190,6 +195,8 @@ def _clauses(plan: Any) -> dict[str, list[str]]:
                 found.setdefault("WATERMARK", []).append(
                     _NUMBER.sub("", str(node.eventTime().sql()) + str(node.delay().toString()))
                 )
+            case "SubqueryAlias":
+                found.setdefault("FROM", []).append(str(node.simpleString(10_000)))
             case kind if not items_of(node.children()) or kind in _JOINS:
                 found.setdefault("FROM", []).append(_NUMBER.sub("", str(node.simpleString(10_000))))
     return found

@@ -255,8 +255,12 @@ class Alteration:
                 fields.append(StructField(column.name, kind))
         return StructType(fields)
 
-    def _stored(self, table: TableTransaction) -> DataFrame:
-        """Return the partial results that are stored, by the names that they have in the old query's aggregate."""
+    def _stored(self, table: TableTransaction, batch: int | None) -> DataFrame:
+        """Return the partial results that are stored, by the names that they have in the old query's aggregate.
+
+        Raises:
+            FlowError: they are not those of the micro-batches that the table has: a flush has failed between its two commits.
+        """
         stream, old = self._spec.streams[0], self._redefinition.old
         if stream.state_columns:
             location, version, rows = self._spec.target_location, table.version, table.rows
@@ -264,13 +268,15 @@ class Alteration:
             location = state_in(self._home, stream.generation).location
             version = delta_tables.version(self._session, location)
             rows = delta_tables.rows_at(self._session, location, version)
+            if last_transaction(self._session, location, self._spec.id, version) != batch:
+                raise FlowError(f"The last flush of flow `{self._spec.name}` is not complete. START FLOW it first.")
         StateTable(self._session, location, self._spec, self._epoch).refuse_changes_of_others(version)
         names = stream.state_columns or tuple(old.schema.names)
         return rows.select(*(F.col(quote(mine)).alias(name) for mine, name in zip(names, old.schema.names, strict=True)))
 
     def _state(self, table: TableTransaction, batch: int | None, canceled: Event) -> DataFrame:
         """Return the new query's partial results."""
-        change, stored = self._redefinition, self._stored(table)
+        change, stored = self._redefinition, self._stored(table, batch)
         names = change.aggregate.schema.names
         if change.history is None or batch is None:
             none = F.lit(None)

@@ -16,7 +16,7 @@ from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import delta_log
 from sqlext.execution.delta.target import Target
 from sqlext.execution.flows.creation import FlowRequest
-from sqlext.execution.state.mergeable import MergeableAggregate
+from sqlext.execution.state.mergeable import MergeableAggregate, has_state
 from sqlext.execution.streaming import queries
 from sqlext.execution.streaming.streams import SourceKind, StreamLeaf, leaves_of
 from sqlext.options import STATE_BACKEND
@@ -24,6 +24,7 @@ from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.spark import delta_tables
 from sqlext.spark.aggregate_change import AggregateCall, AnalysedAggregate, differing_clauses, have_same_sets, place_in
+from sqlext.sql.tokens import normal_text
 
 _PACE = ("path", "maxfilespertrigger", "maxbytespertrigger", "serialization.format")
 """Options of a stream of a Delta table that do not change which rows it reads."""
@@ -104,6 +105,8 @@ def redefined(spec: FlowSpec, request: FlowRequest, table: Target) -> Redefiniti
     before, now = AnalysedAggregate(old_frame, old.sets), AnalysedAggregate(query.frame, aggregate.sets)
     if differing := differing_clauses(before, now):
         raise UnsupportedError(_because(differing))
+    if has_state(now.input):
+        raise UnsupportedError("it joins streams, and Spark keeps rows of these in a state whose columns it cannot change.")
     if aggregate.sets is not None and not have_same_sets(before, now):
         raise UnsupportedError("the DISTINCT values of its functions are others, and they are rows of a table of their own.")
     if aggregate.results_vary:
@@ -112,9 +115,8 @@ def redefined(spec: FlowSpec, request: FlowRequest, table: Target) -> Redefiniti
     columns, shown = _columns(before, now, {each.id for each in added})
     if added:
         _check_history(spec, request, now, added, aggregate)
-    counts = [each for each in now.calls if each not in added and each.text.lower() == "count(1)"][:1]
-    history = MergeableAggregate(now.only([*added, *counts])) if added else None
-    computed, checked = _computed(history, aggregate, stored, len(added)) if history is not None else ({}, {})
+    history = MergeableAggregate(now.only([*added, *_rows_counted(now, aggregate, added)])) if added else None
+    computed, checked = _computed(history, aggregate, stored) if history is not None else ({}, {})
     if history is not None and history.is_ordered:
         texts = ", ".join(each.text for each in added)
         raise UnsupportedError(f"{texts}: a result depends on the order in which rows arrived, and the history does not have it.")
@@ -129,6 +131,8 @@ def redefined(spec: FlowSpec, request: FlowRequest, table: Target) -> Redefiniti
 def _check_flow(spec: FlowSpec, request: FlowRequest) -> StreamSpec:
     """Return the one streaming query of a flow whose query may change."""
     plan = request.plan
+    if " auto cdc " in normal_text(spec.text, folds_case=True).lower():
+        raise UnsupportedError("it applies changes (AUTO CDC).")
     if not spec.owns_target:
         raise UnsupportedError(f"it writes into {'.'.join(spec.target)}, which it has not made. DROP FLOW it and make it again.")
     if spec.appends != plan.appends or spec.appends:
@@ -199,14 +203,20 @@ def _stored(
     return stored, added
 
 
+def _rows_counted(now: AnalysedAggregate, aggregate: MergeableAggregate, added: Sequence[AggregateCall]) -> list[AggregateCall]:
+    """Return a call that counts the rows of each group and is stored, if there is one: the history must have as many."""
+    ids = {*aggregate.columns_of_functions()} - {each.id for each in added}
+    return [each for each in now.calls if each.id in ids and each.text.lower() == "count(1)"][:1]
+
+
 def _computed(
-    history: MergeableAggregate, aggregate: MergeableAggregate, stored: Mapping[str, str], added: int
+    history: MergeableAggregate, aggregate: MergeableAggregate, stored: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the columns of the history by those of the aggregate that they are, and those that are stored as well."""
     there, here = history.columns_of_functions(), aggregate.columns_of_functions()
     pairs = {mine: its for call, columns in there.items() for mine, its in zip(here[call], columns, strict=True)}
     missing = {*aggregate.schema.names} - {*stored} - {*pairs}
-    if missing or not added or any(aggregate.schema[a].dataType != history.schema[b].dataType for a, b in pairs.items()):
+    if missing or any(aggregate.schema[a].dataType != history.schema[b].dataType for a, b in pairs.items()):
         raise UnsupportedError("Spark would compute what is added in another way over the history than over new rows.")
     computed = {mine: its for mine, its in pairs.items() if mine not in stored}
     return computed, {stored[mine]: its for mine, its in pairs.items() if mine in stored}
@@ -268,7 +278,7 @@ def _check_history(
     what = f"{', '.join(dict.fromkeys(each.text for each in added))}: its history cannot be computed, since"
     if aggregate.event_time is not None:
         raise UnsupportedError(f"{what} a watermark has left late rows out of the other results, and the history has them.")
-    if any(each.varies for each in added):
+    if any(each.is_by_moment or not each.is_repeatable for each in added):
         raise UnsupportedError(f"{what} its value depends on when a row is read.")
     tables = [".".join(each.name) for each in request.flow.inputs if not each.is_stream]
     if tables:

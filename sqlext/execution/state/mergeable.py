@@ -374,7 +374,7 @@ def mergeable(frame: DataFrame) -> tuple[MergeableAggregate | None, str | None]:
 
 
 def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> None:
-    if plan_has_watermark(aggregate.child()) and _has_state(aggregate.child()):
+    if plan_has_watermark(aggregate.child()) and has_state(aggregate.child()):
         raise UnsupportedError("a watermark decides when Spark drops rows from the state of an operator below it.")
     subqueries = java_of(spark).org.apache.spark.sql.catalyst.expressions.SubqueryExpression
     if any(subqueries.hasSubquery(each) for each in items_of(aggregate.expressions())):
@@ -393,12 +393,12 @@ def is_by_session(frame: DataFrame) -> bool:
         return False
 
 
-def _has_state(plan: Any) -> bool:
+def has_state(plan: Any) -> bool:
     """Return whether Spark keeps a state for a part of a streaming plan."""
     children = items_of(plan.children())
     is_join = len(children) > 1 and kind_of(plan) == "Join" and all(child.isStreaming() for child in children)
     is_stateful = is_join or (bool(plan.isStreaming()) and _STATEFUL.fullmatch(kind_of(plan)) is not None)
-    return is_stateful or any(map(_has_state, children))
+    return is_stateful or any(map(has_state, children))
 
 
 def _has_session(aggregate: Any) -> bool:
