@@ -47,12 +47,13 @@ def test_each_change_of_columns_is_the_batch_query_and_stays_it(sql: Workshop, l
     sql.source()
     sql(f"CREATE STREAMING TABLE t COMMENT 'sums' AS {FIRST}")
     sql("WAIT FLOW t")
+    sql("ALTER STREAMING TABLE t ALTER COLUMN k COMMENT 'who'")
     home = sql.home("t")
     for query, said in (
         (by("k, count(*) AS n, sum(v) AS total, max(v) AS top"), "`top` added, computed over the history"),
         (by("top_of AS k, n", "GROUP BY k").replace("top_of", "k").replace("n FROM", "count(1) AS n FROM"), "removed"),
         (by("k, avg(v) AS mean, count(*) AS n, min(v) AS least"), "`mean` added, computed over the history"),
-        (by("min(v) AS least, k AS key, avg(v) AS mean"), "`key` renamed from `k`"),
+        (by("min(v) AS least, k AS key, avg(v) AS mean"), "`key` renamed from `k`; `n` removed"),
         (
             by("k AS key, avg(v) AS mean, avg(v) * 2 AS twice, sum(v + 1) AS least", "GROUP BY k HAVING avg(v) > 2"),
             "HAVING added",
@@ -64,6 +65,7 @@ def test_each_change_of_columns_is_the_batch_query_and_stays_it(sql: Workshop, l
     assert [each.name for each in home.glob("state*")] == []
     assert [each.name for each in home.glob("history*")] == []
     assert sql("DESCRIBE DETAIL t")[0].description == "sums"
+    assert [row.comment for row in sql("DESCRIBE t")] == ["who", None]
     sql.crash()
     assert sql.resume() == ["t"]
     sql(MORE)

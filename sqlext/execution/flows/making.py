@@ -207,28 +207,39 @@ class FlowMaker:
                 f"Flow `{spec.name}` does not run, and not all that it has read is in its table. START FLOW it first."
             )
         sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
-        check = Fence(home, f"flow `{spec.name}`", record.epoch).check
+        check = self._fence_of(record).check
         try:
             if flow is not None and was_running:
                 flow.stop(canceled)
                 if flow.has_buffered:
                     raise FlowError(f"Flow `{spec.name}` could not flush all that it has read. Try again.")
             new = Alteration(session, home, spec, request, change, record.epoch, check).run(self._lease.host_id, canceled)
+            check()
             self._altered(new)
             announce(Moment.ALTERATION_RECORDED, spec.name)
+            check()
             alteration.finish(home, new)
         except BaseException as error:
             with jvm.outside_of_any_query(self._spark):
-                note, now = alteration.note_in(home), self._registry.read()[spec.id].spec
-                if note is not None and note.host == self._lease.host_id:  # else another driver has seen to it
-                    now = alteration.settled(self._spark, home, now, self._altered)
-                if was_running and not isinstance(error, FencedError):
-                    check()
-                    self._flows.run(now, self._flows.session_of(spec), self._flows.options_of(now))
+                self._after_failure(record, was_running and not isinstance(error, FencedError))
             raise
         if was_running:
             self._flows.run(new, session, self._flows.options_of(new))
         return "; ".join(map(str, change.changes)) or "no column changes"
+
+    def _after_failure(self, record: FlowRecord, is_restarted: bool) -> None:
+        """Undo a change of a query that has failed, or bring it to its end, if its commit was made; restart the flow."""
+        home, note = self._home_of(record.spec), alteration.note_in(self._home_of(record.spec))
+        now = self._registry.read()[record.spec.id].spec
+        if note is not None and note.host == self._lease.host_id:  # else another driver has seen to it
+            now = alteration.settled(self._spark, home, now, self._altered)
+        if is_restarted:
+            self._fence_of(record).check()
+            self._flows.run(now, self._flows.session_of(now), self._flows.options_of(now))
+
+    def _fence_of(self, record: FlowRecord) -> Fence:
+        """Return the fence of a flow, as its last driver sees it."""
+        return Fence(self._home_of(record.spec), f"flow `{record.spec.name}`", record.epoch)
 
     def _altered(self, spec: FlowSpec) -> None:
         self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))

@@ -23,7 +23,6 @@ from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.flows import alteration, prerequisites, redefinition, source_changes
-from sqlext.execution.flows.alteration import Note
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.making import FlowMaker
@@ -348,14 +347,15 @@ class FlowManager:
 
     def run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions) -> None:
         """Start a flow, as the next driver of it."""
+        home = self._home.child("flows", spec.id)
+        if (note := alteration.note_in(home)) is not None and self._lease.is_elsewhere(note.host):
+            raise FlowError(f"Another process is altering the query of flow `{spec.name}`. START FLOW it when that has ended.")
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
         self.end(self._flows.get(spec.id))
+        if note is not None and (settled := self._settled(spec, records[spec.id].epoch, home)) is not spec:
+            spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)
         sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
-        home = self._home.child("flows", spec.id)
-        if (note := alteration.note_in(home)) is not None:
-            spec = self._settled(spec, note, records[spec.id].epoch, home)
-            options = self.options_of(spec)
         if (changed := source_changes.evolved(session, spec, options.flow)) is not spec:
             spec = changed
             self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
@@ -371,10 +371,8 @@ class FlowManager:
         self._flows = {**self._flows, spec.id: flow}
         self._supervisor.note_running(spec.id)
 
-    def _settled(self, spec: FlowSpec, note: Note, epoch: int, home: HadoopPath) -> FlowSpec:
+    def _settled(self, spec: FlowSpec, epoch: int, home: HadoopPath) -> FlowSpec:
         """Bring to its end what a dead process has begun of another query for a flow, or undo it."""
-        if self._lease.is_elsewhere(note.host):
-            raise FlowError(f"Another process is altering the query of flow `{spec.name}`. START FLOW it when that has ended.")
         Fence(home, f"flow `{spec.name}`", epoch).take()
         return alteration.settled(
             self._spark, home, spec, lambda new: self._registry.append(FlowEvent(new.id, EventKind.ALTERED, spec=new.to_json()))
