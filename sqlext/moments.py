@@ -32,6 +32,14 @@ class Moment(StrEnum):
 
     REPLAY_BEGUN = "replay begun"
     """Quarantined rows have left the quarantine table, and are not in the flow's table yet."""
+    ALTERATION_NOTED = "alteration noted"
+    """A flow's other query is on record as one to come; nothing is committed."""
+    ALTERATION_STATE_COMMITTED = "alteration's state committed"
+    """The state of a flow's other query is there, its table has it not."""
+    ALTERATION_COMMITTED = "alteration committed"
+    """A flow's table has its other query, the registry has it not."""
+    ALTERATION_RECORDED = "alteration recorded"
+    """The registry has a flow's other query, and the flow does not run yet."""
     PARTIALS_COMMITTED = "partials committed"
     """The partial results beside a view have a refresh, the view has it not."""
 

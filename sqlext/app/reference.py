@@ -116,6 +116,11 @@ STATEMENTS = (
         "wait until all that had arrived in the first sources is in the target, through all layers (by default up to an hour)",
     ),
     StatementDoc("ALTER FLOW f SET ('key' = 'value', ..)", "change options, also while the flow runs"),
+    StatementDoc(
+        "ALTER FLOW f AS query",
+        "give the flow of a streaming table another query, with other columns, in one commit; its streams are read on from where "
+        "they are",
+    ),
     StatementDoc("DROP FLOW [IF EXISTS] f", "stop and remove the flow; the table stays"),
     StatementDoc(
         "ALTER STREAMING TABLE t SET TBLPROPERTIES ('key' = 'value', ..)",

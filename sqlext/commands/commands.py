@@ -127,6 +127,8 @@ class Commands:
                 resolve_levels(spark, {Level.PROPERTY: settings})  # refuses what is no value
                 full_name = target.qualified(spark, name)
                 return whole_command(spark, "ALTER FLOW", lambda _: self._flows.alter(full_name, values))
+            case statements.AlterFlowQuery():
+                return flow_statements.alter(spark, statement, self._flows, self._batches())
             case statements.AlterStreamingTable():
                 return streaming_tables.answer(spark, statement, self._host)
             case statements.AlterConstraint():
@@ -237,6 +239,8 @@ class Commands:
                 self._refuse(statement)
             case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():
                 pass
+            case statements.AlterFlowQuery():
+                return flow_statements.explain_alter(spark, statement, self._flows, self._batches())
             case statements.CreateMaterializedView():
                 return view_statements.explain(spark, statement, spark_parse, self._views)
             case _:

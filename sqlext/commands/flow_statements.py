@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from sqlext.commands import change_statements, kept_columns
 from sqlext.commands.answers import Answer, SparkStatement, Table, whole_command
 from sqlext.commands.bounded_statements import without_clauses
+from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.flows import constraint_checks
 from sqlext.execution.flows.analysis import AnalysedFlow, analyse_flow
@@ -19,13 +21,16 @@ from sqlext.execution.flows.creation import FlowRequest, check_cycle, check_defi
 from sqlext.execution.flows.definition import listed
 from sqlext.execution.flows.interval_trigger import other_pace
 from sqlext.execution.flows.manager import FlowManager
+from sqlext.execution.flows.redefinition import redefined, refusal
+from sqlext.execution.flows.registry import find
 from sqlext.execution.flows.renewal import renewed
 from sqlext.execution.flows.state_choice import state_shown
 from sqlext.execution.streaming import queries
-from sqlext.options import SORTED_SHUFFLES, ValueText
+from sqlext.options import SORTED_SHUFFLES, Level, ValueText
 from sqlext.plan.constraints import Constraint
 from sqlext.plan.explain import explain_flow, explain_memory, lines_of
-from sqlext.plan.flow_spec import StateBackend
+from sqlext.plan.flow_options import FlowOptions
+from sqlext.plan.flow_spec import StateBackend, levels_of
 from sqlext.plan.job_graph import QUALIFIES, FlowPlan, References
 from sqlext.plan.lineage import Lineage
 from sqlext.planner.planner import plan_flow
@@ -35,7 +40,7 @@ from sqlext.sql import grammar
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.references import references_in
 from sqlext.sql.rewriter import Batch
-from sqlext.sql.statements import AutoCdc, CreateStreamingTable, Query
+from sqlext.sql.statements import AlterFlowQuery, AutoCdc, CreateStreamingTable, Query
 from sqlext.sql.tokens import normal_text
 
 
@@ -87,6 +92,58 @@ def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch
         flow = analyse_flow(own, plan, options, queries.analyse(own, plan), makes_table=True)
         request = renewed(spec, _request(session, statement, flow, spec.text))
     return flows.create(request, canceled)
+
+
+def alter(spark: SparkSession, statement: AlterFlowQuery, flows: FlowManager, batches: Sequence[Batch]) -> Answer:
+    """Give a flow another query, in place."""
+    name = target.qualified(spark, statement.name)
+    request = _altered(name, statement, flows, batches)
+    if isinstance(request, SparkStatement):
+        return request
+    return whole_command(spark, "ALTER FLOW", lambda canceled: flows.change_query(name, request, canceled))
+
+
+def explain_alter(spark: SparkSession, statement: AlterFlowQuery, flows: FlowManager, batches: Sequence[Batch]) -> Answer:
+    """Say what becomes of each column of a flow's table. What ALTER FLOW refuses before it looks at rows is refused here too."""
+    name = target.qualified(spark, statement.name)
+    request = _altered(name, statement, flows, batches)
+    if isinstance(request, SparkStatement):
+        return request
+    spec = find(flows.records(), name).spec
+    try:
+        change = redefined(spec, request, target.describe(request.session, spec.target))
+    except UnsupportedError as error:
+        raise refusal(spec, error) from None
+    lines = [f"{'.'.join(spec.target)} gets other columns in one commit; its streams are read on from where they are"]
+    lines += [f"  {each}" for each in change.columns]
+    lines += [f"  state: {each}" for each in _states(request.flow, request)]
+    return Table({"plan": "STRING"}, [{"plan": tuple(lines)}])
+
+
+def _altered(
+    name: tuple[str, ...], statement: AlterFlowQuery, flows: FlowManager, batches: Sequence[Batch]
+) -> FlowRequest | SparkStatement:
+    """Return the statement that made a streaming table with another query, analysed in a session like its flow's."""
+    spec = find(flows.records(), name).spec
+    made = grammar.parse(spec.text)
+    if not isinstance(made, CreateStreamingTable):
+        raise UnsupportedError(
+            f"ALTER FLOW .. AS is for the flow of CREATE STREAMING TABLE .. AS, and `{spec.name}` is another one. DROP FLOW it, "
+            "and make it again.",
+            statement.position,
+        )
+    head = made.query.source[: len(made.query.source) - len(made.query.source.lstrip())]
+    session = flows.session_of(spec)
+    with jvm.names_as_in(session):
+        plan = plan_flow(statement.query, batches, flows.options_of(spec).flow[SORTED_SHUFFLES])
+        given = {level: texts for level, texts in levels_of(spec.given).items() if level not in (Level.HINT, Level.WITH)}
+        options = FlowOptions.of_plan(plan, given, partial(jvm.parse_duration, session))
+        changed = replace(made, query=statement.query)
+        flow = _analysed(session, PlannedFlow(changed, plan, options), spec.constraints, flows)
+        if isinstance(flow, SparkStatement):
+            return flow
+        request = _request(session, changed, flow, spec.text[: len(head)] + statement.query.text)
+        return replace(request, constraints=spec.constraints)
 
 
 def _constraints(spark: SparkSession, statement: FlowStatement) -> tuple[Constraint, ...]:

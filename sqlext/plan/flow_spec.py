@@ -59,6 +59,7 @@ class StreamSpec:
         state_columns: the table's columns that hold that state, one for one; empty when the state has a table of its own.
         has_sessions: whether it groups by session windows, which may merge as rows arrive.
         has_distinct_values: whether the distinct values that it counts are rows of a table of their own.
+        generation: how often its query was changed in place: each query has a state of its own.
     """
 
     relation: str
@@ -74,6 +75,7 @@ class StreamSpec:
     state_columns: tuple[str, ...] = ()
     has_sessions: bool = False
     has_distinct_values: bool = False
+    generation: int = 0
 
     @property
     def writes_target(self) -> bool:

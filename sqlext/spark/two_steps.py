@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.java_gateway import is_instance_of
 from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
@@ -56,6 +57,31 @@ def two_steps(spark: SparkSession, aggregate: Any) -> TwoSteps:
         raise UnsupportedError("Spark does not run this aggregate in two steps.")
     above, below = chain[: places[0]], chain[places[1] + 1 : -1]
     return TwoSteps(tuple(above), chain[places[0]], chain[places[1]], tuple(below), len(chain) < len(every))
+
+
+def is_its_buffer(spark: SparkSession, function: Any) -> bool:
+    """Return whether a function's result is its buffer."""
+    declarative = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate"
+    buffers = items_of(function.aggBufferAttributes())
+    is_declarative = is_instance_of(spark.sparkContext._gateway, function, declarative)
+    return is_declarative and len(buffers) == 1 and bool(function.evaluateExpression().semanticEquals(buffers[0]))
+
+
+def source_of(result: Any) -> Any:
+    """Return the id of the attribute that a result only passes on; None if it computes something."""
+    shown = result.child() if kind_of(result) == "Alias" else result
+    return shown.exprId() if kind_of(shown) == "AttributeReference" else None
+
+
+def split_top(plan: Any) -> tuple[list[Any], Any]:
+    """Return the nodes above the aggregate of an analysed query, outermost first, and the aggregate."""
+    above = []
+    while kind_of(plan) != "Aggregate":
+        if kind_of(plan) not in ("Project", "SubqueryAlias"):
+            raise UnsupportedError(f"the top of the query is {plan.nodeName()} and not an aggregate.")
+        above.append(plan)
+        (plan,) = items_of(plan.children())
+    return above, plan
 
 
 def can_be_stored(kind: Any) -> bool:

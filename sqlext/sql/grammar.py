@@ -15,6 +15,7 @@ from sqlext.sql.partition_calls import partition_calls, partition_query, spark_f
 from sqlext.sql.statements import (
     AlterConstraint,
     AlterFlow,
+    AlterFlowQuery,
     AlterStreamingTable,
     AutoCdc,
     BoundedStatement,
@@ -345,9 +346,12 @@ class _Head(ViewCursor, ChangeCursor):
             return self._drop(DropMaterializedView) if verb == "DROP" else self._alter_view()
         self._expect("FLOW")
         exists = verb == "DROP" and self._take("IF", "EXISTS")
-        name = self._name()
+        position, name = self._position(), self._name()
+        if verb == "ALTER" and self._take("AS"):
+            return AlterFlowQuery(name, self._query(), position)
         if verb == "ALTER":
-            self._expect("SET")
+            if not self._take("SET"):
+                raise self._problem("Expected SET or AS")
             return self._end(AlterFlow(name, self._properties()))
         timeout = self._timeout() if verb == "WAIT" and self._take("TIMEOUT") else None
         return self._end(FlowCommand(verb, name, exists, timeout, verb == "STOP" and self._cascade()))

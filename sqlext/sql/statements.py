@@ -202,6 +202,15 @@ class AlterFlow:
 
 
 @dataclass(frozen=True)
+class AlterFlowQuery:
+    """ALTER FLOW name AS query, which gives the flow of a streaming table another query, and keeps what it has read."""
+
+    name: Name
+    query: Query
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
 class DropStreamingTable:
     """DROP STREAMING TABLE, which drops the table and the flow that keeps it up to date; CASCADE: and what reads it."""
 
@@ -388,6 +397,7 @@ Statement = (
     | FlowCommand
     | RefreshStreamingTable
     | AlterFlow
+    | AlterFlowQuery
     | DropStreamingTable
     | AlterStreamingTable
     | AlterConstraint

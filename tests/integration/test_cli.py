@@ -82,6 +82,7 @@ EXPECTED = {
         ["2", "Bo", "Oslo", "2", "4"],
         ["2", "Bo", "Lima", "4", "7"],
     ],
+    "changed_query.sql": [["rome", "3", "42.0", "21.0"], ["oslo", "2", "8.5", "8.0"]],
     "constraints.sql": [["1", "10.00", "EUR"], ["2", "7.50", "USD"], ["4", "1.00", "XYZ"]],
     "distinct_visitors.sql": [["blog", "1", "1", "1"], ["docs", "4", "2", "2"], ["home", "3", "2", "2"]],
     "end_of_stream.sql": [

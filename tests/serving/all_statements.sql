@@ -37,6 +37,12 @@ SELECT * FROM spent ORDER BY customer;
 --> ann | 8
 --> bob | 4
 --> cem | 7
+ALTER FLOW spent AS SELECT customer, max(amount) AS largest, sum(amount) AS amount FROM STREAM orders GROUP BY customer;
+--> flow spent (<id>) altered: `largest` added, computed over the history
+SELECT * FROM spent ORDER BY customer;
+--> ann | 5 | 8
+--> bob | 4 | 4
+--> cem | 7 | 7
 CREATE TABLE large_orders (customer STRING, amount INT) USING delta;
 CREATE FLOW large AS INSERT INTO large_orders SELECT customer, amount FROM STREAM orders WHERE amount > 4;
 --> flow large (<id>) started into spark_catalog.<database>.large_orders
@@ -86,6 +92,8 @@ RESUME JOB none;
 --> ERROR There is no job `none`...
 CANCEL JOB none;
 --> ERROR There is no job `none`...
+ALTER FLOW spent AS SELECT customer, sum(amount) AS amount FROM STREAM orders WHERE amount > 4 GROUP BY customer;
+--> ERROR The query of flow `spent` cannot be changed in place: WHERE differs, ...
 CREATE STREAMING TABLE bad TBLPROPERTIES ('execution.flush.max-intervall' = '1 hour') AS SELECT count(*) AS n FROM STREAM orders;
 --> ERROR sqlext has no option `execution.flush.max-intervall`. Did you mean `execution.flush.max-interval`? (line 1, pos 76)...
 INSERT INTO totals SELECT /*+ FLUSH_INTERVALL('1 hour') */ customer, sum(amount) FROM STREAM orders GROUP BY customer;

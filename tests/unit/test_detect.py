@@ -146,6 +146,7 @@ COMMANDS = [
     "DROP FLOW f",
     "DROP FLOW IF EXISTS f",
     "ALTER FLOW f SET ('execution.flush.max-interval' = '5 min')",
+    "ALTER FLOW f AS SELECT k, count(*) AS n FROM STREAM t GROUP BY k",
     "SHOW JOBS",
     "SHOW JOB EVENTS j",
     "RESUME JOB j",

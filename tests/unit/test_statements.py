@@ -13,6 +13,7 @@ from sqlext.plan.job_graph import TableDefinition
 from sqlext.sql.grammar import parse
 from sqlext.sql.statements import (
     AlterFlow,
+    AlterFlowQuery,
     CreateStreamingTable,
     CreateTableAs,
     DescribeFlow,
@@ -290,6 +291,17 @@ def test_wait_takes_a_timeout_as_written(written: str, value: str) -> None:
     assert command.timeout.position.start == 20
 
 
+@pytest.mark.parametrize("before", ["", "EXPLAIN "])
+def test_alter_flow_takes_another_query(before: str) -> None:
+    query = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
+    statement = parse(f"{before}ALTER FLOW s.f AS\n{query};")
+    altered = statement.statement if isinstance(statement, Explain) else statement
+    assert isinstance(altered, AlterFlowQuery)
+    assert altered.name == ("s", "f")
+    assert altered.query.text == query
+    assert isinstance(statement, Explain) == bool(before)
+
+
 def test_alter_flow() -> None:
     text = "ALTER FLOW f SET ('execution.flush.max-interval' = '5 min', state.backend.type = delta)"
     assert parse(text) == AlterFlow(
@@ -394,8 +406,8 @@ MISTAKES: list[tuple[str, str, str]] = [
     ("STOP FLOW f TIMEOUT 5 min", f"{END}; found `TIMEOUT`.", "TIMEOUT"),
     ("WAIT FLOW f 5 min", f"{END}; found `5`.", "5"),
     ("WAIT FLOW f TIMEOUT", f"Expected a duration, such as 5 minutes; {NO_MORE}", ""),
-    ("ALTER FLOW f", f"Expected SET; {NO_MORE}", ""),
-    ("ALTER FLOW f RENAME TO g", "Expected SET; found `RENAME`.", "RENAME"),
+    ("ALTER FLOW f", f"Expected SET or AS; {NO_MORE}", ""),
+    ("ALTER FLOW f RENAME TO g", "Expected SET or AS; found `RENAME`.", "RENAME"),
     ("ALTER FLOW f SET ('a' = 'b') now", f"{END}; found `now`.", "now"),
     ("ALTER FLOW f SET (", f"{PAIR}; {NO_MORE}", ""),
     ("CANCEL JOB a-b", f"{END}; found `-`.", "-"),

@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.commit import USER_METADATA, session_settings
@@ -166,6 +167,26 @@ class TableTransaction:
         self._operation = getattr(self._java.org.apache.spark.sql.delta, "DeltaOperations$ReplaceTable")(
             model.metadata(), True, True, True, *[self._none] * 7
         )
+
+    def take_columns(self, schema: StructType) -> None:
+        """Give the table other columns, in the commit of `write_whole`; all else of its definition stays.
+
+        Raises:
+            AnalysisException: Delta's reason against these columns.
+        """
+        now = self._snapshot.metadata()
+        changed = now.copy(
+            now.id(),
+            now.name(),
+            now.description(),
+            now.format(),
+            schema.json(),
+            now.partitionColumns(),
+            now.configuration(),
+            now.createdTime(),
+        )
+        with active(self._spark):
+            self._transaction.updateMetadataForTableOverwrite(changed)
 
     def write_whole(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
         """Replace all rows of the table.

@@ -277,7 +277,7 @@ def with_table(spec: FlowSpec, request: FlowRequest, destination: Destination | 
     lost = set() if request.plan.above else {*lossy(session, table.location, columns)}
     streams = tuple(
         with_state(
-            _stream(session, request.plan, query, columns, target.home_of(home, query.name)),
+            stream_of(session, request.plan, query, columns, target.home_of(home, query.name)),
             query.aggregate,
             query.rocksdb_because,
             target.home_of(home, query.name),
@@ -319,7 +319,7 @@ def _new_table(spec: FlowSpec, request: FlowRequest) -> tuple[target.Target, tup
     return table, tuple(Column(name, column, kind) for name, (column, kind) in pairs)
 
 
-def _stream(
+def stream_of(
     session: SparkSession, plan: FlowPlan, query: AnalysedQuery, columns: tuple[Column, ...], home: HadoopPath
 ) -> StreamSpec:
     """Return the record of one streaming query; a maintained aggregate gets its table."""

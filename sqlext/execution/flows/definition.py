@@ -17,6 +17,8 @@ from sqlext.plan.job_graph import ColumnDefinition, FlowPlan
 from sqlext.quoting import quote, quote_string
 from sqlext.sql.tokens import normal_text
 
+QUERY = "the query"
+"""How `differences` calls a query that is another one."""
 _FIXED = ("PARTITIONED", "CLUSTER", "LOCATION")
 """How the clauses begin that decide how a table is stored."""
 
@@ -78,19 +80,28 @@ def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Up
     )
 
 
-def check_same(session: SparkSession, spec: FlowSpec, request: FlowRequest, is_state_same: bool) -> None:
-    """Raise NameTakenError when a statement's definition is another one than the flow was made from.
+def differences(session: SparkSession, spec: FlowSpec, request: FlowRequest, is_state_same: bool) -> list[str]:
+    """Return the parts of a statement's definition that are others than those that the flow was made from, as phrases.
 
     Args:
         session: of the statement.
         is_state_same: whether its options keep the state where it is.
     """
-    changed = [*_changes(session, spec, request), *([] if is_state_same else ["`state.backend.type`"])]
+    return [*_changes(session, spec, request), *([] if is_state_same else ["`state.backend.type`"])]
+
+
+def check_same(spec: FlowSpec, request: FlowRequest, changed: Sequence[str], because: str = "") -> None:
+    """Raise NameTakenError if a statement's definition is another one than the flow was made from.
+
+    Args:
+        changed: the differences.
+        because: why a difference cannot be made up for in place, as a sentence.
+    """
     if changed:
-        table = ".".join(request.table)
+        table, why = ".".join(request.table), f" It cannot be changed in place: {because}" if because else ""
         raise NameTakenError(
             f"The streaming table {'.'.join(spec.target)} is there, and was made from another definition: {', '.join(changed)} "
-            f"differs. CREATE OR REPLACE STREAMING TABLE {table} takes the new definition and recomputes the table from "
+            f"differs.{why} CREATE OR REPLACE STREAMING TABLE {table} takes the new definition and recomputes the table from "
             f"all that its streams still hold; REFRESH STREAMING TABLE {table} FULL recomputes it by its present definition."
         )
 
@@ -99,7 +110,7 @@ def _changes(session: SparkSession, spec: FlowSpec, request: FlowRequest) -> lis
     """Return the differing parts of a definition, as phrases."""
     changed = []
     if spec.query != request.query and _planned(spec) != _planned_by(request.plan):
-        changed.append("the query")
+        changed.append(QUERY)
     if not _is_list_same(spec, request):
         changed.append("the column list")
     if not spec.appends and {*spec.constraints} != {*recorded(request)}:

@@ -348,6 +348,11 @@ class Flow:
             return self._error
 
     @property
+    def has_buffered(self) -> bool:
+        """Whether rows are in its buffers that are not in the table."""
+        return self._intakes.has_buffered
+
+    @property
     def is_running(self) -> bool:
         """Whether its queries run, or will when its prerequisites have finished."""
         return self._phase in (FlowPhase.RUNNING, FlowPhase.PREREQUISITES)

@@ -10,20 +10,25 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from sqlext.errors import StatementCanceledError
+from sqlext.errors import FlowError, StatementCanceledError, UnsupportedError
+from sqlext.execution.coordination.fence import Fence, FencedError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import quarantine, target
-from sqlext.execution.flows import constraint_checks, definition, succession
+from sqlext.execution.flows import alteration, constraint_checks, definition, source_changes, succession
+from sqlext.execution.flows.alteration import Alteration
+from sqlext.execution.flows.analysis import analyse_flow
 from sqlext.execution.flows.creation import FlowRequest, check_free, create_quarantines, existing, reserve, with_table
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.preparation import prepare, try_table
+from sqlext.execution.flows.redefinition import redefined
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
+from sqlext.execution.streaming import queries
 from sqlext.moments import Moment, announce
 from sqlext.options import STATE_BACKEND
 from sqlext.plan.constraints import Constraint, quarantines
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.spark import jvm
+from sqlext.spark import jvm, sessions
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -55,6 +60,9 @@ class Flows(Protocol):
 
     def options_of(self, spec: FlowSpec) -> FlowOptions:
         """Return a flow's options, resolved from its record."""
+
+    def session_of(self, spec: FlowSpec) -> SparkSession:
+        """Return a session like a flow's own."""
 
     def constrain(self, table: tuple[str, ...], constraints: tuple[Constraint, ...]) -> None:
         """Give all flows into a table other constraints on its rows."""
@@ -100,7 +108,7 @@ class FlowMaker:
         flow = None if replaced is None else self._flows.here(replaced)
         destination = prepare(request, name, records)
         reserved = reserve(request, full_name, name, constraint_checks.recorded(request), replaced)
-        home = self._home.child("flows", reserved.id)
+        home = self._home_of(reserved)
         if reserved.replaces_table:
             try_table(request, home)
         self._lease.beat()
@@ -132,19 +140,28 @@ class FlowMaker:
         Raises:
             NameTakenError: the definition is another one.
         """
-        spec, session = record.spec, request.session
+        session, done = request.session, list[str]()
+        if alteration.note_in(self._home_of(record.spec)) is not None and self._flows.start_record(record):
+            record, done = self._registry.read()[record.spec.id], ["restarted"]
+        spec = record.spec
         target.check_same_table(session, spec)
         change = definition.update(spec, request, target.describe(session, spec.target).properties)
         options = self._flows.options_of(change.spec)  # refuses what is unknown or out of range
         is_state_same = options.flow[STATE_BACKEND] == self._flows.options_of(spec).flow[STATE_BACKEND]
-        definition.check_same(session, spec, request, is_state_same)
+        changed = definition.differences(session, spec, request, is_state_same)
+        if changed == [definition.QUERY]:
+            record, said = self._with_query(record, request)
+            spec, done = record.spec, [*done, said]
+            change = definition.update(spec, request, target.describe(session, spec.target).properties)
+        else:
+            definition.check_same(spec, request, changed)
         if change.spec.constraints != spec.constraints:
             constraint_checks.check(request, spec.target, spec.streams[0].columns, records)
             create_quarantines(session, change.spec)
         is_elsewhere = record.is_active and self._lease.is_elsewhere(record.host)
         if is_elsewhere and change.spec == spec and not change.names():
             return f"flow {spec.name} ({spec.id}) runs in another process"
-        done = [f"altered: {', '.join(change.names())}"] if change.names() else []
+        done += [f"altered: {', '.join(change.names())}"] if change.names() else []
         if change.spec.constraints != spec.constraints:
             self._flows.constrain(spec.target, change.spec.constraints)  # others may write the table, too
         if change.spec != spec:
@@ -153,6 +170,82 @@ class FlowMaker:
         if self._flows.start_record(replace(record, spec=change.spec)):
             done.append("restarted")
         return f"flow {spec.name} ({spec.id}) keeps running{'; ' if done else ''}{', '.join(done)}"
+
+    def _with_query(self, record: FlowRecord, request: FlowRequest) -> tuple[FlowRecord, str]:
+        """Give a flow the query of CREATE OR REFRESH, in a session like the flow's, and not that of the statement."""
+        spec, plan = record.spec, request.plan
+        own = sessions.session_for(self._flows.session_of(spec), plan.references)
+        try:
+            flow = analyse_flow(own, plan, request.flow.options, queries.analyse(own, plan), makes_table=True)
+            said = self.change_query(record, replace(request, flow=flow), threading.Event())
+        except UnsupportedError as error:
+            definition.check_same(spec, request, [definition.QUERY], error.message)
+            raise
+        return self._registry.read()[spec.id], said
+
+    def change_query(self, record: FlowRecord, request: FlowRequest, canceled: threading.Event) -> str:
+        """Give a flow another query, in place; see `alteration.py`.
+
+        Args:
+            request: with the new query, analysed in a session like the flow's.
+
+        Returns:
+            A sentence on what becomes of each column.
+
+        Raises:
+            UnsupportedError: it cannot be changed in place; the message is the reason. The flow is as it was.
+            FlowError: the flow has failed, or is altered elsewhere.
+        """
+        spec, session, home = record.spec, request.session, self._home_of(record.spec)
+        target.check_same_table(session, spec)
+        change = redefined(spec, request, target.describe(session, spec.target))
+        constraint_checks.check(request, spec.target, None, self._registry.read())
+        flow = self._flows.here(record)
+        was_running = flow is not None and flow.is_running
+        if not was_running and (record.state is not FlowState.STOPPED or not alteration.is_at_rest(home)):
+            raise FlowError(
+                f"Flow `{spec.name}` does not run, and not all that it has read is in its table. START FLOW it first."
+            )
+        sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
+        check = self._fence_of(record).check
+        try:
+            if flow is not None and was_running:
+                flow.stop(canceled)
+                if flow.has_buffered:
+                    raise FlowError(f"Flow `{spec.name}` could not flush all that it has read. Try again.")
+            new = Alteration(session, home, spec, request, change, record.epoch, check).run(self._lease.host_id, canceled)
+            check()
+            self._altered(new)
+            announce(Moment.ALTERATION_RECORDED, spec.name)
+            check()
+            alteration.finish(home, new)
+        except BaseException as error:
+            with jvm.outside_of_any_query(self._spark):
+                self._after_failure(record, was_running and not isinstance(error, FencedError))
+            raise
+        if was_running:
+            self._flows.run(new, session, self._flows.options_of(new))
+        return "; ".join(map(str, change.changes)) or "no column changes"
+
+    def _after_failure(self, record: FlowRecord, is_restarted: bool) -> None:
+        """Undo a change of a query that has failed, or bring it to its end, if its commit was made; restart the flow."""
+        home, note = self._home_of(record.spec), alteration.note_in(self._home_of(record.spec))
+        now = self._registry.read()[record.spec.id].spec
+        if note is not None and note.host == self._lease.host_id:  # else another driver has seen to it
+            now = alteration.settled(self._spark, home, now, self._altered)
+        if is_restarted:
+            self._fence_of(record).check()
+            self._flows.run(now, self._flows.session_of(now), self._flows.options_of(now))
+
+    def _fence_of(self, record: FlowRecord) -> Fence:
+        """Return the fence of a flow, as its last driver sees it."""
+        return Fence(self._home_of(record.spec), f"flow `{record.spec.name}`", record.epoch)
+
+    def _altered(self, spec: FlowSpec) -> None:
+        self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+
+    def _home_of(self, spec: FlowSpec) -> HadoopPath:
+        return self._home.child("flows", spec.id)
 
     def _reserved(self, spec: FlowSpec, appends: bool, replaced: FlowRecord | None, records: Records) -> FlowEvent:
         check_free(records, spec.qualified_name, spec.target, appends, replaced)

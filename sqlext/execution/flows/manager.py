@@ -18,10 +18,11 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock
-from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError
+from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError, UnsupportedError
+from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
-from sqlext.execution.flows import prerequisites, source_changes
+from sqlext.execution.flows import alteration, prerequisites, redefinition, source_changes
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.making import FlowMaker
@@ -262,6 +263,22 @@ class FlowManager:
             self.alter_record(record, spec, self.options_of(spec))  # which refuses what is unknown or out of range
             return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
 
+    def change_query(self, name: tuple[str, ...], request: FlowRequest, canceled: threading.Event) -> str:
+        """Give the flow of a streaming table another query, in place.
+
+        Args:
+            name: of the flow, qualified.
+            request: with the new query, analysed in a session like the flow's.
+            canceled: set when the client waits no longer.
+        """
+        with self._lock:
+            record = find(self._registry.read(), name)
+            try:
+                said = self._maker.change_query(record, request, canceled)
+            except UnsupportedError as error:
+                raise redefinition.refusal(record.spec, error) from None
+            return f"flow {record.spec.name} ({record.spec.id}) altered: {said}"
+
     def constrain(self, table: tuple[str, ...], constraints: tuple[Constraint, ...]) -> None:
         """Give all flows into a table, by its qualified name, other constraints on its rows; those that run are restarted."""
         with self._lock:
@@ -275,6 +292,8 @@ class FlowManager:
     def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
         """Record a flow's options, and apply them to the running flow."""
         flow = self.here(record)
+        if alteration.note_in(self._home.child("flows", spec.id)) is not None:
+            raise FlowError(f"The query of flow `{spec.name}` was being altered when its process died. START FLOW it first.")
         was_running = flow is not None and flow.is_running
         goes_on = flow is not None and was_running and flow.set_options(spec, options)
         if flow is not None and was_running and not goes_on:
@@ -328,11 +347,15 @@ class FlowManager:
 
     def run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions) -> None:
         """Start a flow, as the next driver of it."""
+        home = self._home.child("flows", spec.id)
+        if (note := alteration.note_in(home)) is not None and self._lease.is_elsewhere(note.host):
+            raise FlowError(f"Another process is altering the query of flow `{spec.name}`. START FLOW it when that has ended.")
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
         self.end(self._flows.get(spec.id))
+        if note is not None and (settled := self._settled(spec, records[spec.id].epoch, home)) is not spec:
+            spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)
         sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
-        home = self._home.child("flows", spec.id)
         if (changed := source_changes.evolved(session, spec, options.flow)) is not spec:
             spec = changed
             self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
@@ -347,6 +370,13 @@ class FlowManager:
             raise
         self._flows = {**self._flows, spec.id: flow}
         self._supervisor.note_running(spec.id)
+
+    def _settled(self, spec: FlowSpec, epoch: int, home: HadoopPath) -> FlowSpec:
+        """Bring to its end what a dead process has begun of another query for a flow, or undo it."""
+        Fence(home, f"flow `{spec.name}`", epoch).take()
+        return alteration.settled(
+            self._spark, home, spec, lambda new: self._registry.append(FlowEvent(new.id, EventKind.ALTERED, spec=new.to_json()))
+        )
 
     def _started(self, spec: FlowSpec, records: Records) -> FlowEvent:
         """Return the event of a start: its epoch fences the driver before it. A flow of another live process is not taken."""

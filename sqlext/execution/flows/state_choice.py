@@ -120,8 +120,8 @@ def with_state(
     is_target = is_ours and not stream.has_qualifies and not is_checked and is_whole
     if not is_target:
         schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
-        target.create_at(aggregate.input.sparkSession, state_in(home), schema)
-    if aggregate.distinct is not None:
+        target.create_at(aggregate.input.sparkSession, state_in(home, stream.generation), schema)
+    if aggregate.distinct is not None and not stream.generation:  # another query has the same values
         schema = distinct_values.schema_of(aggregate.distinct)
         target.create_at(aggregate.input.sparkSession, distinct_values.values_in(home), schema)
     return replace(

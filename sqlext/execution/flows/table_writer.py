@@ -102,7 +102,7 @@ class TableWriter:
     def _state_of(self, stream: StreamSpec) -> DeltaState:
         if stream.state_columns:
             return StateInTable(self.session, stream, self.location(stream), self._spec, self._epoch)
-        location = state_in(target.home_of(self._home, stream.relation)).location
+        location = state_in(target.home_of(self._home, stream.relation), stream.generation).location
         kind = SessionState if stream.has_sessions else StateBeside
         return kind(self.session, stream, location, self._spec, self._epoch)
 

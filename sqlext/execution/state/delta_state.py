@@ -37,9 +37,14 @@ next."""
 _STORED_FIRST = -1  # in the order of arrival, stored rows precede all micro-batches
 
 
-def state_in(home: HadoopPath) -> HadoopPath:
-    """Return the location of a streaming query's state, if the state has a table of its own."""
-    return home.child("state")
+def state_in(home: HadoopPath, generation: int = 0) -> HadoopPath:
+    """Return the location of a streaming query's state, if the state has a table of its own.
+
+    Args:
+        home: the query's folder.
+        generation: how often the query was changed (`StreamSpec.generation`).
+    """
+    return home.child(f"state-{generation}" if generation else "state")
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class DeltaState(StateTable, ABC):
         """Begin a transaction on the stored rows; None: it takes a MERGE."""
         table = self._own.begin(flush.info.rows, flush.aggregate.schema, flush.aggregate.key)
         if table is not None and not table.is_known:
-            self._refuse_changes_of_others(table.version)
+            self.refuse_changes_of_others(table.version)
         return table
 
     def _note(self, table: TableTransaction, known: KnownFiles) -> None:

@@ -126,7 +126,7 @@ class DistinctValues(StateTable):
         snapshot = delta_tables.snapshot(self._spark, self.location)
         table = TableTransaction(self._spark, snapshot, self._known, is_small=False)
         if not table.is_known:
-            self._refuse_changes_of_others(table.version)
+            self.refuse_changes_of_others(table.version)
         return table
 
 

@@ -21,7 +21,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
@@ -34,6 +33,7 @@ from sqlext.quoting import quote
 from sqlext.spark.distinct_aggregates import (
     NO_SET,
     SET_COLUMN,
+    DistinctAggregate,
     PartialsByValue,
     key_column,
     partial_column,
@@ -42,7 +42,7 @@ from sqlext.spark.distinct_aggregates import (
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
 from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark, reason_of
 from sqlext.spark.physical_plan import as_columns, fingerprint, frame_over, physical_plan, unknown_rows
-from sqlext.spark.two_steps import TwoSteps, can_be_stored, kind_of, two_steps
+from sqlext.spark.two_steps import TwoSteps, can_be_stored, is_its_buffer, kind_of, source_of, split_top, two_steps
 from sqlext.spark.varying import Results, reads_time_of_day, with_moments_below
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class MergeableAggregate:
         key: the names of the columns that identify the group of a partial result.
         schema: the schema of partial results.
         distinct: the rows of distinct values; None: it has none, or keeps them in partial results, a cell for each group.
+        sets: the aggregate without its functions over distinct values, if these are rows.
         buffered: the schema of the rows that `partials` makes: partial results, and distinct values if they are rows.
         is_ordered: whether a function depends on the order of its input, such as first().
         session: the key column that is a session window; empty if there is none.
@@ -97,7 +98,7 @@ class MergeableAggregate:
         spark = frame.sparkSession
         self._java = java_of(spark)
         self._names = list(frame.columns)
-        above, aggregate = _cut(analysed_plan(frame))
+        above, aggregate = split_top(analysed_plan(frame))
         _refuse_what_has_no_partial_results(spark, aggregate)
         has_session = _has_session(aggregate)
         with active(spark):
@@ -105,6 +106,7 @@ class MergeableAggregate:
             aggregate, moments = with_moments_below(spark, aggregate)
             self._columns = [*read, *(each.toAttribute() for each in moments)]
             self.input = self._make_input(spark, aggregate.child(), [*read, *(each.child() for each in moments)])
+            self.sets: DistinctAggregate | None = None
             self._by_value = None if has_session else self._plan_by_value(spark, above, aggregate)
             if self._by_value is None:
                 self._plan(spark, above, aggregate)
@@ -150,6 +152,7 @@ class MergeableAggregate:
             if distinct is None:
                 return None
             steps = self._plan(spark, above, distinct.aggregate, distinct.columns)
+            self.sets = distinct
             return PartialsByValue(spark, distinct, self._columns, steps)
         except (UnsupportedError, *SPARK_ERRORS) as error:
             logger.info("distinct values are kept in cells: %s", reason_of(error))
@@ -242,11 +245,11 @@ class MergeableAggregate:
         final = self._final
         stored = [each.exprId() for each in items_of(final.groupingExpressions())]
         for each, function in zip(items_of(final.aggregateExpressions()), self._functions, strict=True):
-            if self._above_final or not _is_its_buffer(spark, function):
+            if self._above_final or not is_its_buffer(spark, function):
                 return ()
             stored.append(each.resultAttribute().exprId())
         results = items_of(final.resultExpressions())
-        shown = [(_source(result), name) for result, name in zip(results, self._names_of(results), strict=True)]
+        shown = [(source_of(result), name) for result, name in zip(results, self._names_of(results), strict=True)]
         names = [next((name for source, name in shown if source is not None and source.equals(each)), "") for each in stored]
         return tuple(names) if all(names) and _ROWS not in names else ()
 
@@ -258,6 +261,15 @@ class MergeableAggregate:
         texts += [] if self.event_time is None else [f"passed by {self.event_time.name}"]  # groups may have left the state
         texts += [] if self._by_value is None else [self._by_value.text]
         return fingerprint("\n".join(texts))
+
+    def columns_of_functions(self) -> dict[int, tuple[str, ...]]:
+        """Return the columns of partial results of each function, by the id of its results in the analysed query."""
+        names = iter(self.schema.names[len(self.key) :])
+        calls = zip(items_of(self._final.aggregateExpressions()), self._functions, strict=True)
+        return {
+            int(call.resultId().id()): tuple(next(names) for _ in items_of(function.inputAggBufferAttributes()))
+            for call, function in calls
+        }
 
     # At run time.
 
@@ -361,33 +373,8 @@ def mergeable(frame: DataFrame) -> tuple[MergeableAggregate | None, str | None]:
         return None, str(error)
 
 
-def _is_its_buffer(spark: SparkSession, function: Any) -> bool:
-    """Return whether a function's result is its buffer."""
-    declarative = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate"
-    buffers = items_of(function.aggBufferAttributes())
-    is_declarative = is_instance_of(spark.sparkContext._gateway, function, declarative)
-    return is_declarative and len(buffers) == 1 and bool(function.evaluateExpression().semanticEquals(buffers[0]))
-
-
-def _source(result: Any) -> Any:
-    """Return the id of the attribute that a result only passes on; None if it computes something."""
-    shown = result.child() if kind_of(result) == "Alias" else result
-    return shown.exprId() if kind_of(shown) == "AttributeReference" else None
-
-
-def _cut(plan: Any) -> tuple[list[Any], Any]:
-    """Return the nodes above the aggregate of an analysed query, outermost first, and the aggregate."""
-    above = []
-    while kind_of(plan) != "Aggregate":
-        if kind_of(plan) not in ("Project", "SubqueryAlias"):
-            raise UnsupportedError(f"the top of the query is {plan.nodeName()} and not an aggregate.")
-        above.append(plan)
-        (plan,) = items_of(plan.children())
-    return above, plan
-
-
 def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> None:
-    if plan_has_watermark(aggregate.child()) and _has_state(aggregate.child()):
+    if plan_has_watermark(aggregate.child()) and has_state(aggregate.child()):
         raise UnsupportedError("a watermark decides when Spark drops rows from the state of an operator below it.")
     subqueries = java_of(spark).org.apache.spark.sql.catalyst.expressions.SubqueryExpression
     if any(subqueries.hasSubquery(each) for each in items_of(aggregate.expressions())):
@@ -401,17 +388,17 @@ def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> 
 def is_by_session(frame: DataFrame) -> bool:
     """Return whether an analysed query is an aggregate by session windows."""
     try:
-        return _has_session(_cut(analysed_plan(frame))[1])
+        return _has_session(split_top(analysed_plan(frame))[1])
     except UnsupportedError:
         return False
 
 
-def _has_state(plan: Any) -> bool:
+def has_state(plan: Any) -> bool:
     """Return whether Spark keeps a state for a part of a streaming plan."""
     children = items_of(plan.children())
     is_join = len(children) > 1 and kind_of(plan) == "Join" and all(child.isStreaming() for child in children)
     is_stateful = is_join or (bool(plan.isStreaming()) and _STATEFUL.fullmatch(kind_of(plan)) is not None)
-    return is_stateful or any(map(_has_state, children))
+    return is_stateful or any(map(has_state, children))
 
 
 def _has_session(aggregate: Any) -> bool:

@@ -84,7 +84,7 @@ class SessionState(DeltaState):
         """
         aggregate, batches = flush.aggregate, flush.batches
         version = delta_tables.version(self._spark, self.location)
-        self._refuse_changes_of_others(version)
+        self.refuse_changes_of_others(version)
         fresh = self._not_committed(batches, version)
         given = flush.partials(fresh) if fresh else flush.partials(batches).limit(0)
         with self._settings(flush.is_small), self._begun(flush, given) as changes:

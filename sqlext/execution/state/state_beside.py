@@ -54,7 +54,7 @@ class StateBeside(DeltaState):
         3. Their results are merged into the query's table.
         """
         version = delta_tables.version(self._spark, self.location)
-        self._refuse_changes_of_others(version)
+        self.refuse_changes_of_others(version)
         fresh = self._not_committed(flush.batches, version)
         table = self._begin(flush) if len(fresh) == len(flush.batches) else None
         if table is not None:

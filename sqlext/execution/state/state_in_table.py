@@ -61,7 +61,7 @@ class StateInTable(DeltaState):
 
     def _merge(self, flush: StateFlush, show: Show) -> None:
         version, aggregate = delta_tables.version(self._spark, self.location), flush.aggregate
-        self._refuse_changes_of_others(version)
+        self.refuse_changes_of_others(version)
         fresh = self._not_committed(flush.batches, version)
         with self._settings(flush.is_small):
             if aggregate.additions and len(self._stream.state_columns) == len(self._stream.columns):

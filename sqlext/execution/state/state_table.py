@@ -44,7 +44,7 @@ class StateTable:
         """
         return CommitIdentity(self._spec.id, info.last_batch, replace(info, read_version=version).to_json())
 
-    def _refuse_changes_of_others(self, version: int) -> None:
+    def refuse_changes_of_others(self, version: int) -> None:
         """Raise FlowError if others committed changes since the flow's last commit, or since it created the table."""
         self._refuse(self._others.since_own(version).commits)
 

@@ -90,6 +90,19 @@ class Checkpoint:
             metadata.get("conf", {}).get(_MULTIPLE) == "false",
         )
 
+    def begin_with_all_before(self, other: Checkpoint, batch: int, query_id: str) -> None:
+        """Make a new query's first micro-batch read all that another one over the same streams has read.
+
+        Its checkpoint is one in which that micro-batch is planned: from where the streams begin to where the other one's ends.
+
+        Args:
+            other: the checkpoint of the other query.
+            batch: a micro-batch of that one.
+            query_id: of the new query.
+        """
+        self._folder.child("metadata").write_text(json.dumps({"id": query_id}))
+        self._folder.child("offsets", "0").write_text(other._folder.child("offsets", str(batch)).read_text())
+
     def source_log(self, name: str) -> HadoopPath:
         """Return the folder where Spark's file source records the files of each micro-batch."""
         return self._folder.child("sources", name)
