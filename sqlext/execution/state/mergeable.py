@@ -93,7 +93,7 @@ class MergeableAggregate:
         UnsupportedError: it cannot be taken apart; the message has the reason.
     """
 
-    def __init__(self, frame: DataFrame) -> None:
+    def __init__(self, frame: DataFrame, counts_rows: bool = False) -> None:
         spark = frame.sparkSession
         self._java = java_of(spark)
         self._names = list(frame.columns)
@@ -105,12 +105,15 @@ class MergeableAggregate:
             aggregate, moments = with_moments_below(spark, aggregate)
             self._columns = [*read, *(each.toAttribute() for each in moments)]
             self.input = self._make_input(spark, aggregate.child(), [*read, *(each.child() for each in moments)])
+            if counts_rows:
+                above, aggregate = self._with_count(spark, above, aggregate)
             self._by_value = None if has_session else self._plan_by_value(spark, above, aggregate)
             if self._by_value is None:
                 self._plan(spark, above, aggregate)
                 if not self._functions and self._final.groupingExpressions().isEmpty():
-                    self._plan(spark, above, self._with_count(spark, aggregate))
+                    self._plan(spark, *self._with_count(spark, above, aggregate))
         self.schema, self.key = self._partial_schema()
+        self.rows_counted = self._find_rows_counted() if counts_rows else ""
         self.distinct = None if self._by_value is None else self._by_value.rows
         self.buffered = self.schema if self.distinct is None else self.distinct.schema
         self.session = self._find_session()
@@ -132,14 +135,22 @@ class MergeableAggregate:
         check_streaming(rows, OutputMode.APPEND)
         return rows
 
-    def _with_count(self, spark: SparkSession, aggregate: Any) -> Any:
-        """Return an aggregate with one more result, so that something is stored even if a FILTER is never true."""
+    def _with_count(self, spark: SparkSession, above: Sequence[Any], aggregate: Any) -> tuple[list[Any], Any]:
+        """Return the nodes above an aggregate, and the aggregate, with one more result: the number of its rows."""
         catalyst = self._java.org.apache.spark.sql.catalyst.expressions
         one = catalyst.Literal.create(1, self._java.org.apache.spark.sql.types.DataTypes.IntegerType)
         count = catalyst.aggregate.Count(scala_seq(spark, [one])).toAggregateExpression()
-        results = [*items_of(aggregate.aggregateExpressions()), alias(spark, count, _ROWS)]
+        named = alias(spark, count, _ROWS)
+        results = [*items_of(aggregate.aggregateExpressions()), named]
         child, hint = aggregate.child(), aggregate.hint()
-        return aggregate.copy(aggregate.groupingExpressions(), scala_seq(spark, results), child, hint)
+        changed = aggregate.copy(aggregate.groupingExpressions(), scala_seq(spark, results), child, hint)
+        return [self._showing(spark, node, named.toAttribute()) for node in above], changed
+
+    def _showing(self, spark: SparkSession, node: Any, column: Any) -> Any:
+        """Return a node with one more column in its output, which its child has."""
+        if kind_of(node) != "Project":
+            return node
+        return node.copy(scala_seq(spark, [*items_of(node.projectList()), column]), node.child())
 
     def _plan_by_value(self, spark: SparkSession, above: list[Any], aggregate: Any) -> PartialsByValue | None:
         """Plan the query without its functions over sets; None: it has none, or its sets are kept in cells."""
@@ -222,6 +233,17 @@ class MergeableAggregate:
             fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
         schema = StructType.fromJson({"type": "struct", "fields": fields})
         return schema, tuple(schema.names[:keys])
+
+    def _find_rows_counted(self) -> str:
+        """Return the column of partial results with the number of a group's rows."""
+        results = items_of(self._final.resultExpressions())
+        source = next(_source(each) for each in results if str(each.name()) == _ROWS)
+        at = 0
+        for each, function in zip(items_of(self._final.aggregateExpressions()), self._functions, strict=True):
+            if each.resultAttribute().exprId().equals(source):
+                return partial_column(at)
+            at += int(function.aggBufferAttributes().length())
+        raise AssertionError("the number of rows is a result of the aggregate")
 
     def _find_session(self) -> str:
         if not self._is_by_session:
