@@ -78,14 +78,14 @@ def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Up
     )
 
 
-def check_same(session: SparkSession, spec: FlowSpec, request: FlowRequest, is_state_same: bool) -> None:
+def check_same(session: SparkSession, spec: FlowSpec, request: FlowRequest, of_state: Sequence[str]) -> None:
     """Raise NameTakenError when a statement's definition is another one than the flow was made from.
 
     Args:
         session: of the statement.
-        is_state_same: whether its options keep the state where it is.
+        of_state: the keys of options that decide about the flow's state and that the statement gives otherwise.
     """
-    changed = [*_changes(session, spec, request), *([] if is_state_same else ["`state.backend.type`"])]
+    changed = [*_changes(session, spec, request), *(f"`{key}`" for key in of_state)]
     if changed:
         table = ".".join(request.table)
         raise NameTakenError(

@@ -13,13 +13,12 @@ from pyspark.sql import SparkSession
 from sqlext.errors import StatementCanceledError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import quarantine, target
-from sqlext.execution.flows import constraint_checks, definition, succession
+from sqlext.execution.flows import constraint_checks, definition, state_choice, succession
 from sqlext.execution.flows.creation import FlowRequest, check_free, create_quarantines, existing, reserve, with_table
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.preparation import prepare, try_table
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
 from sqlext.moments import Moment, announce
-from sqlext.options import STATE_BACKEND
 from sqlext.plan.constraints import Constraint, quarantines
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
@@ -136,8 +135,7 @@ class FlowMaker:
         target.check_same_table(session, spec)
         change = definition.update(spec, request, target.describe(session, spec.target).properties)
         options = self._flows.options_of(change.spec)  # refuses what is unknown or out of range
-        is_state_same = options.flow[STATE_BACKEND] == self._flows.options_of(spec).flow[STATE_BACKEND]
-        definition.check_same(session, spec, request, is_state_same)
+        definition.check_same(session, spec, request, state_choice.changes(self._flows.options_of(spec), options))
         if change.spec.constraints != spec.constraints:
             constraint_checks.check(request, spec.target, spec.streams[0].columns, records)
             create_quarantines(session, change.spec)
