@@ -67,6 +67,7 @@ class _Found:
         ending: the number of groups that end with the flush.
         ended_hits: the number of groups of its keys that end or have ended.
         gone: the number of groups of other keys that end or have ended.
+        deleted: the number of those that end.
     """
 
     rows: DataFrame
@@ -74,6 +75,7 @@ class _Found:
     ending: int
     ended_hits: int
     gone: int
+    deleted: int
 
     @property
     def ends(self) -> Column:
@@ -104,7 +106,6 @@ class ExpiringState(DeltaState):
     ) -> None:
         super().__init__(spark, stream, location, spec, epoch)
         self._values = values
-        self._has_deleted = False  # whether this driver has deleted the rows of all groups that have ended in the state
 
     def flush(self, flush: StateFlush, show: Show) -> None:
         """Merge partial results into the state and end groups, then bring both into the query's table.
@@ -138,27 +139,25 @@ class ExpiringState(DeltaState):
         version: int,
         show: Show,
     ) -> None:
-        aggregate, has_deleted = flush.aggregate, self._has_deleted
-        dropped = 0
+        # if the state has none of these micro-batches, the table has all of the state's: a flush takes all that the table lacks
+        aggregate, has_deleted, dropped = flush.aggregate, len(fresh) == len(flush.batches), 0
         if found.expiry.keeps_rows and found.ended_hits:  # 2
-            left = _without(flush.partials, aggregate, found.rows.where(F.col(_IS_HIT) & found.has_ended))
-            dropped = _rows_in(flush, fresh) - _rows_in(replace(flush, partials=left), fresh)
-            flush = replace(flush, partials=left)
+            ended = found.rows.where(F.col(_IS_HIT) & found.has_ended)
+            dropped = _rows_in(flush, fresh, ended)
+            flush = replace(flush, partials=_without(flush, ended))
         info = (
             replace(flush.info, groups_ended=found.ending, rows_dropped=dropped) if fresh else self._stored_info(flush, version)
         )
         if info.rows >= 0 and not found.expiry.keeps_rows:
-            info = replace(info, rows=info.rows + found.gone)
+            info = replace(info, rows=info.rows + (found.deleted if has_deleted else found.gone))
         if self._values is not None:  # 3
             flush = self._values.stored(flush, self._keys(found.rows.where(found.ends), found.ending, aggregate))
         new = flush.partials(fresh) if fresh else flush.partials(flush.batches).limit(0)
         with jvm.held(added(aggregate, found.live, new)) as changed:
             if fresh:  # 4
-                self._has_deleted = False
                 self._store(flush, found, changed, table, replace(info, read_version=version), has_deleted)
                 announce(Moment.STATE_COMMITTED, self._spec.name)
             show(Advance(self._shown(aggregate, found, changed, has_deleted), info=info))  # 5
-        self._has_deleted = True
 
     @contextmanager
     def _found_by(self, flush: StateFlush, expiry: Expiry, table: TableTransaction | None) -> Iterator[_Found]:
@@ -170,7 +169,7 @@ class ExpiringState(DeltaState):
             every = stored.withColumn(FILE_COLUMN, nowhere).withColumn(ROW_COLUMN, nowhere)
             within = key_ranges.condition(flush.reach, aggregate.schema, "t")
             near = every if within is None else every.alias("t").where(within).select("t.*")
-        found = _Found(every, expiry, 0, 0, 0)
+        found = _Found(every, expiry, 0, 0, 0, 0)
         keys = flush.partials(flush.batches).select(*map(quote, aggregate.key))
         keys = F.broadcast(keys) if flush.is_small else keys
         hits = of_keys(near, aggregate, keys, flush.reach)
@@ -179,9 +178,8 @@ class ExpiringState(DeltaState):
         rows = hits.withColumn(_IS_HIT, F.lit(True)).unionByName(others.withColumn(_IS_HIT, F.lit(False)))
         with self._settings(flush.is_small), jvm.held(rows) as held:
             is_hit = F.col(_IS_HIT)
-            counts = (found.ends, is_hit & found.has_ended, ~is_hit)
-            ending, ended_hits, gone = held.agg(*map(F.count_if, counts)).collect()[0]
-            yield _Found(held, expiry, ending, ended_hits, gone)
+            counted = (found.ends, is_hit & found.has_ended, ~is_hit, ~is_hit & found.ends)
+            yield _Found(held, expiry, *held.agg(*map(F.count_if, counted)).collect()[0])
 
     def _keys(self, rows: DataFrame, number: int, aggregate: MergeableAggregate) -> DataFrame | None:
         """Return the keys of groups, sent to every executor if they are few; None if there are none."""
@@ -206,7 +204,7 @@ class ExpiringState(DeltaState):
             changed: the new state of those that the flush changes.
             table: the transaction; None: a MERGE does it.
             info: the description of the commit.
-            has_deleted: whether the rows of all groups that have ended are deleted, so that they may leave.
+            has_deleted: whether the table has no rows of groups that had ended before, so that these may leave.
         """
         aggregate, expiry = flush.aggregate, found.expiry
         stays = [F.col(quote(name)) for name in aggregate.schema.names]
@@ -270,19 +268,23 @@ class ExpiringState(DeltaState):
         return flush.info
 
 
-def _without(partials: Partials, aggregate: MergeableAggregate, ended: DataFrame) -> Partials:
-    """Return partial results, and distinct values, without those of ended groups."""
-    keys, same = ended.select(*map(quote, aggregate.key)), commit.same_key(aggregate.key, {})
+def _without(flush: StateFlush, ended: DataFrame) -> Partials:
+    """Return the partial results of a flush, and its distinct values, without those of ended groups."""
 
     def left(batches: Sequence[BufferedBatch]) -> DataFrame:
-        return partials(batches).alias("t").join(keys.alias("s"), same, "left_anti")
+        return _joined(flush, batches, ended, "left_anti")
 
     return left
 
 
-def _rows_in(flush: StateFlush, batches: Sequence[BufferedBatch]) -> int:
-    """Return the number of input rows of micro-batches."""
+def _rows_in(flush: StateFlush, batches: Sequence[BufferedBatch], ended: DataFrame) -> int:
+    """Return the number of input rows of micro-batches that are rows of ended groups."""
     if not batches:
         return 0
-    counted = partials_among(flush.aggregate, flush.partials(batches)).agg(F.sum(quote(flush.aggregate.rows_counted)))
-    return int(counted.collect()[0][0] or 0)
+    partials = partials_among(flush.aggregate, _joined(flush, batches, ended, "left_semi"))
+    return int(partials.agg(F.sum(quote(flush.aggregate.rows_counted))).collect()[0][0] or 0)
+
+
+def _joined(flush: StateFlush, batches: Sequence[BufferedBatch], groups: DataFrame, how: str) -> DataFrame:
+    keys, same = groups.select(*map(quote, flush.aggregate.key)), commit.same_key(flush.aggregate.key, {})
+    return flush.partials(batches).alias("t").join(keys.alias("s"), same, how)
