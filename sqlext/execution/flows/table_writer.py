@@ -279,8 +279,8 @@ class TableWriter:
         """Merge the changed groups of a state into the query's table; if others interfere, all of the flush is tried again."""
         reach = reach_in_table(stream, flushed.aggregate, flushed.reach)
         info = replace(advance.info or flushed.info, read_version=advance.read_version)
-        self._ended += EndedGroups(info.groups_ended or 0, info.rows_dropped or 0)
         self._merge_rows(stream, advance.rows, reach, info, 1, advance.additions, advance.all_rows)
+        self._ended += EndedGroups(info.groups_ended or 0, info.rows_dropped or 0)
 
     def _append(self, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo) -> None:
         """Add the rows of micro-batches to the target in one commit: their files, where they have been written for the table."""

@@ -145,9 +145,8 @@ class ExpiringState(DeltaState):
             ended = found.rows.where(F.col(_IS_HIT) & found.has_ended)
             dropped = _rows_in(flush, fresh, ended)
             flush = replace(flush, partials=_without(flush, ended))
-        info = (
-            replace(flush.info, groups_ended=found.ending, rows_dropped=dropped) if fresh else self._stored_info(flush, version)
-        )
+        ended_before, dropped_before = (0, 0) if has_deleted else self._not_shown(version)
+        info = replace(flush.info, groups_ended=ended_before + found.ending, rows_dropped=dropped_before + dropped)
         if info.rows >= 0 and not found.expiry.keeps_rows:
             info = replace(info, rows=info.rows + (found.deleted if has_deleted else found.gone))
         if self._values is not None:  # 3
@@ -258,14 +257,18 @@ class ExpiringState(DeltaState):
         deleted = self._results(aggregate, gone.select(*map(quote, aggregate.schema.names)))
         return rows.unionByName(deleted.withColumn(QUALIFIES, F.lit(False)))
 
-    def _stored_info(self, flush: StateFlush, version: int) -> commit.CommitInfo:
-        """Return the description of a flush that the state has already, with the counts of its commit there."""
+    def _not_shown(self, version: int) -> tuple[int, int]:
+        """Return how many groups the state's last commit has ended, and rows it has dropped, which the table's has not told of.
+
+        Args:
+            version: the version of the state's table.
+        """
         while version >= 0:
             said = json.loads(commit_info(self._spark, self.location, version).get("userMetadata") or "{}").get("sqlext", {})
             if said.get("flow_id") == self._spec.id:
-                return replace(flush.info, groups_ended=said.get("groups_ended"), rows_dropped=said.get("rows_dropped"))
+                return said["groups_ended"], said["rows_dropped"]
             version -= 1
-        return flush.info
+        return 0, 0  # the log has been cleaned up since
 
 
 def _without(flush: StateFlush, ended: DataFrame) -> Partials:
