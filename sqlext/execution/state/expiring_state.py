@@ -79,8 +79,8 @@ class _Found:
 
     @property
     def ends(self) -> Column:
-        """The condition of groups that end with the flush."""
-        return F.coalesce(F.col(_TOUCHED) <= F.lit(self.expiry.until), F.lit(False))
+        """The condition of groups that end with the flush; null for those that have ended before."""
+        return F.col(_TOUCHED) <= F.lit(self.expiry.until)
 
     @property
     def has_ended(self) -> Column:
