@@ -98,6 +98,13 @@ STATE_BACKEND = Option(
     "state.backend.type", "choice", "auto", 365, choices=("rocksdb", "delta", "auto"),
     doc="where an aggregate's state lives: in Spark's state store (rocksdb), in a Delta table, the maintained table itself where "
     "possible (delta), or where sqlext chooses (auto)")
+STATE_TTL: Option[timedelta | None] = Option(
+    "table.exec.state.ttl", "duration", None, None, null_means="state is kept for ever", minimum=timedelta.resolution,
+    doc="how long a group of an aggregate keeps its state, at least, after the last micro-batch with a row for it")
+EXPIRED_ROWS = Option(
+    "table.exec.state.ttl.expired-rows", "choice", "keep", None, choices=("keep", "delete"),
+    doc="what becomes of the table's row of a group whose state has ended: it stays and is final, and later rows of its key are "
+    "dropped and counted (keep); or it is deleted, and a later row of its key begins a new group (delete)")
 SORTED_SHUFFLES = Option(
     "execution.sorted-shuffles.enabled", "boolean", True, 140,
     doc="whether bounded stages sort their input by key; false: they use Spark's own choice, a hash aggregate")
@@ -146,6 +153,7 @@ _NAMESPACES = (
     "job-event.",
     "operator-coordinator-snapshot.",
     "schema-evolution",
+    "table.exec.state.",
     "target-lag",
 )
 
@@ -162,9 +170,12 @@ class HintSpec:
 FLUSH_INTERVAL = HintSpec("FLUSH_INTERVAL", FLUSH_MAX_INTERVAL, per_source=False)
 BACKLOG_INTERVAL = HintSpec("BACKLOG_INTERVAL", CHECKPOINT_INTERVAL_DURING_BACKLOG, per_source=True)
 BACKLOG_THRESHOLD = HintSpec("BACKLOG_THRESHOLD", BACKLOG_LAG_THRESHOLD, per_source=True)
-PER_SOURCE = frozenset((CHECKPOINT_INTERVAL_DURING_BACKLOG.key, BACKLOG_LAG_THRESHOLD.key))
+STATE_TTL_HINT = HintSpec("STATE_TTL", STATE_TTL, per_source=True)
+PER_SOURCE = frozenset((CHECKPOINT_INTERVAL_DURING_BACKLOG.key, BACKLOG_LAG_THRESHOLD.key, STATE_TTL.key))
 """The keys of the options that a WITH clause or a hint sets for one stream, not for the whole flow."""
-HINTS: Mapping[str, HintSpec] = {each.name: each for each in (FLUSH_INTERVAL, BACKLOG_INTERVAL, BACKLOG_THRESHOLD)}
+HINTS: Mapping[str, HintSpec] = {
+    each.name: each for each in (FLUSH_INTERVAL, BACKLOG_INTERVAL, BACKLOG_THRESHOLD, STATE_TTL_HINT)
+}
 
 
 class Level(Enum):

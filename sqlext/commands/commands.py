@@ -31,7 +31,7 @@ from sqlext.execution.delta import target
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.host import Host
 from sqlext.execution.views.manager import ViewManager
-from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, OPTIONS, Level, LevelTexts, ValueText, is_option_key
+from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, OPTIONS, STATE_TTL, Level, LevelTexts, ValueText, is_option_key
 from sqlext.options import option as option_of
 from sqlext.options import parse as parse_option
 from sqlext.planner import planner
@@ -175,6 +175,7 @@ class Commands:
         if isinstance(made, SparkStatement):
             return made
         with change_statements.placed(statement):
+            change_statements.refuse_ttl(statement, self._planned(spark, made))
             return answer(made)
 
     def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:
@@ -258,9 +259,10 @@ class Commands:
         """Refuse a query over streams that no statement of ours stands around."""
         if isinstance(statement, statements.CreateTableAs):
             raise UnsupportedError(_TABLE_AS, statement.position)
-        hints, _ = planner.read_options(statement.query)
+        hints, of_streams = planner.read_options(statement.query)
         planner.plan_flow(statement.query, self._batches())
-        named = ", ".join(hints) or "a backlog hint"
+        has_ttl = any(STATE_TTL.key in each[Level.HINT] for each in of_streams.values())
+        named = ", ".join([*hints, *([STATE_TTL.key] if has_ttl else [])]) or "a backlog hint"
         raise UnsupportedError(
             f"A query with {named} needs a table to keep up to date: write INSERT INTO t SELECT .. or CREATE STREAMING TABLE t "
             "AS SELECT ..",

@@ -270,6 +270,7 @@ def _states(flow: AnalysedFlow, request: FlowRequest) -> list[str]:
     for query in flow.queries:
         is_ours = not query.writes_target or request.definition is not None
         is_checked = query.writes_target and bool(request.constraints)
-        shown = state_shown(query.aggregate, query.rocksdb_because, QUALIFIES in query.frame.columns, is_ours, is_checked)
+        has_qualifies = QUALIFIES in query.frame.columns
+        shown = state_shown(query.aggregate, query.rocksdb_because, has_qualifies, is_ours, is_checked, query.ttl)
         found += [f"{query.name or 'aggregate'}: {shown}"] if shown else []
     return found

@@ -116,6 +116,8 @@ def flow(view: FlowView, host: Host) -> Table:
             "last_flush_seconds": f"{progress.last_flush_seconds:.1f}",
             "watermark": progress.watermark,
         }
+        if any(stream.ttl is not None for stream in spec.streams):
+            rows |= {"groups_ended": progress.ended.groups, "rows_dropped": progress.ended.rows_dropped}
     rows |= {
         "epoch": view.record.epoch,
         "since": view.record.since,
@@ -147,6 +149,7 @@ def _state_of(spec: FlowSpec, stream: StreamSpec) -> str | None:
             stream.has_sessions,
             is_checked=stream.writes_target and bool(spec.constraints),
             has_distinct_values=stream.has_distinct_values,
+            ttl=stream.ttl,
         )
     return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else None
 

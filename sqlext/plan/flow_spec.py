@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import FlowError
-from sqlext.options import STATE_BACKEND, Level, LevelTexts, ValueText
+from sqlext.options import EXPIRED_ROWS, STATE_BACKEND, Level, LevelTexts, ValueText
 from sqlext.plan.constraints import Constraint, constraint_from
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 from sqlext.plan.lineage import Input, inputs_from
@@ -42,6 +42,35 @@ class Column:
 
 
 @dataclass(frozen=True)
+class StateTtl:
+    """The time to live of an aggregate's groups.
+
+    Attributes:
+        text: the duration, as the user wrote it.
+        seconds: the duration. A group that no micro-batch has a row for so long leaves the state.
+        keeps_rows: whether its row in the query's table stays, and later rows of its key are dropped; otherwise its row is
+            deleted, and a later row of its key begins a new group.
+    """
+
+    text: str
+    seconds: float
+    keeps_rows: bool
+
+    def __str__(self) -> str:
+        becomes = (
+            "the rows of ended groups stay as they are, and later rows of their keys are dropped and counted"
+            if self.keeps_rows
+            else "the rows of ended groups are deleted, and a later row of a key begins a new group"
+        )
+        return f"a group's state ends {self.text} after its last row: {becomes} ({EXPIRED_ROWS.key} = {self.expired_rows})"
+
+    @property
+    def expired_rows(self) -> str:
+        """The value of the option that says what becomes of the rows."""
+        return "keep" if self.keeps_rows else "delete"
+
+
+@dataclass(frozen=True)
 class StreamSpec:
     """A streaming query of a flow, and the table that its rows are written to.
 
@@ -60,6 +89,7 @@ class StreamSpec:
         has_sessions: whether it groups by session windows, which may merge as rows arrive.
         has_distinct_values: whether the distinct values that it counts are rows of a table of their own.
         generation: how often its query was changed in place: each query has a state of its own.
+        ttl: when the state of its groups ends; None: never.
     """
 
     relation: str
@@ -76,6 +106,7 @@ class StreamSpec:
     has_sessions: bool = False
     has_distinct_values: bool = False
     generation: int = 0
+    ttl: StateTtl | None = None
 
     @property
     def writes_target(self) -> bool:
@@ -125,7 +156,13 @@ class SourceSpec:
 
 
 def delta_state_shown(
-    is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool, is_checked: bool, has_distinct_values: bool
+    is_in_table: bool,
+    is_ours: bool,
+    has_qualifies: bool,
+    has_sessions: bool,
+    is_checked: bool,
+    has_distinct_values: bool,
+    ttl: StateTtl | None = None,
 ) -> str:
     """Return where an aggregate's state lives if it is in a Delta table, and why there, for EXPLAIN and DESCRIBE FLOW.
 
@@ -136,12 +173,17 @@ def delta_state_shown(
         has_sessions: whether the aggregate groups by session windows.
         is_checked: whether constraints check the rows of that table.
         has_distinct_values: whether distinct values are rows of a table of their own.
+        ttl: when the state of groups ends; None: never.
     """
     values = "; distinct values are rows of a table of the flow's own" if has_distinct_values else ""
-    return _place_of_partials(is_in_table, is_ours, has_qualifies, has_sessions, is_checked) + values
+    ends = "" if ttl is None else f"; {ttl}"
+    has_ttl = ttl is not None
+    return _place_of_partials(is_in_table, is_ours, has_qualifies, has_sessions, is_checked, has_ttl) + values + ends
 
 
-def _place_of_partials(is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool, is_checked: bool) -> str:
+def _place_of_partials(
+    is_in_table: bool, is_ours: bool, has_qualifies: bool, has_sessions: bool, is_checked: bool, has_ttl: bool
+) -> str:
     if is_in_table:
         return "delta: the aggregate can be continued from its results, so the table holds its state"
     because = "the aggregate cannot be continued from its results"
@@ -151,6 +193,8 @@ def _place_of_partials(is_in_table: bool, is_ours: bool, has_qualifies: bool, ha
         because = "the table does not have all groups"
     if not is_ours:
         because = "others may write the table"
+    if has_ttl:
+        because = "groups leave it"
     if has_sessions:
         because = "a row may merge two sessions, however late it is"
     return f"delta: partial results are kept in a table of the flow's own, since {because}"
@@ -330,9 +374,11 @@ def _hybrid(data: Mapping[str, Any]) -> HybridSource:
 def _stream(data: Mapping[str, Any]) -> StreamSpec:
     columns = tuple(Column(**column) for column in data["columns"])
     mode = OutputMode(data["output_mode"])
-    lists = {name: tuple(data[name]) for name in ("key", "state_columns")}
+    made = {name: tuple(data[name]) for name in ("key", "state_columns")} | {
+        "ttl": None if data.get("ttl") is None else StateTtl(**data["ttl"])
+    }
     return StreamSpec(
-        **{**data, **lists, "output_mode": mode, "columns": columns, "state_backend": StateBackend(data["state_backend"])}
+        **{**data, **made, "output_mode": mode, "columns": columns, "state_backend": StateBackend(data["state_backend"])}
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
 
 from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions.scalar import FUNCTIONS
-from sqlext.options import HINTS, Level, ValueText, is_option_key
+from sqlext.options import HINTS, STATE_TTL, Level, ValueText, is_option_key
 from sqlext.options import option as option_of
 from sqlext.plan.job_graph import BoundedPlan, Firing, FlowPlan, Key, MaintainedAggregate, OutputMode, Prerequisite, References
 from sqlext.planner import grouping
@@ -125,6 +125,7 @@ def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> Bou
     """
     check_grouping_sets(query)
     _, source_options = read_options(query)
+    _refuse_ttl(source_options)
     cut_hybrids(query.tree, query.source)  # refuses any hybrid source: none has a meaning here
     tree, firings = rewrite(with_bounded_streams(query).tree, query.source, batches)
     graph = GraphBuilder(query.source, source_options).build(tree)
@@ -249,6 +250,17 @@ def read_options(query: Query) -> tuple[dict[str, ValueText], dict[str, SourceOp
         seen.add(target)
         options[spec.option.key] = ValueText(arguments[-1], position)
     return flow_wide, by_source
+
+
+def _refuse_ttl(source_options: Mapping[str, SourceOptions]) -> None:
+    """Refuse a time to live of state in a query that ends."""
+    for alias, levels in source_options.items():
+        for given in (each[STATE_TTL.key] for each in levels.values() if STATE_TTL.key in each):
+            raise UnsupportedError(
+                f"`{STATE_TTL.key}` is `{given.value}` for `{alias}`, and this query ends: it has no state that could. Leave it "
+                "out.",
+                given.position,
+            )
 
 
 def _alias(stream: Stream) -> str:

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlext.errors import UnsupportedError
-from sqlext.options import RUNTIME_MODE, SORTED_SHUFFLES, DurationParser, LevelTexts, Options, ValueText, is_option_key, resolve
+from sqlext.options import (
+    RUNTIME_MODE,
+    SORTED_SHUFFLES,
+    STATE_TTL,
+    DurationParser,
+    Level,
+    LevelTexts,
+    Options,
+    ValueText,
+    is_option_key,
+    resolve,
+)
 from sqlext.options import option as option_of
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.job_graph import BoundedPlan, FlowPlan
@@ -62,6 +73,12 @@ def plan_statement(
             plan = plan_flow(statement.query, batches, is_sorted)
         return PlannedFlow(statement, plan, FlowOptions.of_plan(plan, given, parse_duration))
     job = job_of(statement) if isinstance(statement, FlowStatement) else statement
+    ttl = settled.setting(STATE_TTL)
+    if ttl is not None and ttl.level is Level.PROPERTY and ttl.value is not None:
+        raise UnsupportedError(
+            f"{ttl.name} is `{ttl.given.value}`, and this query ends: it has no state that could. Leave it out.",
+            ttl.given.position,
+        )
     return PlannedJob(job, plan_bounded(job.query, batches, settled[SORTED_SHUFFLES]), settled)
 
 

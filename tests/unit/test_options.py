@@ -29,6 +29,7 @@ from sqlext.options import (
     SNAPSHOT_MIN_PAUSE,
     SORTED_SHUFFLES,
     STATE_BACKEND,
+    STATE_TTL,
     Level,
     Option,
     Options,
@@ -84,6 +85,8 @@ def test_every_default_is_the_one_documented() -> None:
         "execution.batch.job-recovery.previous-worker.recovery.timeout": timedelta(seconds=30),
         "execution.batch.job-recovery.retention": timedelta(0),
         "schema-evolution": "none",
+        "table.exec.state.ttl": None,
+        "table.exec.state.ttl.expired-rows": "keep",
         "target-lag": None,
     }
 
@@ -449,4 +452,5 @@ def test_hints_set_these_options_for_the_flow_or_for_one_source() -> None:
         "FLUSH_INTERVAL": ("FLUSH_INTERVAL", FLUSH_MAX_INTERVAL, False),
         "BACKLOG_INTERVAL": ("BACKLOG_INTERVAL", CHECKPOINT_INTERVAL_DURING_BACKLOG, True),
         "BACKLOG_THRESHOLD": ("BACKLOG_THRESHOLD", BACKLOG_LAG_THRESHOLD, True),
+        "STATE_TTL": ("STATE_TTL", STATE_TTL, True),
     }

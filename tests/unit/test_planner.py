@@ -265,7 +265,7 @@ def test_hint_and_with_are_told_apart() -> None:
     assert texts_by_level(found.graph.streams[0].options) == {"HINT": {LAG: "1 s"}, "WITH": {LAG: "2 s"}}
 
 
-OURS = "sqlext's hints are BACKLOG_INTERVAL, BACKLOG_THRESHOLD, FLUSH_INTERVAL."
+OURS = "sqlext's hints are BACKLOG_INTERVAL, BACKLOG_THRESHOLD, FLUSH_INTERVAL, STATE_TTL."
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlext.errors import FlowError, NotFoundError
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowState, all_by_end, find, fold, shown_names
 from sqlext.options import Level, ValueText
-from sqlext.plan.flow_spec import SPEC_VERSION, Column, FlowSpec, StreamSpec, key_columns, levels_of
+from sqlext.plan.flow_spec import SPEC_VERSION, Column, FlowSpec, StateTtl, StreamSpec, key_columns, levels_of
 from sqlext.plan.job_graph import Key, OutputMode
 
 SPEC = FlowSpec(
@@ -60,6 +60,7 @@ SPECS = st.builds(
             columns=COLUMNS,
             has_qualifies=st.booleans(),
             durable_because=TEXTS,
+            ttl=st.none() | st.builds(StateTtl, TEXTS, st.floats(0.001, 1e9), st.booleans()),
         ),
         max_size=2,
     ).map(tuple),

@@ -77,6 +77,8 @@ class CommitInfo:
         oldest_arrival: when the oldest of the rows was buffered.
         read_version: the version of the table from which the rows were computed, if nobody may change the table in between.
         violations: how many of its rows violate each constraint, if there are constraints.
+        groups_ended: the number of groups whose state has ended, if groups have a time to live.
+        rows_dropped: the number of input rows that were dropped since their groups had ended before, in that case.
         read: how far the flow has read its sources; None: it reads some that have no versions, or some at several versions.
     """
 
@@ -92,11 +94,13 @@ class CommitInfo:
     read_version: int | None = None
     read: Cut | None = None
     violations: Mapping[str, int] | None = None
+    groups_ended: int | None = None
+    rows_dropped: int | None = None
 
     def to_json(self) -> str:
         """Return the userMetadata of the commit."""
-        fields = {key: value for key, value in vars(self).items() if key not in ("read", "violations")}
-        fields |= {} if self.violations is None else {"violations": self.violations}
+        optional = ("violations", "groups_ended", "rows_dropped")
+        fields = {key: value for key, value in vars(self).items() if key != "read" and not (key in optional and value is None)}
         fields |= {} if self.read is None else asdict(self.read)
         return json.dumps({"sqlext": fields}, default=lambda time: time.isoformat("T", "milliseconds"))
 

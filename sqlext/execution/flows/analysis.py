@@ -11,12 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.errors import SchemaError, UnsupportedError
 from sqlext.execution.delta import target
+from sqlext.execution.flows import state_ttl
 from sqlext.execution.flows.state_choice import state_of
-from sqlext.execution.state.mergeable import MergeableAggregate, is_by_session
+from sqlext.execution.state.aggregate_shape import is_by_session
+from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.execution.streaming import queries
 from sqlext.execution.streaming.queries import QueryAnalysis
 from sqlext.plan.flow_options import FlowOptions
-from sqlext.plan.flow_spec import StateBackend
+from sqlext.plan.flow_spec import StateBackend, StateTtl
 from sqlext.plan.job_graph import FlowPlan, OutputMode
 from sqlext.plan.lineage import Input
 from sqlext.quoting import fold
@@ -38,6 +40,7 @@ class AnalysedQuery:
         aggregate: its aggregate, if a Delta table is to hold its state.
         rocksdb_because: why Spark's state store holds it instead; None when it does not.
         durable_because: why its buffer cannot be in memory only; None when it can.
+        ttl: when the state of its groups ends; None: never.
     """
 
     name: str
@@ -47,6 +50,7 @@ class AnalysedQuery:
     aggregate: MergeableAggregate | None
     rocksdb_because: str | None
     durable_because: str | None
+    ttl: StateTtl | None = None
 
     @property
     def writes_target(self) -> bool:
@@ -98,11 +102,12 @@ def analyse_flow(
     if not makes_table:
         _refuse_doubled_keys(plan, found.output)
         streams = tuple(queries.with_unique_names(frame) for frame in streams)
+    ttl = state_ttl.ttl_of(plan, options)
     each = zip(plan.queries, streams, strict=True)
     analysed = tuple(
         AnalysedQuery(query.name, query.sql, frame, (), None, None, None)
         if plan.runs_once
-        else _analysed(query.name, query.sql, frame, plan.output_mode, options)
+        else _analysed(query.name, query.sql, frame, plan, options, ttl)
         for query, frame in each
     )
     queries.check_types(found)
@@ -118,7 +123,8 @@ def _inputs(session: SparkSession, plan: FlowPlan, found: QueryAnalysis) -> tupl
     return tuple(dict.fromkeys((*inputs_of(session, *map(analysed_plan, frames)), *named)))
 
 
-def _analysed(name: str, sql: str, frame: DataFrame, mode: OutputMode, options: FlowOptions) -> AnalysedQuery:
+def _analysed(name: str, sql: str, frame: DataFrame, plan: FlowPlan, options: FlowOptions, ttl: StateTtl | None) -> AnalysedQuery:
+    mode = plan.output_mode
     if not frame.isStreaming:
         raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
     if not is_by_session(frame):  # those Spark cannot run, and sqlext can where partial results can be put together
@@ -126,8 +132,9 @@ def _analysed(name: str, sql: str, frame: DataFrame, mode: OutputMode, options: 
         jvm.check_subqueries(frame)
     key = grouping_columns(frame) if mode is OutputMode.UPDATE else ()
     _refuse_key_without_order(frame, key)
-    aggregate, rocksdb_because = state_of(frame, mode, options)
-    return AnalysedQuery(name, sql, frame, key, aggregate, rocksdb_because, queries.durable_because(frame, mode))
+    aggregate, rocksdb_because = state_of(frame, mode, options, ttl)
+    state_ttl.check(plan, options, frame, aggregate, rocksdb_because)
+    return AnalysedQuery(name, sql, frame, key, aggregate, rocksdb_because, queries.durable_because(frame, mode), ttl)
 
 
 def _refuse_doubled_keys(plan: FlowPlan, output: DataFrame) -> None:

@@ -334,6 +334,7 @@ def stream_of(
         columns=columns,
         has_qualifies=QUALIFIES in query.frame.columns,
         durable_because=query.durable_because or "",
+        ttl=query.ttl,
     )
 
 

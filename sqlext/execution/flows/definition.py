@@ -80,14 +80,14 @@ def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Up
     )
 
 
-def differences(session: SparkSession, spec: FlowSpec, request: FlowRequest, is_state_same: bool) -> list[str]:
+def differences(session: SparkSession, spec: FlowSpec, request: FlowRequest, of_state: Sequence[str]) -> list[str]:
     """Return the parts of a statement's definition that are others than those that the flow was made from, as phrases.
 
     Args:
         session: of the statement.
-        is_state_same: whether its options keep the state where it is.
+        of_state: the keys of options that decide about the flow's state and that the statement gives otherwise.
     """
-    return [*_changes(session, spec, request), *([] if is_state_same else ["`state.backend.type`"])]
+    return [*_changes(session, spec, request), *(f"`{key}`" for key in of_state)]
 
 
 def check_same(spec: FlowSpec, request: FlowRequest, changed: Sequence[str], because: str = "") -> None:

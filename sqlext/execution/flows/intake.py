@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from sqlext.errors import FlowError, SchemaError
 from sqlext.execution.delta import target
 from sqlext.execution.flows.source_changes import check_columns
 from sqlext.execution.flows.work import Work
+from sqlext.execution.state.delta_state import Expiry
 from sqlext.execution.state.intake_buffer import IntakeBuffer
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.execution.state.row_checks import FlowChecks
@@ -199,7 +200,8 @@ class Intake:
         frame = queries.with_unique_names(self.session.sql(self.stream.sql))
         check_columns(frame, self.stream, self._settings.is_own or not self.stream.writes_target)
         if self.stream.state_backend is StateBackend.DELTA:
-            self.aggregate = MergeableAggregate(frame)
+            ttl = self.stream.ttl
+            self.aggregate = MergeableAggregate(frame, counts_rows=ttl is not None and ttl.keeps_rows)
             if self.aggregate.fingerprint != self.stream.state_fingerprint:
                 raise SchemaError(
                     "What is stored of this query's aggregate cannot be read any more: Spark or the query's tables have changed. "
@@ -278,6 +280,23 @@ class Intake:
         found = {location: read.get(location, nothing) for location in tables.values()}
         return {location: (offset.table_id, offset.whole_version) for location, offset in found.items()}
 
+    def expiry(self, first: int, last: int) -> Expiry | None:
+        """Return which groups end when micro-batches are flushed; None: groups have no time to live.
+
+        Args:
+            first, last: the first and the last of the micro-batches.
+        """
+        ttl = self.stream.ttl
+        if ttl is None:
+            return None
+        until = self.checkpoint.begun(first) - timedelta(seconds=ttl.seconds)
+        return Expiry(until, self.checkpoint.begun(last), ttl.keeps_rows)
+
+    def note_flushed(self) -> None:
+        """Forget what only the flush of micro-batches needs, which are in the table now."""
+        if self.stream.ttl is not None:
+            self.checkpoint.forget_begun(self.committed)
+
     def note_all_flushed(self) -> None:
         """After a clean stop: nothing up to the newest micro-batch needs to be brought back."""
         if self.buffer.can_lose_rows and not self.buffer.has_any:
@@ -294,6 +313,8 @@ class Intake:
             self._listener.batch_begins()
             announce(Moment.BATCH_BEGUN, self._settings.flow)
             self._note_rest()
+            if self.stream.ttl is not None:
+                self.checkpoint.note_begun(batch, self._clock.now())
             rows = self._rows(frame, batch)
             if batch <= self.committed:
                 # It is in the table already, and Spark repeats it after a crash: only its state and watermark must come along.

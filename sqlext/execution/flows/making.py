@@ -14,7 +14,7 @@ from sqlext.errors import FlowError, StatementCanceledError, UnsupportedError
 from sqlext.execution.coordination.fence import Fence, FencedError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import quarantine, target
-from sqlext.execution.flows import alteration, constraint_checks, definition, source_changes, succession
+from sqlext.execution.flows import alteration, constraint_checks, definition, source_changes, state_choice, succession
 from sqlext.execution.flows.alteration import Alteration
 from sqlext.execution.flows.analysis import analyse_flow
 from sqlext.execution.flows.creation import FlowRequest, check_free, create_quarantines, existing, reserve, with_table
@@ -24,7 +24,6 @@ from sqlext.execution.flows.redefinition import redefined
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
 from sqlext.execution.streaming import queries
 from sqlext.moments import Moment, announce
-from sqlext.options import STATE_BACKEND
 from sqlext.plan.constraints import Constraint, quarantines
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
@@ -147,8 +146,8 @@ class FlowMaker:
         target.check_same_table(session, spec)
         change = definition.update(spec, request, target.describe(session, spec.target).properties)
         options = self._flows.options_of(change.spec)  # refuses what is unknown or out of range
-        is_state_same = options.flow[STATE_BACKEND] == self._flows.options_of(spec).flow[STATE_BACKEND]
-        changed = definition.differences(session, spec, request, is_state_same)
+        of_state = state_choice.changes(self._flows.options_of(spec), options)
+        changed = definition.differences(session, spec, request, of_state)
         if changed == [definition.QUERY]:
             record, said = self._with_query(record, request)
             spec, done = record.spec, [*done, said]

@@ -22,7 +22,7 @@ from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError, Un
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
-from sqlext.execution.flows import alteration, prerequisites, redefinition, source_changes
+from sqlext.execution.flows import alteration, prerequisites, redefinition, source_changes, state_choice
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.making import FlowMaker
@@ -42,7 +42,7 @@ from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.supervisor import FlowSupervisor
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
 from sqlext.execution.streaming.source_watch import SourceWatch
-from sqlext.options import STATE_BACKEND, TARGET_LAG
+from sqlext.options import TARGET_LAG
 from sqlext.plan.constraints import Constraint
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
@@ -254,10 +254,10 @@ class FlowManager:
         """Set options; they apply at once to a flow that runs here."""
         with self._lock:
             record = find(self._registry.read(), name)
-            if STATE_BACKEND.key in properties:
+            if (key := next((each for each in state_choice.FIXED if each in properties), None)) is not None:
                 raise OptionError(
-                    f"The state of flow `{record.spec.name}` stays where it is: `{STATE_BACKEND.key}` is for new flows. "
-                    "CREATE OR REPLACE its streaming table with it."
+                    f"The state of flow `{record.spec.name}` stays as it is: `{key}` is for new flows. CREATE OR REPLACE its "
+                    "streaming table with it."
                 )
             spec = record.spec.with_properties(properties)
             self.alter_record(record, spec, self.options_of(spec))  # which refuses what is unknown or out of range

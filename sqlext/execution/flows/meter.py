@@ -12,7 +12,7 @@ from datetime import timedelta
 from sqlext.clock import Clock
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
-from sqlext.execution.flows.status import FlowProgress
+from sqlext.execution.flows.status import EndedGroups, FlowProgress
 from sqlext.execution.state.row_checks import Violations, total
 
 logger = logging.getLogger(__name__)
@@ -37,12 +37,15 @@ class FlowMeter:
         with self._lock:
             return self._counted.last_flush_seconds
 
-    def note_flush(self, reason: FlushReason, rows: int, batches: int, started: float, violations: Violations) -> None:
+    def note_flush(
+        self, reason: FlushReason, rows: int, batches: int, started: float, violations: Violations, ended: EndedGroups
+    ) -> None:
         """Count a flush that has just ended.
 
         Args:
             started: when, by the clock's monotonic seconds.
             violations: how many of its rows violated each constraint.
+            ended: the groups that it has ended.
         """
         seconds = self._clock.monotonic() - started
         with self._lock:
@@ -58,6 +61,7 @@ class FlowMeter:
                 last_flush_seconds=seconds,
                 violations=total([counted.violations, violations]),
                 flush_durations=counted.flush_durations.with_one(seconds),
+                ended=counted.ended + ended,
             )
         logger.info("flow %s: flushed %d rows in %.1f s (%s)", self._name, rows, seconds, reason.value)
 

@@ -16,10 +16,11 @@ from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import delta_log
 from sqlext.execution.delta.target import Target
 from sqlext.execution.flows.creation import FlowRequest
-from sqlext.execution.state.mergeable import MergeableAggregate, has_state
+from sqlext.execution.state.aggregate_shape import has_state
+from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.execution.streaming import queries
 from sqlext.execution.streaming.streams import SourceKind, StreamLeaf, leaves_of
-from sqlext.options import STATE_BACKEND
+from sqlext.options import STATE_BACKEND, STATE_TTL
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.spark import delta_tables
@@ -158,6 +159,8 @@ def _check_flow(spec: FlowSpec, request: FlowRequest) -> StreamSpec:
         )
     if stream.has_sessions:
         raise UnsupportedError("its aggregate is by session windows.")
+    if stream.ttl is not None or query.ttl is not None:
+        raise UnsupportedError(f"the state of its groups ends ({STATE_TTL.key}), so not all of their history counts.")
     return stream
 
 

@@ -10,23 +10,41 @@ from pyspark.sql import DataFrame
 from sqlext.errors import OptionError, UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.flows.interval_trigger import other_pace
-from sqlext.execution.state import distinct_values, session_state
+from sqlext.execution.state import distinct_values, expiring_state, session_state
+from sqlext.execution.state.aggregate_shape import is_by_session
 from sqlext.execution.state.delta_state import state_in
-from sqlext.execution.state.mergeable import MergeableAggregate, is_by_session, mergeable
+from sqlext.execution.state.mergeable import MergeableAggregate, mergeable
 from sqlext.execution.streaming import queries
 from sqlext.options import (
+    EXPIRED_ROWS,
     FLUSH_MAX_INTERVAL,
     FLUSH_MEMORY_BUFFER_ONLY,
     STATE_BACKEND,
+    STATE_TTL,
 )
 from sqlext.plan.flow_options import FlowOptions
-from sqlext.plan.flow_spec import ROCKSDB_ASKED_FOR, StateBackend, StreamSpec, delta_state_shown
+from sqlext.plan.flow_spec import ROCKSDB_ASKED_FOR, StateBackend, StateTtl, StreamSpec, delta_state_shown
 from sqlext.plan.job_graph import OutputMode
 from sqlext.spark.storage import HadoopPath
 
+FIXED = (STATE_BACKEND.key, STATE_TTL.key, EXPIRED_ROWS.key)
+"""The keys of options that decide about a flow's state when the flow is made."""
 
-def state_of(frame: DataFrame, mode: OutputMode, options: FlowOptions) -> tuple[MergeableAggregate | None, str | None]:
+
+def changes(before: FlowOptions, now: FlowOptions) -> list[str]:
+    """Return the keys of `FIXED` that other options give another value."""
+    changed = [option.key for option in (STATE_BACKEND, EXPIRED_ROWS) if before.flow[option] != now.flow[option]]
+    ttl_before, ttl_now = ({own[STATE_TTL] for own in options.streams.values()} for options in (before, now))
+    return changed if ttl_before == ttl_now else [*changed, STATE_TTL.key]
+
+
+def state_of(
+    frame: DataFrame, mode: OutputMode, options: FlowOptions, ttl: StateTtl | None
+) -> tuple[MergeableAggregate | None, str | None]:
     """Return a streaming query whose state a Delta table is to hold; or None, and why it is in RocksDB, if there is any.
+
+    Args:
+        ttl: the time to live of its groups; None: they have none.
 
     Raises:
         UnsupportedError: it groups by session windows and sqlext cannot keep it up to date; Spark's streams never can.
@@ -36,8 +54,9 @@ def state_of(frame: DataFrame, mode: OutputMode, options: FlowOptions) -> tuple[
         return None, None
     if is_by_session(frame):
         return _by_session(frame, options), None
-    rocksdb_because = _no_delta_state(frame, mode, options)
-    aggregate, because = (None, rocksdb_because) if rocksdb_because else mergeable(frame)
+    rocksdb_because = None if ttl is not None else _no_delta_state(frame, mode, options)
+    counts_rows = ttl is not None and ttl.keeps_rows
+    aggregate, because = (None, rocksdb_because) if rocksdb_because else mergeable(frame, counts_rows)
     if because and options.flow[STATE_BACKEND] == StateBackend.DELTA:
         raise OptionError(
             f"The option `{STATE_BACKEND.key}` is delta, and a Delta table cannot hold the state of this query's aggregate: "
@@ -78,7 +97,12 @@ def _no_delta_state(frame: DataFrame, mode: OutputMode, options: FlowOptions) ->
 
 
 def state_shown(
-    aggregate: MergeableAggregate | None, rocksdb_because: str | None, has_qualifies: bool, is_ours: bool, is_checked: bool
+    aggregate: MergeableAggregate | None,
+    rocksdb_because: str | None,
+    has_qualifies: bool,
+    is_ours: bool,
+    is_checked: bool,
+    ttl: StateTtl | None,
 ) -> str | None:
     """Return where the state of a streaming query's aggregate will live, and why; None when it has none.
 
@@ -87,12 +111,13 @@ def state_shown(
         has_qualifies: whether groups may be missing in the query's table.
         is_ours: whether nobody else has written the query's table.
         is_checked: whether constraints check the rows of the query's table.
+        ttl: when the state of its groups ends; None: never.
     """
     if aggregate is None:
         return f"rocksdb: {rocksdb_because}" if rocksdb_because else None
-    is_in_table = bool(aggregate.results_stored) and is_ours and not has_qualifies and not is_checked
+    is_in_table = bool(aggregate.results_stored) and is_ours and not has_qualifies and not is_checked and ttl is None
     has_values = aggregate.distinct is not None
-    return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session), is_checked, has_values)
+    return delta_state_shown(is_in_table, is_ours, has_qualifies, bool(aggregate.session), is_checked, has_values, ttl)
 
 
 def with_state(
@@ -117,9 +142,10 @@ def with_state(
     pairs = zip(aggregate.results_stored, aggregate.schema, strict=False)  # one for one, or no results
     same = tuple(columns[name].target for name, field in pairs if columns[name].type == target.ddl_of(field.dataType))
     is_whole = len(same) == len(aggregate.schema) and not lossy_columns & {*same} - {*stream.key}
-    is_target = is_ours and not stream.has_qualifies and not is_checked and is_whole
+    is_target = is_ours and not stream.has_qualifies and not is_checked and is_whole and stream.ttl is None
     if not is_target:
         schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
+        schema = schema if stream.ttl is None else expiring_state.schema_of(aggregate)
         target.create_at(aggregate.input.sparkSession, state_in(home, stream.generation), schema)
     if aggregate.distinct is not None and not stream.generation:  # another query has the same values
         schema = distinct_values.schema_of(aggregate.distinct)

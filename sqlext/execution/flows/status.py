@@ -63,6 +63,22 @@ class PrerequisiteStatus:
 
 
 @dataclass(frozen=True)
+class EndedGroups:
+    """Groups with a time to live whose state has ended.
+
+    Attributes:
+        groups: their number.
+        rows_dropped: the number of input rows that came for a group after its end, and were dropped.
+    """
+
+    groups: int = 0
+    rows_dropped: int = 0
+
+    def __add__(self, other: EndedGroups) -> EndedGroups:
+        return EndedGroups(self.groups + other.groups, self.rows_dropped + other.rows_dropped)
+
+
+@dataclass(frozen=True)
 class FlowProgress:
     """What a flow has done since it started here.
 
@@ -74,6 +90,7 @@ class FlowProgress:
         last_flush, last_reason, last_flush_seconds: of the newest commit.
         violations: how many rows of these flushes violated each constraint.
         flush_durations: how long these flushes took.
+        ended: what these flushes have ended.
         watermark: event time up to which input is complete, as Spark reports it.
         prerequisites: the bounded queries that end before the streaming ones start.
         backlog: its phase, and how its sources stand.
@@ -93,6 +110,7 @@ class FlowProgress:
     last_flush_seconds: float = 0.0
     violations: Mapping[str, int] = field(default_factory=dict)
     flush_durations: Durations = field(default_factory=Durations)
+    ended: EndedGroups = field(default_factory=EndedGroups)
     watermark: str | None = None
     prerequisites: tuple[PrerequisiteStatus, ...] = ()
     backlog: BacklogStatus = field(default_factory=BacklogStatus)

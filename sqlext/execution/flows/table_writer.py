@@ -22,9 +22,11 @@ from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
+from sqlext.execution.flows.status import EndedGroups
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.delta_state import Advance, DeltaState, StateFlush, state_in
 from sqlext.execution.state.distinct_values import DistinctValues, partials_among, values_in
+from sqlext.execution.state.expiring_state import ExpiringState
 from sqlext.execution.state.intake_buffer import FlushInput
 from sqlext.execution.state.row_checks import FlowChecks, Violations, total
 from sqlext.execution.state.session_state import SessionState
@@ -41,8 +43,9 @@ from sqlext.quoting import quote, quote_parts
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.storage import HadoopPath
 
-NoteFlush = Callable[[FlushReason, int, int, float, Violations], None]
-"""Takes a flush's reason, its rows, its micro-batches, when it started by the monotonic clock, and violations of constraints."""
+NoteFlush = Callable[[FlushReason, int, int, float, Violations, EndedGroups], None]
+"""Takes a flush's reason, its rows, its micro-batches, when it started by the monotonic clock, violations of constraints, and the
+groups that it has ended."""
 
 
 class TableWriter:
@@ -80,8 +83,9 @@ class TableWriter:
         self._note = note
         self._checks = FlowChecks(spec) if spec.constraints and not spec.appends else None  # rows that are appended are checked
         self._violations = Violations()  # of the flush in progress
-        self._states = {s.relation: self._state_of(s) for s in spec.streams if s.state_backend is StateBackend.DELTA}
+        self._ended = EndedGroups()  # by the flush in progress
         self._values = {s.relation: self._values_of(s) for s in spec.streams if s.has_distinct_values}
+        self._states = {s.relation: self._state_of(s) for s in spec.streams if s.state_backend is StateBackend.DELTA}
         # the files of somebody else's table are not ours to rewrite
         ours = [s for s in spec.streams if not s.writes_target or spec.owns_target]
         self._own_tables = {s.relation: OwnTable(session, self.location(s)) for s in ours}
@@ -103,6 +107,9 @@ class TableWriter:
         if stream.state_columns:
             return StateInTable(self.session, stream, self.location(stream), self._spec, self._epoch)
         location = state_in(target.home_of(self._home, stream.relation), stream.generation).location
+        if stream.ttl is not None:
+            values = self._values.get(stream.relation)
+            return ExpiringState(self.session, stream, location, self._spec, self._epoch, values)
         kind = SessionState if stream.has_sessions else StateBeside
         return kind(self.session, stream, location, self._spec, self._epoch)
 
@@ -124,7 +131,7 @@ class TableWriter:
         intake = self._intakes[0]
         info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, intake.watermark, None, [(intake, batch)])
         count = commit.append(self._spec.target, rows, info)
-        self._note(FlushReason.MICRO_BATCH, count, 1, started, {})
+        self._note(FlushReason.MICRO_BATCH, count, 1, started, {}, EndedGroups())
 
     def append_once(self) -> None:
         """Append the rows of a flow that runs once, unless an earlier driver has."""
@@ -147,7 +154,7 @@ class TableWriter:
                         violations = checks.violations(observation)
                         checks.settle(marked, violations, 0)
                         count = commit.append(self._spec.target, held, replace(info, violations=violations))
-        self._note(FlushReason.ONCE, count, 1, started, violations)
+        self._note(FlushReason.ONCE, count, 1, started, violations, EndedGroups())
 
     def flush(self, reason: FlushReason) -> None:
         """Bring all that is buffered into the tables.
@@ -166,7 +173,7 @@ class TableWriter:
             return
         announce(Moment.FLUSH_BEGUN, self._spec.name)
         self._check()  # 2
-        self._violations = Violations()
+        self._violations, self._ended = Violations(), EndedGroups()
         target.check_identity(self.session, self._spec)
         started = self._clock.monotonic()
         arrival = self._clock.now() - timedelta(seconds=started - min(taken.arrived for _, taken in full))
@@ -180,7 +187,9 @@ class TableWriter:
         announce(Moment.FLUSH_COMMITTED, self._spec.name)
         for intake, taken in full:  # 5
             intake.buffer.flushed(taken.batches)
-        self._note(reason, max(rows, 0), sum(batch.last - batch.first + 1 for batch in batches), started, self._violations)
+            intake.note_flushed()
+        number = sum(batch.last - batch.first + 1 for batch in batches)
+        self._note(reason, max(rows, 0), number, started, self._violations, self._ended)
 
     def compact(self, is_stopping: Callable[[], bool]) -> None:
         """Compact the tables whose files have grown too many."""
@@ -257,19 +266,21 @@ class TableWriter:
             raise AssertionError("there are no partial results")
         partials, reach = partial(intake.buffer.rows, self.session), key_ranges.union(batch.bounds for batch in batches)
         passed = 0 if intake.lateness is None else intake.lateness.watermark(batches[0].first)
-        return StateFlush(intake.aggregate, partials, batches, reach, info, self._check, passed)
+        expiry = intake.expiry(batches[0].first, batches[-1].last)
+        return StateFlush(intake.aggregate, partials, batches, reach, info, self._check, passed, expiry)
 
     def _flush_state(self, stream: StreamSpec, flushed: StateFlush) -> None:
         """Merge partial results into a state; before it, distinct values that are new become rows."""
         state, values = self._states[stream.relation], self._values.get(stream.relation)
-        whole = flushed if values is None else values.stored(flushed)
+        whole = flushed if values is None or isinstance(state, ExpiringState) else values.stored(flushed)
         state.flush(whole, partial(self._show, stream, whole))
 
     def _show(self, stream: StreamSpec, flushed: StateFlush, advance: Advance) -> None:
         """Merge the changed groups of a state into the query's table; if others interfere, all of the flush is tried again."""
         reach = reach_in_table(stream, flushed.aggregate, flushed.reach)
-        info = replace(flushed.info, read_version=advance.read_version)
+        info = replace(advance.info or flushed.info, read_version=advance.read_version)
         self._merge_rows(stream, advance.rows, reach, info, 1, advance.additions, advance.all_rows)
+        self._ended += EndedGroups(info.groups_ended or 0, info.rows_dropped or 0)
 
     def _append(self, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo) -> None:
         """Add the rows of micro-batches to the target in one commit: their files, where they have been written for the table."""

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -48,6 +49,21 @@ def state_in(home: HadoopPath, generation: int = 0) -> HadoopPath:
 
 
 @dataclass(frozen=True)
+class Expiry:
+    """What a flush does to groups that have a time to live.
+
+    Attributes:
+        until: the time of groups that end: no micro-batch after it, up to the flush's first one, has had a row of theirs.
+        touched: the time that the flush gives the groups of its rows: when its last micro-batch began.
+        keeps_rows: whether the rows of ended groups stay in the query's table, and later rows of their keys are dropped.
+    """
+
+    until: datetime
+    touched: datetime
+    keeps_rows: bool
+
+
+@dataclass(frozen=True)
 class StateFlush:
     """Partial results that a flush merges into a state.
 
@@ -60,6 +76,7 @@ class StateFlush:
         check: called before each commit of a transaction; raises if this driver must not commit any more.
         passed: a watermark against which the rows of these batches and all later ones are late, in milliseconds since 1970: none
             of them changes a group that it has passed.
+        expiry: which groups end; None: they have no time to live.
     """
 
     aggregate: MergeableAggregate
@@ -69,6 +86,7 @@ class StateFlush:
     info: commit.CommitInfo
     check: Callable[[], None]
     passed: int = 0
+    expiry: Expiry | None = None
 
     @property
     def is_small(self) -> bool:
@@ -85,12 +103,14 @@ class Advance:
         additions: as `commit.merge` takes them; None: the rows replace those of the same key.
         read_version: the version of that table from which they were computed, if it is the state.
         all_rows: all rows that the table is to have, if they are at hand; they may be written in place of the ones it has.
+        info: the description of the commit, if the state has more to say than the flush.
     """
 
     rows: DataFrame
     additions: Mapping[str, str] | None = None
     read_version: int | None = None
     all_rows: DataFrame | None = None
+    info: commit.CommitInfo | None = None
 
 
 Show = Callable[[Advance], None]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +26,12 @@ from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.target import SPARK_ERRORS
+from sqlext.execution.state.aggregate_shape import (
+    columns_read,
+    has_session,
+    is_session,
+    refuse_what_has_no_partial_results,
+)
 from sqlext.execution.state.event_time import EventTime
 from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
 from sqlext.quoting import quote
@@ -40,19 +45,15 @@ from sqlext.spark.distinct_aggregates import (
     without_sets,
 )
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
-from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, plan_has_watermark, reason_of
+from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, reason_of
 from sqlext.spark.physical_plan import as_columns, fingerprint, frame_over, physical_plan, unknown_rows
 from sqlext.spark.two_steps import TwoSteps, can_be_stored, is_its_buffer, kind_of, source_of, split_top, two_steps
-from sqlext.spark.varying import Results, reads_time_of_day, with_moments_below
+from sqlext.spark.varying import Results, with_moments_below
 
 logger = logging.getLogger(__name__)
 
-_SESSION = "spark.sessionWindow"
-"""The key in a column's metadata that marks a session window."""
 _DELAY = "spark.watermarkDelayMs"
 """The key in a column's metadata that marks the event time of a watermark, and windows over it."""
-_STATEFUL = re.compile(r"Aggregate|Distinct|Deduplicate\w*|\w*GroupsWithState\w*|\w*TransformWithState\w*")
-"""Logical nodes that Spark's streams keep a state for; so do joins of two streams."""
 _BY_ARRIVAL = ("First", "Last", "CollectList", "ListAgg")
 """Functions whose result depends on the order of their input."""
 _ADDED = {
@@ -73,6 +74,7 @@ class MergeableAggregate:
 
     Args:
         frame: the analysed streaming query: an aggregate, and columns computed from its results.
+        counts_rows: whether partial results are to have the number of a group's rows.
 
     Attributes:
         input: the streaming query of the rows that are aggregated.
@@ -88,36 +90,40 @@ class MergeableAggregate:
             have one.
         results_vary: whether results differ from one evaluation to the next, so that only changed groups get new ones.
         additions: for each function, SQL that merges two partial results, {0} and {1}; empty unless all functions have such SQL.
+        rows_counted: the column of partial results with the number of a group's rows; empty unless they are counted.
         fingerprint: the same as long as stored partial results can be read.
 
     Raises:
         UnsupportedError: it cannot be taken apart; the message has the reason.
     """
 
-    def __init__(self, frame: DataFrame) -> None:
+    def __init__(self, frame: DataFrame, counts_rows: bool = False) -> None:
         spark = frame.sparkSession
         self._java = java_of(spark)
         self._names = list(frame.columns)
         above, aggregate = split_top(analysed_plan(frame))
-        _refuse_what_has_no_partial_results(spark, aggregate)
-        has_session = _has_session(aggregate)
+        refuse_what_has_no_partial_results(spark, aggregate)
+        is_by_session = has_session(aggregate)
         with active(spark):
-            read = _columns_read(spark, aggregate)
+            read = columns_read(spark, aggregate)
             aggregate, moments = with_moments_below(spark, aggregate)
             self._columns = [*read, *(each.toAttribute() for each in moments)]
             self.input = self._make_input(spark, aggregate.child(), [*read, *(each.child() for each in moments)])
             self.sets: DistinctAggregate | None = None
-            self._by_value = None if has_session else self._plan_by_value(spark, above, aggregate)
+            if counts_rows:
+                above, aggregate = self._with_count(spark, above, aggregate)
+            self._by_value = None if is_by_session else self._plan_by_value(spark, above, aggregate)
             if self._by_value is None:
                 self._plan(spark, above, aggregate)
                 if not self._functions and self._final.groupingExpressions().isEmpty():
-                    self._plan(spark, above, self._with_count(spark, aggregate))
+                    self._plan(spark, *self._with_count(spark, above, aggregate))
         self.schema, self.key = self._partial_schema()
+        self.rows_counted = self._find_rows_counted() if counts_rows else ""
         self.distinct = None if self._by_value is None else self._by_value.rows
         self.buffered = self.schema if self.distinct is None else self.distinct.schema
         self.session = self._find_session()
-        self.event_time = None if has_session else self._find_event_time()
-        if has_session and not self.session:
+        self.event_time = None if is_by_session else self._find_event_time()
+        if is_by_session and not self.session:
             raise UnsupportedError("Spark does not join its sessions between the two steps.")
         if not self.schema.fields:
             raise UnsupportedError("none of its results depends on the rows, so there is nothing to store.")
@@ -134,14 +140,22 @@ class MergeableAggregate:
         check_streaming(rows, OutputMode.APPEND)
         return rows
 
-    def _with_count(self, spark: SparkSession, aggregate: Any) -> Any:
-        """Return an aggregate with one more result, so that something is stored even if a FILTER is never true."""
+    def _with_count(self, spark: SparkSession, above: Sequence[Any], aggregate: Any) -> tuple[list[Any], Any]:
+        """Return the nodes above an aggregate, and the aggregate, with one more result: the number of its rows."""
         catalyst = self._java.org.apache.spark.sql.catalyst.expressions
         one = catalyst.Literal.create(1, self._java.org.apache.spark.sql.types.DataTypes.IntegerType)
         count = catalyst.aggregate.Count(scala_seq(spark, [one])).toAggregateExpression()
-        results = [*items_of(aggregate.aggregateExpressions()), alias(spark, count, _ROWS)]
+        named = alias(spark, count, _ROWS)
+        results = [*items_of(aggregate.aggregateExpressions()), named]
         child, hint = aggregate.child(), aggregate.hint()
-        return aggregate.copy(aggregate.groupingExpressions(), scala_seq(spark, results), child, hint)
+        changed = aggregate.copy(aggregate.groupingExpressions(), scala_seq(spark, results), child, hint)
+        return [self._showing(spark, node, named.toAttribute()) for node in above], changed
+
+    def _showing(self, spark: SparkSession, node: Any, column: Any) -> Any:
+        """Return a node with one more column in its output, which its child has."""
+        if kind_of(node) != "Project":
+            return node
+        return node.copy(scala_seq(spark, [*items_of(node.projectList()), column]), node.child())
 
     def _plan_by_value(self, spark: SparkSession, above: list[Any], aggregate: Any) -> PartialsByValue | None:
         """Plan the query without its functions over sets; None: it has none, or its sets are kept in cells."""
@@ -226,11 +240,22 @@ class MergeableAggregate:
         schema = StructType.fromJson({"type": "struct", "fields": fields})
         return schema, tuple(schema.names[:keys])
 
+    def _find_rows_counted(self) -> str:
+        """Return the column of partial results with the number of a group's rows."""
+        results = items_of(self._final.resultExpressions())
+        source = next(source_of(each) for each in results if str(each.name()) == _ROWS)
+        at = 0
+        for each, function in zip(items_of(self._final.aggregateExpressions()), self._functions, strict=True):
+            if each.resultAttribute().exprId().equals(source):
+                return partial_column(at)
+            at += int(function.aggBufferAttributes().length())
+        raise AssertionError("the number of rows is a result of the aggregate")
+
     def _find_session(self) -> str:
         if not self._is_by_session:
             return ""
         grouping = items_of(self._final.groupingExpressions())
-        return next(name for name, each in zip(self.key, grouping, strict=True) if _is_session(each))
+        return next(name for name, each in zip(self.key, grouping, strict=True) if is_session(each))
 
     def _find_event_time(self) -> EventTime | None:
         keys = zip(self.key, items_of(self._partial.output()), strict=False)  # which are its first columns
@@ -365,70 +390,9 @@ class MergeableAggregate:
         return [alias(spark, each, name) for each, name in zip(items_of(plan.output()), self.schema.names, strict=True)]
 
 
-def mergeable(frame: DataFrame) -> tuple[MergeableAggregate | None, str | None]:
+def mergeable(frame: DataFrame, counts_rows: bool = False) -> tuple[MergeableAggregate | None, str | None]:
     """Return a streaming query as a mergeable aggregate; or None, and the reason why it is not one."""
     try:
-        return MergeableAggregate(frame), None
+        return MergeableAggregate(frame, counts_rows), None
     except UnsupportedError as error:
         return None, str(error)
-
-
-def _refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> None:
-    if plan_has_watermark(aggregate.child()) and has_state(aggregate.child()):
-        raise UnsupportedError("a watermark decides when Spark drops rows from the state of an operator below it.")
-    subqueries = java_of(spark).org.apache.spark.sql.catalyst.expressions.SubqueryExpression
-    if any(subqueries.hasSubquery(each) for each in items_of(aggregate.expressions())):
-        raise UnsupportedError("it contains a subquery, which would be evaluated again for each step.")
-    if _has_rows_of_no_session(aggregate):
-        raise UnsupportedError("it has subtotals over all sessions. Leave session_window out of ROLLUP, CUBE and GROUPING SETS.")
-    if any(_reads_time_of_day(each) for each in items_of(aggregate.aggregateExpressions())):
-        raise UnsupportedError("an argument reads current_time(), which no column can hold.")
-
-
-def is_by_session(frame: DataFrame) -> bool:
-    """Return whether an analysed query is an aggregate by session windows."""
-    try:
-        return _has_session(split_top(analysed_plan(frame))[1])
-    except UnsupportedError:
-        return False
-
-
-def has_state(plan: Any) -> bool:
-    """Return whether Spark keeps a state for a part of a streaming plan."""
-    children = items_of(plan.children())
-    is_join = len(children) > 1 and kind_of(plan) == "Join" and all(child.isStreaming() for child in children)
-    is_stateful = is_join or (bool(plan.isStreaming()) and _STATEFUL.fullmatch(kind_of(plan)) is not None)
-    return is_stateful or any(map(has_state, children))
-
-
-def _has_session(aggregate: Any) -> bool:
-    return any(_is_session(each) for each in items_of(aggregate.groupingExpressions()))
-
-
-def _has_rows_of_no_session(aggregate: Any) -> bool:
-    """Return whether ROLLUP, CUBE or GROUPING SETS leave sessions out; Spark's own joining step then fails, even in a batch."""
-    below = aggregate.child()
-    if kind_of(below) != "Expand":
-        return False
-    places = [at for at, each in enumerate(items_of(below.output())) if _is_session(each)]
-    rows = items_of(below.projections())
-    return any(kind_of(row.apply(at)) == "Literal" for row in rows for at in places)
-
-
-def _is_session(expression: Any) -> bool:
-    """Return whether a grouping expression is what Spark's analysis makes of a call of session_window."""
-    return kind_of(expression) == "AttributeReference" and bool(expression.metadata().contains(_SESSION))
-
-
-def _reads_time_of_day(result: Any) -> bool:
-    """Return whether an aggregate call in a result contains current_time()."""
-    if kind_of(result) == "AggregateExpression":
-        return reads_time_of_day(result)
-    return any(_reads_time_of_day(each) for each in items_of(result.children()))
-
-
-def _columns_read(spark: SparkSession, aggregate: Any) -> list[Any]:
-    """Return the columns of its input that an aggregate reads; if it reads none, any one."""
-    read = aggregate.references()
-    output = items_of(aggregate.child().output())
-    return [each for each in output if read.contains(each)] or output[:1]

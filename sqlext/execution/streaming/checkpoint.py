@@ -20,6 +20,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 """The setting with the number of the state's partitions, which Spark records beside offsets."""
 _FLUSHED = "flushed"  # a file that holds the newest micro-batch of the last clean stop
 _RESTED = "rested"  # a file that holds the number of the micro-batch before which the query last found no input
+_BEGUN = "begun"  # a folder with a file for each micro-batch, which holds when the micro-batch first began
 _NEVER = -1
 _MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
@@ -164,6 +165,21 @@ class Checkpoint:
     def rested_before(self) -> int:
         """The micro-batch that was last given to `note_rest`; -1: there is none."""
         return self._number_in(_RESTED)  # if the process died while it wrote it, nothing of the micro-batch had run
+
+    def note_begun(self, batch: int, at: datetime) -> None:
+        """Record when a micro-batch began; of one that is repeated, the first time stays."""
+        self._home.child(_BEGUN, str(batch)).create_text(at.isoformat())
+
+    def begun(self, batch: int) -> datetime:
+        """Return when a micro-batch first began, as it was recorded."""
+        return datetime.fromisoformat(self._home.child(_BEGUN, str(batch)).read_text().strip())
+
+    def forget_begun(self, through: int) -> None:
+        """Forget when the micro-batches up to and including one began."""
+        folder = self._home.child(_BEGUN)
+        for name in folder.names():
+            if name.isdigit() and int(name) <= through:
+                folder.child(name).delete()
 
     def _number_in(self, mark: str) -> int:
         try:
