@@ -32,6 +32,14 @@ class Moment(StrEnum):
 
     REPLAY_BEGUN = "replay begun"
     """Quarantined rows have left the quarantine table, and are not in the flow's table yet."""
+    SAVEPOINT_COPIED = "savepoint copied"
+    """All that a savepoint is made of is copied, and it is not on record."""
+    RESTORE_PREPARED = "restore prepared"
+    """A flow's files are there as a savepoint has them, and it is not on record that they are the flow's."""
+    RESTORE_DECIDED = "restore decided"
+    """It is on record that a flow is set back to a savepoint; its table is not yet."""
+    RESTORE_COMMITTED = "restore committed"
+    """A flow's table is set back to a savepoint, and that is not on record."""
     PARTIALS_COMMITTED = "partials committed"
     """The partial results beside a view have a refresh, the view has it not."""
 

@@ -116,6 +116,16 @@ STATEMENTS = (
         "wait until all that had arrived in the first sources is in the target, through all layers (by default up to an hour)",
     ),
     StatementDoc("ALTER FLOW f SET ('key' = 'value', ..)", "change options, also while the flow runs"),
+    StatementDoc(
+        "SAVEPOINT FLOW f [AS name]",
+        "keep a copy of the flow as it is now: the rows of its table, its state, and how far it has read its sources",
+    ),
+    StatementDoc(
+        "RESTORE FLOW f TO [SAVEPOINT] name",
+        "set the table back to a savepoint in one commit, and the flow, which goes on from there",
+    ),
+    StatementDoc("DROP SAVEPOINT [IF EXISTS] name ON FLOW f", "delete a savepoint"),
+    StatementDoc("SHOW SAVEPOINTS [OF f]", "list the savepoints of a flow or of all flows: time, version, sources, size"),
     StatementDoc("DROP FLOW [IF EXISTS] f", "stop and remove the flow; the table stays"),
     StatementDoc(
         "ALTER STREAMING TABLE t SET TBLPROPERTIES ('key' = 'value', ..)",

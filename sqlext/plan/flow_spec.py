@@ -15,6 +15,8 @@ from sqlext.plan.lineage import Input, inputs_from
 from sqlext.plan.records import from_record, to_record
 
 SPEC_VERSION = 5
+RESTORED = "restored-"
+"""The beginning of the names of folders of restored flows."""
 ROCKSDB_ASKED_FOR = f"{STATE_BACKEND.key} is rocksdb."
 """The reason why state is not in a Delta table when the option is the only one."""
 
@@ -190,6 +192,9 @@ class FlowSpec:
         listed: the statement's column list, as `definition.listed` returns it; None in records of earlier versions.
         constraints: on each row of the target, with the qualified names of quarantine tables.
         runs_once: whether it reads tables once, and is done then; its one query is no streaming one.
+        generation: how often it was restored to a savepoint; each generation has transactions and a folder of its own.
+        restored: the name of the savepoint that it was restored to last; empty: it was not restored.
+        restoring: the id of the savepoint that its table is to be set back to before it runs again; empty: it is.
     """
 
     id: str
@@ -223,6 +228,22 @@ class FlowSpec:
     listed: tuple[str, ...] | None = None
     constraints: tuple[Constraint, ...] = ()
     runs_once: bool = False
+    generation: int = 0
+    restored: str = ""
+    restoring: str = ""
+
+    @property
+    def application(self) -> str:
+        """The application of its transactions on Delta tables.
+
+        A restored flow reads micro-batches again under numbers that its tables have seen: to Delta, that must be another one.
+        """
+        return f"{self.id}/{self.generation}" if self.generation else self.id
+
+    @property
+    def folder(self) -> str:
+        """The folder of its checkpoints, buffers and tables below that of the flow; empty: that one itself."""
+        return f"{RESTORED}{self.generation}" if self.generation else ""
 
     @property
     def qualified_name(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -77,6 +77,7 @@ class CommitInfo:
         oldest_arrival: when the oldest of the rows was buffered.
         read_version: the version of the table from which the rows were computed, if nobody may change the table in between.
         violations: how many of its rows violate each constraint, if there are constraints.
+        application: of the transaction; empty: the flow's id. A flow that was restored to a savepoint has another one.
         read: how far the flow has read its sources; None: it reads some that have no versions, or some at several versions.
     """
 
@@ -92,13 +93,24 @@ class CommitInfo:
     read_version: int | None = None
     read: Cut | None = None
     violations: Mapping[str, int] | None = None
+    application: str = ""
 
-    def to_json(self) -> str:
-        """Return the userMetadata of the commit."""
-        fields = {key: value for key, value in vars(self).items() if key not in ("read", "violations")}
+    @property
+    def app_id(self) -> str:
+        """The application of the transaction."""
+        return self.application or self.flow_id
+
+    def to_json(self, more: Mapping[str, Any] | None = None) -> str:
+        """Return the userMetadata of the commit.
+
+        Args:
+            more: what else it says, by name.
+        """
+        fields = {key: value for key, value in vars(self).items() if key not in ("read", "violations", "application")}
+        fields |= {} if self.app_id == self.flow_id else {"application": self.app_id}
         fields |= {} if self.violations is None else {"violations": self.violations}
         fields |= {} if self.read is None else asdict(self.read)
-        return json.dumps({"sqlext": fields}, default=lambda time: time.isoformat("T", "milliseconds"))
+        return json.dumps({"sqlext": fields | dict(more or {})}, default=lambda time: time.isoformat("T", "milliseconds"))
 
 
 def merge(
@@ -197,7 +209,7 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
         rows.observe(observation, F.count(F.lit(1)).alias("rows"))
         .write.format("delta")
         .mode("append")
-        .option("txnAppId", info.flow_id)
+        .option("txnAppId", info.app_id)
         .option("txnVersion", info.last_batch)
         .option("userMetadata", info.to_json())
         .saveAsTable(quote_parts(name))
@@ -207,7 +219,7 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
 
 def _transaction(info: CommitInfo) -> dict[str, str]:
     """Return the session settings from which Delta takes a transaction's identity and metadata; Delta skips a repeated one."""
-    return {TXN_APP_ID: info.flow_id, TXN_VERSION: str(info.last_batch), USER_METADATA: info.to_json()}
+    return {TXN_APP_ID: info.app_id, TXN_VERSION: str(info.last_batch), USER_METADATA: info.to_json()}
 
 
 @contextmanager

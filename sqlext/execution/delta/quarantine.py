@@ -114,7 +114,7 @@ def append(name: tuple[str, ...], rows: DataFrame, spec: FlowSpec, batch: int) -
         .write.format("delta")
         .mode("append")
         .option("mergeSchema", "true")  # the flow's table may have got a new column (schema-evolution)
-        .option("txnAppId", spec.id)
+        .option("txnAppId", spec.application)
         .option("txnVersion", batch)
         .option("userMetadata", json.dumps({"sqlext": info}))
         .saveAsTable(quote_parts(name))

@@ -32,6 +32,7 @@ class EventKind(StrEnum):
     PHASE = "phase"
     DROPPED = "dropped"
     DONE = "done"
+    RESTORED = "restored"
 
 
 class FlowState(StrEnum):
@@ -134,6 +135,8 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
             records[event.flow_id] = replace(record, has_succeeded=True)
         elif event.kind is EventKind.ALTERED:
             records[event.flow_id] = replace(record, spec=spec or record.spec)
+        elif event.kind is EventKind.RESTORED:
+            records[event.flow_id] = replace(record, spec=spec or record.spec, epoch=event.epoch, host=event.host)
         elif event.kind in states:
             records[event.flow_id] = replace(
                 record,

@@ -171,7 +171,7 @@ class DeltaState(StateTable, ABC):
 
     def _not_committed(self, batches: Sequence[BufferedBatch], version: int) -> list[BufferedBatch]:
         """Return the batches that are not in the state yet."""
-        committed = last_transaction(self._spark, self.location, self._spec.id, version)
+        committed = last_transaction(self._spark, self.location, self._spec.application, version)
         return [batch for batch in batches if committed is None or batch.last > committed]
 
 

@@ -42,7 +42,7 @@ class StateTable:
             info: the description of the flush.
             version: the version of the table that was read.
         """
-        return CommitIdentity(self._spec.id, info.last_batch, replace(info, read_version=version).to_json())
+        return CommitIdentity(self._spec.application, info.last_batch, replace(info, read_version=version).to_json())
 
     def _refuse_changes_of_others(self, version: int) -> None:
         """Raise FlowError if others committed changes since the flow's last commit, or since it created the table."""

@@ -1,0 +1,249 @@
+"""The savepoints of one flow, as folders below the flow's own: copies of all that the flow needs to go back.
+
+A savepoint's folder has `files`, the flow's checkpoints and the tables that belong to it alone; `target`, the rows of its target;
+and `savepoint.json`, its record, which is written last: a savepoint is whole, or after a crash not there. It needs nothing of the
+flow's own files and tables, so it holds until it is dropped, or the flow is.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+
+from sqlext.errors import FlowError, NameTakenError, NotFoundError, SetupError, UnsupportedError, did_you_mean
+from sqlext.execution.delta import delta_log, table_copy, target
+from sqlext.execution.delta.foreign_commits import last_said
+from sqlext.execution.flows.source_positions import positions
+from sqlext.execution.state.buffer import DurableBuffer
+from sqlext.execution.state.delta_state import state_in
+from sqlext.moments import Moment, announce
+from sqlext.plan.flow_spec import RESTORED, FlowSpec
+from sqlext.plan.savepoint import Savepoint
+from sqlext.spark import delta_tables
+from sqlext.spark.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "savepoints"
+_RECORD, _FILES, _TARGET = "savepoint.json", "files", "target"
+_BUFFER = "buffer"
+_NOT_COPIED = (_BUFFER, FOLDER)
+_EPOCH = "epoch-"
+_ATTEMPTS = 3
+
+
+class SavepointStore:
+    """The savepoints of one flow. Its caller sees to it that only one statement at a time changes them.
+
+    Args:
+        home: the flow's folder.
+    """
+
+    def __init__(self, home: HadoopPath) -> None:
+        self._home = home
+        self._folder = home.child(FOLDER)
+
+    def all(self) -> list[Savepoint]:
+        """Return the savepoints, oldest first."""
+        found = [self._read(name) for name in self._folder.names()]
+        return sorted((each for each in found if each is not None), key=lambda each: (each.at, each.name))
+
+    def one(self, name: str) -> Savepoint:
+        """Return a savepoint by name; case does not matter.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        there = self.all()
+        found = next((each for each in there if each.name.lower() == name.lower()), None)
+        if found is None:
+            near = did_you_mean(name, [each.name for each in there])
+            raise NotFoundError(f"There is no savepoint `{name}` of this flow.{near} SHOW SAVEPOINTS lists them.")
+        return found
+
+    def by_id(self, key: str) -> Savepoint:
+        """Return a savepoint by id.
+
+        Raises:
+            FlowError: it is gone.
+        """
+        found = self._read(key)
+        if found is None:
+            raise FlowError(f"The savepoint in {self._folder.child(key).location} is gone.")
+        return found
+
+    def free_name(self, name: str, now: datetime) -> str:
+        """Return the name of a new savepoint: the given one, or one made of the time.
+
+        Raises:
+            NameTakenError: there is a savepoint of that name.
+        """
+        taken = {each.name.lower() for each in self.all()}
+        if name.lower() in taken:
+            raise NameTakenError(
+                f"There is a savepoint `{name}` of this flow already. Choose another name, or DROP SAVEPOINT it."
+            )
+        if name:
+            return name
+        made = f"sp_{now:%Y%m%d_%H%M%S}"
+        return next(each for each in (made, *(f"{made}_{n}" for n in range(2, len(taken) + 3))) if each not in taken)
+
+    def clear_leftovers(self) -> None:
+        """Delete what a crash has left of savepoints that were not made, or not dropped, to the end."""
+        for name in self._folder.names():
+            if not self._folder.child(name, _RECORD).exists():
+                self._folder.child(name).delete()
+
+    def make(self, spark: SparkSession, spec: FlowSpec, name: str, at: datetime, check: Callable[[], None]) -> Savepoint:
+        """Copy a flow that does not run. After a crash before the last step there is no savepoint.
+
+        1. The flow's checkpoints and tables are copied.
+        2. The rows of its target are.
+        3. Its record is written.
+
+        Args:
+            spark: a session of the flow's.
+            spec: the flow.
+            name: of the savepoint.
+            at: the time.
+            check: called before step 3; raises if the flow may have run meanwhile.
+        """
+        key = uuid.uuid4().hex
+        place, content = self._folder.child(key), content_of(self._home, spec)
+        try:
+            _copy_again(spark, content, place.child(_FILES))  # 1
+            version, location = delta_tables.version(spark, spec.target_location), spec.target_location
+            metadata = delta_tables.metadata_of(delta_tables.snapshot_at(spark, location, version))
+            table_copy.copy_rows(spark, location, version, place.child(_TARGET))  # 2
+            last = delta_log.last_transaction(spark, location, spec.application, version)
+            said = last_said(spark, location, version, spec.id)
+            made = Savepoint(
+                id=key,
+                name=name,
+                at=at.isoformat(timespec="milliseconds"),
+                spec=spec,
+                target_version=version,
+                committed=-1 if last is None else last,
+                metadata=metadata,
+                positions=positions(spark, spec, content),
+                read={each: said[each] for each in ("sources", "mixed") if each in said},
+                bytes=place.size(),
+            )
+            check()
+            announce(Moment.SAVEPOINT_COPIED, spec.name)
+            place.child(_RECORD).create_text(made.to_json())  # 3
+        except BaseException:
+            place.delete()
+            raise
+        return made
+
+    def drop(self, savepoint: Savepoint) -> None:
+        """Delete a savepoint: it is gone with its record, whatever becomes of its files."""
+        self._folder.child(savepoint.id, _RECORD).delete()
+        self._folder.child(savepoint.id).delete()
+
+    def files(self, savepoint: Savepoint) -> HadoopPath:
+        """Return the folder of its copy of the flow's checkpoints and tables."""
+        return self._folder.child(savepoint.id, _FILES)
+
+    def rows(self, savepoint: Savepoint) -> HadoopPath:
+        """Return the folder of its copy of the target's rows."""
+        return self._folder.child(savepoint.id, _TARGET)
+
+    def _read(self, key: str) -> Savepoint | None:
+        try:
+            return Savepoint.from_json(self._folder.child(key, _RECORD).read_text())
+        except NotFoundError:
+            return None  # it was not made to its end, or is just being dropped
+
+
+def content_of(home: HadoopPath, spec: FlowSpec) -> HadoopPath:
+    """Return the folder of a flow's checkpoints, buffers and tables.
+
+    Args:
+        home: the flow's folder.
+        spec: the flow.
+    """
+    return home.child(spec.folder) if spec.folder else home
+
+
+def copy_content(spark: SparkSession, content: HadoopPath, place: HadoopPath) -> None:
+    """Copy a flow's checkpoints, marks and tables; not its buffers, which are empty, nor what else is in its folder.
+
+    Raises:
+        SetupError: a file cannot be copied.
+    """
+    place.make()
+    for status in content.statuses():
+        name = str(status.getPath().getName())
+        here, there = content.child(name), place.child(name)
+        if name in _NOT_COPIED or name.startswith((_EPOCH, RESTORED)):
+            continue
+        if status.isFile() or name == "checkpoint":
+            here.copy_to(there)
+        elif table_copy.is_table(here):
+            table_copy.copy_files(spark, here, there)
+        else:
+            copy_content(spark, here, there)
+
+
+def tables_in(content: HadoopPath) -> list[HadoopPath]:
+    """Return the tables in a copy of a flow's files."""
+    found: list[HadoopPath] = []
+    for status in content.statuses():
+        place = content.child(str(status.getPath().getName()))
+        if not status.isFile() and place.location.rsplit("/", 1)[-1] != "checkpoint":
+            found += [place] if table_copy.is_table(place) else tables_in(place)
+    return found
+
+
+def clear_earlier(home: HadoopPath, spec: FlowSpec) -> None:
+    """Delete the checkpoints, buffers and tables of a restored flow from before it was restored."""
+    for name in home.names():
+        if name not in (spec.folder, FOLDER) and not name.startswith((_EPOCH, f".{_EPOCH}")):
+            home.child(name).delete()
+
+
+def _copy_again(spark: SparkSession, content: HadoopPath, place: HadoopPath) -> None:
+    """Copy a flow's files; Spark may still delete old versions of a state store meanwhile, which nobody needs."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            copy_content(spark, content, place)
+            return
+        except SetupError as error:
+            place.delete()
+            if attempt == _ATTEMPTS:
+                raise
+            logger.info("flow's files are copied again: %s", error)
+
+
+def refuse_placed_state(spec: FlowSpec, content: HadoopPath) -> None:
+    """Refuse a flow whose state names the place where it lies: Spark would look for a copy's columns in the flow's own folder.
+
+    Raises:
+        UnsupportedError: the flow has a keyed function.
+    """
+    for stream in spec.streams:
+        state = target.home_of(content, stream.relation).child("checkpoint", "state")
+        if any(state.child(operator, "_metadata", "v2").names() for operator in state.names()):
+            raise UnsupportedError(
+                f"Flow `{spec.name}` has a keyed function, and Spark's state of it can be read only in the folder where it was "
+                "written: it has no savepoints."
+            )
+
+
+def has_buffered(spark: SparkSession, spec: FlowSpec, content: HadoopPath) -> bool:
+    """Return whether a flow that does not run has micro-batches in its buffers that are not in its tables."""
+    for stream in spec.streams:
+        home = target.home_of(content, stream.relation)
+        table = spec.target_location if stream.writes_target else target.table_in(home).location
+        table = state_in(home).location if stream.has_sessions else table  # the last of its tables that gets a micro-batch
+        last = delta_log.last_transaction(spark, table, spec.application)
+        buffered = DurableBuffer(home.child(_BUFFER), 0).find(0.0)
+        if any(last is None or batch.last > last for batch in buffered):
+            return True
+    return False
