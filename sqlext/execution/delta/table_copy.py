@@ -78,6 +78,18 @@ def copy_rows(spark: SparkSession, location: str, version: int, place: HadoopPat
     delta_tables.rows_at(spark, location, version).write.parquet(place.location)
 
 
+def check_definition(spark: SparkSession, location: str, metadata: str) -> None:
+    """See that a Delta table takes the columns and properties that it had; `metadata` is as for `set_back`.
+
+    Raises:
+        AnalysisException: Delta's reason against it.
+    """
+    snapshot = delta_tables.snapshot(spark, location)
+    if metadata != delta_tables.metadata_of(snapshot):
+        with active(spark):
+            begun(spark, snapshot).updateMetadata(delta_tables.metadata_from(spark, metadata), False)
+
+
 def set_back(
     spark: SparkSession,
     snapshot: Any,

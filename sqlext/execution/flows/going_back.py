@@ -220,14 +220,15 @@ class FlowSavepoints:
         if flow is None or not flow.is_running:
             yield
             return
-        flow.stop(canceled)
         try:
+            flow.stop(canceled)
             if flow.work.is_interrupted:
                 raise StatementCanceledError("The statement was canceled.")
             yield
         finally:
-            with jvm.outside_of_any_query(flow.session):
-                self._flows.run(record.spec, flow.session, flow.options)
+            if flow.error is None:  # one whose last flush has failed is its supervisor's
+                with jvm.outside_of_any_query(flow.session):
+                    self._flows.run(record.spec, flow.session, flow.options)
 
     @contextmanager
     def _resumed_if_undone(self, record: FlowRecord, flow: Flow | None) -> Iterator[None]:

@@ -136,7 +136,10 @@ def fold(events: Iterable[FlowEvent]) -> dict[str, FlowRecord]:
         elif event.kind is EventKind.ALTERED:
             records[event.flow_id] = replace(record, spec=spec or record.spec)
         elif event.kind is EventKind.RESTORED:
-            records[event.flow_id] = replace(record, spec=spec or record.spec, epoch=event.epoch, host=event.host)
+            state = FlowState.STOPPED if record.state is FlowState.FAILED else record.state
+            records[event.flow_id] = replace(
+                record, spec=spec or record.spec, state=state, epoch=event.epoch, host=event.host, error=""
+            )
         elif event.kind in states:
             records[event.flow_id] = replace(
                 record,

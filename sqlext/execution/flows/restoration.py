@@ -82,12 +82,13 @@ def check_restorable(
         home: the flow's folder.
 
     Raises:
-        SqlextError: the flow cannot be set back to this savepoint.
+        SqlextError, PySparkException: the flow cannot be set back to this savepoint.
     """
     refuse_savepoints(spark, spec, records)
     target.check_same_table(spark, savepoint.spec)
     _refuse_readers(spec, records)
     _refuse_rows_of_others(spark, spec, savepoint)
+    table_copy.check_definition(spark, spec.target_location, savepoint.metadata)
     check_rest(spark, savepoint.spec, store.files(savepoint), content_of(home, spec))
 
 
