@@ -5,8 +5,8 @@
    resumed; the next RESTORE deletes the folder.
 3. The registry gets the flow as it was, with this folder, and that its table is to be set back. From here on it is the restored
    flow: after a crash, its next start goes on with step 4.
-4. The table is set back in one commit, which has the restored flow's transaction; where the table has that already, nothing
-   happens. Writers of the flow as it was before are closed out by the same commit.
+4. Rows that the flow has quarantined are set back. Then the table is, in one commit, which has the restored flow's transaction;
+   where the table has that already, nothing happens. The same commit closes out writers of the flow as it was before.
 5. The registry gets that this is done, and the old folder is deleted.
 
 Numbers of micro-batches come again in the restored flow, for other rows, and Delta's own RESTORE does not forget the transactions
@@ -24,7 +24,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from sqlext.errors import FlowError, UnsupportedError
-from sqlext.execution.delta import commit, table_copy, target
+from sqlext.execution.delta import commit, quarantine, table_copy, target
 from sqlext.execution.delta.foreign_commits import ForeignCommits
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.flows.creation import same_name
@@ -58,12 +58,6 @@ def refuse_savepoints(spark: SparkSession, spec: FlowSpec, records: Records) -> 
         )
     if spec.runs_once:
         raise UnsupportedError(f"Flow `{spec.name}` runs once, so there is nothing that it could go back to.")
-    if quarantines(spec.constraints):
-        name = ".".join(next(iter(quarantines(spec.constraints))))
-        raise UnsupportedError(
-            f"Flow `{spec.name}` quarantines rows in {name}, which a savepoint does not keep: after RESTORE they would be there "
-            "twice. ALTER STREAMING TABLE .. DROP CONSTRAINT first."
-        )
     if "delta.identity." in str(delta_tables.snapshot(spark, spec.target_location).metadata().schemaString()):
         raise UnsupportedError(f"The table {table} has an identity column, whose values a savepoint could not give back.")
 
@@ -87,6 +81,7 @@ def check_restorable(
     refuse_savepoints(spark, spec, records)
     target.check_same_table(spark, savepoint.spec)
     _refuse_readers(spec, records)
+    _refuse_new_quarantine(spec, savepoint)
     _refuse_rows_of_others(spark, spec, savepoint)
     table_copy.check_definition(spark, spec.target_location, savepoint.metadata)
     check_rest(spark, savepoint.spec, store.files(savepoint), content_of(home, spec))
@@ -100,6 +95,16 @@ def _refuse_readers(spec: FlowSpec, records: Records) -> None:
         raise UnsupportedError(
             f"Flow `{readers[0]}` reads {'.'.join(spec.target)} as a stream, and has read rows that would be set back. DROP FLOW "
             "it first, and create it again afterwards."
+        )
+
+
+def _refuse_new_quarantine(spec: FlowSpec, savepoint: Savepoint) -> None:
+    """Refuse if rows would stay in a quarantine of which the flow, as it was, knew nothing, and come into its table."""
+    new = [name for name in quarantines(spec.constraints) if name not in quarantines(savepoint.spec.constraints)]
+    if new:
+        raise UnsupportedError(
+            f"Flow `{spec.name}` quarantines rows in {'.'.join(new[0])}, and did not at savepoint `{savepoint.name}`: these rows "
+            "would then be in its table, too. ALTER STREAMING TABLE .. DROP CONSTRAINT first."
         )
 
 
@@ -167,6 +172,9 @@ def set_table_back(spark: SparkSession, store: SavepointStore, spec: FlowSpec, e
     target.check_same_table(spark, spec)
     set_back = partial(_set_back, spark, store.rows(savepoint), savepoint, spec, epoch)
     with jvm.described(spark, f"flow {spec.name}: restore to savepoint {savepoint.name}", spec.id):
+        check()
+        for name, rows in store.quarantined(spark, savepoint).items():  # again after a crash: the same rows
+            quarantine.set_back(spark, name, rows, spec)
         commit.again_after_conflicts(set_back, check)
     logger.info("flow %s: %s is as it was at savepoint %s", spec.name, ".".join(spec.target), savepoint.name)
 

@@ -1,8 +1,8 @@
 """The savepoints of one flow, as folders below the flow's own: copies of all that the flow needs to go back.
 
 A savepoint's folder has `files`, the flow's checkpoints and the tables that belong to it alone; `target`, the rows of its target;
-and `savepoint.json`, its record, which is written last: a savepoint is whole, or after a crash not there. It needs nothing of the
-flow's own files and tables, so it holds until it is dropped, or the flow is.
+`quarantine-N`, those that it has quarantined; and `savepoint.json`, its record, which is written last: a savepoint is whole, or
+after a crash not there. It needs nothing of the flow's own files and tables, so it holds until it is dropped, or the flow is.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import uuid
 from collections.abc import Callable
 from datetime import datetime
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.errors import FlowError, NameTakenError, NotFoundError, SetupError, UnsupportedError, did_you_mean
-from sqlext.execution.delta import delta_log, table_copy, target
+from sqlext.execution.delta import delta_log, quarantine, table_copy, target
 from sqlext.execution.delta.foreign_commits import last_said
 from sqlext.execution.flows.source_positions import positions
 from sqlext.execution.state.buffer import DurableBuffer
 from sqlext.execution.state.delta_state import state_in
 from sqlext.moments import Moment, announce
+from sqlext.plan.constraints import quarantines
 from sqlext.plan.flow_spec import RESTORED, FlowSpec
 from sqlext.plan.savepoint import Savepoint
 from sqlext.spark import delta_tables
@@ -29,7 +30,7 @@ from sqlext.spark.storage import HadoopPath
 logger = logging.getLogger(__name__)
 
 FOLDER = "savepoints"
-_RECORD, _FILES, _TARGET = "savepoint.json", "files", "target"
+_RECORD, _FILES, _TARGET, _QUARANTINE = "savepoint.json", "files", "target", "quarantine-"
 _BUFFER = "buffer"
 _NOT_COPIED = (_BUFFER, FOLDER)
 _EPOCH = "epoch-"
@@ -102,7 +103,8 @@ class SavepointStore:
         """Copy a flow that does not run. After a crash before the last step there is no savepoint.
 
         1. The flow's checkpoints and tables are copied.
-        2. The rows of its target are.
+        2. The rows of its target are, and those that it has quarantined. Where a micro-batch did not come to its end, it is
+           repeated, and its rows are quarantined again.
         3. Its record is written.
 
         Args:
@@ -120,6 +122,7 @@ class SavepointStore:
             metadata = delta_tables.metadata_of(delta_tables.snapshot_at(spark, location, version))
             table_copy.copy_rows(spark, location, version, place.child(_TARGET))  # 2
             last = delta_log.last_transaction(spark, location, spec.application, version)
+            self._copy_quarantined(spark, spec, key, -1 if last is None else last)
             said = last_said(spark, location, version, spec.id)
             made = Savepoint(
                 id=key,
@@ -140,6 +143,18 @@ class SavepointStore:
             place.delete()
             raise
         return made
+
+    def _copy_quarantined(self, spark: SparkSession, spec: FlowSpec, key: str, last: int) -> None:
+        for number, name in enumerate(quarantines(spec.constraints)):
+            if target.exists(spark, name):
+                place = self._folder.child(key, f"{_QUARANTINE}{number}").location
+                quarantine.rows_of(spark, name, spec.id, last).write.parquet(place)
+
+    def quarantined(self, spark: SparkSession, savepoint: Savepoint) -> dict[tuple[str, ...], DataFrame]:
+        """Return the rows that the flow had quarantined, by table."""
+        names = enumerate(quarantines(savepoint.spec.constraints))
+        places = {name: self._folder.child(savepoint.id, f"{_QUARANTINE}{number}") for number, name in names}
+        return {name: spark.read.parquet(place.location) for name, place in places.items() if place.exists()}
 
     def drop(self, savepoint: Savepoint) -> None:
         """Delete a savepoint: it is gone with its record, whatever becomes of its files."""
