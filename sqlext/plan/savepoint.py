@@ -29,6 +29,7 @@ class Savepoint:
         positions: how far the flow had read each of its sources, for people.
         read: the same as the target's last commit has it (`CommitInfo.read`), for tables that are made of this one.
         bytes: the size of all its files.
+        files: the size of each file with rows of the target, by name.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Savepoint:
     positions: tuple[str, ...] = ()
     read: Mapping[str, Any] = field(default_factory=dict)
     bytes: int = 0
+    files: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def time(self) -> datetime:

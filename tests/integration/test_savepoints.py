@@ -37,6 +37,7 @@ KINDS = {
     ),
 }
 """Flows by where their state is: clauses, and the query over a relation."""
+TOGETHER = [("appended", "at_once"), ("rocks", "memory"), ("in_table", "beside"), ("counted", "above", "sessions")]
 
 
 @pytest.fixture
@@ -66,22 +67,23 @@ def refused(sql: Workshop, statement: str, because: str) -> None:
         sql(statement)
 
 
-@pytest.mark.usefixtures("unhurried", "vacuums")
-def test_every_kind_of_flow_goes_back_and_on(sql: Workshop) -> None:
-    """Stopped and running, twice to one savepoint, whose table was compacted and vacuumed since."""
+@pytest.mark.parametrize("kinds", TOGETHER, ids="-".join)
+@pytest.mark.usefixtures("vacuums")
+def test_every_kind_of_flow_goes_back_and_on(sql: Workshop, kinds: tuple[str, ...]) -> None:
+    """Stopped, and once running, to a savepoint whose table was compacted and vacuumed since."""
     sql.source()
-    side_by_side(lambda kind: create(sql, kind, kind), KINDS)
+    side_by_side(lambda kind: create(sql, kind, kind), kinds)
     sql("INSERT INTO ev VALUES ('a', 10), ('c', 11), ('c', 11)")
-    then = {kind: sql.batch(query(kind)) for kind in KINDS}
+    then = {kind: sql.batch(query(kind)) for kind in kinds}
 
     def keep(kind: str) -> None:
         sql(f"WAIT FLOW {kind}")
         assert sql.batch(f"SELECT * FROM {kind}") == then[kind]
         sql(f"SAVEPOINT FLOW {kind} AS good")
 
-    side_by_side(keep, KINDS)
+    side_by_side(keep, kinds)
     sql("INSERT INTO ev VALUES ('a', 666), ('d', 666), (NULL, 11)")
-    wrong = {kind: sql.batch(query(kind)) for kind in KINDS}
+    wrong = {kind: sql.batch(query(kind)) for kind in kinds}
 
     def go_back(kind: str) -> None:
         sql(f"WAIT FLOW {kind}")
@@ -94,22 +96,23 @@ def test_every_kind_of_flow_goes_back_and_on(sql: Workshop) -> None:
         assert sql.batch(f"SELECT * FROM {kind}") == then[kind]
         assert sql.shown(kind).note.startswith("set back to savepoint good")
 
-    side_by_side(go_back, KINDS)
+    side_by_side(go_back, kinds)
     sql("INSERT INTO ev VALUES ('e', 5), ('a', 6)")
-    after = {kind: sql.batch(query(kind)) for kind in KINDS}
+    after = {kind: sql.batch(query(kind)) for kind in kinds}
 
     def go_on(kind: str) -> None:
         sql(f"START FLOW {kind}")
         sql(f"WAIT FLOW {kind}")
         assert sql.batch(f"SELECT * FROM {kind}") == after[kind]
-        sql(f"RESTORE FLOW {kind} TO good")
-        sql(f"WAIT FLOW {kind}")
-        assert sql.batch(f"SELECT * FROM {kind}") == after[kind]
-        both = restores(sql, kind)
-        assert [(commit["savepoint"], commit["application"].rsplit("/")[-1]) for commit in both] == [("good", "1"), ("good", "2")]
 
-    side_by_side(go_on, KINDS)
-    assert savepoints(sql) == ["good"] * len(KINDS)
+    side_by_side(go_on, kinds)
+    again = kinds[0]
+    sql(f"RESTORE FLOW {again} TO good")
+    sql(f"WAIT FLOW {again}")
+    assert sql.batch(f"SELECT * FROM {again}") == after[again]
+    both = [(commit["savepoint"], commit["application"].rsplit("/")[-1]) for commit in restores(sql, again)]
+    assert both == [("good", "1"), ("good", "2")]
+    assert savepoints(sql) == ["good"] * len(kinds)
 
 
 def test_two_savepoints_over_a_restart(sql: Workshop) -> None:

@@ -19,7 +19,14 @@ from sqlext.execution.delta import target
 from sqlext.execution.flows import restoration
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, current, find
-from sqlext.execution.flows.savepoints import SavepointStore, clear_earlier, content_of, has_buffered, refuse_placed_state
+from sqlext.execution.flows.savepoints import (
+    SavepointStore,
+    clear_earlier,
+    content_of,
+    has_buffered,
+    refuse_changed_state,
+    refuse_placed_state,
+)
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_options import FlowOptions
@@ -112,16 +119,17 @@ class FlowSavepoints:
             now = self._clock.now()
             savepoint = store.free_name(wanted, now)
             _refuse_phase(record, flow)
-            store.clear_leftovers()
+            store.clear_leftovers(self._lease.is_elsewhere)
             with self._paused(record, flow, canceled):
                 content = content_of(self._home_of(spec), spec)
                 refuse_placed_state(spec, content)
+                refuse_changed_state(session, spec, content)
                 if has_buffered(session, spec, content):
                     raise FlowError(
                         f"Flow `{spec.name}` has rows in its buffer that its last flush has not brought into its table. START "
                         "FLOW it first; a flow that runs may have savepoints, too."
                     )
-                made = store.make(session, spec, savepoint, now, partial(self._check_epoch, record))
+                made = store.make(session, spec, savepoint, now, self._lease.host_id, partial(self._check_epoch, record))
             logger.info("flow %s: savepoint %s, %d bytes", spec.name, made.name, made.bytes)
             return f"savepoint {made.name} of flow {spec.name}: version {made.target_version} of {'.'.join(spec.target)}"
 
@@ -136,7 +144,7 @@ class FlowSavepoints:
             found = store.one(wanted)
             restoration.check_still_there(found, record.spec)
             store.drop(found)
-            store.clear_leftovers()
+            store.clear_leftovers(self._lease.is_elsewhere)
             return f"savepoint {found.name} of flow {record.spec.name} dropped"
 
     def restore(self, name: tuple[str, ...], wanted: str, canceled: threading.Event) -> str:
@@ -159,12 +167,14 @@ class FlowSavepoints:
             options = self._flows.options_of(spec)
             check = self._flows.session_of(spec)
             restoration.check_restorable(check, store, savepoint, record.spec, records, home)  # 1
+            others = restoration.changed_by_others(check, record.spec, savepoint)
             session = self._flows.session_for_start(spec)
             with self._resumed_if_undone(record, flow):
                 self._flows.end(flow)
                 if canceled.is_set():
                     raise StatementCanceledError("The statement was canceled.")
                 restoration.prepare(check, store, savepoint, spec, home)  # 2
+                store.by_id(savepoint.id)  # as long as it is on record, all of it was there to be copied
                 announce(Moment.RESTORE_PREPARED, spec.name)
                 epoch = self._decide(record, spec)  # 3
             self._flows.let_go(spec.id)
@@ -174,7 +184,7 @@ class FlowSavepoints:
             else:
                 self.finished(spec, epoch)
             how = "" if record.is_active else "; it is stopped: START FLOW goes on from there"
-            return f"flow {spec.name} restored to savepoint {savepoint.name}{how}"
+            return f"flow {spec.name} restored to savepoint {savepoint.name}{others}{how}"
 
     def finished(self, spec: FlowSpec, epoch: int) -> FlowSpec:
         """Return a flow whose table is set back, if that was to be done (steps 4 and 5).
@@ -192,7 +202,13 @@ class FlowSavepoints:
         restoration.set_table_back(own, store, spec, epoch, fence.check)  # 4
         announce(Moment.RESTORE_COMMITTED, spec.name)
         done = restoration.completed(spec)
-        self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=done.to_json()))  # 5
+
+        def event(records: Records) -> FlowEvent:
+            if spec.id not in records or records[spec.id].spec.application != spec.application:
+                raise FlowError(f"Another driver has set flow `{spec.name}` back meanwhile, or dropped it.")
+            return FlowEvent(spec.id, EventKind.ALTERED, spec=done.to_json())
+
+        self._registry.append(event)  # 5
         clear_earlier(home, done)
         return done
 

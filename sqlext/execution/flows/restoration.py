@@ -41,6 +41,7 @@ from sqlext.spark.storage import HadoopPath
 logger = logging.getLogger(__name__)
 
 _REASON = "restore"
+_MOST_LISTED = 5
 
 
 def refuse_savepoints(spark: SparkSession, spec: FlowSpec, records: Records) -> None:
@@ -125,6 +126,14 @@ def _refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, savepoint: Savep
             f"{table} is not flow `{spec.name}`'s own, and its log does not say any more whether others have changed rows since "
             f"the savepoint `{savepoint.name}`: that would be lost."
         )
+
+
+def changed_by_others(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint) -> str:
+    """Return what the statement's answer says of changes by others that are set back, too; empty: there are none."""
+    found = ForeignCommits(spark, spec.target_location, spec.id).by_others_since(savepoint.target_version).commits
+    listed = ", ".join(f"{each.version} ({each.operation})" for each in reversed(found[:_MOST_LISTED]))
+    more = ", .." if len(found) > _MOST_LISTED else ""
+    return f"; versions of others are set back, too: {listed}{more}" if found else ""
 
 
 def restored(savepoint: Savepoint, spec: FlowSpec) -> FlowSpec:

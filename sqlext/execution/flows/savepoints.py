@@ -16,13 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.errors import FlowError, NameTakenError, NotFoundError, SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.delta import delta_log, quarantine, table_copy, target
-from sqlext.execution.delta.foreign_commits import last_said
+from sqlext.execution.delta.foreign_commits import last_said, refuse_rows_of_others
 from sqlext.execution.flows.source_positions import positions
 from sqlext.execution.state.buffer import DurableBuffer
 from sqlext.execution.state.delta_state import state_in
+from sqlext.execution.state.distinct_values import values_in
+from sqlext.execution.state.state_table import StateTable
 from sqlext.moments import Moment, announce
 from sqlext.plan.constraints import quarantines
-from sqlext.plan.flow_spec import RESTORED, FlowSpec
+from sqlext.plan.flow_spec import RESTORED, FlowSpec, StateBackend
+from sqlext.plan.job_graph import OutputMode
 from sqlext.plan.savepoint import Savepoint
 from sqlext.spark import delta_tables
 from sqlext.spark.storage import HadoopPath
@@ -33,6 +36,8 @@ FOLDER = "savepoints"
 _RECORD, _FILES, _TARGET, _QUARANTINE = "savepoint.json", "files", "target", "quarantine-"
 _BUFFER = "buffer"
 _NOT_COPIED = (_BUFFER, FOLDER)
+_MAKER = "made-by"
+"""The file with the id of the process that makes a savepoint; the first one in its folder."""
 _EPOCH = "epoch-"
 _ATTEMPTS = 3
 
@@ -93,13 +98,20 @@ class SavepointStore:
         made = f"sp_{now:%Y%m%d_%H%M%S}"
         return next(each for each in (made, *(f"{made}_{n}" for n in range(2, len(taken) + 3))) if each not in taken)
 
-    def clear_leftovers(self) -> None:
-        """Delete what a crash has left of savepoints that were not made, or not dropped, to the end."""
-        for name in self._folder.names():
-            if not self._folder.child(name, _RECORD).exists():
-                self._folder.child(name).delete()
+    def clear_leftovers(self, is_working: Callable[[str], bool]) -> None:
+        """Delete what a crash has left of savepoints that were not made, or not dropped, to the end.
 
-    def make(self, spark: SparkSession, spec: FlowSpec, name: str, at: datetime, check: Callable[[], None]) -> Savepoint:
+        Args:
+            is_working: returns whether another process, by its id, may be making one.
+        """
+        for folder in map(self._folder.child, self._folder.names()):
+            maker = folder.child(_MAKER)
+            if not folder.child(_RECORD).exists() and not (maker.exists() and is_working(maker.read_text())):
+                folder.delete()
+
+    def make(
+        self, spark: SparkSession, spec: FlowSpec, name: str, at: datetime, host: str, check: Callable[[], None]
+    ) -> Savepoint:
         """Copy a flow that does not run. After a crash before the last step there is no savepoint.
 
         1. The flow's checkpoints and tables are copied.
@@ -112,11 +124,13 @@ class SavepointStore:
             spec: the flow.
             name: of the savepoint.
             at: the time.
+            host: the id of this process.
             check: called before step 3; raises if the flow may have run meanwhile.
         """
         key = uuid.uuid4().hex
         place, content = self._folder.child(key), content_of(self._home, spec)
         try:
+            place.child(_MAKER).create_text(host)
             _copy_again(spark, content, place.child(_FILES))  # 1
             version, location = delta_tables.version(spark, spec.target_location), spec.target_location
             metadata = delta_tables.metadata_of(delta_tables.snapshot_at(spark, location, version))
@@ -135,6 +149,7 @@ class SavepointStore:
                 positions=positions(spark, spec, content),
                 read={each: said[each] for each in ("sources", "mixed") if each in said},
                 bytes=place.size(),
+                files=_sizes(place.child(_TARGET)),
             )
             check()
             announce(Moment.SAVEPOINT_COPIED, spec.name)
@@ -166,8 +181,15 @@ class SavepointStore:
         return self._folder.child(savepoint.id, _FILES)
 
     def rows(self, savepoint: Savepoint) -> HadoopPath:
-        """Return the folder of its copy of the target's rows."""
-        return self._folder.child(savepoint.id, _TARGET)
+        """Return the folder of its copy of the target's rows.
+
+        Raises:
+            FlowError: a file is gone or torn: without it, Spark would read the others.
+        """
+        place = self._folder.child(savepoint.id, _TARGET)
+        if _sizes(place) != savepoint.files:
+            raise FlowError(f"The savepoint `{savepoint.name}` is damaged: {place.location} does not have the files that it had.")
+        return place
 
     def _read(self, key: str) -> Savepoint | None:
         try:
@@ -217,10 +239,16 @@ def tables_in(content: HadoopPath) -> list[HadoopPath]:
 
 
 def clear_earlier(home: HadoopPath, spec: FlowSpec) -> None:
-    """Delete the checkpoints, buffers and tables of a restored flow from before it was restored."""
+    """Delete the checkpoints, buffers and tables of a restored flow from before it was restored, and nothing of later drivers."""
     for name in home.names():
-        if name not in (spec.folder, FOLDER) and not name.startswith((_EPOCH, f".{_EPOCH}")):
+        number = name.removeprefix(RESTORED)
+        is_later = name != number and (not number.isdigit() or int(number) >= spec.generation)
+        if name != FOLDER and not name.startswith((_EPOCH, f".{_EPOCH}")) and not is_later:
             home.child(name).delete()
+
+
+def _sizes(folder: HadoopPath) -> dict[str, int]:
+    return {str(each.getPath().getName()): int(each.getLen()) for each in folder.statuses()}
 
 
 def _copy_again(spark: SparkSession, content: HadoopPath, place: HadoopPath) -> None:
@@ -249,6 +277,24 @@ def refuse_placed_state(spec: FlowSpec, content: HadoopPath) -> None:
                 f"Flow `{spec.name}` has a keyed function, and Spark's state of it can be read only in the folder where it was "
                 "written: it has no savepoints."
             )
+
+
+def refuse_changed_state(spark: SparkSession, spec: FlowSpec, content: HadoopPath) -> None:
+    """Refuse a flow whose state others have changed: a savepoint of it would look as if the flow itself had.
+
+    Raises:
+        FlowError: names the version.
+    """
+    for stream in spec.streams:
+        home = target.home_of(content, stream.relation)
+        table = spec.target_location if stream.writes_target else target.table_in(home).location
+        places = (
+            [table if stream.state_columns else state_in(home).location] if stream.state_backend is StateBackend.DELTA else []
+        )
+        for place in [*places, *([values_in(home).location] if stream.has_distinct_values else [])]:
+            StateTable(spark, place, spec, 0).check()
+        if stream.writes_target and stream.output_mode is OutputMode.UPDATE and not stream.key:
+            refuse_rows_of_others(spark, spec, delta_tables.version(spark, table))
 
 
 def has_buffered(spark: SparkSession, spec: FlowSpec, content: HadoopPath) -> bool:

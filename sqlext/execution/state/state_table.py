@@ -13,6 +13,7 @@ from sqlext.execution.delta import commit
 from sqlext.execution.delta.foreign_commits import ForeignCommit, ForeignCommits
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.plan.flow_spec import FlowSpec
+from sqlext.spark import delta_tables
 
 
 class StateTable:
@@ -34,6 +35,10 @@ class StateTable:
     def table(self) -> DeltaTable:
         """Return the table."""
         return DeltaTable.forPath(self._spark, self.location)
+
+    def check(self) -> None:
+        """Raise FlowError if others have changed stored rows since the flow's last commit."""
+        self._refuse_changes_of_others(delta_tables.version(self._spark, self.location))
 
     def _identity(self, info: commit.CommitInfo, version: int) -> CommitIdentity:
         """Return the identity of a commit.
