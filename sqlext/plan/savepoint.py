@@ -29,7 +29,7 @@ class Savepoint:
         positions: how far the flow had read each of its sources, for people.
         read: the same as the target's last commit has it (`CommitInfo.read`), for tables that are made of this one.
         bytes: the size of all its files.
-        files: the size of each file with rows of the target, by name.
+        files: the size of each file with rows, by folder and name.
     """
 
     id: str

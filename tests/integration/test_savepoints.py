@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -133,13 +134,16 @@ def test_two_savepoints_over_a_restart(sql: Workshop) -> None:
     assert sql.resume() == ["t"]
     assert savepoints(sql, "t") == ["first", newer]
     sql("DELETE FROM t WHERE k = 'a'")
+    refused(sql, "SAVEPOINT FLOW t", r"\(DELETE\) changed rows that hold the state")
+    assert savepoints(sql, "t") == ["first", newer]
     sql("INSERT INTO ev VALUES ('b', 5)")
     with pytest.raises(PySparkException, match="changed rows that hold the state"):
         sql("WAIT FLOW t")
     sql.eventually(lambda: sql.shown("t").status == "FAILED")
     with pytest.raises(PySparkException, match=r"Flow `t` is failed: .* START FLOW it first"):
         sql("SAVEPOINT FLOW t")
-    sql(f"RESTORE FLOW t TO {newer}")
+    (answer,) = sql(f"RESTORE FLOW t TO {newer}")
+    assert re.search(r"; versions of others are set back, too: \d+ \(DELETE\); it is stopped", answer[0])
     assert sql.batch("SELECT * FROM t") == second
     assert (sql.shown("t").status, sql.shown("t").error) == ("STOPPED", None)
     sql("START FLOW t")
@@ -158,6 +162,9 @@ def test_two_savepoints_over_a_restart(sql: Workshop) -> None:
     assert savepoints(sql, "t") == [newer]
     folder = sql.home("t")
     assert [len(list(folder.glob("savepoints/*"))), len(list(folder.glob("restored-*")))] == [1, 1]
+    next(folder.glob("savepoints/*/target/part-*")).unlink()
+    refused(sql, f"RESTORE FLOW t TO {newer}", "is damaged")
+    assert sql.equals_batch()
     sql("DROP FLOW t")
     assert not folder.exists()
 

@@ -85,6 +85,7 @@ def check_restorable(
     _refuse_new_quarantine(spec, savepoint)
     _refuse_rows_of_others(spark, spec, savepoint)
     table_copy.check_definition(spark, spec.target_location, savepoint.metadata)
+    store.check_rows(savepoint)
     check_rest(spark, savepoint.spec, store.files(savepoint), content_of(home, spec))
 
 
@@ -178,6 +179,7 @@ def set_table_back(spark: SparkSession, store: SavepointStore, spec: FlowSpec, e
         SqlextError: the savepoint or the table is gone.
     """
     savepoint = store.by_id(spec.restoring)
+    store.check_rows(savepoint)
     target.check_same_table(spark, spec)
     set_back = partial(_set_back, spark, store.rows(savepoint), savepoint, spec, epoch)
     with jvm.described(spark, f"flow {spec.name}: restore to savepoint {savepoint.name}", spec.id):

@@ -149,7 +149,7 @@ class SavepointStore:
                 positions=positions(spark, spec, content),
                 read={each: said[each] for each in ("sources", "mixed") if each in said},
                 bytes=place.size(),
-                files=_sizes(place.child(_TARGET)),
+                files=_sizes(place),
             )
             check()
             announce(Moment.SAVEPOINT_COPIED, spec.name)
@@ -181,15 +181,18 @@ class SavepointStore:
         return self._folder.child(savepoint.id, _FILES)
 
     def rows(self, savepoint: Savepoint) -> HadoopPath:
-        """Return the folder of its copy of the target's rows.
+        """Return the folder of its copy of the target's rows."""
+        return self._folder.child(savepoint.id, _TARGET)
+
+    def check_rows(self, savepoint: Savepoint) -> None:
+        """See that all files with rows are there.
 
         Raises:
-            FlowError: a file is gone or torn: without it, Spark would read the others.
+            FlowError: one is gone or torn; Spark would just read the others.
         """
-        place = self._folder.child(savepoint.id, _TARGET)
+        place = self._folder.child(savepoint.id)
         if _sizes(place) != savepoint.files:
             raise FlowError(f"The savepoint `{savepoint.name}` is damaged: {place.location} does not have the files that it had.")
-        return place
 
     def _read(self, key: str) -> Savepoint | None:
         try:
@@ -247,8 +250,11 @@ def clear_earlier(home: HadoopPath, spec: FlowSpec) -> None:
             home.child(name).delete()
 
 
-def _sizes(folder: HadoopPath) -> dict[str, int]:
-    return {str(each.getPath().getName()): int(each.getLen()) for each in folder.statuses()}
+def _sizes(place: HadoopPath) -> dict[str, int]:
+    """Return the sizes of the files with rows in a savepoint's folder, by folder and name."""
+    folders = [name for name in place.names() if name == _TARGET or name.startswith(_QUARANTINE)]
+    found = {folder: place.child(folder).statuses() for folder in folders}
+    return {f"{folder}/{each.getPath().getName()}": int(each.getLen()) for folder in folders for each in found[folder]}
 
 
 def _copy_again(spark: SparkSession, content: HadoopPath, place: HadoopPath) -> None:
@@ -288,10 +294,9 @@ def refuse_changed_state(spark: SparkSession, spec: FlowSpec, content: HadoopPat
     for stream in spec.streams:
         home = target.home_of(content, stream.relation)
         table = spec.target_location if stream.writes_target else target.table_in(home).location
-        places = (
-            [table if stream.state_columns else state_in(home).location] if stream.state_backend is StateBackend.DELTA else []
-        )
-        for place in [*places, *([values_in(home).location] if stream.has_distinct_values else [])]:
+        state = table if stream.state_columns else state_in(home).location
+        kept = {state: stream.state_backend is StateBackend.DELTA, values_in(home).location: stream.has_distinct_values}
+        for place in (place for place, is_there in kept.items() if is_there):
             StateTable(spark, place, spec, 0).check()
         if stream.writes_target and stream.output_mode is OutputMode.UPDATE and not stream.key:
             refuse_rows_of_others(spark, spec, delta_tables.version(spark, table))
