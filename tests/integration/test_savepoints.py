@@ -273,7 +273,7 @@ def test_what_cannot_go_back_is_told_before_anything_changes(sql: Workshop) -> N
     sql("WAIT FLOW t")
     refused(sql, "RESTORE FLOW t TO good", "There is no savepoint `good` of this flow")
     sql("SAVEPOINT FLOW t AS good")
-    refused(sql, "SAVEPOINT FLOW t AS Good", "has a savepoint `Good` already")
+    refused(sql, "SAVEPOINT FLOW t AS Good", "There is a savepoint `Good` of this flow already")
     refused(sql, "RESTORE FLOW t TO god", "Did you mean `good`")
     refused(sql, "DROP SAVEPOINT god ON FLOW t", "Did you mean `good`")
     assert "there is no savepoint" in sql("DROP SAVEPOINT IF EXISTS god ON FLOW t")[0][0]

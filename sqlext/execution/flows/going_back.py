@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -129,7 +128,12 @@ class FlowSavepoints:
                         f"Flow `{spec.name}` has rows in its buffer that its last flush has not brought into its table. START "
                         "FLOW it first; a flow that runs may have savepoints, too."
                     )
-                made = store.make(session, spec, savepoint, now, self._lease.host_id, partial(self._check_epoch, record))
+
+                def check() -> None:
+                    self._check_same(record, self._registry.read())
+                    refuse_changed_state(session, spec, content)
+
+                made = store.make(session, spec, savepoint, now, self._lease.host_id, check)
             logger.info("flow %s: savepoint %s, %d bytes", spec.name, made.name, made.bytes)
             return f"savepoint {made.name} of flow {spec.name}: version {made.target_version} of {'.'.join(spec.target)}"
 
@@ -220,9 +224,6 @@ class FlowSavepoints:
             return FlowEvent(spec.id, EventKind.RESTORED, epoch=record.epoch + 1, host=self._lease.host_id, spec=spec.to_json())
 
         return self._registry.append(event)[spec.id].epoch
-
-    def _check_epoch(self, record: FlowRecord) -> None:
-        self._check_same(record, self._registry.read())
 
     def _check_same(self, record: FlowRecord, records: Records) -> None:
         """See that no other driver has had a flow since its record was read."""

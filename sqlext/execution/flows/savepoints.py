@@ -54,8 +54,13 @@ class SavepointStore:
         self._folder = home.child(FOLDER)
 
     def all(self) -> list[Savepoint]:
-        """Return the savepoints, oldest first."""
-        found = [self._read(name) for name in self._folder.names()]
+        """Return the savepoints, oldest first; one that another version of sqlext has made is left out, and logged."""
+        found: list[Savepoint | None] = []
+        for name in self._folder.names():
+            try:
+                found.append(self._read(name))
+            except FlowError as error:
+                logger.error("savepoint %s: %s", self._folder.child(name).location, error)
         return sorted((each for each in found if each is not None), key=lambda each: (each.at, each.name))
 
     def one(self, name: str) -> Savepoint:
