@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -391,3 +392,23 @@ def test_hybrid_sources_and_bounded_stages_go_back(sql: Workshop) -> None:
         sql(f"START FLOW {flow}")
         sql(f"WAIT FLOW {flow}")
         assert sql.batch(f"SELECT * FROM {flow}") == now
+
+
+def test_files_that_were_read_since_must_be_there(sql: Workshop, tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text('{"k": "a", "v": 1}')
+    files = f"read_files('{tmp_path}', format => 'json', schema => 'k STRING, v INT')"
+    sql(f"CREATE STREAMING TABLE t AS SELECT k, v FROM STREAM {files}")
+    sql("WAIT FLOW t")
+    sql("SAVEPOINT FLOW t AS good")
+    later = tmp_path / "2 b.json"
+    later.write_text('{"k": "b", "v": 2}')
+    sql("WAIT FLOW t")
+    both = [("a", 1), ("b", 2)]
+    assert sql.batch("SELECT * FROM t") == both
+    (tmp_path / "1.json").unlink()  # which is in the savepoint
+    sql("RESTORE FLOW t TO good")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == both
+    later.unlink()
+    refused(sql, "RESTORE FLOW t TO good", r"would read the file .*/2 b\.json again, and that is gone")
+    assert sql.batch("SELECT * FROM t") == both
