@@ -121,6 +121,16 @@ STATEMENTS = (
         "give the flow of a streaming table another query, with other columns, in one commit; its streams are read on from where "
         "they are",
     ),
+    StatementDoc(
+        "SAVEPOINT FLOW f [AS name]",
+        "keep a copy of the flow as it is now: the rows of its table, its state, and how far it has read its sources",
+    ),
+    StatementDoc(
+        "RESTORE FLOW f TO [SAVEPOINT] name",
+        "set the table back to a savepoint in one commit, and the flow, which goes on from there",
+    ),
+    StatementDoc("DROP SAVEPOINT [IF EXISTS] name ON FLOW f", "delete a savepoint"),
+    StatementDoc("SHOW SAVEPOINTS [OF f]", "list the savepoints of a flow or of all flows: time, version, sources, size"),
     StatementDoc("DROP FLOW [IF EXISTS] f", "stop and remove the flow; the table stays"),
     StatementDoc(
         "ALTER STREAMING TABLE t SET TBLPROPERTIES ('key' = 'value', ..)",

@@ -20,6 +20,7 @@ from sqlext.commands import (
     job_statements,
     kept_columns,
     partition_statements,
+    savepoint_statements,
     streaming_tables,
     view_statements,
 )
@@ -135,6 +136,8 @@ class Commands:
                 return constraint_statements.alter(spark, statement, self._host)
             case statements.ReplayQuarantine():
                 return constraint_statements.answer_replay(spark, statement, self._host)
+            case statements.MakeSavepoint() | statements.RestoreFlow() | statements.DropSavepoint() | statements.ShowSavepoints():
+                return savepoint_statements.answer(spark, statement, self._flows, self._views)
             case statements.DropStreamingTable() | statements.DropMaterializedView():
                 kind = "STREAMING TABLE" if isinstance(statement, statements.DropStreamingTable) else "MATERIALIZED VIEW"
                 return whole_command(spark, f"DROP {kind}", lambda _: chain_statements.drop(spark, self._host(), statement))

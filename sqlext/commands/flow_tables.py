@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlext.commands.answers import Table, properties
+from sqlext.commands.savepoint_statements import shown
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import BacklogStatus, describe
+from sqlext.execution.flows.restoration import note_of
 from sqlext.execution.flows.status import FlowProgress
 from sqlext.execution.flows.views import FlowView
 from sqlext.execution.host import Host
@@ -65,7 +67,7 @@ def _flow_row(view: FlowView, waits_for: str = "") -> dict[str, Any]:
         "target": ".".join(spec.target),
         "status": view.status,
         "error": view.error or None,
-        "note": "; ".join(filter(None, (waits, bound, elsewhere, state))) or None,
+        "note": "; ".join(filter(None, (waits, note_of(spec), bound, elsewhere, state))) or None,
         "id": spec.id,
         "comment": spec.comment or None,
         "full_name": sql_name(spec.qualified_name),
@@ -131,6 +133,7 @@ def flow(view: FlowView, host: Host) -> Table:
     rows |= _backlog_rows(spec, progress.backlog) if progress is not None else {}
     rows |= {f"query {stream.relation}".strip(): SqlText(stream.sql) for stream in spec.streams}
     rows |= {f"state {stream.relation}".strip(): where for stream in spec.streams if (where := _state_of(spec, stream))}
+    rows |= {f"savepoint {each.name}": shown(each) for each in host.flows.savepoints.of(spec)}
     rows |= {"query above": SqlText(spec.above)} if spec.above else {}
     for status, each in zip(host.flows.prerequisites_of(view), spec.prerequisites, strict=True):
         rows |= {f"stage {each.name}": status, f"query {each.name}": SqlText(each.sql)}

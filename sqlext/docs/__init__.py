@@ -16,6 +16,7 @@ TOPICS = (
     "chains",
     "changes",
     "constraints",
+    "savepoints",
     "functions",
     "partitions",
     "keyed",

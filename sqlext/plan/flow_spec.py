@@ -15,6 +15,8 @@ from sqlext.plan.lineage import Input, inputs_from
 from sqlext.plan.records import from_record, to_record
 
 SPEC_VERSION = 5
+RESTORED = "restored-"
+"""The beginning of the names of folders of restored flows."""
 ROCKSDB_ASKED_FOR = f"{STATE_BACKEND.key} is rocksdb."
 """The reason why state is not in a Delta table when the option is the only one."""
 
@@ -88,7 +90,7 @@ class StreamSpec:
         state_columns: the table's columns that hold that state, one for one; empty when the state has a table of its own.
         has_sessions: whether it groups by session windows, which may merge as rows arrive.
         has_distinct_values: whether the distinct values that it counts are rows of a table of their own.
-        generation: how often its query was changed in place: each query has a state of its own.
+        revision: how often its query was changed in place: each query has a state of its own.
         ttl: when the state of its groups ends; None: never.
     """
 
@@ -105,7 +107,7 @@ class StreamSpec:
     state_columns: tuple[str, ...] = ()
     has_sessions: bool = False
     has_distinct_values: bool = False
-    generation: int = 0
+    revision: int = 0
     ttl: StateTtl | None = None
 
     @property
@@ -236,6 +238,9 @@ class FlowSpec:
         listed: the statement's column list, as `definition.listed` returns it; None in records of earlier versions.
         constraints: on each row of the target, with the qualified names of quarantine tables.
         runs_once: whether it reads tables once, and is done then; its one query is no streaming one.
+        generation: how often it was restored to a savepoint; each generation has transactions and a folder of its own.
+        restored: the name of the savepoint that it was restored to last; empty: it was not restored.
+        restoring: the id of the savepoint that its table is to be set back to before it runs again; empty: it is.
     """
 
     id: str
@@ -269,6 +274,22 @@ class FlowSpec:
     listed: tuple[str, ...] | None = None
     constraints: tuple[Constraint, ...] = ()
     runs_once: bool = False
+    generation: int = 0
+    restored: str = ""
+    restoring: str = ""
+
+    @property
+    def application(self) -> str:
+        """The application of its transactions on Delta tables.
+
+        A restored flow reads micro-batches again under numbers that its tables have seen: to Delta, that must be another one.
+        """
+        return f"{self.id}/{self.generation}" if self.generation else self.id
+
+    @property
+    def folder(self) -> str:
+        """The folder of its checkpoints, buffers and tables below that of the flow; empty: that one itself."""
+        return f"{RESTORED}{self.generation}" if self.generation else ""
 
     @property
     def qualified_name(self) -> tuple[str, ...]:

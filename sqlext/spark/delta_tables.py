@@ -12,7 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, texts_of
 from sqlext.spark.jvm import active
 
 
@@ -45,6 +45,21 @@ def named(spark: SparkSession, name: str) -> tuple[str, str, dict[str, str]]:
 def properties_of(spark: SparkSession, snapshot: Any) -> dict[str, str]:
     """Return the properties of a Delta table in one of its versions."""
     return texts_of(spark, snapshot.metadata().configuration())
+
+
+def metadata_of(snapshot: Any) -> str:
+    """Return what a Delta table says of itself in one of its versions, its `metaData` action, as JSON."""
+    return str(snapshot.metadata().json())
+
+
+def metadata_from(spark: SparkSession, text: str) -> Any:
+    """Return Delta's Metadata from the JSON of `metadata_of`."""
+    return scala_object(spark, "org.apache.spark.sql.delta.actions.Action").fromJson(text)
+
+
+def columns_in(metadata: str) -> StructType:
+    """Return the columns in the JSON of `metadata_of`."""
+    return StructType.fromJson(json.loads(json.loads(metadata)["metaData"]["schemaString"]))
 
 
 def schema_of(snapshot: Any) -> StructType:

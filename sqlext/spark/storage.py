@@ -146,6 +146,23 @@ class HadoopPath:
         """Delete the folder and its contents; do nothing if it does not exist."""
         self._fs.delete(self._path, True)
 
+    def copy_to(self, place: HadoopPath) -> None:
+        """Copy the file, or the folder with all that is in it, to a path where there is nothing yet.
+
+        Raises:
+            SetupError: a file cannot be read or written, or is gone.
+        """
+        copy_of = java_of(self._spark).org.apache.hadoop.fs.FileUtil.copy
+        try:
+            place._fs.mkdirs(place._path.getParent())
+            copy_of(self._fs, self._path, place._fs, place._path, False, self._system.conf)
+        except (Py4JJavaError, CapturedException) as error:
+            raise SetupError(f"{self.location} cannot be copied to {place.location}: {reason_of(error)}.") from None
+
+    def size(self) -> int:
+        """Return the bytes of the file, or of all files in the folder."""
+        return int(self._fs.getContentSummary(self._path).getLength())
+
     def delete_empty(self) -> None:
         """Delete the folder if it is empty."""
         with suppress(Py4JJavaError):  # Hadoop's file systems raise if it is not, each in its own way

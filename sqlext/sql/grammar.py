@@ -12,6 +12,7 @@ from sqlext.sql import dialect, end_of_stream
 from sqlext.sql.change_grammar import ChangeCursor
 from sqlext.sql.cursor import unquoted
 from sqlext.sql.partition_calls import partition_calls, partition_query, spark_form
+from sqlext.sql.savepoint_grammar import SavepointCursor
 from sqlext.sql.statements import (
     AlterConstraint,
     AlterFlow,
@@ -63,7 +64,7 @@ def parse(text: str) -> Statement:
     return _Head(text, found).statement()
 
 
-class _Head(ViewCursor, ChangeCursor):
+class _Head(ViewCursor, ChangeCursor, SavepointCursor):
     """A cursor that reads one statement, top down."""
 
     def statement(self) -> Statement:
@@ -89,6 +90,10 @@ class _Head(ViewCursor, ChangeCursor):
             return self._set()
         if self._take("REFRESH"):
             return self._refresh()
+        if self._take("SAVEPOINT"):
+            return self._make_savepoint()
+        if self._take("RESTORE"):
+            return self._restore()
         return self._command()
 
     def _bounded(self) -> BoundedStatement | None:
@@ -296,6 +301,8 @@ class _Head(ViewCursor, ChangeCursor):
             return self._end(JobCommand("SHOW JOBS"))
         if self._take("MATERIALIZED", "VIEWS"):
             return self._end(ShowMaterializedViews())
+        if self._take("SAVEPOINTS"):
+            return self._show_savepoints()
         if self._take("LINEAGE"):
             return self._end(ShowLineage(self._name() if self._take("OF") else ()))
         self._expect("JOB")
@@ -340,6 +347,8 @@ class _Head(ViewCursor, ChangeCursor):
             return self._end(self._replay())
         if self._take("JOB"):
             return self._end(JobCommand(f"{verb} JOB", self._name()))
+        if verb == "DROP" and self._take("SAVEPOINT"):
+            return self._drop_savepoint()
         if verb in ("DROP", "ALTER") and self._take("STREAMING", "TABLE"):
             return self._drop(DropStreamingTable) if verb == "DROP" else self._alter_table()
         if verb in ("DROP", "ALTER") and self._take("MATERIALIZED", "VIEW"):

@@ -14,7 +14,7 @@ from sqlext.functions.partition import OPERATORS
 from sqlext.options import HINTS, HOME_KEY, is_option_key
 
 _OUR_WORDS = re.compile(
-    r"\b(?:stream(?:ing)?|materialized|lineage|flows?|jobs?|quarantine|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"
+    r"\b(?:stream(?:ing)?|materialized|lineage|flows?|savepoints?|jobs?|quarantine|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"
     rf"|{'|'.join(OPERATORS)}"
     r"|\w*(?:flush|backlog)\w*)\b",
     re.IGNORECASE,
@@ -164,14 +164,19 @@ _COMMANDS = (
     *((verb, "MATERIALIZED", "VIEW") for verb in ("DROP", "ALTER")),
     *((verb, "JOB") for verb in ("RESUME", "CANCEL")),
     ("REPLAY", "QUARANTINE"),
+    ("SAVEPOINT", "FLOW"),
+    ("RESTORE", "FLOW"),
+    ("SHOW", "SAVEPOINTS"),
+    ("DROP", "SAVEPOINT"),
 )
 
 
 def _is_our_command(words: list[str], found: list[Token]) -> bool:
     for command in _COMMANDS:
         if tuple(words[: len(command)]) == command:
-            # DESCRIBE flow and DESCRIBE flow.t describe tables
-            return command[0] not in ("DESCRIBE", "DESC") or (len(found) > 2 and found[2].text != ".")
+            # DESCRIBE flow and DESCRIBE flow.t describe tables, RESTORE flow TO VERSION AS OF 1 restores one
+            of_table = command[0] == "RESTORE" and (words[2:3] in (["TO"], ["FOR"]) or words[3:5] == ["AS", "OF"])
+            return command[0] not in ("DESCRIBE", "DESC", "RESTORE") or (len(found) > 2 and found[2].text != "." and not of_table)
     return False
 
 

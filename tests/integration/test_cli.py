@@ -109,6 +109,7 @@ EXPECTED = {
         ["coffee", "2024-05-04", "8.25", "7.90"],
         ["tea", "2024-05-03", "4.50", "4.20"],
     ],
+    "savepoints.sql": [["ink", "2", "6"], ["pen", "2", "5"]],
     "several_flows.sql": [
         ["past", "1", "start"],
         ["past", "2", "tap"],

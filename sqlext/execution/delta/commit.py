@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -79,6 +79,7 @@ class CommitInfo:
         violations: how many of its rows violate each constraint, if there are constraints.
         groups_ended: the number of groups whose state has ended, if groups have a time to live.
         rows_dropped: the number of input rows that were dropped since their groups had ended before, in that case.
+        application: of the transaction; empty: the flow's id. A flow that was restored to a savepoint has another one.
         read: how far the flow has read its sources; None: it reads some that have no versions, or some at several versions.
     """
 
@@ -96,13 +97,25 @@ class CommitInfo:
     violations: Mapping[str, int] | None = None
     groups_ended: int | None = None
     rows_dropped: int | None = None
+    application: str = ""
 
-    def to_json(self) -> str:
-        """Return the userMetadata of the commit."""
+    @property
+    def app_id(self) -> str:
+        """The application of the transaction."""
+        return self.application or self.flow_id
+
+    def to_json(self, more: Mapping[str, Any] | None = None) -> str:
+        """Return the userMetadata of the commit.
+
+        Args:
+            more: what else it says, by name.
+        """
         optional = ("violations", "groups_ended", "rows_dropped")
-        fields = {key: value for key, value in vars(self).items() if key != "read" and not (key in optional and value is None)}
+        left_out = {"read", "application", *(key for key in optional if getattr(self, key) is None)}
+        fields = {key: value for key, value in vars(self).items() if key not in left_out}
+        fields |= {} if self.app_id == self.flow_id else {"application": self.app_id}
         fields |= {} if self.read is None else asdict(self.read)
-        return json.dumps({"sqlext": fields}, default=lambda time: time.isoformat("T", "milliseconds"))
+        return json.dumps({"sqlext": fields | dict(more or {})}, default=lambda time: time.isoformat("T", "milliseconds"))
 
 
 def merge(
@@ -201,7 +214,7 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
         rows.observe(observation, F.count(F.lit(1)).alias("rows"))
         .write.format("delta")
         .mode("append")
-        .option("txnAppId", info.flow_id)
+        .option("txnAppId", info.app_id)
         .option("txnVersion", info.last_batch)
         .option("userMetadata", info.to_json())
         .saveAsTable(quote_parts(name))
@@ -211,7 +224,7 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
 
 def _transaction(info: CommitInfo) -> dict[str, str]:
     """Return the session settings from which Delta takes a transaction's identity and metadata; Delta skips a repeated one."""
-    return {TXN_APP_ID: info.flow_id, TXN_VERSION: str(info.last_batch), USER_METADATA: info.to_json()}
+    return {TXN_APP_ID: info.app_id, TXN_VERSION: str(info.last_batch), USER_METADATA: info.to_json()}
 
 
 @contextmanager

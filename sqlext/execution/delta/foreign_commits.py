@@ -83,6 +83,16 @@ class ForeignCommits:
             version -= 1
         return ForeignHistory(tuple(found))
 
+    def by_others_since(self, version: int) -> ForeignHistory:
+        """Return the commits after `version` that are not the flow's, whichever of its drivers made those."""
+        found: list[ForeignCommit] = []
+        for later in range(delta_tables.version(self._spark, self._location), version, -1):
+            commit = actions(self._spark, self._location, later)
+            if commit is None:
+                return ForeignHistory(tuple(found), is_all=False)
+            found += [] if _said(commit).get("flow_id") == self._flow_id else _changes(later, commit)
+        return ForeignHistory(tuple(found))
+
     def after(self, version: int, epoch: int) -> tuple[ForeignCommit, ...]:
         """Return the commits after `version`, except those of the flow's driver with this epoch."""
         return self._between(version, delta_tables.version(self._spark, self._location) + 1, epoch)
@@ -97,6 +107,18 @@ class ForeignCommits:
         return tuple(found)
 
 
+def last_said(spark: SparkSession, location: str, version: int, flow_id: str) -> dict[str, Any]:
+    """Return what a flow's newest commit up to `version` says; empty: it has made none, or the log has it no more."""
+    for earlier in range(version, -1, -1):
+        commit = actions(spark, location, earlier)
+        if commit is None:
+            break
+        said = _said(commit)
+        if said.get("flow_id") == flow_id:
+            return said
+    return {}
+
+
 def refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, version: int) -> None:
     """Check the target before an aggregate without GROUP BY writes its one row, which has no key to distinguish it from others.
 
@@ -109,7 +131,7 @@ def refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, version: int) -> 
         FlowError: the target holds rows that the flow has not written.
     """
     location = spec.target_location
-    if last_transaction(spark, location, spec.id, version) is None:
+    if last_transaction(spark, location, spec.application, version) is None:
         found, most = ForeignHistory(()), 0
     else:
         found = ForeignCommits(spark, location, spec.id).since_own(version)

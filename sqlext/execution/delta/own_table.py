@@ -94,10 +94,10 @@ class OwnTable:
         table = self.begin(info.rows, rows.schema, stream.key)
         if table is None or not table.has_just(column.target for column in stream.columns):
             return False
-        done = last_transaction(self._spark, self._location, info.flow_id, table.version)
+        done = last_transaction(self._spark, self._location, info.app_id, table.version)
         if done is not None and done >= info.last_batch:
             return True
-        identity = CommitIdentity(info.flow_id, info.last_batch, info.to_json())
+        identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
         if table.is_empty:
             check()
             self.note(table.write_whole(qualified(rows), identity))

@@ -114,7 +114,7 @@ def append(name: tuple[str, ...], rows: DataFrame, spec: FlowSpec, batch: int) -
         .write.format("delta")
         .mode("append")
         .option("mergeSchema", "true")  # the flow's table may have got a new column (schema-evolution)
-        .option("txnAppId", spec.id)
+        .option("txnAppId", spec.application)
         .option("txnVersion", batch)
         .option("userMetadata", json.dumps({"sqlext": info}))
         .saveAsTable(quote_parts(name))
@@ -125,6 +125,27 @@ def forget(spark: SparkSession, name: tuple[str, ...], flow_id: str) -> None:
     """Delete the rows of a flow that another one has replaced, which reads its input again."""
     if target.exists(spark, name):
         DeltaTable.forName(spark, quote_parts(name)).delete(F.col(FLOW_ID_COLUMN) == flow_id)
+
+
+def rows_of(spark: SparkSession, name: tuple[str, ...], flow_id: str, last: int) -> DataFrame:
+    """Return the rows that a flow has quarantined in its micro-batches up to `last`."""
+    return spark.table(quote_parts(name)).where((F.col(FLOW_ID_COLUMN) == flow_id) & (F.col(BATCH_COLUMN) <= last))
+
+
+def set_back(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, spec: FlowSpec) -> None:
+    """Replace the rows that a flow has quarantined by others, in one commit; those of other flows stay.
+
+    Args:
+        spark: the session.
+        name: the table, qualified; it is made again if somebody has dropped it.
+        rows: as `rows_of` returned them; columns that the table has got since are null.
+        spec: the flow.
+    """
+    create(spark, name, {c.name: target.ddl_of(c.dataType) for c in rows.drop(*QUARANTINE_COLUMNS).schema}, spec.id)
+    writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "static")
+    writer = writer.option("replaceWhere", f"{quote(FLOW_ID_COLUMN)} = {quote_string(spec.id)}")
+    info = {"flow": spec.name, "flow_id": spec.id, "reason": "restore", "savepoint": spec.restored}
+    writer.option("userMetadata", json.dumps({"sqlext": info})).saveAsTable(quote_parts(name))
 
 
 def _columns(columns: Mapping[str, str]) -> dict[str, str]:

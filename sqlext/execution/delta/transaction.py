@@ -80,8 +80,9 @@ class TableTransaction:
         self.is_small = is_small
         self._java = java_of(spark)
         self._none, self._some = self._java.scala.Option.apply(None), self._java.scala.Option.apply
-        self._definition: list[Any] = []  # the actions of `take_definition`, and its operation
+        self._definition: list[Any] = []  # the actions of `take_definition` or `go_back`, and its operation
         self._operation: Any = None
+        self._is_going_back = False
         with active(spark):
             self._snapshot = snapshot
             self._log = self._snapshot.deltaLog()
@@ -188,6 +189,24 @@ class TableTransaction:
         with active(self._spark):
             self._transaction.updateMetadataForTableOverwrite(changed)
 
+    def go_back(self, version: int, metadata: str, closed: Mapping[str, int]) -> None:
+        """Give the table the columns, properties and comment of an earlier version, in the commit of `write_whole`.
+
+        Args:
+            version: the earlier version.
+            metadata: its metadata, as `delta_tables.metadata_of` returns it.
+            closed: applications whose writers must commit no more, with the versions of their last transactions: a write that
+                one of them has begun is in conflict with this commit.
+        """
+        java = self._java
+        if metadata != delta_tables.metadata_of(self._snapshot):
+            with active(self._spark):
+                self._transaction.updateMetadata(delta_tables.metadata_from(self._spark, metadata), False)
+        noted = java.org.apache.spark.sql.delta.actions.SetTransaction
+        self._definition = [noted(app, last, self._none) for app, last in closed.items()]
+        self._operation = restore_operation(self._spark, version)
+        self._is_going_back = True
+
     def write_whole(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
         """Replace all rows of the table.
 
@@ -200,7 +219,8 @@ class TableTransaction:
             added = items_of(self._transaction.writeFiles(rows._jdf))
             removed = [file.removeWithTimestamp(now, True) for file in self._files.values()]
             actions = [*self._definition, *added, *removed]
-            version = commit_actions(self._spark, self._transaction, actions, operation, identity, has_metrics=True)
+            has_metrics = not self._is_going_back  # RESTORE has others
+            version = commit_actions(self._spark, self._transaction, actions, operation, identity, has_metrics)
         return KnownFiles(version, {str(file.path()): file for file in added})
 
     def append(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles | None:
@@ -295,6 +315,14 @@ def write_operation(spark: SparkSession, mode: str) -> Any:
     java = java_of(spark)
     modes, none = java.org.apache.spark.sql.SaveMode, java.scala.Option.apply(None)
     return getattr(java.org.apache.spark.sql.delta, "DeltaOperations$Write")(getattr(modes, mode), *[none] * 8)
+
+
+def restore_operation(spark: SparkSession, version: int) -> Any:
+    """Return Delta's name of setting a table back to a version, for its history."""
+    java = java_of(spark)
+    return getattr(java.org.apache.spark.sql.delta, "DeltaOperations$Restore")(
+        java.scala.Option.apply(version), java.scala.Option.apply(None)
+    )
 
 
 def commit_actions(

@@ -36,6 +36,7 @@ from sqlext.execution.flows.creation import FlowRequest, reserve, stream_of
 from sqlext.execution.flows.history import partials_of_history
 from sqlext.execution.flows.partition_keys import lossy
 from sqlext.execution.flows.redefinition import Redefinition
+from sqlext.execution.flows.savepoints import content_of
 from sqlext.execution.flows.state_choice import with_state
 from sqlext.execution.state.delta_state import state_in
 from sqlext.execution.state.distinct_values import values_in
@@ -89,9 +90,15 @@ def note_in(home: HadoopPath) -> Note | None:
     return Note(FlowSpec.from_json(found["spec"]) if found["spec"] else None, str(found["host"]))
 
 
-def is_at_rest(home: HadoopPath) -> bool:
+def refuse_begun(home: HadoopPath, spec: FlowSpec) -> None:
+    """Raise FlowError if an alteration of a flow was begun and has not ended."""
+    if note_in(home) is not None:
+        raise FlowError(f"The query of flow `{spec.name}` was being altered when its process died. START FLOW it first.")
+
+
+def is_at_rest(home: HadoopPath, spec: FlowSpec) -> bool:
     """Return whether nothing of a flow that does not run waits to be brought into its table, and nothing was begun."""
-    return note_in(home) is None and not home.child("buffer").names()
+    return note_in(home) is None and not spec.restoring and not content_of(home, spec).child("buffer").names()
 
 
 def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Callable[[FlowSpec], object]) -> FlowSpec:
@@ -107,10 +114,10 @@ def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Calla
     if note is None:
         return spec
     if note.spec is None:
-        _clear(home, spec, made := spec.streams[0].generation + 1, unused=made)
+        _clear(home, spec, made := spec.streams[0].revision + 1, unused=made)
         return spec
-    made = note.spec.streams[0].generation
-    is_recorded = spec.streams[0].generation >= made
+    made = note.spec.streams[0].revision
+    is_recorded = spec.streams[0].revision >= made
     is_made = is_recorded or (last_transaction(spark, spec.target_location, _application(spec)) or 0) >= made
     if is_made and not is_recorded:
         record(note.spec)
@@ -121,24 +128,25 @@ def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Calla
 
 def finish(home: HadoopPath, spec: FlowSpec) -> None:
     """Delete what only the old query of a flow has needed; the new one is on record."""
-    made = spec.streams[0].generation
+    made = spec.streams[0].revision
     _clear(home, spec, made, unused=made - 1)
 
 
 def _clear(home: HadoopPath, spec: FlowSpec, made: int, unused: int) -> None:
     """Delete the state of a query that is not the flow's, and what was noted of an alteration, in this order."""
+    content = content_of(home, spec)
     if not spec.streams[0].has_distinct_values:
-        values_in(home).delete()
-    for path in (state_in(home, unused), home.child(_history(made)), home.child(_NOTE)):
+        values_in(content).delete()
+    for path in (state_in(content, unused), content.child(_history(made)), home.child(_NOTE)):
         path.delete()
 
 
 def _application(spec: FlowSpec) -> str:
-    return f"{spec.id}/query"
+    return f"{spec.application}/query"
 
 
-def _history(generation: int) -> str:
-    return f"history-{generation}"
+def _history(revision: int) -> str:
+    return f"history-{revision}"
 
 
 def query_replaced(spec: FlowSpec, request: FlowRequest) -> FlowSpec:
@@ -186,12 +194,13 @@ class Alteration:
     ) -> None:
         self._session = session
         self._home = home
+        self._content = content_of(home, spec)
         self._spec = spec
         self._request = request
         self._redefinition = redefinition
         self._epoch = epoch
         self._check = check
-        self._generation = spec.streams[0].generation + 1
+        self._revision = spec.streams[0].revision + 1
 
     def run(self, host: str, canceled: Event) -> FlowSpec:
         """Do steps 1 to 4, and return the flow with its new query.
@@ -212,7 +221,7 @@ class Alteration:
         spec = self._with_places()
         file.write_text(Note(spec, host).to_json())
         announce(Moment.ALTERATION_NOTED, spec.name)
-        batch = last_transaction(self._session, spec.target_location, spec.id)
+        batch = last_transaction(self._session, spec.target_location, spec.application)
         snapshot = delta_tables.snapshot(self._session, spec.target_location)
         table = TableTransaction(self._session, snapshot, None, is_small=True)
         table.take_columns(self._schema(spec, delta_tables.schema_of(snapshot)))
@@ -224,20 +233,20 @@ class Alteration:
             with self._checked(self._rows(spec, table, state)) as (rows, violations):
                 self._check()
                 info = self._info(table.version, batch, violations)
-                table.write_whole(qualified(rows), CommitIdentity(_application(spec), self._generation, info))  # 4
+                table.write_whole(qualified(rows), CommitIdentity(_application(spec), self._revision, info))  # 4
         announce(Moment.ALTERATION_COMMITTED, spec.name)
         return spec
 
     def _with_places(self) -> FlowSpec:
         """Return the flow with its new query, and make the state's table if it needs one of its own."""
-        for left in (state_in(self._home, self._generation), self._home.child(_history(self._generation))):
+        for left in (state_in(self._content, self._revision), self._content.child(_history(self._revision))):
             left.delete()  # by a process that went on for a moment after another had undone what it did
         query = self._request.flow.queries[0]
         fields = self._request.flow.output.drop(QUALIFIES).schema
         columns = tuple(Column(field.name, field.name, target.ddl_of(field.dataType)) for field in fields)
-        made = replace(stream_of(self._session, self._request.plan, query, columns, self._home), generation=self._generation)
+        made = replace(stream_of(self._session, self._request.plan, query, columns, self._content), revision=self._revision)
         lost = {*lossy(self._session, self._spec.target_location, columns)}
-        stream = with_state(made, query.aggregate, None, self._home, True, bool(self._spec.constraints), lost)
+        stream = with_state(made, query.aggregate, None, self._content, True, bool(self._spec.constraints), lost)
         return replace(query_replaced(self._spec, self._request), streams=(stream,), columns=columns)
 
     def _schema(self, spec: FlowSpec, there: StructType) -> StructType:
@@ -265,10 +274,10 @@ class Alteration:
         if stream.state_columns:
             location, version, rows = self._spec.target_location, table.version, table.rows
         else:
-            location = state_in(self._home, stream.generation).location
+            location = state_in(self._content, stream.revision).location
             version = delta_tables.version(self._session, location)
             rows = delta_tables.rows_at(self._session, location, version)
-            if last_transaction(self._session, location, self._spec.id, version) != batch:
+            if last_transaction(self._session, location, self._spec.application, version) != batch:
                 raise FlowError(f"The last flush of flow `{self._spec.name}` is not complete. START FLOW it first.")
         StateTable(self._session, location, self._spec, self._epoch).refuse_changes_of_others(version)
         names = stream.state_columns or tuple(old.schema.names)
@@ -283,8 +292,8 @@ class Alteration:
             kept = {name: F.col(quote(change.stored[name])) if name in change.stored else none for name in names}
             kinds = change.aggregate.schema
             return stored.select(*(kept[name].cast(kinds[name].dataType).alias(name) for name in names))
-        home = self._home.child(_history(self._generation))
-        name, read = f"sqlext-{self._spec.name}-{self._spec.id}-history", Checkpoint(self._home)
+        home = self._content.child(_history(self._revision))
+        name, read = f"sqlext-{self._spec.name}-{self._spec.id}-history", Checkpoint(self._content)
         over = partials_of_history(self._session, name, change.history, read, batch, home, canceled)
         keys = [(change.stored[mine], its) for mine, its in zip(change.aggregate.key, change.history.key, strict=True)]
         s, h = stored.withColumn(_THERE, F.lit(True)).alias(_STORED), over.withColumn(_THERE, F.lit(True)).alias(_HISTORY)
@@ -311,9 +320,9 @@ class Alteration:
         if spec.streams[0].state_columns or batch is None:
             return
         self._check()
-        location = state_in(self._home, self._generation).location
+        location = state_in(self._content, self._revision).location
         table = TableTransaction(self._session, delta_tables.snapshot(self._session, location), None, is_small=True)
-        table.write_whole(state, CommitIdentity(spec.id, batch, self._info(table.version, batch)))
+        table.write_whole(state, CommitIdentity(spec.application, batch, self._info(table.version, batch)))
 
     def _rows(self, spec: FlowSpec, table: TableTransaction, state: DataFrame) -> DataFrame:
         """Return the target's new rows."""
@@ -336,7 +345,7 @@ class Alteration:
         last = -1 if batch is None else batch
         spec, read = self._spec, _last_read(self._session, self._spec, version)
         info = CommitInfo(spec.name, spec.id, self._epoch, last + 1, last, 0, "altered", read_version=version, read=read)
-        return replace(info, violations=violations).to_json()
+        return replace(info, violations=violations, application=spec.application).to_json()
 
 
 def _column(side: str, name: str) -> SparkColumn:

@@ -36,6 +36,7 @@ from sqlext.execution.flows.interval_trigger import IntervalTrigger
 from sqlext.execution.flows.meter import FlowMeter
 from sqlext.execution.flows.once import OnceRun
 from sqlext.execution.flows.prerequisites import Prerequisites
+from sqlext.execution.flows.savepoints import content_of
 from sqlext.execution.flows.source_changes import explained
 from sqlext.execution.flows.status import FlowPhase, FlowProgress
 from sqlext.execution.flows.table_writer import TableWriter
@@ -67,7 +68,7 @@ class Flow:
         spec: what it is.
         options: its options, resolved.
         epoch: this driver's; a flow that another driver has taken has a higher one.
-        home: the flow's folder.
+        home: the flow's folder; a restored flow has one of its own in it (`FlowSpec.folder`).
         session: the flow's own; nobody else uses it.
         clock: measures intervals.
         watch: lets its queries rest while nothing arrives.
@@ -86,7 +87,7 @@ class Flow:
         self.spec = spec
         self.options = options
         self.epoch = epoch
-        self._home = home
+        self._home = content_of(home, spec)
         self.session = session
         self._clock = clock
         self._watch = watch
@@ -100,7 +101,7 @@ class Flow:
         self._has_rested = False
         self._takes_intervals = takes_intervals(spec, options)
         streams = () if spec.runs_once else spec.streams
-        settings = [intake_settings(spec, options, stream, home, epoch) for stream in streams]
+        settings = [intake_settings(spec, options, stream, self._home, epoch) for stream in streams]
         self._intakes = Intakes(Intake(*each, session, clock, self) for each in zip(streams, settings, strict=True))
         self.work = Work(spec.name, session.sparkContext, lambda: [spec.id, *self._intakes.job_groups()], clock)
         self._backlog = BacklogController(
@@ -114,7 +115,7 @@ class Flow:
             self._fail,
         )
         self._writer = TableWriter(
-            spec, epoch, home, jvm.clone_session(session), self._intakes, clock, self._fence.check, self._meter.note_flush
+            spec, epoch, self._home, jvm.clone_session(session), self._intakes, clock, self._fence.check, self._meter.note_flush
         )
         self._flusher = Flusher(spec.name, self._writer.flush, self._fail, lambda: self._writer.compact(lambda: self._stopping))
         self._schedule = FlushSchedule(
@@ -128,7 +129,7 @@ class Flow:
             clock,
         )
         specs, tag, check = spec.prerequisites, f"sqlext-stages-{spec.id}", self._fence.check
-        self._prerequisites = Prerequisites(spec.name, tag, specs, home, session, check, self._start_queries, self._fail)
+        self._prerequisites = Prerequisites(spec.name, tag, specs, self._home, session, check, self._start_queries, self._fail)
         tag = f"sqlext-once-{spec.id}"
         self._once = OnceRun(spec.name, tag, self._writer.session, self._writer.append_once, self._end_once, self._fail)
         self._settled = threading.Event()  # the queries run, or never will

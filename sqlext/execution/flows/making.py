@@ -201,7 +201,7 @@ class FlowMaker:
         constraint_checks.check(request, spec.target, None, self._registry.read())
         flow = self._flows.here(record)
         was_running = flow is not None and flow.is_running
-        if not was_running and (record.state is not FlowState.STOPPED or not alteration.is_at_rest(home)):
+        if not was_running and (record.state is not FlowState.STOPPED or not alteration.is_at_rest(home, spec)):
             raise FlowError(
                 f"Flow `{spec.name}` does not run, and not all that it has read is in its table. START FLOW it first."
             )

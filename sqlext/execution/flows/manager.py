@@ -25,6 +25,7 @@ from sqlext.execution.delta import target
 from sqlext.execution.flows import alteration, prerequisites, redefinition, source_changes, state_choice
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.going_back import FlowSavepoints
 from sqlext.execution.flows.making import FlowMaker
 from sqlext.execution.flows.registry import (
     EventKind,
@@ -38,6 +39,7 @@ from sqlext.execution.flows.registry import (
     find_table,
 )
 from sqlext.execution.flows.retries import Retries
+from sqlext.execution.flows.savepoints import content_of
 from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.supervisor import FlowSupervisor
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
@@ -76,6 +78,7 @@ class FlowManager:
         self._flows: Mapping[str, Flow] = {}
         self._busy: Flow | None = None
         self._retries = Retries(clock)
+        self.savepoints = FlowSavepoints(home, self._registry, lease, self, self._lock, clock)
         self._views = FlowViews(self._registry, lease, self._retries, lambda: self._flows)
         self._supervisor = FlowSupervisor(self, self._registry, lease, self._retries, self._lock)
 
@@ -292,8 +295,7 @@ class FlowManager:
     def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
         """Record a flow's options, and apply them to the running flow."""
         flow = self.here(record)
-        if alteration.note_in(self._home.child("flows", spec.id)) is not None:
-            raise FlowError(f"The query of flow `{spec.name}` was being altered when its process died. START FLOW it first.")
+        alteration.refuse_begun(self._home.child("flows", spec.id), spec)
         was_running = flow is not None and flow.is_running
         goes_on = flow is not None and was_running and flow.set_options(spec, options)
         if flow is not None and was_running and not goes_on:
@@ -322,7 +324,7 @@ class FlowManager:
         """Return the prerequisites of a flow, even if it does not run here."""
         if view.progress is not None:
             return view.progress.prerequisites
-        home = self._home.child("flows", view.record.spec.id)
+        home = content_of(self._home.child("flows", view.record.spec.id), view.record.spec)
         return tuple(prerequisites.recorded(self._spark, home, each.name) for each in view.record.spec.prerequisites)
 
     def options_of(self, spec: FlowSpec) -> FlowOptions:
@@ -337,9 +339,13 @@ class FlowManager:
         except (SqlextError, *target.SPARK_ERRORS) as error:
             logger.warning("flow %s did not stop cleanly: %s", flow.spec.name if flow else "", jvm.reason_of(error))
 
+    def let_go(self, flow_id: str) -> None:
+        """Forget what this process has of a flow, which has ended."""
+        self._flows = {key: flow for key, flow in self._flows.items() if key != flow_id}
+        self._retries.drop(flow_id)
+
     def forget(self, spec: FlowSpec) -> None:
-        self._flows = {key: flow for key, flow in self._flows.items() if key != spec.id}
-        self._retries.drop(spec.id)
+        self.let_go(spec.id)
         self.record(spec.id, EventKind.DROPPED)
         self._home.child("flows", spec.id).delete()
 
@@ -353,13 +359,19 @@ class FlowManager:
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
         self.end(self._flows.get(spec.id))
-        if note is not None and (settled := self._settled(spec, records[spec.id].epoch, home)) is not spec:
-            spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)
+        epoch = records[spec.id].epoch
+        try:
+            if note is not None and (settled := self._settled(spec, epoch, home)) is not spec:
+                spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)
+            spec = self.savepoints.finished(spec, epoch)
+        except BaseException as error:
+            self._supervisor.note_failure(spec, error, epoch)
+            raise
         sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
         if (changed := source_changes.evolved(session, spec, options.flow)) is not spec:
             spec = changed
             self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
-        flow = Flow(spec, options, records[spec.id].epoch, home, session, self._clock, self._watch)
+        flow = Flow(spec, options, epoch, home, session, self._clock, self._watch)
         try:
             with self._busy_with(flow):
                 flow.start()

@@ -35,6 +35,7 @@ class EventKind(StrEnum):
     PHASE = "phase"
     DROPPED = "dropped"
     DONE = "done"
+    RESTORED = "restored"
 
 
 class FlowState(StrEnum):
@@ -143,6 +144,11 @@ def fold(events: Iterable[FlowEvent], before: Records = MappingProxyType({})) ->
             records[event.flow_id] = replace(record, has_succeeded=True)
         elif event.kind is EventKind.ALTERED:
             records[event.flow_id] = replace(record, spec=spec or record.spec)
+        elif event.kind is EventKind.RESTORED:
+            state = FlowState.STOPPED if record.state is FlowState.FAILED else record.state
+            records[event.flow_id] = replace(
+                record, spec=spec or record.spec, state=state, epoch=event.epoch, host=event.host, error=""
+            )
         elif event.kind in _STATES:
             records[event.flow_id] = replace(
                 record,

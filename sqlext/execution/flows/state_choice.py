@@ -146,8 +146,8 @@ def with_state(
     if not is_target:
         schema = session_state.schema_of(aggregate) if aggregate.session else aggregate.schema
         schema = schema if stream.ttl is None else expiring_state.schema_of(aggregate)
-        target.create_at(aggregate.input.sparkSession, state_in(home, stream.generation), schema)
-    if aggregate.distinct is not None and not stream.generation:  # another query has the same values
+        target.create_at(aggregate.input.sparkSession, state_in(home, stream.revision), schema)
+    if aggregate.distinct is not None and not stream.revision:  # another query has the same values
         schema = distinct_values.schema_of(aggregate.distinct)
         target.create_at(aggregate.input.sparkSession, distinct_values.values_in(home), schema)
     return replace(

@@ -63,7 +63,7 @@ def restore(spark: SparkSession, spec: FlowSpec, location: str, old: FlowRecord 
     version = _replaced_at(spark, location, spec.id)
     said = {}
     if old is not None:
-        last = delta_log.last_transaction(spark, location, old.spec.id)
+        last = delta_log.last_transaction(spark, location, old.spec.application)
         last = -1 if last is None else last
         info = CommitInfo(old.spec.name, old.spec.id, old.epoch, last + 1, last, 0, "restored")
         said = {USER_METADATA: info.to_json()}

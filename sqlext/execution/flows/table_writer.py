@@ -106,7 +106,7 @@ class TableWriter:
     def _state_of(self, stream: StreamSpec) -> DeltaState:
         if stream.state_columns:
             return StateInTable(self.session, stream, self.location(stream), self._spec, self._epoch)
-        location = state_in(target.home_of(self._home, stream.relation), stream.generation).location
+        location = state_in(target.home_of(self._home, stream.relation), stream.revision).location
         if stream.ttl is not None:
             values = self._values.get(stream.relation)
             return ExpiringState(self.session, stream, location, self._spec, self._epoch, values)
@@ -122,7 +122,7 @@ class TableWriter:
         state = self._states.get(stream.relation)
         if isinstance(state, SessionState):
             return state.committed()
-        return last_transaction(self.session, self.location(stream), self._spec.id)
+        return last_transaction(self.session, self.location(stream), self._spec.application)
 
     def append(self, rows: DataFrame, batch: int) -> None:
         """Append a micro-batch to the target; called on the stream thread."""
@@ -137,7 +137,7 @@ class TableWriter:
         """Append the rows of a flow that runs once, unless an earlier driver has."""
         self._check()
         target.check_identity(self.session, self._spec)
-        if last_transaction(self.session, self._spec.target_location, self._spec.id) is not None:
+        if last_transaction(self.session, self._spec.target_location, self._spec.application) is not None:
             return
         started, (stream,) = self._clock.monotonic(), self._spec.streams
         rows = target.in_target_columns(self.session.sql(stream.sql), stream.columns)
@@ -201,7 +201,7 @@ class TableWriter:
     def recover(self) -> None:
         """Evaluate the query above, if a crash came between the flush of an aggregate and that."""
         if self._spec.above and self._version() >= 0:
-            committed = last_transaction(self.session, self._spec.target_location, self._spec.id)
+            committed = last_transaction(self.session, self._spec.target_location, self._spec.application)
             if committed != self._version():
                 self._replace(-1 if committed is None else committed, -1, FlushReason.RECOVERY, None)
 
@@ -238,7 +238,7 @@ class TableWriter:
         state = self._states.get(intake.stream.relation)
         if not isinstance(state, SessionState):
             return taken.batches
-        shown = last_transaction(self.session, self.location(intake.stream), self._spec.id)
+        shown = last_transaction(self.session, self.location(intake.stream), self._spec.application)
         behind = [batch for batch in taken.batches if shown is not None and batch.last <= shown]
         if behind:
             info = self._commit_info(behind[0].first, behind[-1].last, _rows_of(behind), reason, taken.watermark, arrival)
@@ -289,7 +289,7 @@ class TableWriter:
         others = [batch for batch in batches if batch.staged is None]
         of_earlier_driver = [batch.staged for batch in batches if batch.staged is not None and batch.rows < 0]
         staged_files.check_files(self.session, location, of_earlier_driver)
-        identity = CommitIdentity(info.flow_id, info.last_batch, info.to_json())
+        identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
         if not others and staged_files.append(self.session, location, staged, identity):
             return
         frames = [staged_files.rows_of(self.session, location, staged)] if staged else []
@@ -398,7 +398,8 @@ class TableWriter:
         """Return what a commit says; `newest` is the last micro-batch in it of each query."""
         until = datetime.fromtimestamp(watermark, UTC) if watermark is not None else None
         spec, read = self._spec, self._read(newest)
-        return commit.CommitInfo(spec.name, spec.id, self._epoch, first, last, rows, reason.value, until, arrival, read=read)
+        said = (spec.name, spec.id, self._epoch, first, last, rows, reason.value, until, arrival)
+        return commit.CommitInfo(*said, read=read, application=spec.application)
 
     def _read(self, batches: Sequence[tuple[Intake, int]]) -> Cut | None:
         """Return how far queries have read the flow's sources; None: it reads what has no version, or what it reads anew."""

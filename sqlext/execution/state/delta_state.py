@@ -38,14 +38,14 @@ next."""
 _STORED_FIRST = -1  # in the order of arrival, stored rows precede all micro-batches
 
 
-def state_in(home: HadoopPath, generation: int = 0) -> HadoopPath:
+def state_in(home: HadoopPath, revision: int = 0) -> HadoopPath:
     """Return the location of a streaming query's state, if the state has a table of its own.
 
     Args:
         home: the query's folder.
-        generation: how often the query was changed (`StreamSpec.generation`).
+        revision: how often the query was changed (`StreamSpec.revision`).
     """
-    return home.child(f"state-{generation}" if generation else "state")
+    return home.child(f"state-{revision}" if revision else "state")
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class DeltaState(StateTable, ABC):
 
     def _not_committed(self, batches: Sequence[BufferedBatch], version: int) -> list[BufferedBatch]:
         """Return the batches that are not in the state yet."""
-        committed = last_transaction(self._spark, self.location, self._spec.id, version)
+        committed = last_transaction(self._spark, self.location, self._spec.application, version)
         return [batch for batch in batches if committed is None or batch.last > committed]
 
 

@@ -109,7 +109,7 @@ class DistinctValues(StateTable):
             A transaction on what the table has then.
         """
         table = self._begin()
-        done = last_transaction(self._spark, self.location, self._spec.id, table.version)
+        done = last_transaction(self._spark, self.location, self._spec.application, table.version)
         counts = [batch.values for batch in flush.batches]
         ended = None if table.is_empty else ended
         if (max(counts) == min(counts) == 0 and ended is None) or (done is not None and done >= flush.batches[-1].last):

@@ -75,7 +75,7 @@ class SessionState(DeltaState):
 
     def committed(self) -> int | None:
         """Return the last micro-batch that is in the state; None: there is none."""
-        return last_transaction(self._spark, self.location, self._spec.id)
+        return last_transaction(self._spark, self.location, self._spec.application)
 
     def flush(self, flush: StateFlush, show: Show) -> None:
         """Merge partial results into the query's table, as the sessions that they form with others; then into the state.
@@ -119,7 +119,7 @@ class SessionState(DeltaState):
             version: the version of the state's table that was read.
         """
         info, key = flush.info, _key_of(flush.aggregate)
-        identity = CommitIdentity(self._spec.id, info.last_batch, info.to_json())
+        identity = CommitIdentity(self._spec.application, info.last_batch, info.to_json())
         if changes.table is None:
             columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in changes.after.schema)
             stream = StreamSpec(self._stream.relation, "", OutputMode.UPDATE, key, columns)

@@ -13,6 +13,7 @@ from sqlext.execution.delta import commit
 from sqlext.execution.delta.foreign_commits import ForeignCommit, ForeignCommits
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.plan.flow_spec import FlowSpec
+from sqlext.spark import delta_tables
 
 
 class StateTable:
@@ -35,6 +36,10 @@ class StateTable:
         """Return the table."""
         return DeltaTable.forPath(self._spark, self.location)
 
+    def check(self) -> None:
+        """Raise FlowError if others have changed stored rows since the flow's last commit."""
+        self.refuse_changes_of_others(delta_tables.version(self._spark, self.location))
+
     def _identity(self, info: commit.CommitInfo, version: int) -> CommitIdentity:
         """Return the identity of a commit.
 
@@ -42,7 +47,7 @@ class StateTable:
             info: the description of the flush.
             version: the version of the table that was read.
         """
-        return CommitIdentity(self._spec.id, info.last_batch, replace(info, read_version=version).to_json())
+        return CommitIdentity(self._spec.application, info.last_batch, replace(info, read_version=version).to_json())
 
     def refuse_changes_of_others(self, version: int) -> None:
         """Raise FlowError if others committed changes since the flow's last commit, or since it created the table."""

@@ -108,6 +108,24 @@ class Checkpoint:
         """Return the folder where Spark's file source records the files of each micro-batch."""
         return self._folder.child("sources", name)
 
+    @property
+    def sources(self) -> list[str]:
+        """The names of the sources that record something of their own."""
+        return self._folder.child("sources").names()
+
+    def files_of(self, source: str) -> list[str]:
+        """Return the files that Spark's file source has read, as far as its log goes back, as encoded paths.
+
+        The log has a file for each micro-batch, now and then one with all before it; each begins with a line for the format.
+        """
+        log, found = self.source_log(source), dict[str, None]()
+        for name in log.names():
+            if name.partition(".")[0].isdigit():
+                lines = log.child(name).read_text().splitlines()[1:]
+                entries = [json.loads(line) for line in lines if line.startswith("{")]
+                found |= {str(entry["path"]): None for entry in entries if "path" in entry}
+        return list(found)
+
     def pin_partitions(self, partitions: str) -> None:
         """Record the number of the state's partitions beside the newest offsets with names.
 

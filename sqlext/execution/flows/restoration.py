@@ -1,0 +1,229 @@
+"""RESTORE FLOW f TO SAVEPOINT s: a flow and its table as they were, from where the flow goes on.
+
+1. All that is known to be in the way is looked for; then the flow is stopped.
+2. The savepoint's checkpoints and tables are copied into a new folder of the flow. After a crash up to here the old flow is
+   resumed; the next RESTORE deletes the folder.
+3. The registry gets the flow as it was, with this folder, and that its table is to be set back. From here on it is the restored
+   flow: after a crash, its next start goes on with step 4.
+4. Rows that the flow has quarantined are set back. Then the table is, in one commit, which has the restored flow's transaction;
+   where the table has that already, nothing happens. The same commit closes out writers of the flow as it was before.
+5. The registry gets that this is done, and the old folder is deleted.
+
+Numbers of micro-batches come again in the restored flow, for other rows, and Delta's own RESTORE does not forget the transactions
+that a table has: it would take them for committed. So the restored flow commits as another application (`FlowSpec.application`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from sqlext.errors import FlowError, UnsupportedError
+from sqlext.execution.delta import commit, quarantine, table_copy, target
+from sqlext.execution.delta.foreign_commits import ForeignCommits
+from sqlext.execution.delta.transaction import CommitIdentity
+from sqlext.execution.flows.creation import same_name
+from sqlext.execution.flows.registry import Records, current
+from sqlext.execution.flows.savepoints import SavepointStore, content_of, copy_content, tables_in
+from sqlext.execution.flows.source_positions import check_rest
+from sqlext.plan.constraints import quarantines
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.plan.lineage import Input
+from sqlext.plan.savepoint import Savepoint
+from sqlext.spark import delta_tables, jvm
+from sqlext.spark.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
+
+_REASON = "restore"
+_MOST_LISTED = 5
+
+
+def refuse_savepoints(spark: SparkSession, spec: FlowSpec, records: Records) -> None:
+    """Refuse a flow that cannot be set back on its own.
+
+    Raises:
+        UnsupportedError: it is one of several flows into a table, runs once, or has what no savepoint keeps.
+    """
+    table = ".".join(spec.target)
+    others = [each.spec.name for each in current(records) if each.spec.id != spec.id and same_name(each.spec.target, spec.target)]
+    if others:
+        raise UnsupportedError(
+            f"Flow `{spec.name}` cannot be set back alone: flow `{others[0]}` writes {table}, too, and would lose rows. "
+            "Savepoints are for flows that have a table of their own."
+        )
+    if spec.runs_once:
+        raise UnsupportedError(f"Flow `{spec.name}` runs once, so there is nothing that it could go back to.")
+    if "delta.identity." in str(delta_tables.snapshot(spark, spec.target_location).metadata().schemaString()):
+        raise UnsupportedError(f"The table {table} has an identity column, whose values a savepoint could not give back.")
+
+
+def check_restorable(
+    spark: SparkSession, store: SavepointStore, savepoint: Savepoint, spec: FlowSpec, records: Records, home: HadoopPath
+) -> None:
+    """Look for all that is in the way of setting a flow back, before anything changes.
+
+    Args:
+        spark: a session of the flow's.
+        store: its savepoints.
+        savepoint: the one to go back to.
+        spec: the flow as it is now.
+        records: of all flows.
+        home: the flow's folder.
+
+    Raises:
+        SqlextError, PySparkException: the flow cannot be set back to this savepoint.
+    """
+    refuse_savepoints(spark, spec, records)
+    target.check_same_table(spark, savepoint.spec)
+    _refuse_readers(spec, records)
+    _refuse_new_quarantine(spec, savepoint)
+    _refuse_rows_of_others(spark, spec, savepoint)
+    table_copy.check_definition(spark, spec.target_location, savepoint.metadata)
+    store.check_rows(savepoint)
+    check_rest(spark, savepoint.spec, store.files(savepoint), content_of(home, spec))
+
+
+def _refuse_readers(spec: FlowSpec, records: Records) -> None:
+    """Refuse if another flow reads the table as a stream: it has passed on rows that are no more, and would get others twice."""
+    key = Input(spec.target, spec.target_location).key
+    readers = [r.spec.name for r in current(records) if any(each.is_stream and each.key == key for each in r.spec.reads)]
+    if readers:
+        raise UnsupportedError(
+            f"Flow `{readers[0]}` reads {'.'.join(spec.target)} as a stream, and has read rows that would be set back. DROP FLOW "
+            "it first, and create it again afterwards."
+        )
+
+
+def _refuse_new_quarantine(spec: FlowSpec, savepoint: Savepoint) -> None:
+    """Refuse if rows would stay in a quarantine of which the flow, as it was, knew nothing, and come into its table."""
+    new = [name for name in quarantines(spec.constraints) if name not in quarantines(savepoint.spec.constraints)]
+    if new:
+        raise UnsupportedError(
+            f"Flow `{spec.name}` quarantines rows in {'.'.join(new[0])}, and did not at savepoint `{savepoint.name}`: these rows "
+            "would then be in its table, too. ALTER STREAMING TABLE .. DROP CONSTRAINT first."
+        )
+
+
+def _refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint) -> None:
+    """Refuse to remove rows that others have written since into a table that is not the flow's own."""
+    if spec.owns_target:
+        return
+    found = ForeignCommits(spark, spec.target_location, spec.id).by_others_since(savepoint.target_version)
+    table = ".".join(spec.target)
+    if found.commits:
+        last = found.commits[0]
+        raise UnsupportedError(
+            f"{table} is not flow `{spec.name}`'s own, and others have changed rows of it since the savepoint "
+            f"`{savepoint.name}`, last in version {last.version} ({last.operation}): that would be lost."
+        )
+    if not found.is_all:
+        raise UnsupportedError(
+            f"{table} is not flow `{spec.name}`'s own, and its log does not say any more whether others have changed rows since "
+            f"the savepoint `{savepoint.name}`: that would be lost."
+        )
+
+
+def changed_by_others(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint) -> str:
+    """Return what the statement's answer says of changes by others that are set back, too; empty: there are none."""
+    found = ForeignCommits(spark, spec.target_location, spec.id).by_others_since(savepoint.target_version).commits
+    listed = ", ".join(f"{each.version} ({each.operation})" for each in reversed(found[:_MOST_LISTED]))
+    more = ", .." if len(found) > _MOST_LISTED else ""
+    return f"; versions of others are set back, too: {listed}{more}" if found else ""
+
+
+def restored(savepoint: Savepoint, spec: FlowSpec) -> FlowSpec:
+    """Return the record of a flow that is to be set back to a savepoint.
+
+    Args:
+        spec: the flow as it is now.
+    """
+    return replace(
+        savepoint.spec, generation=spec.generation + 1, restored=savepoint.name, restoring=savepoint.id, replaces=spec.replaces
+    )
+
+
+def prepare(spark: SparkSession, store: SavepointStore, savepoint: Savepoint, spec: FlowSpec, home: HadoopPath) -> None:
+    """Copy a savepoint's checkpoints and tables into the folder of the restored flow (step 2).
+
+    Args:
+        spec: the restored flow.
+        home: the flow's folder.
+    """
+    folder = content_of(home, spec)
+    folder.delete()
+    copy_content(spark, store.files(savepoint), folder)
+    for table in tables_in(folder):
+        version = delta_tables.version(spark, table.location)
+        said = {"flow": spec.name, "flow_id": spec.id, "reason": _REASON, "savepoint": savepoint.name, "read_version": version}
+        identity = CommitIdentity(spec.application, 0, json.dumps({"sqlext": said | {"application": spec.application}}))
+        table_copy.take_over(spark, table, savepoint.spec.application, identity)
+
+
+def set_table_back(spark: SparkSession, store: SavepointStore, spec: FlowSpec, epoch: int, check: Callable[[], None]) -> None:
+    """Set a restored flow's table back to its savepoint, unless it is (step 4).
+
+    Args:
+        spark: a session of the flow's, and of nobody else.
+        store: the flow's savepoints.
+        spec: the restored flow.
+        epoch: of the driver.
+        check: called before each attempt; raises if this driver must not commit any more.
+
+    Raises:
+        SqlextError: the savepoint or the table is gone.
+    """
+    savepoint = store.by_id(spec.restoring)
+    store.check_rows(savepoint)
+    target.check_same_table(spark, spec)
+    set_back = partial(_set_back, spark, store.rows(savepoint), savepoint, spec, epoch)
+    with jvm.described(spark, f"flow {spec.name}: restore to savepoint {savepoint.name}", spec.id):
+        check()
+        for name, rows in store.quarantined(spark, savepoint).items():  # again after a crash: the same rows
+            quarantine.set_back(spark, name, rows, spec)
+        commit.again_after_conflicts(set_back, check)
+    logger.info("flow %s: %s is as it was at savepoint %s", spec.name, ".".join(spec.target), savepoint.name)
+
+
+def _set_back(spark: SparkSession, rows: HadoopPath, savepoint: Savepoint, spec: FlowSpec, epoch: int) -> None:
+    snapshot, last = delta_tables.snapshot(spark, spec.target_location), savepoint.committed
+    info = commit.CommitInfo(
+        spec.name,
+        spec.id,
+        epoch,
+        last + 1,
+        last,
+        -1,
+        _REASON,
+        read_version=int(snapshot.version()),
+        application=spec.application,
+    )
+    more = {"savepoint": savepoint.name, "savepoint_version": savepoint.target_version, **savepoint.read}
+    identity = CommitIdentity(spec.application, last, info.to_json(more))
+    closed = [replace(spec, generation=earlier).application for earlier in range(spec.generation)]
+    table_copy.set_back(spark, snapshot, savepoint.target_version, savepoint.metadata, rows, identity, closed)
+
+
+def completed(spec: FlowSpec) -> FlowSpec:
+    """Return the record of a restored flow whose table is set back."""
+    return replace(spec, restoring="")
+
+
+def note_of(spec: FlowSpec) -> str:
+    """Return what SHOW FLOWS says of a flow that was set back; empty: it was not."""
+    if spec.restoring:
+        return f"is being set back to savepoint {spec.restored}: START FLOW goes on with it"
+    return f"set back to savepoint {spec.restored}" if spec.restored else ""
+
+
+def check_still_there(savepoint: Savepoint, spec: FlowSpec) -> None:
+    """Refuse to drop the savepoint that a flow is just being set back to."""
+    if spec.restoring == savepoint.id:
+        raise FlowError(
+            f"Flow `{spec.name}` is being set back to savepoint `{savepoint.name}`, and needs it until then: START FLOW it first."
+        )
