@@ -116,7 +116,7 @@ class MergeableAggregate:
             if self._by_value is None:
                 self._plan(spark, above, aggregate)
                 if not self._functions and self._final.groupingExpressions().isEmpty():
-                    self._plan(spark, *self._with_count(spark, above, aggregate))
+                    self._plan(spark, above, self._with_count(spark, (), aggregate)[1])
         self.schema, self.key = self._partial_schema()
         self.rows_counted = self._find_rows_counted() if counts_rows else ""
         self.distinct = None if self._by_value is None else self._by_value.rows
@@ -243,13 +243,13 @@ class MergeableAggregate:
     def _find_rows_counted(self) -> str:
         """Return the column of partial results with the number of a group's rows."""
         results = items_of(self._final.resultExpressions())
-        source = next(source_of(each) for each in results if str(each.name()) == _ROWS)
+        source = next((source_of(each) for each in results if str(each.name()) == _ROWS), None)
         at = 0
         for each, function in zip(items_of(self._final.aggregateExpressions()), self._functions, strict=True):
             if each.resultAttribute().exprId().equals(source):
                 return partial_column(at)
             at += int(function.aggBufferAttributes().length())
-        raise AssertionError("the number of rows is a result of the aggregate")
+        raise UnsupportedError("Spark plans it without the number of its rows.")
 
     def _find_session(self) -> str:
         if not self._is_by_session:
