@@ -81,6 +81,12 @@ class AnalysedAggregate:
         """The same without the random ids of its watermarks."""
         return _comparable(self._spark, self.input)
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the same rows make the same groups whenever they are read: no key and no condition is random or by the time."""
+        keys = items_of(self._aggregate.groupingExpressions())
+        return not any(has_moment(self._spark, each) or not each.deterministic() for each in (self.input, *keys))
+
     @cached_property
     def keys(self) -> list[Any]:
         """The grouping expressions, in their order."""

@@ -81,6 +81,7 @@ REFUSED = (
     (FIRST.replace("k, count", "k, first(v) AS f, count"), "depends on the order in which rows arrived"),
     (FIRST.replace("k, count", "k, count(DISTINCT v) AS d, count"), "the DISTINCT values of its functions are others"),
     (FIRST.replace("k, count", "k, max(current_timestamp()) AS f, count"), "depends on when a row is read"),
+    (FIRST.replace("k, count", "k, max(v) AS k, count"), "called `k`"),
     (FIRST + " ORDER BY n LIMIT 1", "operators above its aggregate"),
     (FIRST.replace("n,", "n, nothing,"), "nothing"),
 )
