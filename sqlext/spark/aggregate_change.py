@@ -188,6 +188,8 @@ def _differing_inputs(old: Any, new: Any) -> list[str]:
     """Return the names of differing clauses; plans are compared by text here, which only decides what an error names."""
     before, now = _clauses(old), _clauses(new)
     found = [name for name in ("FROM", "WATERMARK", "WHERE") if before.get(name) != now.get(name)]
+    if "FROM" in found:  # the names of other relations are in the other clauses, too
+        return ["FROM"]
     return found or ["FROM, or an expression in it,"]
 
 
