@@ -81,6 +81,12 @@ class AnalysedAggregate:
         """The same without the random ids of its watermarks."""
         return _comparable(self._spark, self.input)
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the same rows make the same groups whenever they are read: no key and no condition is random or by the time."""
+        keys = items_of(self._aggregate.groupingExpressions())
+        return not any(has_moment(self._spark, each) or not each.deterministic() for each in (self.input, *keys))
+
     @cached_property
     def keys(self) -> list[Any]:
         """The grouping expressions, in their order."""
@@ -182,6 +188,8 @@ def _differing_inputs(old: Any, new: Any) -> list[str]:
     """Return the names of differing clauses; plans are compared by text here, which only decides what an error names."""
     before, now = _clauses(old), _clauses(new)
     found = [name for name in ("FROM", "WATERMARK", "WHERE") if before.get(name) != now.get(name)]
+    if "FROM" in found:  # the names of other relations are in the other clauses, too
+        return ["FROM"]
     return found or ["FROM, or an expression in it,"]
 
 

@@ -3,7 +3,7 @@
 The flow is at rest: stopped, with nothing in its buffer.
 
 1. What is to be done is noted in the flow's folder, and the state's new table is made, empty, in a place of its own.
-2. The history of what is added is computed (`history.py`), and joined by the keys to what is stored.
+2. The history of what is added is computed (`history.py`). It is joined by the keys to what is stored.
 3. The new state is committed, if it has a table of its own, with the flow's last transaction.
 4. The target gets its new columns and rows in one commit, with a transaction that says which query they are of.
 5. The registry gets the new query; the old state and the note go.
@@ -222,10 +222,11 @@ class Alteration:
         file.write_text(Note(spec, host).to_json())
         announce(Moment.ALTERATION_NOTED, spec.name)
         batch = last_transaction(self._session, spec.target_location, spec.application)
+        history = self._over_history(batch, canceled)  # 2
         snapshot = delta_tables.snapshot(self._session, spec.target_location)
         table = TableTransaction(self._session, snapshot, None, is_small=True)
         table.take_columns(self._schema(spec, delta_tables.schema_of(snapshot)))
-        with jvm.held(self._state(table, batch, canceled)) as state:  # 2
+        with jvm.held(self._state(table, batch, history)) as state:
             if canceled.is_set():
                 raise StatementCanceledError("The statement was canceled.")
             self._store(spec, state, batch)  # 3
@@ -283,20 +284,26 @@ class Alteration:
         names = stream.state_columns or tuple(old.schema.names)
         return rows.select(*(F.col(quote(mine)).alias(name) for mine, name in zip(names, old.schema.names, strict=True)))
 
-    def _state(self, table: TableTransaction, batch: int | None, canceled: Event) -> DataFrame:
+    def _over_history(self, batch: int | None, canceled: Event) -> DataFrame | None:
+        """Return the partial results of what is added, over all that the flow has read; None: nothing is added, or was read."""
+        added = self._redefinition.history
+        if added is None or batch is None:
+            return None
+        name, home = f"sqlext-{self._spec.name}-{self._spec.id}-history", self._content.child(_history(self._revision))
+        logger.info("flow %s: computing what its new query adds, over micro-batches 0 to %d", self._spec.name, batch)
+        return partials_of_history(self._session, name, added, Checkpoint(self._content), batch, home, canceled)
+
+    def _state(self, table: TableTransaction, batch: int | None, history: DataFrame | None) -> DataFrame:
         """Return the new query's partial results."""
         change, stored = self._redefinition, self._stored(table, batch)
         names = change.aggregate.schema.names
-        if change.history is None or batch is None:
+        if change.history is None or history is None:
             none = F.lit(None)
             kept = {name: F.col(quote(change.stored[name])) if name in change.stored else none for name in names}
             kinds = change.aggregate.schema
             return stored.select(*(kept[name].cast(kinds[name].dataType).alias(name) for name in names))
-        home = self._content.child(_history(self._revision))
-        name, read = f"sqlext-{self._spec.name}-{self._spec.id}-history", Checkpoint(self._content)
-        over = partials_of_history(self._session, name, change.history, read, batch, home, canceled)
         keys = [(change.stored[mine], its) for mine, its in zip(change.aggregate.key, change.history.key, strict=True)]
-        s, h = stored.withColumn(_THERE, F.lit(True)).alias(_STORED), over.withColumn(_THERE, F.lit(True)).alias(_HISTORY)
+        s, h = stored.withColumn(_THERE, F.lit(True)).alias(_STORED), history.withColumn(_THERE, F.lit(True)).alias(_HISTORY)
         same = F.lit(True)
         for mine, its in keys:
             same &= _column(_STORED, mine).eqNullSafe(_column(_HISTORY, its))

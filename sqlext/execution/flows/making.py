@@ -197,7 +197,8 @@ class FlowMaker:
         """
         spec, session, home = record.spec, request.session, self._home_of(record.spec)
         target.check_same_table(session, spec)
-        change = redefined(spec, request, target.describe(session, spec.target))
+        table = target.describe(session, spec.target)
+        change = redefined(spec, request, table)
         constraint_checks.check(request, spec.target, None, self._registry.read())
         flow = self._flows.here(record)
         was_running = flow is not None and flow.is_running
@@ -224,7 +225,8 @@ class FlowMaker:
             raise
         if was_running:
             self._flows.run(new, session, self._flows.options_of(new))
-        return "; ".join(map(str, change.changes)) or "no column changes"
+        is_moved = [column.target for column in new.columns] != [*table.columns]
+        return "; ".join(map(str, change.changes)) or f"the columns have {'another' if is_moved else 'the same'} order"
 
     def _after_failure(self, record: FlowRecord, is_restarted: bool) -> None:
         """Undo a change of a query that has failed, or bring it to its end, if its commit was made; restart the flow."""

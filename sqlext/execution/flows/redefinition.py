@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import delta_log
 from sqlext.execution.delta.target import Target
-from sqlext.execution.flows.creation import FlowRequest
+from sqlext.execution.flows.creation import FlowRequest, check_definition
 from sqlext.execution.state.aggregate_shape import has_state
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.execution.streaming import queries
@@ -23,6 +23,7 @@ from sqlext.execution.streaming.streams import SourceKind, StreamLeaf, leaves_of
 from sqlext.options import STATE_BACKEND, STATE_TTL
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
+from sqlext.quoting import quote_parts
 from sqlext.spark import delta_tables
 from sqlext.spark.aggregate_change import AggregateCall, AnalysedAggregate, differing_clauses, have_same_sets, place_in
 from sqlext.sql.tokens import normal_text
@@ -98,6 +99,7 @@ def redefined(spec: FlowSpec, request: FlowRequest, table: Target) -> Redefiniti
         UnsupportedError: the change cannot be made in place; the message is the reason.
     """
     stream = _check_flow(spec, request)
+    check_definition(request)
     session, query = request.session, request.flow.queries[0]
     old_frame = queries.with_unique_names(session.sql(stream.sql))
     old, aggregate = MergeableAggregate(old_frame), query.aggregate
@@ -257,7 +259,7 @@ def _check_table(spec: FlowSpec, request: FlowRequest, table: Target, columns: S
         raise UnsupportedError(
             f"{name} has the column `{others[0]}`, which the flow does not write. ALTER TABLE .. DROP COLUMN it."
         )
-    detail = request.session.sql(f"DESCRIBE DETAIL delta.`{table.location}`").collect()[0]
+    detail = request.session.sql(f"DESCRIBE DETAIL {quote_parts(('delta', table.location))}").collect()[0]
     layout = [*detail.partitionColumns, *detail.clusteringColumns]
     left = [each.name for each in columns if each.how == "kept"]
     if gone := [column for column in layout if column not in left]:
@@ -266,9 +268,9 @@ def _check_table(spec: FlowSpec, request: FlowRequest, table: Target, columns: S
         raise UnsupportedError(
             f"{name} has the CHECK constraint `{checks[0].removeprefix('delta.constraints.')}`. Drop it first."
         )
-    request_names = [column for column in request.flow.output.columns if column != QUALIFIES]
-    if len({column.lower() for column in request_names}) < len(request_names):
-        raise UnsupportedError("two of its columns have one name.")
+    names = [column.lower() for column in request.flow.output.columns]
+    if doubled := next((each for each in names if names.count(each) > 1), None):
+        raise UnsupportedError(f"two of its columns are called `{doubled}`.")
 
 
 # The history.
@@ -283,6 +285,8 @@ def _check_history(
         raise UnsupportedError(f"{what} a watermark has left late rows out of the other results, and the history has them.")
     if any(each.is_by_moment or not each.is_repeatable for each in added):
         raise UnsupportedError(f"{what} its value depends on when a row is read.")
+    if not now.is_repeatable:
+        raise UnsupportedError(f"{what} a condition or a key depends on when a row is read.")
     tables = [".".join(each.name) for each in request.flow.inputs if not each.is_stream]
     if tables:
         raise UnsupportedError(f"{what} {tables[0]} is not read as a stream, and may have had other rows before.")
