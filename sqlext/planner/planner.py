@@ -75,6 +75,8 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         if parts is None
         else _plan_above(query, tree, parts, of_aggregates, builder)
     )
+    streams = {fold(stream.alias) for stream in plan.graph.streams}
+    _refuse_ttl({alias: levels for alias, levels in source_options.items() if alias not in streams})
     names = [relation.name for hybrid in hybrids for relation in hybrid.relations]
     of_hybrids = References(relations=tuple(fold(name[0]) for name in names if len(name) == 1))
     references = _all_references([plan.references, of_hybrids, *(references_of(each.tree) for each in cut)])
@@ -253,12 +255,12 @@ def read_options(query: Query) -> tuple[dict[str, ValueText], dict[str, SourceOp
 
 
 def _refuse_ttl(source_options: Mapping[str, SourceOptions]) -> None:
-    """Refuse a time to live of state in a query that ends."""
+    """Refuse a time to live of state for relations that queries read which end."""
     for alias, levels in source_options.items():
         for given in (each[STATE_TTL.key] for each in levels.values() if STATE_TTL.key in each):
             raise UnsupportedError(
-                f"`{STATE_TTL.key}` is `{given.value}` for `{alias}`, and this query ends: it has no state that could. Leave it "
-                "out.",
+                f"`{STATE_TTL.key}` is `{given.value}` for `{alias}`, and the query that reads it ends: it has no state that "
+                "could. Leave it out.",
                 given.position,
             )
 

@@ -777,3 +777,13 @@ def test_a_pivot_whose_meaning_is_not_sure_is_refused(pivot: str, because: str) 
 def test_the_query_as_written_is_kept_for_spark(text: str, having: str, is_sparks_own: bool) -> None:
     found = plan(text)
     assert (found.written, found.having, found.is_sparks_own) == (text, having, is_sparks_own)
+
+
+def test_a_time_to_live_for_a_relation_that_is_read_to_its_end_is_refused() -> None:
+    query = (
+        "SELECT /*+ STATE_TTL(h, '7 days') */ o.k, count(*) AS n FROM STREAM o JOIN (SELECT k FROM STREAM p AS h GROUP BY k "
+        "GLOBAL WINDOW END OF STREAM) c ON o.k = c.k GROUP BY o.k"
+    )
+    kind, message, at = refusal(query)
+    assert (kind, at) == (UnsupportedError, "STATE_TTL(h, '7 days')")
+    assert message.startswith("`table.exec.state.ttl` is `7 days` for `h`, and the query that reads it ends")
