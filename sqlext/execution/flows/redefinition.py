@@ -115,7 +115,8 @@ def redefined(spec: FlowSpec, request: FlowRequest, table: Target) -> Redefiniti
     if aggregate.results_vary:
         raise UnsupportedError("its results contain the current time, which would be a new one in all rows.")
     stored, added = _stored(before, now, old, aggregate)
-    columns, shown = _columns(before, now, {each.id for each in added})
+    over_history = {each.id for each in now.calls if any(each.meaning.equals(call.meaning) for call in added)}
+    columns, shown = _columns(before, now, over_history)
     if added:
         _check_history(spec, request, now, added, aggregate)
     history = MergeableAggregate(now.only([*added, *_rows_counted(now, aggregate, added)])) if added else None
@@ -228,14 +229,19 @@ def _computed(
 
 
 def _columns(
-    before: AnalysedAggregate, now: AnalysedAggregate, added: set[int]
+    before: AnalysedAggregate, now: AnalysedAggregate, over_history: set[int]
 ) -> tuple[tuple[ColumnChange, ...], dict[str, str] | None]:
-    """Return what becomes of each column; and which old column each new one is, if each is one."""
+    """Return what becomes of each column; and which old column each new one is, if each is one.
+
+    Args:
+        before, now: the two queries.
+        over_history: the ids of the calls that are computed over the history.
+    """
     changes, shown, old = [], dict[str, str](), before.columns
     for name, meaning in now.columns.items():
         same = [each for each, its in old.items() if its.equals(meaning)]
         source = name if name in same else next((each for each in same if each not in now.columns), next(iter(same), None))
-        over = " over the history" if added & now.calls_in(name) else " from what is stored"
+        over = " over the history" if over_history & now.calls_in(name) else " from what is stored"
         if source is not None:
             shown[name] = source
             how = (
