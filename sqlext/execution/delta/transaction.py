@@ -198,11 +198,10 @@ class TableTransaction:
             closed: applications whose writers must commit no more, with the versions of their last transactions: a write that
                 one of them has begun is in conflict with this commit.
         """
-        java = self._java
         if metadata != delta_tables.metadata_of(self._snapshot):
             with active(self._spark):
                 self._transaction.updateMetadata(delta_tables.metadata_from(self._spark, metadata), False)
-        noted = java.org.apache.spark.sql.delta.actions.SetTransaction
+        noted = self._java.org.apache.spark.sql.delta.actions.SetTransaction
         self._definition = [noted(app, last, self._none) for app, last in closed.items()]
         self._operation = restore_operation(self._spark, version)
         self._is_going_back = True

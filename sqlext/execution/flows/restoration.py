@@ -91,8 +91,8 @@ def check_restorable(
 
 def _refuse_readers(spec: FlowSpec, records: Records) -> None:
     """Refuse if another flow reads the table as a stream: it has passed on rows that are no more, and would get others twice."""
-    key = Input(spec.target, spec.target_location).key
-    readers = [r.spec.name for r in current(records) if any(each.is_stream and each.key == key for each in r.spec.reads)]
+    keys = (Input(spec.target, spec.target_location).key, Input(spec.target).key)  # later ones of a hybrid source have no folder
+    readers = [r.spec.name for r in current(records) if any(each.is_stream and each.key in keys for each in r.spec.reads)]
     if readers:
         raise UnsupportedError(
             f"Flow `{readers[0]}` reads {'.'.join(spec.target)} as a stream, and has read rows that would be set back. DROP FLOW "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.lineage import Input, shown
+from sqlext.quoting import quote_parts
 from sqlext.spark import delta_tables
 from sqlext.spark.storage import HadoopPath
 
@@ -71,11 +73,12 @@ def _checkpoints(spec: FlowSpec, home: HadoopPath) -> Iterator[Checkpoint]:
 def _tables(spark: SparkSession, spec: FlowSpec) -> dict[str, Input]:
     """Return the Delta tables that a flow reads as streams, by Delta's ids of them."""
     found: dict[str, Input] = {}
-    for each in spec.reads:
+    for each in (each for each in spec.reads if each.is_stream):
         try:
-            found |= {delta_tables.table_id(spark, each.location): each} if each.is_stream and each.location else {}
+            location = each.location or delta_tables.named(spark, quote_parts(each.name))[0]  # later ones of a hybrid source
+            found[delta_tables.table_id(spark, location)] = replace(each, location=location)
         except SPARK_ERRORS:
-            continue  # its table is gone, and so is not found by its id
+            continue  # it is no Delta table, or is gone, and so is not found by its id
     return found
 
 
