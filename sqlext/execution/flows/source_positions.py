@@ -23,7 +23,7 @@ from sqlext.spark.storage import HadoopPath
 _PART = "hybrid_"
 _MOST_TEXT = 200
 _PASSES_CHANGES = ("skipchangecommits", "ignorechanges", "ignoredeletes")
-"""Options of Delta's streams with which commits that change or delete rows do not end them."""
+"""Options of Delta's streams with which commits that change or delete rows do not end them; a view of a session may have some."""
 
 
 def positions(spark: SparkSession, spec: FlowSpec, home: HadoopPath) -> tuple[str, ...]:
@@ -53,12 +53,12 @@ def check_rest(spark: SparkSession, spec: FlowSpec, home: HadoopPath, now: Hadoo
     Raises:
         FlowError: a source has lost something that comes after.
     """
-    tables = _tables(spark, spec)
+    tables, text = _tables(spark, spec), " ".join(spec.texts).lower()
+    passes_changes = bool(spec.session_bound) or any(option in text for option in _PASSES_CHANGES)
     for stream in spec.streams:
         checkpoint = Checkpoint(target.home_of(home, stream.relation))
         batch = checkpoint.newest_committed
         batch = checkpoint.newest_planned if batch is None else batch
-        passes_changes = any(option in stream.sql.lower() for option in _PASSES_CHANGES)
         for offset in _last_parts(checkpoint.planned(batch).offsets):
             if (table := _delta_offset(offset)) is not None:
                 _check_table(spark, spec, tables, table, passes_changes)
