@@ -48,6 +48,7 @@ from sqlext.quoting import quote
 from sqlext.spark import cancellation, jvm
 from sqlext.sql import grammar, statements
 from sqlext.sql.rewriter import Batch
+from sqlext.sql.savepoint_statements import DropSavepoint, MakeSavepoint, RestoreFlow, ShowSavepoints
 from sqlext.sql.statements import BoundedStatement, Statement
 
 _DEFAULT_WAIT = timedelta(hours=1)
@@ -136,7 +137,7 @@ class Commands:
                 return constraint_statements.alter(spark, statement, self._host)
             case statements.ReplayQuarantine():
                 return constraint_statements.answer_replay(spark, statement, self._host)
-            case statements.MakeSavepoint() | statements.RestoreFlow() | statements.DropSavepoint() | statements.ShowSavepoints():
+            case MakeSavepoint() | RestoreFlow() | DropSavepoint() | ShowSavepoints():
                 return savepoint_statements.answer(spark, statement, self._flows, self._views)
             case statements.DropStreamingTable() | statements.DropMaterializedView():
                 kind = "STREAMING TABLE" if isinstance(statement, statements.DropStreamingTable) else "MATERIALIZED VIEW"

@@ -11,7 +11,7 @@ from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.views.manager import ViewManager
 from sqlext.plan.savepoint import Savepoint
 from sqlext.quoting import sql_name
-from sqlext.sql.statements import DropSavepoint, MakeSavepoint, RestoreFlow, ShowSavepoints
+from sqlext.sql.savepoint_statements import DropSavepoint, MakeSavepoint, RestoreFlow, SavepointStatement, ShowSavepoints
 
 _SAVEPOINTS = {
     "name": "STRING",
@@ -26,7 +26,7 @@ _SAVEPOINTS = {
 
 def answer(
     spark: SparkSession,
-    statement: MakeSavepoint | RestoreFlow | DropSavepoint | ShowSavepoints,
+    statement: SavepointStatement,
     flows: FlowManager,
     views: ViewManager,
 ) -> Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlext.sql.cursor import Cursor
-from sqlext.sql.statements import DropSavepoint, MakeSavepoint, RestoreFlow, ShowSavepoints
+from sqlext.sql.savepoint_statements import DropSavepoint, MakeSavepoint, RestoreFlow, ShowSavepoints
 
 
 class SavepointCursor(Cursor):

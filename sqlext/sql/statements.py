@@ -12,6 +12,7 @@ from sqlext.options import ValueText
 from sqlext.plan.change_capture import ChangeCapture
 from sqlext.plan.job_graph import TableDefinition
 from sqlext.plan.view_spec import RefreshPolicy
+from sqlext.sql.savepoint_statements import SavepointStatement
 
 Name = tuple[str, ...]
 
@@ -264,41 +265,6 @@ class ReplayQuarantine:
 
 
 @dataclass(frozen=True)
-class MakeSavepoint:
-    """SAVEPOINT FLOW flow [AS name]; without a name, one is made of the time."""
-
-    flow: Name
-    name: str = ""
-    position: Position | None = None
-
-
-@dataclass(frozen=True)
-class RestoreFlow:
-    """RESTORE FLOW flow TO [SAVEPOINT] name, which sets a flow and its table back."""
-
-    flow: Name
-    name: str
-    position: Position | None = None
-
-
-@dataclass(frozen=True)
-class DropSavepoint:
-    """DROP SAVEPOINT [IF EXISTS] name ON FLOW flow."""
-
-    flow: Name
-    name: str
-    if_exists: bool = False
-    position: Position | None = None
-
-
-@dataclass(frozen=True)
-class ShowSavepoints:
-    """SHOW SAVEPOINTS [OF flow]; without a name, of all flows."""
-
-    flow: Name = ()
-
-
-@dataclass(frozen=True)
 class ScheduleClause:
     """SCHEDULE [REFRESH] EVERY duration, or TRIGGER ON UPDATE [AT MOST EVERY duration]; without either: by hand.
 
@@ -437,10 +403,7 @@ Statement = (
     | AlterStreamingTable
     | AlterConstraint
     | ReplayQuarantine
-    | MakeSavepoint
-    | RestoreFlow
-    | DropSavepoint
-    | ShowSavepoints
+    | SavepointStatement
     | CreateMaterializedView
     | RefreshMaterializedView
     | DropMaterializedView

@@ -6,7 +6,7 @@ import pytest
 
 from sqlext.errors import SyntaxProblem
 from sqlext.sql.grammar import parse
-from sqlext.sql.statements import DropSavepoint, MakeSavepoint, RestoreFlow, ShowSavepoints
+from sqlext.sql.savepoint_statements import DropSavepoint, MakeSavepoint, RestoreFlow, ShowSavepoints
 from sqlext.sql.tokens import is_ours
 
 
