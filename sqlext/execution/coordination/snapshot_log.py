@@ -177,8 +177,12 @@ class SnapshotLog:
     def _delete_old(self) -> None:
         """Delete what lies before the newest snapshot that is older than `KEPT`, which stays."""
         numbers, snapshots = self._listed()
-        until = datetime.now(UTC) - KEPT
-        old = next((number for number in reversed(snapshots[:-1]) if self._was_written_before(number, until)), 0)
+        until, old = datetime.now(UTC) - KEPT, 0
+        for number in snapshots[:-1]:
+            written = self._written(number)
+            if written is not None and written >= until:
+                break
+            old = old if written is None else number
         for number in snapshots:
             if number < old:
                 self._snapshot(number).delete()
@@ -186,11 +190,12 @@ class SnapshotLog:
             if number <= old:
                 self._event(number).delete()
 
-    def _was_written_before(self, snapshot: int, until: datetime) -> bool:
+    def _written(self, snapshot: int) -> datetime | None:
+        """Return when a snapshot was written; None: it cannot be read."""
         try:
-            return _decoded(self._snapshot(snapshot).read_text())[0] < until
-        except (SetupError, ValueError, KeyError, TypeError):
-            return False
+            return _decoded(self._snapshot(snapshot).read_text())[0]
+        except (SetupError, NotFoundError, ValueError, KeyError, TypeError):
+            return None
 
 
 def _text_of(file: Folder) -> str:
