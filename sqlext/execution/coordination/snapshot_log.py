@@ -115,7 +115,7 @@ class SnapshotLog:
             self._snapshot(self._count).create_text(_encoded(texts()))
             self._newest = self._count
             self._delete_old()
-        except SetupError as error:
+        except Exception as error:  # noqa: BLE001  # whatever the storage says: the event is written, and that counts
             logger.warning("the log %s was not compacted: %s", self.location, error)
 
     # Files.
