@@ -88,7 +88,10 @@ class Turn:
 
 
 class Recorder:
-    """The plugin that writes `tests/durations.tsv`: `python -m pytest -n 3 --full --record`."""
+    """The plugin that writes `tests/durations.tsv`: `python -m pytest -n 3 --full --record`.
+
+    Where files are named, their tests alone are recorded anew.
+    """
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -97,7 +100,9 @@ class Recorder:
         self._seconds[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        write({test: seconds for test, seconds in self._seconds.items() if seconds >= _RECORDED})
+        files = {file_of(test) for test in self._seconds}
+        others = {test: seconds for test, seconds in recorded().items() if file_of(test) not in files}
+        write(others | {test: seconds for test, seconds in self._seconds.items() if seconds >= _RECORDED})
 
 
 def write(seconds: dict[str, float]) -> None:
