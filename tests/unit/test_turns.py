@@ -45,7 +45,7 @@ def test_a_turn_leaves_out_the_slow_files_of_others_and_a_record_is_written(
     assert ran == [{"test_fast", "test_slower"}, {"test_fast", "test_slow"}, {"test_fast"}]
 
     monkeypatch.setattr(turns, "_RECORDED", 0.0)
-    turns.write({"test_other.py::test_one": 9.0, "test_fast.py::test_gone": 8.0})  # of a file that does not run, and of one that does
+    turns.write({"test_other.py::test_one": 9.0, "test_fast.py::test_gone": 8.0})  # the first is of a file that does not run
     pytester.inline_run(plugins=[turns.Recorder()])
     assert len(turns.recorded()) == 7
     assert "test_fast.py::test_gone" not in turns.recorded()
