@@ -166,6 +166,7 @@ def assert_tells(page: Page, url: str) -> None:
     page.get_by_role("link", name="Flows, views and jobs").click()
     page.locator("a[href^='/jobs/']").click()
     vertices = page.get_by_role("table", name="A vertex is a piece of the plan")
+    vertices.wait_for()  # what follows looks at once
     first = [cell.text_content() for cell in vertices.get_by_role("row").nth(1).get_by_role("cell").all()]
     assert first[4] == "1", "the part that the first driver had committed"
     assert page.get_by_text("parts skipped by a resume").locator("xpath=following-sibling::dd").text_content() == "1"
