@@ -15,7 +15,7 @@ SELECT * FROM spent ORDER BY customer;
 --> ann | 8
 --> bob | 4
 SHOW FLOWS;
---> spent | streaming table | spark_catalog.<database>.spent | RUNNING | live | NULL | NULL | 3 | ... | 0 | ...
+--> spent | streaming table | spark_catalog.<database>.spent | RUNNING | live | ... | 0 | bytes | ... | 3 | ... | 0 | ...
 DESCRIBE FLOW spent;
 --> name | spent
 --> kind | streaming table
