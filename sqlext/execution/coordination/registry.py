@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from sqlext.errors import FlowError, SetupError
 from sqlext.execution.coordination.snapshot_log import SnapshotLog
@@ -34,27 +34,6 @@ Event = TypeVar("Event", bound=RegistryEvent)
 Record = TypeVar("Record")
 
 
-class Kind(Protocol[Event, Record]):
-    """What is kept in a registry: how its events add up to records, and back.
-
-    Attributes:
-        kinds: the possible values of an event's `kind`.
-        nothing: an event without effect; it replaces one that cannot be read, and defines the events' class.
-    """
-
-    @property
-    def kinds(self) -> type[StrEnum]: ...
-
-    @property
-    def nothing(self) -> Event: ...
-
-    def fold(self, events: Iterable[Event], before: Mapping[str, Record]) -> dict[str, Record]:
-        """Return the records, by id, after some events."""
-
-    def events_of(self, record: Record) -> Sequence[Event]:
-        """Return events that add up to one record."""
-
-
 class Registry(Generic[Event, Record]):
     """The records in a log of events, by id. Thread-safe; the lock guards what has been read.
 
@@ -62,12 +41,25 @@ class Registry(Generic[Event, Record]):
 
     Args:
         log: the log; nobody else uses this view of it.
-        kind: what its events mean.
+        kinds: the possible values of an event's `kind`.
+        nothing: an event without effect; it replaces one that cannot be read, and defines the events' class.
+        fold: returns the records after some events, from those before them.
+        events_of: returns events that add up to one record.
     """
 
-    def __init__(self, log: SnapshotLog, kind: Kind[Event, Record]) -> None:
+    def __init__(
+        self,
+        log: SnapshotLog,
+        kinds: type[StrEnum],
+        nothing: Event,
+        fold: Callable[[Iterable[Event], Mapping[str, Record]], dict[str, Record]],
+        events_of: Callable[[Record], Sequence[Event]],
+    ) -> None:
         self._log = log
-        self._kind = kind
+        self._kinds = kinds
+        self._nothing = nothing
+        self._fold = fold
+        self._events_of = events_of
         self._lock = threading.Lock()
         self._known: dict[str, Record] = {}
 
@@ -117,19 +109,18 @@ class Registry(Generic[Event, Record]):
         return self._known
 
     def _take(self, texts: Sequence[str]) -> None:
-        self._known = self._kind.fold([self._event(text) for text in texts], self._known)
+        self._known = self._fold([self._event(text) for text in texts], self._known)
 
     def _event(self, text: str) -> Event:
-        nothing = self._kind.nothing
         try:
             data = json.loads(text)
-            return type(nothing)(**{**data, "kind": self._kind.kinds(data["kind"])})
+            return type(self._nothing)(**{**data, "kind": self._kinds(data["kind"])})
         except (ValueError, KeyError, TypeError) as error:
             logger.error("an event of the registry %s is skipped: it cannot be read (%s)", self._log.location, error)
-            return nothing
+            return self._nothing
 
     def _snapshot(self) -> list[str]:
-        return [_encoded(event) for record in self._known.values() for event in self._kind.events_of(record)]
+        return [_encoded(event) for record in self._known.values() for event in self._events_of(record)]
 
 
 def _timed(event: Event) -> Event:

@@ -267,17 +267,4 @@ class FlowRegistry(Registry[FlowEvent, FlowRecord]):
     """
 
     def __init__(self, home: Folder) -> None:
-        super().__init__(SnapshotLog(home.child("registry")), _Flows())
-
-
-class _Flows:
-    """What the events of flows mean."""
-
-    kinds = EventKind
-    nothing = FlowEvent("", EventKind.DROPPED)
-
-    def fold(self, events: Iterable[FlowEvent], before: Records) -> dict[str, FlowRecord]:
-        return fold(events, before)
-
-    def events_of(self, record: FlowRecord) -> list[FlowEvent]:
-        return events_of(record)
+        super().__init__(SnapshotLog(home.child("registry")), EventKind, FlowEvent("", EventKind.DROPPED), fold, events_of)

@@ -213,17 +213,6 @@ class JobRegistry(Registry[RegisteredEvent, JobRecord]):
     """
 
     def __init__(self, home: Folder) -> None:
-        super().__init__(SnapshotLog(home.child("jobs", "registry")), _Jobs())
-
-
-class _Jobs:
-    """What the events of jobs mean."""
-
-    kinds = JobEventKind
-    nothing = RegisteredEvent("", JobEventKind.CANCELED)
-
-    def fold(self, events: Iterable[RegisteredEvent], before: Records) -> dict[str, JobRecord]:
-        return fold(events, before)
-
-    def events_of(self, record: JobRecord) -> list[RegisteredEvent]:
-        return events_of(record)
+        super().__init__(
+            SnapshotLog(home.child("jobs", "registry")), JobEventKind, RegisteredEvent("", JobEventKind.CANCELED), fold, events_of
+        )

@@ -166,17 +166,6 @@ class ViewRegistry(Registry[ViewEvent, ViewRecord]):
     """
 
     def __init__(self, home: Folder) -> None:
-        super().__init__(SnapshotLog(home.child("views", "registry")), _Views())
-
-
-class _Views:
-    """What the events of materialized views mean."""
-
-    kinds = ViewEventKind
-    nothing = ViewEvent("", ViewEventKind.DROPPED)
-
-    def fold(self, events: Iterable[ViewEvent], before: Records) -> dict[str, ViewRecord]:
-        return fold(events, before)
-
-    def events_of(self, record: ViewRecord) -> list[ViewEvent]:
-        return events_of(record)
+        super().__init__(
+            SnapshotLog(home.child("views", "registry")), ViewEventKind, ViewEvent("", ViewEventKind.DROPPED), fold, events_of
+        )
