@@ -14,7 +14,6 @@ A group that has ended has no time any more. What is left of it in the state:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType, TimestampType
 
 from sqlext.execution.delta import commit, key_ranges, target
-from sqlext.execution.delta.delta_log import commit_info, table_size
+from sqlext.execution.delta.delta_log import table_size
+from sqlext.execution.delta.foreign_commits import last_said
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, TableTransaction
 from sqlext.execution.state.buffer import BufferedBatch
 from sqlext.execution.state.delta_state import (
@@ -263,12 +263,8 @@ class ExpiringState(DeltaState):
         Args:
             version: the version of the state's table.
         """
-        while version >= 0:
-            said = json.loads(commit_info(self._spark, self.location, version).get("userMetadata") or "{}").get("sqlext", {})
-            if said.get("flow_id") == self._spec.id:
-                return said["groups_ended"], said["rows_dropped"]
-            version -= 1
-        return 0, 0  # the log has been cleaned up since
+        said = last_said(self._spark, self.location, version, self._spec.id)
+        return (said["groups_ended"], said["rows_dropped"]) if said else (0, 0)  # else the log has been cleaned up since
 
 
 def _without(flush: StateFlush, ended: DataFrame) -> Partials:
