@@ -16,6 +16,7 @@ from sqlext.execution.coordination.lease import Lease, is_alive
 from sqlext.extension.results import LiveBatch, fetch
 from sqlext.plan.job_graph import OutputMode
 from sqlext.spark.jvm import check_streaming, outside_of_any_query, reason_of
+from sqlext.spark.micro_batch_rules import sound_rules
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,8 @@ class LiveQuery:
     def _start(self, ends_when_idle: bool) -> StreamingQuery:
         writer = self._frame.writeStream.foreachBatch(self._take).outputMode(self._mode.value)
         writer = writer.option("checkpointLocation", self._checkpoint.location)
-        return (writer.trigger(availableNow=True) if ends_when_idle else writer).start()
+        with sound_rules(self._frame):
+            return (writer.trigger(availableNow=True) if ends_when_idle else writer).start()
 
     def _take(self, rows: DataFrame, number: int) -> None:
         held = rows.persist()

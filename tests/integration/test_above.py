@@ -20,6 +20,13 @@ QUERIES = {
     "again": "WITH c AS (SELECT k, count(*) AS n FROM {ev} GROUP BY k) SELECT n, count(*) AS groups FROM c GROUP BY n",
     "ranked": "SELECT k, sum(v) AS s, rank() OVER (ORDER BY sum(v) DESC NULLS LAST) AS r FROM {ev} GROUP BY k",
     "rolled": "SELECT k, v % 2 AS odd, count(DISTINCT v) AS n FROM {ev} GROUP BY ROLLUP (k, v % 2)",
+    "rolled_union": (
+        "SELECT k, v, max(k) AS most, count(*) AS n FROM (SELECT * FROM {ev} UNION ALL SELECT * FROM {ev}) GROUP BY ROLLUP (k, v)"
+    ),
+    "cube_of_union": (
+        "WITH u AS (SELECT k, v FROM {ev} UNION ALL SELECT upper(k), v FROM {ev}) "
+        "SELECT k, v, grouping_id() AS g, collect_set(v) AS vs FROM u GROUP BY CUBE (k, v)"
+    ),
 }
 UNION = "SELECT 'all' AS what, count(*) AS n FROM {ev} UNION ALL SELECT k, count(*) FROM {ev} WHERE v > 1 GROUP BY k"
 

@@ -20,6 +20,7 @@ from sqlext.execution.state.buffer import BATCH_COLUMN
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.spark import jvm
+from sqlext.spark.micro_batch_rules import sound_rules
 from sqlext.spark.storage import HadoopPath
 
 _POLL_SECONDS = 1
@@ -62,7 +63,7 @@ def partials_of_history(
     stream = aggregate.input.writeStream.queryName(name).option("checkpointLocation", own.location)
     writer = stream.foreachBatch(store).trigger(once=True)
     try:
-        with session_settings(spark, _ALL_FILES), jvm.outside_of_any_query(spark):
+        with session_settings(spark, _ALL_FILES), sound_rules(aggregate.input), jvm.outside_of_any_query(spark):
             query = writer.start()
             while not query.awaitTermination(_POLL_SECONDS):
                 if canceled.is_set():

@@ -16,6 +16,7 @@ from sqlext.execution.streaming import streams
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.plan.job_graph import OutputMode
 from sqlext.spark import jvm
+from sqlext.spark.micro_batch_rules import sound_rules
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class RunningQuery:
             writer = writer.trigger(availableNow=True)
         elif pace.interval:
             writer = writer.trigger(processingTime=f"{pace.interval // timedelta(milliseconds=1)} milliseconds")
-        with jvm.outside_of_any_query(frame.sparkSession):
+        with sound_rules(frame), jvm.outside_of_any_query(frame.sparkSession):
             self.query = writer.start()
 
     def set_pace(self, pace: Pace) -> None:

@@ -1,0 +1,49 @@
+"""Rules of Spark's optimizer that fail on the micro-batches of some streams, and are left out there.
+
+Relies on Spark's private side: reads Catalyst plans, and names rules. Checked with Spark 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import DataFrame
+
+from sqlext.spark.plans import analysed, kind, nodes_of
+
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_ALIASES = "org.apache.spark.sql.catalyst.optimizer.RemoveRedundantAliases"
+
+
+@contextmanager
+def sound_rules(frame: DataFrame) -> Iterator[None]:
+    """Leave such rules out of a streaming query that is started within the block; it has the settings of that moment.
+
+    Args:
+        frame: the analysed query.
+    """
+    conf = frame.sparkSession.conf
+    if not _has_grouping_sets_and_union(frame):
+        yield
+        return
+    before = conf.get(_EXCLUDED, None)
+    conf.set(_EXCLUDED, ",".join([*(before.split(",") if before else []), _ALIASES]))
+    try:
+        yield
+    finally:
+        if before is None:
+            conf.unset(_EXCLUDED)
+        else:
+            conf.set(_EXCLUDED, before)
+
+
+def _has_grouping_sets_and_union(frame: DataFrame) -> bool:
+    """Return whether a query has both.
+
+    Spark renames the columns that a micro-batch reads to those of the query. Taking such names away, in the first branch of a
+    UNION ALL, leaves the Expand of ROLLUP, CUBE or GROUPING SETS with a column that is not there: the stream would fail with
+    PLAN_VALIDATION_FAILED_RULE_IN_BATCH. The rule only makes plans smaller.
+    """
+    kinds = {kind(node) for node in nodes_of(analysed(frame))}
+    return {"Expand", "Union"} <= kinds
