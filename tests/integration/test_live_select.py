@@ -84,6 +84,7 @@ def test_what_a_killed_process_left_goes_and_what_others_show_stays(sql: Worksho
     assert checkpoints(sql.spark) == [other.host_id]
     assert home.child("hosts").names() == [other.host_id]
     assert oct(local(home.location + "/live").stat().st_mode & 0o777) == "0o700"
+    other.beat()  # if the query took long
     sweep_live(home)
     assert checkpoints(sql.spark) == [other.host_id]
     other.end()
