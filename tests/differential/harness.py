@@ -338,7 +338,7 @@ def verdict_of(error: Exception) -> tuple[Verdict, str]:
     text = str(error)
     is_ours = isinstance(error, PySparkException) and error.getCondition() == _REFUSAL
     if is_ours and not any(each in text for each in _NOT_REFUSALS):
-        return Verdict.REFUSED, re.sub(r"^\[\w+\]\s*", "", text).partition("\n")[0]
+        return Verdict.REFUSED, re.sub(r"^\[\w+\]\s*", "", text.strip()).partition("\n")[0]
     return Verdict.ERROR, f"{type(error).__name__}: {text[:2000]}"
 
 
