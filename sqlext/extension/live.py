@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.errors import SqlextError, StatementCanceledError, UnsupportedError
 from sqlext.execution.coordination.lease import Lease, is_alive
+from sqlext.execution.delta.commit import session_settings
 from sqlext.extension.results import LiveBatch, fetch
 from sqlext.plan.job_graph import OutputMode
 from sqlext.spark.jvm import check_streaming, outside_of_any_query, reason_of
@@ -85,7 +86,7 @@ class LiveQuery:
     def _start(self, ends_when_idle: bool) -> StreamingQuery:
         writer = self._frame.writeStream.foreachBatch(self._take).outputMode(self._mode.value)
         writer = writer.option("checkpointLocation", self._checkpoint.location)
-        with sound_rules(self._frame):
+        with session_settings(self._frame.sparkSession, sound_rules(self._frame)):
             return (writer.trigger(availableNow=True) if ends_when_idle else writer).start()
 
     def _take(self, rows: DataFrame, number: int) -> None:

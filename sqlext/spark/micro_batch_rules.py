@@ -5,8 +5,7 @@ Relies on Spark's private side: reads Catalyst plans, and names rules. Checked w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
@@ -16,26 +15,16 @@ _EXCLUDED = "spark.sql.optimizer.excludedRules"
 _ALIASES = "org.apache.spark.sql.catalyst.optimizer.RemoveRedundantAliases"
 
 
-@contextmanager
-def sound_rules(frame: DataFrame) -> Iterator[None]:
-    """Leave such rules out of a streaming query that is started within the block; it has the settings of that moment.
+def sound_rules(frame: DataFrame) -> Mapping[str, str]:
+    """Return the settings with which a streaming query must be started, so that such rules are left out.
 
     Args:
         frame: the analysed query.
     """
-    conf = frame.sparkSession.conf
     if not _has_grouping_sets_and_union(frame):
-        yield
-        return
-    before = conf.get(_EXCLUDED, None)
-    conf.set(_EXCLUDED, ",".join([*(before.split(",") if before else []), _ALIASES]))
-    try:
-        yield
-    finally:
-        if before is None:
-            conf.unset(_EXCLUDED)
-        else:
-            conf.set(_EXCLUDED, before)
+        return {}
+    given = frame.sparkSession.conf.get(_EXCLUDED, None)
+    return {_EXCLUDED: f"{given},{_ALIASES}" if given else _ALIASES}
 
 
 def _has_grouping_sets_and_union(frame: DataFrame) -> bool:

@@ -63,7 +63,7 @@ def partials_of_history(
     stream = aggregate.input.writeStream.queryName(name).option("checkpointLocation", own.location)
     writer = stream.foreachBatch(store).trigger(once=True)
     try:
-        with session_settings(spark, _ALL_FILES), sound_rules(aggregate.input), jvm.outside_of_any_query(spark):
+        with session_settings(spark, {**_ALL_FILES, **sound_rules(aggregate.input)}), jvm.outside_of_any_query(spark):
             query = writer.start()
             while not query.awaitTermination(_POLL_SECONDS):
                 if canceled.is_set():

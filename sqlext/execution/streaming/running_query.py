@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sqlext.execution.delta.commit import session_settings
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.streaming import streams
 from sqlext.execution.streaming.pace import Pace, Phase
@@ -125,7 +126,7 @@ class RunningQuery:
             writer = writer.trigger(availableNow=True)
         elif pace.interval:
             writer = writer.trigger(processingTime=f"{pace.interval // timedelta(milliseconds=1)} milliseconds")
-        with sound_rules(frame), jvm.outside_of_any_query(frame.sparkSession):
+        with session_settings(frame.sparkSession, sound_rules(frame)), jvm.outside_of_any_query(frame.sparkSession):
             self.query = writer.start()
 
     def set_pace(self, pace: Pace) -> None:
