@@ -118,8 +118,7 @@ def explain_bounded(plan: BoundedPlan, target: str) -> list[Section]:
 
 def _sink(plan: FlowPlan) -> str:
     if plan.above:
-        by = f", by {', '.join(plan.above_by)}" if plan.above_by else ""
-        return f"replaced at each flush{by}"
+        return "replaced at each flush"
     return "append" if plan.output_mode is OutputMode.APPEND else _upsert(plan.key)
 
 
@@ -136,8 +135,7 @@ def _queries(plan: FlowPlan) -> Iterator[str]:
     for aggregate in plan.aggregates:
         yield f"{aggregate.name} [{_upsert(aggregate.key)}]:"
         yield SqlText(aggregate.sql)
-    by = f" of the keys ({', '.join(plan.above_by)}) that a flush changes" if plan.above_by else ""
-    yield f"above, replacing the target's rows{by}:"
+    yield "above, replacing the target's rows:"
     yield SqlText(plan.above)
 
 
