@@ -328,7 +328,7 @@ def _is_one(frame: DataFrame, condition: str) -> bool:
 def leniency_of(query: Query) -> Leniency:
     shown = query.shown()
     return Leniency(
-        frozenset(at for at, item in enumerate(shown) if item.value.is_approximate),
+        frozenset(at for at, item in enumerate(shown) if item.value.is_approximate or item.value.adds_fractions),
         frozenset(at for at, item in enumerate(shown) if item.value.is_unordered),
     )
 

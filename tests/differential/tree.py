@@ -17,6 +17,11 @@ class Form(Enum):
     END = "end of stream"
 
 
+_FLOATING = ("double", "float")
+_PICKS_ONE = ("max(", "min(")
+"""How functions begin that add nothing."""
+
+
 @dataclass(frozen=True)
 class Expression:
     """An expression of SQL.
@@ -44,6 +49,13 @@ class Expression:
     def render(self, form: Form) -> str:
         template = self.batch if form is Form.BATCH and self.batch else self.template
         return template.format(*(child.render(form) for child in self.children)) if self.children else template
+
+    @property
+    def adds_fractions(self) -> bool:
+        """Whether it is a floating number made by adding others: its last digits depend on the order of additions."""
+        if self.is_aggregate and any(child.kind in _FLOATING for child in self.children):
+            return self.kind in _FLOATING and not self.template.startswith(_PICKS_ONE)
+        return self.kind in _FLOATING and any(child.adds_fractions for child in self.children)
 
     def holds_aggregate(self) -> bool:
         return self.is_aggregate or any(child.holds_aggregate() for child in self.children)
