@@ -14,7 +14,7 @@ from sqlext.functions.partition import OPERATORS
 from sqlext.options import HINTS, HOME_KEY, is_option_key
 
 _OUR_WORDS = re.compile(
-    r"\b(?:stream(?:ing)?|materialized|lineage|flows?|savepoints?|jobs?|quarantine|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|sqlext"
+    r"\b(?:stream(?:ing)?|materialized|lineage|flows?|savepoints?|jobs?|quarantine|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|target-lag|auto-cdc|sqlext"
     rf"|{'|'.join(OPERATORS)}"
     r"|\w*(?:flush|backlog)\w*)\b",
     re.IGNORECASE,
