@@ -108,7 +108,7 @@ def run(
     Exit codes:
       0  success; also when Ctrl-C stopped the flows
       1  a statement failed; the statements after it were not run
-      2  wrong usage, or Spark could not be started
+      2  wrong usage, or Spark could not be started, or the host cannot be reached
       3  a flow failed, or the --timeout expired
       130  Ctrl-C during statements or --until-idle; flows are flushed and stopped
     """
@@ -146,7 +146,7 @@ def shell(
     \b
     Exit codes:
       0  the shell was left by Ctrl-D, \\q or a signal
-      2  wrong usage, or Spark could not be started
+      2  wrong usage, or Spark could not be started, or the host cannot be reached
       3  a flow failed
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

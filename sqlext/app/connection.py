@@ -27,13 +27,13 @@ from sqlext.app.connect_address import ConnectAddress
 from sqlext.app.problems import problem_of
 from sqlext.app.progress import TaskCounts
 from sqlext.app.statement_run import Run, Task
-from sqlext.errors import ConnectionLostError, SetupError, StatementCanceledError, UnsupportedError
+from sqlext.errors import ConnectionLostError, SetupError, StatementCanceledError, UnsupportedError, WaitTimeoutError
 from sqlext.extension.results import Result, fetch
 
 logger = logging.getLogger(__name__)
 
 _CONNECTED_WITHIN = 5.0
-_ANSWERS_WITHIN = 20.0
+_ANSWERS_WITHIN = 60.0
 """The time, in seconds, within which a host answers its first question: its first statement may be ours."""
 _RETRIES = {"max_retries": 4, "initial_backoff": 200, "backoff_multiplier": 2.0, "max_backoff": 2_000}
 """Retries for three seconds in all (in milliseconds): a lost packet is bridged, a host that has ended is told soon."""
@@ -144,12 +144,13 @@ class ConnectedSession:
         """Return the host's version of Spark, and whether it has sqlext."""
         asked: Task[tuple[str, bool]] = Task(lambda: (self._spark.version, self._understands_sqlext()))
         asked.thread.join(_ANSWERS_WITHIN)
-        if asked.thread.is_alive():
-            raise SetupError(f"The server at {self._address} does not answer within {_ANSWERS_WITHIN:.0f} s.")
         try:
+            if asked.thread.is_alive():
+                raise SetupError(f"The server at {self._address} has not answered within {_ANSWERS_WITHIN:.0f} s.")
             return asked.result()
         except (PySparkException, grpc.RpcError) as error:
             logger.exception("the first question to %s failed", self._address)
+            self._spark.client.close()
             reason = self._lost(error) or f"The server at {self._address} refuses this client: {problem_of(error).message}"
             raise SetupError(reason) from None
 
@@ -208,15 +209,21 @@ class ConnectedSession:
             within: the time, in seconds, after which it is given up.
 
         Raises:
-            TimeoutError: it takes longer.
+            WaitTimeoutError: it takes longer.
+            ConnectionLostError: there is no answer.
             PySparkException: it fails.
         """
         spark = self._spark
         task = Task(lambda: spark.sql(text).collect())
         task.thread.join(within)
         if task.thread.is_alive():
-            raise TimeoutError(f"{self._address} has not answered within {within:g} s")
-        return task.result()
+            raise WaitTimeoutError(f"The host at {self._address} has not answered within {within:g} s.")
+        try:
+            return task.result()
+        except (PySparkException, grpc.RpcError) as error:
+            if (lost := self._lost(error)) or isinstance(error, grpc.RpcError):
+                raise ConnectionLostError(lost or f"The host at {self._address} does not answer.") from None
+            raise
 
     def close(self) -> None:
         """End the session at the host, which keeps what runs there."""

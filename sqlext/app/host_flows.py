@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
 from sqlext.app.progress import status_line
@@ -114,7 +113,7 @@ class HostLooks:
     def _take(self, task: Task[tuple[str, float]], now: float) -> None:
         try:
             self._line, seconds = task.result()
-        except (PySparkException, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # the prompt must not end with it
             logger.info("the host's flows are not known: %s", error)
             self._line, seconds = "no answer", 0.0
         self._due = now + max(_LOOK_SECONDS, _LOOK_SHARE * seconds)
