@@ -17,7 +17,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # or gRPC prints on the termina
 import grpc
 from pyspark.errors import ParseException, PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.connect.client.core import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
@@ -27,7 +27,7 @@ from sqlext.app.connect_address import ConnectAddress
 from sqlext.app.problems import problem_of
 from sqlext.app.progress import TaskCounts
 from sqlext.app.statement_run import Run, Task
-from sqlext.errors import ConnectionLostError, SetupError, StatementCanceledError, UnsupportedError, WaitTimeoutError
+from sqlext.errors import ConnectionLostError, SetupError, UnsupportedError, WaitTimeoutError
 from sqlext.extension.results import Result, fetch
 
 logger = logging.getLogger(__name__)
@@ -168,15 +168,13 @@ class ConnectedSession:
         spark.addTag(run.tag)  # of this thread, which ends with the run
         try:
             frame = spark.sql(run.text)
-            _check(run)
             if frame.isStreaming:
                 raise UnsupportedError(
                     "This SELECT reads a stream and never ends; its rows can be shown only by a shell that opens the warehouse "
                     "itself. Keep its result in a table with CREATE STREAMING TABLE t AS SELECT .., or leave STREAM out to read "
                     "what is there now."
                 )
-            _check(run)
-            return fetch(frame, run.limit)
+            return _fetched(spark, frame, run)
         except (PySparkException, grpc.RpcError) as error:
             if self._is_gone(error):
                 self._renew()
@@ -253,9 +251,14 @@ class ConnectedSession:
         return _LOST.get(code, "").format(place=self._address)
 
 
-def _check(run: Run) -> None:
-    if run.canceled.is_set():
-        raise StatementCanceledError("The statement was canceled.")
+def _fetched(spark: SparkSession, frame: DataFrame, run: Run) -> Result:
+    try:
+        return fetch(frame, run.limit)
+    except PySparkException:
+        if run.canceled.is_set() and frame.isLocal():  # the command had ended: only the way of its result here was canceled
+            spark.removeTag(run.tag)
+            return fetch(frame, run.limit)
+        raise
 
 
 def _why_not(address: ConnectAddress, is_secure: bool) -> str:
