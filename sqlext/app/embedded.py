@@ -24,10 +24,11 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import sqlext
+from sqlext.app.problems import silence_spark
+from sqlext.app.served import ServedFile, ways_in
 from sqlext.clock import Deadline
 from sqlext.errors import SetupError, SqlextError
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, is_option_key
@@ -159,6 +160,7 @@ class _Lock:
 
     def __init__(self, path: Path, progress: Callable[[str], None] | None) -> None:
         self._path = path
+        self._served = ServedFile(path.parent.parent)
         self._progress = progress
         self._file: IO[str] | None = None
 
@@ -171,14 +173,12 @@ class _Lock:
         while not self._take():
             pid = self._path.read_text().strip()
             if _is_process(pid) or deadline.has_passed:
-                raise SetupError(
-                    f"The warehouse {self._path.parent.parent} is in use by process {pid or '(unknown)'}. Its catalog admits one "
-                    "process at a time: end that process first, or choose another folder with --warehouse."
-                )
+                raise self._in_use(pid)
             if self._progress is not None:
                 self._progress(f"waiting for the JVM of process {pid} to end")
                 self._progress = None
             time.sleep(0.2)
+        self._served.delete()
         self._file.truncate(0)
         self._file.write(f"{os.getpid()}\n")
         self._file.flush()
@@ -187,6 +187,13 @@ class _Lock:
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _in_use(self, pid: str) -> SetupError:
+        servers = self._served.read(pid) if _is_process(pid) else []
+        return SetupError(
+            f"The warehouse {self._path.parent.parent} is in use by process {pid or '(unknown)'}. {ways_in(servers)} The catalog "
+            "admits one process at a time: to open it here, end that process first, or choose another folder with --warehouse."
+        )
 
     def _take(self) -> bool:
         assert self._file is not None
@@ -231,11 +238,7 @@ def _open_log(folder: Path) -> IO[bytes]:
     logging.getLogger().addHandler(handler)
     logging.getLogger("sqlext").setLevel(logging.INFO)
     logging.captureWarnings(True)
-    for name in (
-        "SQLQueryContextLogger",
-        "DataFrameQueryContextLogger",
-    ):  # they print each error as JSON before it is even raised
-        PySparkLogger.getLogger(name).disabled = True
+    silence_spark()
     return path.open("ab")
 
 
