@@ -372,6 +372,7 @@ def connect_server(
 @_HOST
 @click.option("--thrift-port", type=_PORT, default=10000, show_default=True, help="0: any free port.")
 @click.option("--connect-port", type=_PORT, default=15002, show_default=True, help="0: any free port.")
+@click.option("--standby", is_flag=True, help="If another process uses the warehouse, wait until it has ended, then take over.")
 @PAGE
 @_CONF
 @_WAREHOUSE
@@ -383,11 +384,16 @@ def serve(
     host: str,
     thrift_port: int,
     connect_port: int,
+    standby: bool,
     page: Address | None,
     conf: dict[str, str],
     warehouse: Path,
 ) -> None:
-    """Serve Thrift, Spark Connect, or both from one process, and host the flows."""
+    """Serve Thrift, Spark Connect, or both from one process, and host the flows.
+
+    With --standby the same command may run twice on a warehouse. The second process waits until the first has ended, however it
+    ends, then resumes its flows and serves at the same ports. A process that is only paused keeps the warehouse.
+    """
     servers: list[Server] = []
     if thrift:
         servers.append(ThriftServer(host, thrift_port))
@@ -395,7 +401,7 @@ def serve(
         servers.append(ConnectServer(host, connect_port))
     if not servers:
         raise click.UsageError("Give at least one server to run: --thrift, --connect, or both.")
-    context.exit(serve_embedded(Printer(), warehouse, conf, servers, page))
+    context.exit(serve_embedded(Printer(), warehouse, conf, servers, page, standby))
 
 
 def _connectors(scripts: Sequence[ScriptFile]) -> str:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from sqlext.app.embedded import embedded_session, java_has_ended, log_path
+from sqlext.app.embedded import checked, embedded_session, java_has_ended, log_path
 from sqlext.app.interrupts import Interrupts
 from sqlext.app.local_session import LocalSession
 from sqlext.app.output import ErrorLog, Printer
@@ -23,6 +24,7 @@ from sqlext.app.progress import FlowStatus, JobStatus, Statuses, display, print_
 from sqlext.app.script_run import ExitCode, ScriptFile, ScriptRunner, StatementFailed
 from sqlext.app.served import ServedFile
 from sqlext.app.statement_run import StatementRunner, Task
+from sqlext.app.warehouse_lock import WarehouseLock
 from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.extension.session import disable, host_of, registry_exists
@@ -44,20 +46,26 @@ def run_embedded(
     action: Callable[[Runner], ExitCode],
     echo: bool = True,
     page: Address | None = None,
+    stands_by: bool = False,
 ) -> ExitCode:
     """Start Spark over a warehouse folder, run `action`, and end Spark. Errors are printed.
 
     Args:
         echo: whether to print each statement before it runs.
         page: the address at which the page is served meanwhile; None: there is no page.
+        stands_by: whether to wait first until no other process uses the warehouse.
     """
     logging.getLogger("sqlext.execution.flows").addHandler(ErrorLog(printer))
     began, interrupts = datetime.now(UTC), Interrupts()
     try:
         with ExitStack() as stack:
+            lock = None
+            if stands_by:
+                checked(conf)  # now rather than when the time has come
+                lock = stack.enter_context(WarehouseLock(warehouse, printer.note, stands_by=True))
             page_of = stack.enter_context(page_server(page, printer.note))
             with printer.busy("starting Spark"):
-                spark = stack.enter_context(embedded_session(warehouse, conf, printer.note))
+                spark = stack.enter_context(embedded_session(warehouse, conf, printer.note, lock))
             interrupts.install()
             stack.enter_context(page_of.showing(spark))
             return action(Runner(spark, printer, interrupts, began, echo))
@@ -73,17 +81,27 @@ def run_embedded(
 
 
 def serve_embedded(
-    printer: Printer, warehouse: Path, conf: Mapping[str, str], servers: Sequence[Server], page: Address | None
+    printer: Printer,
+    warehouse: Path,
+    conf: Mapping[str, str],
+    servers: Sequence[Server],
+    page: Address | None,
+    stands_by: bool = False,
 ) -> ExitCode:
-    """Start Spark over a warehouse folder, serve until a signal arrives, and end Spark."""
+    """Start Spark over a warehouse folder, serve until a signal arrives, and end Spark.
+
+    Args:
+        stands_by: whether to wait first until no other process uses the warehouse, nor, so, its ports.
+    """
     try:
-        for server in servers:
+        for server in [] if stands_by else servers:
             server.check()
     except SetupError as error:
         printer.error(error.message)
         return ExitCode.USAGE
     settings = {key: value for server in servers for key, value in server.settings().items()} | hive_settings(conf)
-    return run_embedded(printer, warehouse, settings, lambda runner: runner.serve(servers, ServedFile(warehouse)), page=page)
+    serve = partial(Runner.serve, servers=servers, file=ServedFile(warehouse))
+    return run_embedded(printer, warehouse, settings, serve, page=page, stands_by=stands_by)
 
 
 class Runner:

@@ -19,7 +19,7 @@ class ServedFile:
     """The file with the addresses of the process that holds the lock of a warehouse.
 
     Only the holder writes and deletes it; it is bound to the holder by its process id. What a killed process has left is deleted
-    by the next holder (`embedded._Lock`), so that an id that is used again does not revive it.
+    by the next holder (`WarehouseLock`), so that an id that is used again does not revive it.
     """
 
     def __init__(self, warehouse: Path) -> None:
