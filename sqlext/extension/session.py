@@ -30,7 +30,7 @@ from sqlext.extension.live import sweep_live
 from sqlext.extension.table_functions import plan_of_call
 from sqlext.functions.partition import OPERATORS, PARTITION_FUNCTIONS, AggregateFunction, PartitionFunction
 from sqlext.functions.scalar import FUNCTIONS, PythonFunction, Reduction
-from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, JOB_RECOVERY, OPTIONS, is_option_key
+from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, JOB_RECOVERY, LOG_FORMAT_KEY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
 from sqlext.planner.rule_book import rules_in_force, sql_functions
 from sqlext.spark import files, kafka
@@ -312,6 +312,11 @@ def register_partition_function(name: str, function: Callable[..., Any] | Aggreg
 
 def _check_conf(spark: SparkSession) -> None:
     for key, _ in spark.sparkContext.getConf().getAll():
+        if key == LOG_FORMAT_KEY:
+            raise SetupError(
+                f"`{key}` is for the log that `sqlext run` and sqlext's other commands keep: give it to them by --conf. In a "
+                "process of your own, give the formatter `sqlext.logs.JsonFormatter` to a handler of Python's logging."
+            )
         if key.startswith(CONF_PREFIX) and key not in (HOME_KEY, CONNECTORS_KEY):
             name = key.removeprefix(CONF_PREFIX)
             if not is_option_key(name):

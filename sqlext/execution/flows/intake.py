@@ -34,6 +34,7 @@ from sqlext.execution.streaming.lateness import Lateness
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.execution.streaming.running_query import RunningQuery, StopAtBoundary
+from sqlext.logs import carried
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import StateBackend, StreamSpec
 from sqlext.plan.job_graph import HybridSource, OutputMode
@@ -214,7 +215,7 @@ class Intake:
             frame = self.hybrid.named(frame)
         is_history = self.hybrid is not None and not self.hybrid.is_last
         self._running = RunningQuery(
-            self.name, frame, self.checkpoint.location, self._on_batch, is_history, self._settings.takes_all
+            self.name, frame, self.checkpoint.location, carried(self._on_batch), is_history, self._settings.takes_all
         )
         return frame
 

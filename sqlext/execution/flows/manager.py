@@ -44,6 +44,7 @@ from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.supervisor import FlowSupervisor
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
 from sqlext.execution.streaming.source_watch import SourceWatch
+from sqlext.logs import about
 from sqlext.options import TARGET_LAG
 from sqlext.plan.constraints import Constraint
 from sqlext.plan.flow_options import FlowOptions
@@ -360,6 +361,11 @@ class FlowManager:
         records = self._registry.append(partial(self._started, spec))
         self.end(self._flows.get(spec.id))
         epoch = records[spec.id].epoch
+        with about(flow=".".join(spec.qualified_name), epoch=epoch):  # also on the threads that the flow makes
+            self._run(spec, session, options, epoch, note)
+
+    def _run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions, epoch: int, note: alteration.Note | None) -> None:
+        home = self._home.child("flows", spec.id)
         try:
             if note is not None and (settled := self._settled(spec, epoch, home)) is not spec:
                 spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)

@@ -41,6 +41,7 @@ from sqlext.execution.jobs.registry import (
 from sqlext.execution.jobs.run import JobRun, RunSettings
 from sqlext.execution.jobs.store import JobEventStore, read_events
 from sqlext.execution.jobs.submission import JobRequest, PlannedJob, check_references, planned, planned_again
+from sqlext.logs import about
 from sqlext.options import (
     JOB_EVENT_FLUSH_INTERVAL,
     JOB_EVENT_WRITE_BUFFER,
@@ -290,7 +291,7 @@ class JobManager:
             plan: plans the job; called only if the job has to run.
         """
         started = time.monotonic()
-        with self._claim(spec.id):
+        with self._claim(spec.id), about(job=spec.id):
             epoch = self._take(spec)
             fence = self._fence(spec, epoch)
             fence.take()

@@ -23,6 +23,7 @@ from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.status import StatusFiles, ViewStatus
 from sqlext.execution.views.timetable import Due, Timetable
 from sqlext.execution.views.writing import Replacement
+from sqlext.logs import Subject, logged
 from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshReport, SourceVersion, ViewSpec
 from sqlext.spark import jvm
@@ -83,6 +84,7 @@ class LiveView:
         shared: SharedChanges,
     ) -> None:
         self._spec = spec
+        self.subject: Subject = {"view": ".".join(spec.name)}
         self._place = partials
         self._shared = shared
         self._make_session = make_session
@@ -135,6 +137,7 @@ class LiveView:
             self._spec = spec
             self._refresher = None
 
+    @logged
     def refresh(
         self,
         is_full: bool = False,
@@ -161,6 +164,7 @@ class LiveView:
                 return last[1]
             return self._refresh(_Run(time.monotonic(), is_full, canceled, pins=pins))
 
+    @logged
     def make(self, replacement: Replacement | None, canceled: threading.Event | None) -> RefreshReport:
         """Compute a view that is just being created.
 
@@ -197,6 +201,7 @@ class LiveView:
         finally:
             self._turn.release()
 
+    @logged
     def is_behind(self) -> bool | None:
         """Return whether a source has changed since the last refresh; None: it is being refreshed, or it cannot be said."""
         if not self._turn.acquire(blocking=False):
@@ -210,6 +215,7 @@ class LiveView:
         finally:
             self._turn.release()
 
+    @logged
     def look(self) -> None:
         """See whether a source has changed; if so, a refresh is due from now on. Never raises: a failure is noted."""
         if not self._turn.acquire(blocking=False):
@@ -233,6 +239,7 @@ class LiveView:
             return self._owner.is_lagging(self._spec, report)
         return self._looks.is_behind(self._current())
 
+    @logged
     def refresh_by_itself(self, is_full: bool = False, pins: Mapping[str, SourceVersion] | None = None) -> RefreshReport | None:
         """Bring the view up to date while nobody waits for it. Never raises: a failure is noted, and tried again.
 
