@@ -338,7 +338,8 @@ class Flow:
     def status(self, max_age: float = inf) -> tuple[FlowPhase, FlowProgress, str]:
         """Its phase, its progress with a look at its sources of at most an age in seconds, and its error's message."""
         done, statuses = self._meter.progress(self._intakes), self._prerequisites.statuses()
-        progress = replace(done, prerequisites=statuses, backlog=self._backlog.seen(self._intakes, max_age))
+        backlog, state = self._backlog.seen(self._intakes, max_age), {**done.state, **self._writer.state_size}
+        progress = replace(done, prerequisites=statuses, backlog=backlog, state=state)
         with self._lock:
             return self._phase, progress, message_of(self._error) if self._error else ""
 

@@ -14,6 +14,8 @@ from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.status import EndedGroups, FlowProgress
 from sqlext.execution.state.row_checks import Violations, total
+from sqlext.plan.flow_spec import StateBackend
+from sqlext.spark import state_size
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class FlowMeter:
         taken = [intake.progress() for intake in intakes]
         oldest = min((each.oldest_arrival for each in taken if each.oldest_arrival is not None), default=None)
         waited = timedelta(seconds=self._clock.monotonic() - oldest) if oldest is not None else None
+        stored = [each.state for each in taken if each.state is not None]
         with self._lock:
             counted = self._counted
         return replace(
@@ -79,5 +82,6 @@ class FlowMeter:
             buffered_batches=sum(each.buffered_batches for each in taken),
             buffered_rows=sum(each.buffered_rows for each in taken),
             oldest_arrival=self._clock.now() - waited if waited is not None else None,
+            state={StateBackend.ROCKSDB: state_size.total(stored)} if stored else {},
             watermark=min((each.watermark for each in taken if each.watermark), default=None),
         )
