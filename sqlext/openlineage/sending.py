@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.clock import Clock, Deadline, SystemClock
+from sqlext.clock import Clock, SystemClock
 from sqlext.execution.coordination import runs
 from sqlext.execution.coordination.runs import RunEvent, Runnable, RunState
 from sqlext.openlineage.analysis import Analysis, Datasets
@@ -44,7 +44,11 @@ def sender_of(spark: SparkSession) -> Sender | None:
         if os.environ.get("OPENLINEAGE_URL"):
             logger.warning("OPENLINEAGE_URL is set, but the client is not installed: pip install 'sqlext[openlineage]'.")
         return None
-    client = _client()
+    try:
+        client = _client()
+    except Exception:
+        logger.exception("OpenLineage: no events are sent, since its client cannot be configured")
+        return None
     if client is None:
         return None
     sender = Sender(Analysis(spark, jvm.redaction(spark)), client, jvm.redaction(spark))
@@ -98,7 +102,7 @@ class Sender:
 
     @property
     def dropped(self) -> int:
-        """The number of events that were not sent."""
+        """The number of events that were not sent, since the log last had it."""
         with self._condition:
             return self._dropped
 
@@ -156,9 +160,8 @@ class Sender:
             self._guarded(event)
         for key in [*self._open]:
             self._guarded(RunEvent(key, RunState.STOPPED))
-        deadline = Deadline(_CLOSE_SECONDS)
         try:
-            self._client.close(timeout=max(deadline.left, 0.001))
+            self._client.close(timeout=_CLOSE_SECONDS)
         except Exception:
             logger.debug("OpenLineage's client was not closed", exc_info=True)
 

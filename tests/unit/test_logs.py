@@ -9,14 +9,17 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sqlext.app import embedded
-from sqlext.errors import SetupError
+from sqlext.commands import commands
+from sqlext.errors import OptionError, Position, SetupError
 from sqlext.logs import JsonFormatter, Subject, WorkFilter, about, carried, logged
 from sqlext.redaction import REDACTED
+from sqlext.sql.statements import SetOption
 
 
 def record(message: str, *args: object, **more: Any) -> logging.LogRecord:
@@ -154,3 +157,9 @@ def test_an_unknown_format_is_refused_before_anything_is_made(tmp_path: Path) ->
     ):
         pass
     assert not (tmp_path / "w").exists()
+
+
+def test_the_format_cannot_be_set_once_the_log_has_begun() -> None:
+    setting = SetOption("spark.sqlext.log.format", "json", Position(1, 5))
+    with pytest.raises(OptionError, match="give it by --conf"):
+        commands._check_setting(cast(SparkSession, None), setting)  # which is not asked

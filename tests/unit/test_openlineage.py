@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -15,16 +17,17 @@ import pytest
 from openlineage.client import OpenLineageClient
 from openlineage.client.serde import Serde
 from openlineage.client.transport import Config, Transport
+from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock
-from sqlext.execution.coordination.runs import RunEvent, RunKind, Runnable, RunState, listened
+from sqlext.execution.coordination.runs import RunEvent, RunKind, Runnable, RunState, listen, listened, tell, unlisten
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowState
 from sqlext.execution.flows.runs import written
 from sqlext.openlineage import naming
 from sqlext.openlineage.analysis import Analysis, Dataset, Datasets, Source
 from sqlext.openlineage.events import PRODUCER, OpenRun, event_of, new_id
 from sqlext.openlineage.naming import DatasetName
-from sqlext.openlineage.sending import Sender
+from sqlext.openlineage.sending import Sender, sender_of
 from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
 from sqlext.plan.job_graph import OutputMode
 from sqlext.plan.lineage import Input
@@ -202,6 +205,28 @@ def rows_of(found: dict[str, Any]) -> int | None:
     return None if statistics is None else statistics["rowCount"]
 
 
+@pytest.mark.parametrize(
+    ("variables", "logged"),
+    [
+        ({}, ""),
+        ({"OPENLINEAGE_URL": "http://127.0.0.1:1", "OPENLINEAGE_DISABLED": "true"}, ""),
+        ({"OPENLINEAGE__TRANSPORT__TYPE": "pigeon"}, "its client cannot be configured"),
+    ],
+)
+def test_a_client_that_is_not_configured_sends_nothing(
+    variables: dict[str, str], logged: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in [each for each in os.environ if each.startswith("OPENLINEAGE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert sender_of(cast(SparkSession, None)) is None  # which is not needed
+    assert logged in caplog.text
+    assert bool(logged) == bool([each for each in caplog.records if each.name.startswith("sqlext")])
+
+
 def test_flushes_are_told_once_a_minute_and_their_rows_add_up() -> None:
     collector, clock = Collector(), HandClock()
     to = sender(collector, clock)
@@ -290,6 +315,15 @@ def test_a_flow_runs_from_its_start_to_what_ends_it() -> None:
 
 def test_what_a_replaced_driver_writes_ends_no_run() -> None:
     assert heard(FlowEvent("f1", EventKind.FAILED, 1, detail="fenced"), epoch=2) == []
+
+
+def test_a_method_that_listens_hears_no_more_when_it_is_told_to() -> None:
+    found: list[RunEvent] = []
+    listen(found.append)
+    tell(RunEvent("f1", RunState.BEGUN))
+    unlisten(found.append)  # another object, though the same method
+    tell(RunEvent("f1", RunState.COMPLETED))
+    assert [each.state for each in found] == [RunState.BEGUN]
 
 
 def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:

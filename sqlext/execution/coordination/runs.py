@@ -129,7 +129,7 @@ def listen(listener: Listener) -> None:
 def unlisten(listener: Listener) -> None:
     """Have a listener called no more."""
     global _listeners
-    _listeners = tuple(each for each in _listeners if each is not listener)
+    _listeners = tuple(each for each in _listeners if each != listener)  # a method is another object each time
 
 
 @contextmanager
