@@ -21,6 +21,8 @@ DurationParser = Callable[[str], timedelta]  # raises ValueError with a reason
 CONF_PREFIX = "spark.sqlext."
 HOME_KEY = "spark.sqlext.home"  # a plain Spark conf: where sqlext keeps its files does not depend on a statement
 CONNECTORS_KEY = "spark.sqlext.connectors"  # also a plain Spark conf: the class path is fixed before Spark starts
+LOG_FORMAT_KEY = "spark.sqlext.log.format"  # of the log that sqlext keeps of its own processes, begun before Spark starts
+LOG_FORMATS = ("text", "json")
 DOWNSTREAM = "DOWNSTREAM"
 """The lag of what is brought up to date when something that reads it needs it."""
 _FLUSH_SHARE = 0.7

@@ -2,7 +2,8 @@
 
 <warehouse>/            tables
 <warehouse>/_metastore/ the catalog (Derby), and the lock that admits one process at a time
-<warehouse>/_sqlext/    what flows need to resume, and sqlext.log: all that Spark, Hive and Java would print on a terminal
+<warehouse>/_sqlext/    what flows need to resume, and sqlext.log: all that Spark, Hive and Java would print on a terminal, and
+                        Python's log; with `spark.sqlext.log.format` = json, that is in sqlext.jsonl
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import sqlext
 from sqlext.app.problems import silence_spark
 from sqlext.app.warehouse_lock import JVM_ENDS_WITHIN, WarehouseLock
 from sqlext.errors import SetupError, SqlextError
-from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, is_option_key
+from sqlext.logs import JsonFormatter
+from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, LOG_FORMAT_KEY, LOG_FORMATS, is_option_key
 from sqlext.private_files import make_private_file
 from sqlext.redaction import RedactedFormatter
 from sqlext.spark.jvm import root_reason
@@ -59,7 +61,7 @@ def embedded_session(
     folder = warehouse.absolute()
     settings = {**_settings(folder), **checked(conf or {})}
     with WarehouseLock(warehouse, progress) if lock is None else nullcontext(lock) as held:
-        log = _open_log(folder)
+        log = _open_log(folder, settings.pop(LOG_FORMAT_KEY, LOG_FORMATS[0]).strip().lower())
         settings[CONNECTORS_KEY] = _remembered_connectors(folder, settings.get(CONNECTORS_KEY, ""))
         spark = _start(folder, settings, log, held.number, progress)
         gateway = SparkContext._gateway  # noqa: SLF001  # has no public name
@@ -92,9 +94,9 @@ def java_has_ended(spark: SparkSession) -> bool:
     return process.poll() is not None
 
 
-def log_path(warehouse: Path) -> Path:
-    """Return the path of a warehouse's log."""
-    return warehouse.absolute() / "_sqlext" / "sqlext.log"
+def log_path(warehouse: Path, log_format: str = "") -> Path:
+    """Return the path of a warehouse's log: that of Java, or if Python's log has a format of its own, that of Python."""
+    return warehouse.absolute() / "_sqlext" / ("sqlext.jsonl" if log_format.strip().lower() == "json" else "sqlext.log")
 
 
 # Settings.
@@ -134,6 +136,8 @@ def checked(conf: Mapping[str, str]) -> Mapping[str, str]:
             raise SetupError(f"`{key}` is an option of sqlext. As a Spark setting it is called `{CONF_PREFIX}{key}`.")
         if not key.startswith("spark."):
             raise SetupError(f"`{key}` is not a Spark setting: those begin with `spark.`, and Spark ignores all others.")
+        if key == LOG_FORMAT_KEY and conf[key].strip().lower() not in LOG_FORMATS:
+            raise SetupError(f"`{key}` cannot be `{conf[key]}`. Give {' or '.join(f'`{each}`' for each in LOG_FORMATS)}.")
         if key == "spark.sql.warehouse.dir":
             raise SetupError(f"`{key}` is the warehouse folder itself. Set it by --warehouse.")
     return conf
@@ -142,15 +146,20 @@ def checked(conf: Mapping[str, str]) -> Mapping[str, str]:
 # The log.
 
 
-def _open_log(folder: Path) -> IO[bytes]:
-    """Open the file for Python's log and all that Java prints. A file that has grown big is first renamed to sqlext.log.1."""
-    path = log_path(folder)
-    with suppress(FileNotFoundError):
-        if path.stat().st_size > _LOG_LIMIT:
-            path.replace(path.with_suffix(".log.1"))
-    make_private_file(path)
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(RedactedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+def _open_log(folder: Path, log_format: str) -> IO[bytes]:
+    """Open the file for all that Java prints, and Python's log: the same file, or as JSON, one with nothing else in it.
+
+    A file that has grown big is first renamed to sqlext.log.1.
+    """
+    path, python = log_path(folder), log_path(folder, log_format)
+    for each in {path, python}:
+        with suppress(FileNotFoundError):
+            if each.stat().st_size > _LOG_LIMIT:
+                each.replace(each.with_name(f"{each.name}.1"))
+        make_private_file(each)
+    handler = logging.FileHandler(python, encoding="utf-8")
+    text = RedactedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(text if python == path else JsonFormatter())
     logging.getLogger().addHandler(handler)
     logging.getLogger("sqlext").setLevel(logging.INFO)
     logging.captureWarnings(True)

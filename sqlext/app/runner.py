@@ -28,6 +28,7 @@ from sqlext.app.warehouse_lock import WarehouseLock
 from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.extension.session import disable, host_of, registry_exists
+from sqlext.options import LOG_FORMAT_KEY
 from sqlext.page.address import Address
 from sqlext.page.server import page_server
 from sqlext.server.server import Server, hive_settings
@@ -76,7 +77,8 @@ def run_embedded(
         return ExitCode.INTERRUPTED
     except Exception as error:
         logger.exception("unexpected")
-        printer.error(f"sqlext failed ({type(error).__name__}: {error}). Please report this error; see {log_path(warehouse)}.")
+        log = log_path(warehouse, conf.get(LOG_FORMAT_KEY, ""))
+        printer.error(f"sqlext failed ({type(error).__name__}: {error}). Please report this error; see {log}.")
         return ExitCode.STATEMENT_FAILED
 
 

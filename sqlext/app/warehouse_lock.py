@@ -32,6 +32,7 @@ class WarehouseLock:
     """
 
     def __init__(self, warehouse: Path, progress: Callable[[str], None] | None = None, stands_by: bool = False) -> None:
+        self._given = str(warehouse)
         self._folder = warehouse.absolute()
         self._path = self._folder / "_metastore" / "lock"
         self._served = ServedFile(warehouse)
@@ -51,9 +52,9 @@ class WarehouseLock:
         Raises:
             SetupError: the folder cannot be used, or another process holds the lock.
         """
-        if ":/" in str(self._folder):
+        if ":/" in self._given:
             raise SetupError(
-                f"The warehouse must be a local folder, not {self._folder}. For other storage use sqlext.configure(builder)."
+                f"The warehouse must be a local folder, not {self._given}. For other storage use sqlext.configure(builder)."
             )
         try:
             for name in ("_metastore", "_sqlext"):

@@ -32,7 +32,18 @@ from sqlext.execution.delta import target
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.host import Host
 from sqlext.execution.views.manager import ViewManager
-from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, OPTIONS, STATE_TTL, Level, LevelTexts, ValueText, is_option_key
+from sqlext.options import (
+    CONF_PREFIX,
+    CONNECTORS_KEY,
+    HOME_KEY,
+    LOG_FORMAT_KEY,
+    OPTIONS,
+    STATE_TTL,
+    Level,
+    LevelTexts,
+    ValueText,
+    is_option_key,
+)
 from sqlext.options import option as option_of
 from sqlext.options import parse as parse_option
 from sqlext.planner import planner
@@ -289,6 +300,8 @@ def _check_setting(spark: SparkSession, setting: statements.SetOption) -> SparkS
     key = setting.key
     if key.lower() == CONNECTORS_KEY:
         raise OptionError(f"`{key}` says what is on Spark's class path, and so is set before Spark starts.", setting.position)
+    if key.lower() == LOG_FORMAT_KEY:
+        raise OptionError(f"`{key}` is for a log that begins before Spark starts: give it by --conf.", setting.position)
     if key.lower().startswith(CONF_PREFIX):
         key = key[len(CONF_PREFIX) :]
         if not is_option_key(key):

@@ -17,6 +17,7 @@ from sqlext.execution.host import Host
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec, delta_state_shown
 from sqlext.quoting import sql_name
 from sqlext.redaction import SqlText
+from sqlext.spark.state_size import StateSize
 
 _FLOWS = {
     "name": "STRING",
@@ -133,6 +134,7 @@ def flow(view: FlowView, host: Host) -> Table:
     rows |= _backlog_rows(spec, progress.backlog) if progress is not None else {}
     rows |= {f"query {stream.relation}".strip(): SqlText(stream.sql) for stream in spec.streams}
     rows |= {f"state {stream.relation}".strip(): where for stream in spec.streams if (where := _state_of(spec, stream))}
+    rows |= _state_sizes({} if progress is None else progress.state)
     rows |= {f"savepoint {each.name}": shown(each) for each in host.flows.savepoints.of(spec)}
     rows |= {"query above": SqlText(spec.above)} if spec.above else {}
     for status, each in zip(host.flows.prerequisites_of(view), spec.prerequisites, strict=True):
@@ -155,6 +157,13 @@ def _state_of(spec: FlowSpec, stream: StreamSpec) -> str | None:
             ttl=stream.ttl,
         )
     return f"rocksdb: {stream.rocksdb_because}" if stream.rocksdb_because else None
+
+
+def _state_sizes(sizes: Mapping[StateBackend, StateSize]) -> dict[str, str | None]:
+    """Return the rows and bytes of the state of a flow that runs here, as far as they are known."""
+    rows = [f"{size.rows} ({backend.value})" for backend, size in sizes.items() if size.rows is not None]
+    taken = [f"{size.bytes} ({backend.value})" for backend, size in sizes.items() if size.bytes is not None]
+    return {"state_rows": ", ".join(rows) or None, "state_bytes": ", ".join(taken) or None} if sizes else {}
 
 
 def _constraint_rows(spec: FlowSpec, violations: Mapping[str, int]) -> dict[str, SqlText]:

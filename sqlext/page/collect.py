@@ -282,6 +282,7 @@ def _figures(progress: FlowProgress) -> LiveFigures:
         flush_durations=progress.flush_durations,
         violations=progress.violations,
         watermark=progress.watermark,
+        state={backend.value: size for backend, size in progress.state.items()},
     )
 
 

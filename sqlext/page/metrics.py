@@ -99,6 +99,7 @@ def _statuses(overview: Overview) -> Iterator[Metric]:
 def _flows(flows: Sequence[tuple[str, LiveFigures]], at: datetime) -> Iterator[Metric]:
     yield from _flow_input(flows, at)
     yield from _flow_flushes(flows)
+    yield from _flow_state(flows)
     violations = CounterMetricFamily(
         "sqlext_flow_constraint_violations", "Rows that violated a constraint.", labels=["flow", "constraint"]
     )
@@ -138,6 +139,22 @@ def _flow_flushes(flows: Sequence[tuple[str, LiveFigures]]) -> Iterator[Metric]:
         "sqlext_flow_last_flush_timestamp_seconds", "When the last flush ended, in seconds since 1970.", labels=["flow"]
     )
     yield _by(last, ((name, None if live.last_flush is None else live.last_flush.timestamp()) for name, live in flows))
+
+
+def _flow_state(flows: Sequence[tuple[str, LiveFigures]]) -> Iterator[Metric]:
+    """Return the size of state as of the last flush or micro-batch; nothing is listed or read for it."""
+    labels = ["flow", "backend"]
+    rows = GaugeMetricFamily("sqlext_flow_state_rows", "The rows of a flow's state, such as groups.", labels=labels)
+    size = GaugeMetricFamily(
+        "sqlext_flow_state_bytes", "The bytes of a flow's state: of Delta's files, or of RocksDB's memory.", labels=labels
+    )
+    for name, live in flows:
+        for backend, state in live.state.items():
+            for family, value in ((rows, state.rows), (size, state.bytes)):
+                if value is not None:
+                    family.add_metric([name, backend], value)
+    yield rows
+    yield size
 
 
 def _retries(flows: Sequence[FlowSummary]) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ from sqlext.page.drawn_graph import Graph
 from sqlext.plan.durations import Durations
 from sqlext.plan.explain import Section
 from sqlext.plan.job_graph import Firing
+from sqlext.spark.state_size import StateSize
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class LiveFigures:
     flush_durations: Durations = field(default_factory=Durations)
     violations: Mapping[str, int] = field(default_factory=dict)
     watermark: str | None = None
+    state: Mapping[str, StateSize] = field(default_factory=dict)
 
     @property
     def batches_per_flush(self) -> float | None:

@@ -110,7 +110,7 @@ def rows_at(spark: SparkSession, location: str, version: int) -> DataFrame:
     Where the files are known, they are listed here once: else each scan of a plan lists them, in four Spark jobs.
     """
     at = snapshot_at(spark, location, version)
-    if (files := _known_files(at)) is not None:
+    if (files := known_files(at)) is not None:
         with active(spark):
             return DataFrame(at.deltaLog().createDataFrame(at, files, False, _none(spark)), spark)
     relation = at.deltaLog().createRelation(scala_seq(spark, []), java_of(spark).scala.Option.apply(at), _none(spark), True)
@@ -119,11 +119,11 @@ def rows_at(spark: SparkSession, location: str, version: int) -> DataFrame:
 
 def files_of(snapshot: Any) -> list[Any]:
     """Return the files of a snapshot, as Delta's AddFile."""
-    known = _known_files(snapshot)
+    known = known_files(snapshot)
     return items_of(known) if known is not None else [*snapshot.allFiles().collectAsList()]
 
 
-def _known_files(snapshot: Any) -> Any:
+def known_files(snapshot: Any) -> Any:
     """Return the files that the version's checksum file lists, which Delta writes with up to 50; None if it lists none."""
     checksum = snapshot.checksumOpt()
     files = checksum.get().allFiles() if checksum.isDefined() else checksum

@@ -29,7 +29,7 @@ def folders() -> set[str]:
 
 
 LAYERS = (
-    "errors options clock moments redaction private_files quoting",
+    "errors options clock moments redaction private_files quoting logs",
     "docs",
     "functions",
     "plan",
@@ -50,6 +50,7 @@ LAYERS = (
     "execution.views",
     "execution.jobs",
     "execution.host",
+    "openlineage",
     "commands",
     "extension",
     "",  # sqlext itself: what users import

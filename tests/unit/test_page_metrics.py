@@ -15,6 +15,7 @@ from sqlext.page.metrics import exposition
 from sqlext.page.render import asset
 from sqlext.page.snapshot import FlowSummary, LiveFigures, Overview, RefreshView, SourceView, ViewSummary
 from sqlext.plan.durations import Durations
+from sqlext.spark.state_size import StateSize
 from tests.pages import HOSTILE, NINE, MadePages, no_drawing
 
 FLOW = FlowSummary(
@@ -33,6 +34,7 @@ FLOW = FlowSummary(
         last_flush=NINE,
         flush_durations=Durations().with_one(0.2).with_one(7.0),
         violations={"positive": 3},
+        state={"delta": StateSize(40, 2_048), "rocksdb": StateSize(None, 9)},
     ),
     full_name="spark_catalog.s.views",
 )
@@ -69,6 +71,17 @@ def test_a_flow() -> None:
     assert found["sqlext_flow_flush_duration_seconds_count", name] == 2
     assert found["sqlext_flow_flush_duration_seconds_sum", name] == pytest.approx(7.2)
     assert found["sqlext_flow_constraint_violations_total", name, "positive"] == 3
+
+
+def test_the_state_of_a_flow_as_far_as_it_is_known() -> None:
+    found = samples(Overview(NINE, "p", (FLOW,)), "flow", "backend")
+    of_state = {key: value for key, value in found.items() if key[0].startswith("sqlext_flow_state")}
+    name = "spark_catalog.s.views"
+    assert of_state == {
+        ("sqlext_flow_state_rows", name, "delta"): 40,
+        ("sqlext_flow_state_bytes", name, "delta"): 2_048,
+        ("sqlext_flow_state_bytes", name, "rocksdb"): 9,
+    }
 
 
 def test_a_flow_that_does_not_run_here_has_a_status_only() -> None:

@@ -23,6 +23,9 @@ from sqlext.execution.flows.intake import Intake
 from sqlext.execution.streaming.checkpoint import PlannedBatch
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.execution.streaming.streams import StreamLeaf
+from sqlext.functions.backlog_reports import BacklogReport, backlog_report
+from sqlext.logs import carried
+from sqlext.plan.flow_spec import SourceSpec
 from sqlext.spark import jvm
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,11 @@ class _Source:
     watermark: datetime | None = None
     throughput: float | None = None
     has_failed: bool = False
+
+
+def report_of(sources: Iterable[SourceSpec], alias: str) -> BacklogReport | None:
+    """Return the function that users have registered for a stream, by its alias; None: there is none."""
+    return next((found for each in sources if each.alias == alias and (found := backlog_report(each.name))), None)
 
 
 class BacklogController:
@@ -151,7 +159,7 @@ class BacklogController:
     def watch(self) -> None:
         """Begin to look at the sources by itself, when all queries run."""
         if self._is_enabled:
-            self._thread = threading.Thread(target=self._watch, name=f"sqlext-pace-{self._name}", daemon=True)
+            self._thread = threading.Thread(target=carried(self._watch), name=f"sqlext-pace-{self._name}", daemon=True)
             self._thread.start()
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import Switch
 from sqlext.execution.coordination.fence import Fence, FencedError
 from sqlext.execution.delta import target
-from sqlext.execution.flows.backlog_controller import BacklogController
+from sqlext.execution.flows.backlog_controller import BacklogController, report_of
 from sqlext.execution.flows.buffering import intake_settings, policy_of, takes_intervals
 from sqlext.execution.flows.faults import message_of
 from sqlext.execution.flows.flush import Flusher, FlushReason
@@ -44,13 +44,8 @@ from sqlext.execution.flows.work import STALLED_AFTER, STOP_PATIENCE, Work
 from sqlext.execution.streaming.arrival_wait import has_taken_all
 from sqlext.execution.streaming.pace import Phase
 from sqlext.execution.streaming.source_watch import SourceWatch
-from sqlext.functions.backlog_reports import BacklogReport, backlog_report
-from sqlext.options import (
-    CACHE_MAX_ENTRIES,
-    CHECKPOINT_INTERVAL,
-    FLUSH_MAX_INTERVAL,
-    OPTIONS,
-)
+from sqlext.logs import Subject, carried, logged
+from sqlext.options import CACHE_MAX_ENTRIES, CHECKPOINT_INTERVAL, FLUSH_MAX_INTERVAL, OPTIONS
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import cancellation, jvm
@@ -87,13 +82,14 @@ class Flow:
         self.spec = spec
         self.options = options
         self.epoch = epoch
+        self.subject: Subject = {"flow": ".".join(spec.qualified_name), "epoch": epoch}
         self._home = content_of(home, spec)
         self.session = session
         self._clock = clock
         self._watch = watch
         self._fence = Fence(home, f"flow `{spec.name}`", epoch)
         self._lock = threading.Lock()
-        self._meter = FlowMeter(spec.name, clock)
+        self._meter = FlowMeter(spec.id, spec.name, clock)
         self._phase = FlowPhase.STARTING
         self._error: BaseException | None = None
         self._stopping = False
@@ -109,7 +105,7 @@ class Flow:
             options.flow[CHECKPOINT_INTERVAL],
             {alias: BacklogSettings.of(each) for alias, each in options.streams.items()},
             options.may_be_in_backlog or self._takes_intervals,
-            self._report_of,
+            partial(report_of, spec.sources),
             clock,
             self._phase_changed,
             self._fail,
@@ -194,6 +190,7 @@ class Flow:
         self._settled.set()
         logger.info("flow %s: done", self.spec.name)
 
+    @logged
     def stop(self, canceled: threading.Event | None = None) -> None:
         """Stop the queries, flush what is buffered, end the threads. A micro-batch in progress is repeated on the next start.
 
@@ -227,6 +224,7 @@ class Flow:
             self._raise_if_failed()
         logger.info("flow %s: %s", self.spec.name, self._phase.lower())
 
+    @logged
     def interrupt(self) -> None:
         """End the flow's work at once; rows that are not in the table yet are flushed by the next start."""
         self._stopping = True
@@ -262,6 +260,7 @@ class Flow:
             if self._phase is FlowPhase.FAILED:
                 self._phase, self._error = FlowPhase.STOPPED, None
 
+    @logged
     def flush(self) -> None:
         """Flush what is buffered now, and wait for it.
 
@@ -284,6 +283,7 @@ class Flow:
         cancellation.raise_if_canceled(self.session)
         return not self._stopping
 
+    @logged
     def wait(self, timeout: timedelta) -> None:
         """Return when all that had arrived is in the target.
 
@@ -338,7 +338,8 @@ class Flow:
     def status(self, max_age: float = inf) -> tuple[FlowPhase, FlowProgress, str]:
         """Its phase, its progress with a look at its sources of at most an age in seconds, and its error's message."""
         done, statuses = self._meter.progress(self._intakes), self._prerequisites.statuses()
-        progress = replace(done, prerequisites=statuses, backlog=self._backlog.seen(self._intakes, max_age))
+        backlog, state = self._backlog.seen(self._intakes, max_age), {**done.state, **self._writer.state_size}
+        progress = replace(done, prerequisites=statuses, backlog=backlog, state=state)
         with self._lock:
             return self._phase, progress, message_of(self._error) if self._error else ""
 
@@ -413,9 +414,6 @@ class Flow:
         if phase is Phase.LIVE:
             self._schedule.backlog_ended()
 
-    def _report_of(self, alias: str) -> BacklogReport | None:
-        return next((found for each in self.spec.sources if each.alias == alias and (found := backlog_report(each.name))), None)
-
     @property
     def _is_sink_backlog(self) -> bool:
         """Whether what comes to the sink is backlog: with a union over other streams, the flow's phase alone does not tell."""
@@ -439,7 +437,7 @@ class Flow:
             self._stopping = True
         self._settled.set()
         logger.error("flow %s: %s: %s", self.spec.name, self._phase.lower(), message_of(error))
-        threading.Thread(target=self._intakes.stop, name=f"sqlext-end-{self.spec.name}", daemon=True).start()
+        threading.Thread(target=carried(self._intakes.stop), name=f"sqlext-end-{self.spec.name}", daemon=True).start()
 
     def _raise_if_failed(self) -> None:
         if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from sqlext.logs import carried
+
 logger = logging.getLogger(__name__)
 
 _MIN_QUIET = timedelta(seconds=1)
@@ -103,7 +105,7 @@ class Flusher:
         self._done = 0
         self._closed = False
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=f"sqlext-flush-{name}", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name=f"sqlext-flush-{name}", daemon=True)
         self._thread.start()
 
     @property

@@ -34,10 +34,12 @@ from sqlext.execution.streaming.lateness import Lateness
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.execution.streaming.running_query import RunningQuery, StopAtBoundary
+from sqlext.logs import carried
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import StateBackend, StreamSpec
 from sqlext.plan.job_graph import HybridSource, OutputMode
 from sqlext.spark import jvm
+from sqlext.spark.state_size import StateSize
 from sqlext.spark.storage import HadoopPath
 from sqlext.spark.varying import with_moments_in_input
 
@@ -56,6 +58,7 @@ class IntakeProgress:
     buffered_rows: int = 0
     oldest_arrival: float | None = None
     watermark: str | None = None
+    state: StateSize | None = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,7 @@ class Intake:
             frame = self.hybrid.named(frame)
         is_history = self.hybrid is not None and not self.hybrid.is_last
         self._running = RunningQuery(
-            self.name, frame, self.checkpoint.location, self._on_batch, is_history, self._settings.takes_all
+            self.name, frame, self.checkpoint.location, carried(self._on_batch), is_history, self._settings.takes_all
         )
         return frame
 
@@ -439,6 +442,7 @@ class Intake:
                 micro_batches=self._progress.micro_batches + len(fresh),
                 rows_in=self._progress.rows_in + sum(fresh.values()),
                 watermark=report.watermark or self._progress.watermark,
+                state=report.state or self._progress.state,
             )
             if self._progress.watermark:
                 self.buffer.watermark = datetime.fromisoformat(self._progress.watermark).timestamp()

@@ -22,7 +22,7 @@ from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError, Un
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
-from sqlext.execution.flows import alteration, prerequisites, redefinition, source_changes, state_choice
+from sqlext.execution.flows import alteration, prerequisites, redefinition, runs, source_changes, state_choice
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.going_back import FlowSavepoints
@@ -44,6 +44,7 @@ from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.supervisor import FlowSupervisor
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
 from sqlext.execution.streaming.source_watch import SourceWatch
+from sqlext.logs import about
 from sqlext.options import TARGET_LAG
 from sqlext.plan.constraints import Constraint
 from sqlext.plan.flow_options import FlowOptions
@@ -72,7 +73,7 @@ class FlowManager:
         self._home = home
         self._lease = lease
         self._clock = clock
-        self._registry = FlowRegistry(home)
+        self._registry = FlowRegistry(home, runs.written)
         self._maker = FlowMaker(spark, home, self._registry, lease, self)
         self._lock = threading.RLock()
         self._flows: Mapping[str, Flow] = {}
@@ -360,6 +361,11 @@ class FlowManager:
         records = self._registry.append(partial(self._started, spec))
         self.end(self._flows.get(spec.id))
         epoch = records[spec.id].epoch
+        with about(flow=".".join(spec.qualified_name), epoch=epoch):  # also on the threads that the flow makes
+            self._run(spec, session, options, epoch, note)
+
+    def _run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions, epoch: int, note: alteration.Note | None) -> None:
+        home = self._home.child("flows", spec.id)
         try:
             if note is not None and (settled := self._settled(spec, epoch, home)) is not spec:
                 spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)

@@ -10,10 +10,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from sqlext.clock import Clock
+from sqlext.execution.coordination.runs import RunEvent, RunState, tell
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.status import EndedGroups, FlowProgress
 from sqlext.execution.state.row_checks import Violations, total
+from sqlext.plan.flow_spec import StateBackend
+from sqlext.spark import state_size
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +25,13 @@ class FlowMeter:
     """See the module's docstring. Any thread may use it; the lock guards the counts.
 
     Args:
+        flow: its id.
         name: the flow's.
         clock: measures flushes.
     """
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, flow: str, name: str, clock: Clock) -> None:
+        self._flow = flow
         self._name = name
         self._clock = clock
         self._lock = threading.Lock()
@@ -63,6 +68,7 @@ class FlowMeter:
                 flush_durations=counted.flush_durations.with_one(seconds),
                 ended=counted.ended + ended,
             )
+        tell(RunEvent(self._flow, RunState.FLUSHED, rows=rows))
         logger.info("flow %s: flushed %d rows in %.1f s (%s)", self._name, rows, seconds, reason.value)
 
     def progress(self, intakes: Sequence[Intake]) -> FlowProgress:
@@ -70,6 +76,7 @@ class FlowMeter:
         taken = [intake.progress() for intake in intakes]
         oldest = min((each.oldest_arrival for each in taken if each.oldest_arrival is not None), default=None)
         waited = timedelta(seconds=self._clock.monotonic() - oldest) if oldest is not None else None
+        stored = [each.state for each in taken if each.state is not None]
         with self._lock:
             counted = self._counted
         return replace(
@@ -79,5 +86,6 @@ class FlowMeter:
             buffered_batches=sum(each.buffered_batches for each in taken),
             buffered_rows=sum(each.buffered_rows for each in taken),
             oldest_arrival=self._clock.now() - waited if waited is not None else None,
+            state={StateBackend.ROCKSDB: state_size.total(stored)} if stored else {},
             watermark=min((each.watermark for each in taken if each.watermark), default=None),
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from sqlext.logs import carried
 from sqlext.spark.cancellation import end_jobs_of
 
 
@@ -42,7 +43,7 @@ class OnceRun:
         self._on_finished = finished
         self._on_failed = failed
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"sqlext-once-{flow}", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name=f"sqlext-once-{flow}", daemon=True)
 
     def start(self) -> None:
         """Run it, on a thread of its own."""

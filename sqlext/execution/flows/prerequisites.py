@@ -21,6 +21,7 @@ from sqlext.errors import FlowError
 from sqlext.execution.delta import delta_log
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.flows.status import PrerequisiteState, PrerequisiteStatus
+from sqlext.logs import carried
 from sqlext.plan.flow_spec import PrerequisiteSpec
 from sqlext.spark import jvm
 from sqlext.spark.cancellation import end_jobs_of
@@ -111,7 +112,9 @@ class Prerequisites:
             inputs = [self._statuses[other].state for other in self._specs[name].after]
             if status.state is PrerequisiteState.CREATED and all(state is PrerequisiteState.FINISHED for state in inputs):
                 self._note(name, state=PrerequisiteState.RUNNING, started=datetime.now(UTC))
-                thread = threading.Thread(target=self._run, args=(name,), name=f"sqlext-stage-{self._flow}-{name}", daemon=True)
+                thread = threading.Thread(
+                    target=carried(self._run), args=(name,), name=f"sqlext-stage-{self._flow}-{name}", daemon=True
+                )
                 self._threads.append(thread)
                 thread.start()
 

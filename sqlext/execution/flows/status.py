@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from sqlext.execution.backlog.status import BacklogStatus
 from sqlext.plan.durations import Durations
+from sqlext.plan.flow_spec import StateBackend
+from sqlext.spark.state_size import StateSize
 
 
 class FlowPhase(StrEnum):
@@ -92,6 +94,7 @@ class FlowProgress:
         flush_durations: how long these flushes took.
         ended: what these flushes have ended.
         watermark: event time up to which input is complete, as Spark reports it.
+        state: the size of its state, by the backend that holds it; as of the last flush, or the last report of Spark's.
         prerequisites: the bounded queries that end before the streaming ones start.
         backlog: its phase, and how its sources stand.
     """
@@ -112,5 +115,6 @@ class FlowProgress:
     flush_durations: Durations = field(default_factory=Durations)
     ended: EndedGroups = field(default_factory=EndedGroups)
     watermark: str | None = None
+    state: Mapping[StateBackend, StateSize] = field(default_factory=dict)
     prerequisites: tuple[PrerequisiteStatus, ...] = ()
     backlog: BacklogStatus = field(default_factory=BacklogStatus)

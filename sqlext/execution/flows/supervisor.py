@@ -21,6 +21,7 @@ from sqlext.execution.flows.registry import EventKind, FlowRegistry
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.state.buffer import is_lost
+from sqlext.logs import about, carried
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm
@@ -78,10 +79,11 @@ class FlowSupervisor:
         """Look at each flow, report what has failed, and begin the tries that are due; nothing once this is closed."""
         flows = () if self._closing.is_set() else tuple(self._flows.all.values())
         for flow in flows:
-            self._guarded(flow.tick, flow.spec)
-            self._guarded(partial(self._report_failure, flow), flow.spec)
-            self._guarded(partial(self.note_done, flow), flow.spec)
-            self._guarded(partial(self._report_switches, flow), flow.spec)
+            with about(**flow.subject):
+                self._guarded(flow.tick, flow.spec)
+                self._guarded(partial(self._report_failure, flow), flow.spec)
+                self._guarded(partial(self.note_done, flow), flow.spec)
+                self._guarded(partial(self._report_switches, flow), flow.spec)
         for retry in () if self._closing.is_set() else self._retries.take_due():
             self._on_thread(partial(self._try_again, retry.spec), retry.spec)
 
@@ -102,6 +104,10 @@ class FlowSupervisor:
 
     def note_anyhow(self, what: str, spec: FlowSpec, error: Exception) -> None:
         """Record a flow's failure by any error, even a bug. Never raises: one flow's failure must not stop the others."""
+        with about(flow=".".join(spec.qualified_name)):  # of no epoch: it may have failed before it had one
+            self._note_anyhow(what, spec, error)
+
+    def _note_anyhow(self, what: str, spec: FlowSpec, error: Exception) -> None:
         logger.error("flow %s %s: %s", spec.name, what, faults.message_of(error), exc_info=not faults.is_told(error))
         try:
             if (record := self._registry.read().get(spec.id)) is not None:  # somebody may have dropped it
@@ -142,7 +148,7 @@ class FlowSupervisor:
 
     def _on_thread(self, action: Callable[[], None], spec: FlowSpec) -> None:
         """Restart a flow on a thread of its own: that takes seconds."""
-        threading.Thread(target=self._guarded, args=(action, spec), name=f"sqlext-end-{spec.name}", daemon=True).start()
+        threading.Thread(target=carried(self._guarded), args=(action, spec), name=f"sqlext-end-{spec.name}", daemon=True).start()
 
     def _resume_failed(self, flow: Flow) -> None:
         """Restart a failed flow, which restores what it has lost, or analyses its changed sources."""

@@ -40,7 +40,8 @@ from sqlext.plan.job_graph import OutputMode
 from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote, quote_parts
-from sqlext.spark import delta_tables, jvm
+from sqlext.spark import delta_tables, jvm, state_size
+from sqlext.spark.state_size import StateSize
 from sqlext.spark.storage import HadoopPath
 
 NoteFlush = Callable[[FlushReason, int, int, float, Violations, EndedGroups], None]
@@ -84,6 +85,7 @@ class TableWriter:
         self._checks = FlowChecks(spec) if spec.constraints and not spec.appends else None  # rows that are appended are checked
         self._violations = Violations()  # of the flush in progress
         self._ended = EndedGroups()  # by the flush in progress
+        self.state_size: Mapping[StateBackend, StateSize] = {}  # replaced whole, so any thread may read it
         self._values = {s.relation: self._values_of(s) for s in spec.streams if s.has_distinct_values}
         self._states = {s.relation: self._state_of(s) for s in spec.streams if s.state_backend is StateBackend.DELTA}
         # the files of somebody else's table are not ours to rewrite
@@ -192,18 +194,26 @@ class TableWriter:
         self._note(reason, max(rows, 0), number, started, self._violations, self._ended)
 
     def compact(self, is_stopping: Callable[[], bool]) -> None:
-        """Compact the tables whose files have grown too many."""
+        """Compact the tables whose files have grown too many, and note the size of the state."""
         for compaction, table in self._compactions:
             if not is_stopping():
                 with self._described("compaction"):
                     compaction.after_flush(self.session, table)
+        self._measure()
+
+    def _measure(self) -> None:
+        """Note the size of the state in Delta tables, as Delta knows it since the last commit."""
+        locations = {each.location for each in (*self._states.values(), *self._values.values())}
+        sizes = [state_size.of_table(self.session, each) for each in locations]
+        self.state_size = {StateBackend.DELTA: state_size.total(sizes)} if sizes else {}
 
     def recover(self) -> None:
-        """Evaluate the query above, if a crash came between the flush of an aggregate and that."""
+        """Evaluate the query above, if a crash came between the flush of an aggregate and that; note the size of the state."""
         if self._spec.above and self._version() >= 0:
             committed = last_transaction(self.session, self._spec.target_location, self._spec.application)
             if committed != self._version():
                 self._replace(-1 if committed is None else committed, -1, FlushReason.RECOVERY, None)
+        self._measure()
 
     def _merge(self, intake: Intake, taken: FlushInput, reason: FlushReason, arrival: datetime) -> None:
         batches = self._after_state(intake, taken, reason, arrival)

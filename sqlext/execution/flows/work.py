@@ -11,6 +11,7 @@ from pyspark import SparkContext
 
 from sqlext.clock import Clock
 from sqlext.errors import WaitTimeoutError
+from sqlext.logs import carried
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class Work:
         """
         is_over = threading.Event()
         watch = threading.Thread(
-            target=self._watch, args=(is_over, seconds, canceled), name=f"sqlext-end-{self._flow}", daemon=True
+            target=carried(self._watch), args=(is_over, seconds, canceled), name=f"sqlext-end-{self._flow}", daemon=True
         )
         watch.start()
         try:

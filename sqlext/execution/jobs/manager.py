@@ -24,7 +24,7 @@ from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.coordination.fence import Fence, FencedError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
-from sqlext.execution.jobs import sink
+from sqlext.execution.jobs import runs, sink
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.execution_graph import Progress
 from sqlext.execution.jobs.outputs import finished_events
@@ -41,6 +41,7 @@ from sqlext.execution.jobs.registry import (
 from sqlext.execution.jobs.run import JobRun, RunSettings
 from sqlext.execution.jobs.store import JobEventStore, read_events
 from sqlext.execution.jobs.submission import JobRequest, PlannedJob, check_references, planned, planned_again
+from sqlext.logs import about
 from sqlext.options import (
     JOB_EVENT_FLUSH_INTERVAL,
     JOB_EVENT_WRITE_BUFFER,
@@ -106,7 +107,7 @@ class JobManager:
         self._spark = spark
         self._home = home
         self._lease = lease
-        self._registry = JobRegistry(home)
+        self._registry = JobRegistry(home, runs.written)
         self.resumed: tuple[str, ...] = ()  # the ids of the jobs of dead drivers that this process resumes
         self.not_resumed: dict[str, str] = {}  # the errors of those that failed, by id; written by the thread that resumes them
         self._closing = False
@@ -290,7 +291,7 @@ class JobManager:
             plan: plans the job; called only if the job has to run.
         """
         started = time.monotonic()
-        with self._claim(spec.id):
+        with self._claim(spec.id), about(job=spec.id):
             epoch = self._take(spec)
             fence = self._fence(spec, epoch)
             fence.take()

@@ -26,6 +26,7 @@ from sqlext.execution.jobs.execution_graph import ExecutionVertex, JobVertex, Pr
 from sqlext.execution.jobs.fragments import Fragment, FragmentedPlan
 from sqlext.execution.jobs.outputs import OutputFile, VertexTable, finished
 from sqlext.execution.jobs.slices import Slices
+from sqlext.logs import carried
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
@@ -161,14 +162,14 @@ class JobRun:
             for vertex in self.progress.ready(started):
                 if vertex.kind is VertexKind.SINK or self._is_left_to_sink(vertex):
                     self._flush_events()
-                    writing = pool.submit(self._sink, vertex)
+                    writing = pool.submit(carried(self._sink), vertex)
                     self._submitted.append(writing)
                     self._wait_for_sink(writing, vertex)
                     return
                 started.add(vertex.id)
                 self._initialize(vertex)
                 for part in self._largest_first(vertex):
-                    future = pool.submit(self._run_part, part)
+                    future = pool.submit(carried(self._run_part), part)
                     self._submitted.append(future)
                     running[future] = (part, time.monotonic())
             done, _ = wait(running, TICK_SECONDS, return_when=FIRST_COMPLETED)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from sqlext.errors import JobError, SqlextError
 from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.jobs.events import JobEvent, TornEventError, from_json, to_json
+from sqlext.logs import carried
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class JobEventStore:
         self._closing = False
         self._failure: SqlextError | None = None
         self.bytes_written = 0
-        self._thread = threading.Thread(target=self._run, name=f"sqlext-job-events-{job}", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name=f"sqlext-job-events-{job}", daemon=True)
         self._thread.start()
 
     def write(self, event: JobEvent) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.clock import Deadline
+from sqlext.logs import carried
 from sqlext.spark import cancellation
 from sqlext.spark.java import java_of
 
@@ -56,7 +57,7 @@ class ArrivalWait:
         self._is_before_query = is_before_query
         self._given_up = threading.Event()
         self._java_thread: Any = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name=name, daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:

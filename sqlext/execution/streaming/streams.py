@@ -23,6 +23,7 @@ from sqlext.errors import WaitTimeoutError
 from sqlext.quoting import fold
 from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
 from sqlext.spark.jvm import frame_of, names_as_in
+from sqlext.spark.state_size import StateSize, of_report
 
 
 class SourceKind(StrEnum):
@@ -310,6 +311,7 @@ class QueryReport:
     at: str
     rows: Mapping[int, int]
     watermark: str | None
+    state: StateSize | None
 
 
 def new_report(query: StreamingQuery, known: str, batch: int) -> QueryReport | None:
@@ -332,7 +334,7 @@ def new_report(query: StreamingQuery, known: str, batch: int) -> QueryReport | N
         if count := int(reports[place].numInputRows()):  # an idle query reports under the number of the batch that is to come
             rows[number] = count
     watermark = newest.eventTime().get("watermark")
-    return QueryReport(at, rows, None if watermark is None else str(watermark))
+    return QueryReport(at, rows, None if watermark is None else str(watermark), of_report(newest))
 
 
 def listing_seconds(query: StreamingQuery) -> float:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock, Deadline
 from sqlext.errors import StatementCanceledError, ViewError, WaitTimeoutError
+from sqlext.execution.coordination.runs import Query, RunEvent, RunKind, Runnable, RunState, tell
 from sqlext.execution.delta.table_logs import TableLogs
 from sqlext.execution.flows import faults
 from sqlext.execution.views.looks import Looks
@@ -23,7 +24,8 @@ from sqlext.execution.views.shared_changes import SharedChanges
 from sqlext.execution.views.status import StatusFiles, ViewStatus
 from sqlext.execution.views.timetable import Due, Timetable
 from sqlext.execution.views.writing import Replacement
-from sqlext.plan.lineage import shown
+from sqlext.logs import Subject, logged
+from sqlext.plan.lineage import Input, shown
 from sqlext.plan.view_spec import RefreshReport, SourceVersion, ViewSpec
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
@@ -83,6 +85,7 @@ class LiveView:
         shared: SharedChanges,
     ) -> None:
         self._spec = spec
+        self.subject: Subject = {"view": ".".join(spec.name)}
         self._place = partials
         self._shared = shared
         self._make_session = make_session
@@ -135,6 +138,7 @@ class LiveView:
             self._spec = spec
             self._refresher = None
 
+    @logged
     def refresh(
         self,
         is_full: bool = False,
@@ -161,6 +165,7 @@ class LiveView:
                 return last[1]
             return self._refresh(_Run(time.monotonic(), is_full, canceled, pins=pins))
 
+    @logged
     def make(self, replacement: Replacement | None, canceled: threading.Event | None) -> RefreshReport:
         """Compute a view that is just being created.
 
@@ -197,6 +202,7 @@ class LiveView:
         finally:
             self._turn.release()
 
+    @logged
     def is_behind(self) -> bool | None:
         """Return whether a source has changed since the last refresh; None: it is being refreshed, or it cannot be said."""
         if not self._turn.acquire(blocking=False):
@@ -210,6 +216,7 @@ class LiveView:
         finally:
             self._turn.release()
 
+    @logged
     def look(self) -> None:
         """See whether a source has changed; if so, a refresh is due from now on. Never raises: a failure is noted."""
         if not self._turn.acquire(blocking=False):
@@ -233,6 +240,7 @@ class LiveView:
             return self._owner.is_lagging(self._spec, report)
         return self._looks.is_behind(self._current())
 
+    @logged
     def refresh_by_itself(self, is_full: bool = False, pins: Mapping[str, SourceVersion] | None = None) -> RefreshReport | None:
         """Bring the view up to date while nobody waits for it. Never raises: a failure is noted, and tried again.
 
@@ -281,6 +289,7 @@ class LiveView:
         with self._state:
             self._running = run
             self._timetable.note_begun(self._clock.monotonic())
+        tell(RunEvent(self._spec.id, RunState.BEGUN, runnable(self._spec)))
         try:
             session = self.session
             self._check(run)
@@ -289,7 +298,10 @@ class LiveView:
                 made = None if run.replacement is None else self._made_refresher(run.replacement)
                 report = (made or self._current()).refresh(run.is_full, lambda: self._check(run), run.pins)
         except BaseException as error:
-            if run.canceled is not None and run.canceled.is_set():
+            is_canceled = run.canceled is not None and run.canceled.is_set()
+            end = RunState.STOPPED if is_canceled or self._is_closed.is_set() else RunState.FAILED
+            tell(RunEvent(self._spec.id, end, error=faults.message_of(error)))
+            if is_canceled:
                 raise StatementCanceledError("The statement was canceled.") from None
             if not self._is_closed.is_set():
                 self._note_failure(error)
@@ -297,6 +309,7 @@ class LiveView:
         finally:
             with self._state:
                 self._running = None
+        tell(RunEvent(self._spec.id, RunState.COMPLETED, rows=_rows_of(report), report=report))
         self._note_success(run, report)
         return report
 
@@ -339,3 +352,15 @@ class LiveView:
             self._files.write(self._spec.id, self._status)
         except Exception as error:
             logger.exception("the status of materialized view %s cannot be written: %s", shown(self._spec.name), error)
+
+
+def runnable(spec: ViewSpec) -> Runnable:
+    """Return a view as what runs: each refresh is a run."""
+    query = None if spec.session_bound else Query(spec.query, names=spec.columns)
+    target = Input(spec.name, spec.location)
+    return Runnable(spec.id, RunKind.VIEW, spec.name, spec.text, target, (), spec.reads, query, spec)
+
+
+def _rows_of(report: RefreshReport) -> int | None:
+    """Return the number of rows that a refresh has written; None: not counted."""
+    return None if report.rows_inserted < 0 else report.rows_inserted
