@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import FlowError
-from sqlext.options import EXPIRED_ROWS, STATE_BACKEND, Level, LevelTexts, ValueText
+from sqlext.options import EXPIRED_ROWS, STATE_BACKEND, TOMBSTONE_RETENTION, Level, LevelTexts, ValueText
 from sqlext.plan.constraints import Constraint, constraint_from
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 from sqlext.plan.lineage import Input, inputs_from
@@ -52,13 +52,17 @@ class StateTtl:
         seconds: the duration. A group that no micro-batch has a row for so long leaves the state.
         keeps_rows: whether its row in the query's table stays, and later rows of its key are dropped; otherwise its row is
             deleted, and a later row of its key begins a new group.
+        only_deletions: whether only groups end that have no row in the query's table: the deletions of AUTO CDC.
     """
 
     text: str
     seconds: float
     keeps_rows: bool
+    only_deletions: bool = False
 
     def __str__(self) -> str:
+        if self.only_deletions:
+            return f"a deletion leaves the state {self.text} after the last change of its key ({TOMBSTONE_RETENTION.key})"
         becomes = (
             "the rows of ended groups stay as they are, and later rows of their keys are dropped and counted"
             if self.keeps_rows

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from sqlext.options import Level, ValueText
+from sqlext.plan.change_capture import ChangeCapture
 from sqlext.quoting import fold
 
 logger = logging.getLogger(__name__)
@@ -300,6 +301,7 @@ class FlowPlan:
         written: the query as the user wrote it, without the parts that only sqlext reads; Spark decides its columns' types.
         is_sparks_own: whether Spark can analyze `written`, unless the query is wrong.
         runs_once: whether it reads tables once, and no stream.
+        capture: the AUTO CDC that it stands for; None: it is the user's own.
     """
 
     sql: str
@@ -318,6 +320,7 @@ class FlowPlan:
     written: str = ""
     is_sparks_own: bool = False
     runs_once: bool = False
+    capture: ChangeCapture | None = None
 
     @property
     def appends(self) -> bool:
