@@ -91,6 +91,7 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         written=written,
         is_sparks_own={firing.rule for firing in (*of_tree, *plan.firings)} <= _RULES_OF_SPARKS_SQL,
         capture=capture,
+        above_by=tuple(key.text for key in capture.keys) if plan.above and capture and capture.keeps_history else (),
     )
 
 

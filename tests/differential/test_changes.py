@@ -93,7 +93,7 @@ def _check(sql: Workshop, changes: list[Change], ends: list[Change], random_: ra
         wrong = {row[0] for row in found[name] ^ expected[name]}
         story = [each for each in with_ends if each.key in wrong or each.op == "T"]
         assert not wrong, (
-            f"{name}, {backend}: {story}\n{sorted(found[name] - expected[name], key=repr)}, not {expected[name] - found[name]}"
+            f"{name}, {properties}: {story}\n{sorted(found[name] - expected[name], key=repr)}, not {expected[name] - found[name]}"
         )
     for name in _FLOWS:
         sql(f"DROP STREAMING TABLE {name}")
