@@ -107,6 +107,11 @@ EXPIRED_ROWS = Option(
     "table.exec.state.ttl.expired-rows", "choice", "keep", None, choices=("keep", "delete"),
     doc="what becomes of the table's row of a group whose state has ended: it stays and is final, and later rows of its key are "
     "dropped and counted (keep); or it is deleted, and a later row of its key begins a new group (delete)")
+TOMBSTONE_RETENTION: Option[timedelta | None] = Option(
+    "auto-cdc.tombstone-retention", "duration", None, None, null_means="deletions are kept for ever",
+    minimum=timedelta.resolution,
+    doc="how long AUTO CDC keeps a deletion, at least, after the last micro-batch with a change of its key; an older change that "
+    "comes later brings the row back")
 SORTED_SHUFFLES = Option(
     "execution.sorted-shuffles.enabled", "boolean", True, 140,
     doc="whether bounded stages sort their input by key; false: they use Spark's own choice, a hash aggregate")
@@ -149,6 +154,7 @@ SCHEMA_EVOLUTION = Option(
 OPTIONS: Mapping[str, Option[Any]] = {each.key: each for each in list(vars().values()) if isinstance(each, Option)}
 _BY_NAME = {name: each for each in OPTIONS.values() for name in (each.key, *each.aliases)}
 _NAMESPACES = (
+    "auto-cdc.",
     "execution.",
     "state.backend.",
     "backlog.",

@@ -13,15 +13,15 @@ from pyspark.sql.types import BooleanType
 
 from sqlext.commands import kept_columns
 from sqlext.commands.answers import SparkStatement
-from sqlext.errors import SchemaError, SqlextError, UnsupportedError
+from sqlext.errors import SchemaError, SqlextError
 from sqlext.execution.delta import target
 from sqlext.execution.streaming import queries
-from sqlext.options import STATE_TTL, ValueText
+from sqlext.options import ValueText
 from sqlext.plan.change_capture import ChangeCapture, Fragment
 from sqlext.plan.job_graph import DECLARED_PROPERTY
 from sqlext.planner.change_capture import SourceColumn, query_of
 from sqlext.planner.planner import plan_flow
-from sqlext.planner.statement_plans import FlowStatement, PlannedFlow, PlannedJob
+from sqlext.planner.statement_plans import FlowStatement
 from sqlext.spark import jvm, sessions
 from sqlext.sql import dialect, grammar
 from sqlext.sql.rewriter import Batch
@@ -68,21 +68,7 @@ def flow_statement(
     listed = [each.name for each in into.definition.columns] if isinstance(into, CreateStreamingTable) else []
     source = replace(capture.source, text=kept_columns.as_in(plan, capture.source.text))
     written = query_of(replace(capture, source=source), _columns(frame), listed)
-    return replace(into, query=Query(dialect.without_brackets(dialect.parse_query(written)), written))
-
-
-def refuse_ttl(statement: AutoCdc, planned: PlannedFlow | PlannedJob) -> None:
-    """Refuse a time to live of state: without a key's newest change, an older one that comes late would win."""
-    if not isinstance(planned, PlannedFlow):
-        return
-    given = (own.setting(STATE_TTL) for own in planned.options.streams.values())
-    setting = next((each for each in given if each is not None and each.value is not None), None)
-    if setting is not None:
-        raise UnsupportedError(
-            f"{setting.name} is `{setting.given.value}`, and AUTO CDC keeps the newest change of each key for ever: without it, "
-            f"an older one that comes late would win. Leave it out, or set `{STATE_TTL.key}` to null in TBLPROPERTIES.",
-            statement.capture.position,
-        )
+    return replace(into, query=Query(dialect.without_brackets(dialect.parse_query(written)), written, capture))
 
 
 @contextmanager

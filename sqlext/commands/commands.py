@@ -190,7 +190,6 @@ class Commands:
         if isinstance(made, SparkStatement):
             return made
         with change_statements.placed(statement):
-            change_statements.refuse_ttl(statement, self._planned(spark, made))
             return answer(made)
 
     def _flow_command(self, spark: SparkSession, command: statements.FlowCommand) -> Answer:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlext.errors import FlowError
-from sqlext.options import EXPIRED_ROWS, STATE_BACKEND, Level, LevelTexts, ValueText
+from sqlext.options import EXPIRED_ROWS, STATE_BACKEND, TOMBSTONE_RETENTION, Level, LevelTexts, ValueText
 from sqlext.plan.constraints import Constraint, constraint_from
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 from sqlext.plan.lineage import Input, inputs_from
@@ -52,13 +52,17 @@ class StateTtl:
         seconds: the duration. A group that no micro-batch has a row for so long leaves the state.
         keeps_rows: whether its row in the query's table stays, and later rows of its key are dropped; otherwise its row is
             deleted, and a later row of its key begins a new group.
+        only_deletions: whether only groups end that have no row in the query's table: the deletions of AUTO CDC.
     """
 
     text: str
     seconds: float
     keeps_rows: bool
+    only_deletions: bool = False
 
     def __str__(self) -> str:
+        if self.only_deletions:
+            return f"a deletion leaves the state {self.text} after the last change of its key ({TOMBSTONE_RETENTION.key})"
         becomes = (
             "the rows of ended groups stay as they are, and later rows of their keys are dropped and counted"
             if self.keeps_rows
@@ -215,6 +219,7 @@ class FlowSpec:
         text: the text of the statement, as the user wrote it.
         streams: its streaming queries: one that writes the target, or those that maintain the aggregates below `above`.
         above: the query over maintained aggregates whose result is the target; empty when there is none.
+        above_by: the columns of its result by whose values it is evaluated in parts (`FlowPlan.above_by`); empty: it never is.
         prerequisites: its bounded queries, each after the ones that it reads.
         operators: its graph, inputs before their readers; the last one feeds the target.
         sources: the streams that the operators read.
@@ -251,6 +256,7 @@ class FlowSpec:
     text: str
     streams: tuple[StreamSpec, ...]
     above: str = ""
+    above_by: tuple[str, ...] = ()
     prerequisites: tuple[PrerequisiteSpec, ...] = ()
     operators: tuple[OperatorSpec, ...] = ()
     sources: tuple[SourceSpec, ...] = ()
@@ -367,7 +373,7 @@ def _made(data: dict[str, Any]) -> FlowSpec:
     data["hybrids"] = tuple(_hybrid(each) for each in data["hybrids"])
     data["reads"] = inputs_from(data["reads"])
     data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
-    for name in ("target", "session_bound", "full_name", "clauses"):
+    for name in ("target", "session_bound", "full_name", "clauses", "above_by"):
         data[name] = tuple(data.get(name, ()))
     data["constraints"] = tuple(map(constraint_from, data.get("constraints", ())))
     data["listed"] = None if data.get("listed") is None else tuple(data["listed"])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from sqlext.options import Level, ValueText
+from sqlext.plan.change_capture import ChangeCapture
 from sqlext.quoting import fold
 
 logger = logging.getLogger(__name__)
@@ -294,12 +295,15 @@ class FlowPlan:
         aggregates: the streaming queries that `above` reads.
         above: the batch query over the relations of `aggregates` and over tables that produces all rows of the target; empty
             when `sql` produces them.
+        above_by: columns of `above` and of all its aggregates: its rows with some values of these depend on the aggregates' rows
+            with these values alone. Empty: nothing is known about it.
         prerequisites: the bounded queries that end before the streaming ones start, each after the ones that it reads.
         hybrids: the hybrid sources.
         having: the condition of HAVING, as the user wrote it, where it is a column of `sql`.
         written: the query as the user wrote it, without the parts that only sqlext reads; Spark decides its columns' types.
         is_sparks_own: whether Spark can analyze `written`, unless the query is wrong.
         runs_once: whether it reads tables once, and no stream.
+        capture: the AUTO CDC that it stands for; None: it is the user's own.
     """
 
     sql: str
@@ -312,12 +316,14 @@ class FlowPlan:
     not_idempotent_because: str | None = None
     aggregates: tuple[MaintainedAggregate, ...] = ()
     above: str = ""
+    above_by: tuple[str, ...] = ()
     prerequisites: tuple[Prerequisite, ...] = ()
     hybrids: tuple[HybridSource, ...] = ()
     having: str = ""
     written: str = ""
     is_sparks_own: bool = False
     runs_once: bool = False
+    capture: ChangeCapture | None = None
 
     @property
     def appends(self) -> bool:

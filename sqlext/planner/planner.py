@@ -59,6 +59,7 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         RuleError: a rule failed.
     """
     check_grouping_sets(query)
+    capture = query.capture
     hints, source_options = read_options(query)
     tree, hybrids = cut_hybrids(query.tree, query.source)
     tree, cut = cut_prerequisites(with_bounded_streams(Query(tree, query.source)).tree)
@@ -89,6 +90,8 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         hybrids=hybrids,
         written=written,
         is_sparks_own={firing.rule for firing in (*of_tree, *plan.firings)} <= _RULES_OF_SPARKS_SQL,
+        capture=capture,
+        above_by=tuple(key.text for key in capture.keys) if plan.above and capture and capture.keeps_history else (),
     )
 
 

@@ -10,6 +10,7 @@ from sqlext.options import (
     RUNTIME_MODE,
     SORTED_SHUFFLES,
     STATE_TTL,
+    TOMBSTONE_RETENTION,
     DurationParser,
     Level,
     LevelTexts,
@@ -73,12 +74,12 @@ def plan_statement(
             plan = plan_flow(statement.query, batches, is_sorted)
         return PlannedFlow(statement, plan, FlowOptions.of_plan(plan, given, parse_duration))
     job = job_of(statement) if isinstance(statement, FlowStatement) else statement
-    ttl = settled.setting(STATE_TTL)
-    if ttl is not None and ttl.level is Level.PROPERTY and ttl.value is not None:
-        raise UnsupportedError(
-            f"{ttl.name} is `{ttl.given.value}`, and this query ends: it has no state that could. Leave it out.",
-            ttl.given.position,
-        )
+    for ttl in (settled.setting(STATE_TTL), settled.setting(TOMBSTONE_RETENTION)):
+        if ttl is not None and ttl.level is Level.PROPERTY and ttl.value is not None:
+            raise UnsupportedError(
+                f"{ttl.name} is `{ttl.given.value}`, and this query ends: it has no state that could. Leave it out.",
+                ttl.given.position,
+            )
     return PlannedJob(job, plan_bounded(job.query, batches, settled[SORTED_SHUFFLES]), settled)
 
 

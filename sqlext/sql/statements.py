@@ -24,10 +24,12 @@ class Query:
     Attributes:
         tree: sqlglot's tree; rules work on copies of it.
         source: the statement, with everything but the query blanked out.
+        capture: the AUTO CDC that it stands for; None: it is the user's own.
     """
 
     tree: exp.Query
     source: str
+    capture: ChangeCapture | None = None
 
     @property
     def text(self) -> str:

@@ -26,7 +26,8 @@ _CHANGE = st.builds(Change, st.integers(0, _KEYS - 1), st.integers(0, 9), st.sam
 _CASE = st.lists(_CHANGE, max_size=12)
 _END = st.builds(Change, st.just(-1), st.integers(0, 7), st.just("T"))
 _COMMITS = 3
-_HEAD = "CREATE STREAMING TABLE {} TBLPROPERTIES ('state.backend.type' = '{}') FLOW AUTO CDC FROM STREAM {} KEYS (k)"
+_HEAD = "CREATE STREAMING TABLE {} TBLPROPERTIES ({}) FLOW AUTO CDC FROM STREAM {} KEYS (k)"
+_RETENTION = "'auto-cdc.tombstone-retention' = '1 day'"  # longer than the test: no deletion leaves
 _TAIL = "APPLY AS DELETE WHEN op = 'D' SEQUENCE BY at COLUMNS (k, a, b)"
 _FLOWS = {
     "newest": ("changes", ""),
@@ -75,9 +76,11 @@ def _check(sql: Workshop, changes: list[Change], ends: list[Change], random_: ra
     }
     for source in ("changes", "with_ends"):
         sql(f"CREATE TABLE {source} (k INT, at INT, op STRING, a INT, b INT) USING delta")
-    backend = random_.choice(("rocksdb", "delta"))
+    properties = f"'state.backend.type' = '{random_.choice(('rocksdb', 'delta'))}'"
+    has_retention = random_.random() < 0.5
     for name, (source, clauses) in _FLOWS.items():
-        sql(f"{_HEAD.format(name, backend, source)} {clauses} {_TAIL}")
+        given = _RETENTION if has_retention and name in ("newest", "patched") else properties
+        sql(f"{_HEAD.format(name, given, source)} {clauses} {_TAIL}")
     twice = changes + random_.choices(changes, k=len(changes) // 5) if changes else []
     for ours, theirs in zip(_commits(twice, random_), _commits(with_ends, random_), strict=True):
         _insert(sql, "changes", ours)
@@ -90,7 +93,7 @@ def _check(sql: Workshop, changes: list[Change], ends: list[Change], random_: ra
         wrong = {row[0] for row in found[name] ^ expected[name]}
         story = [each for each in with_ends if each.key in wrong or each.op == "T"]
         assert not wrong, (
-            f"{name}, {backend}: {story}\n{sorted(found[name] - expected[name], key=repr)}, not {expected[name] - found[name]}"
+            f"{name}, {properties}: {story}\n{sorted(found[name] - expected[name], key=repr)}, not {expected[name] - found[name]}"
         )
     for name in _FLOWS:
         sql(f"DROP STREAMING TABLE {name}")

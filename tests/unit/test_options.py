@@ -87,6 +87,7 @@ def test_every_default_is_the_one_documented() -> None:
         "schema-evolution": "none",
         "table.exec.state.ttl": None,
         "table.exec.state.ttl.expired-rows": "keep",
+        "auto-cdc.tombstone-retention": None,
         "target-lag": None,
     }
 

@@ -293,7 +293,7 @@ class Intake:
         if ttl is None:
             return None
         until = self.checkpoint.begun(first) - timedelta(seconds=ttl.seconds)
-        return Expiry(until, self.checkpoint.begun(last), ttl.keeps_rows)
+        return Expiry(until, self.checkpoint.begun(last), ttl.keeps_rows, ttl.only_deletions)
 
     def note_flushed(self) -> None:
         """Forget what only the flush of micro-batches needs, which are in the table now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -21,19 +22,22 @@ from sqlext.options import (
     FLUSH_MEMORY_BUFFER_ONLY,
     STATE_BACKEND,
     STATE_TTL,
+    TOMBSTONE_RETENTION,
+    Option,
 )
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import ROCKSDB_ASKED_FOR, StateBackend, StateTtl, StreamSpec, delta_state_shown
 from sqlext.plan.job_graph import OutputMode
 from sqlext.spark.storage import HadoopPath
 
-FIXED = (STATE_BACKEND.key, STATE_TTL.key, EXPIRED_ROWS.key)
+FIXED = (STATE_BACKEND.key, STATE_TTL.key, EXPIRED_ROWS.key, TOMBSTONE_RETENTION.key)
 """The keys of options that decide about a flow's state when the flow is made."""
 
 
 def changes(before: FlowOptions, now: FlowOptions) -> list[str]:
     """Return the keys of `FIXED` that other options give another value."""
-    changed = [option.key for option in (STATE_BACKEND, EXPIRED_ROWS) if before.flow[option] != now.flow[option]]
+    flow_wide: tuple[Option[Any], ...] = (STATE_BACKEND, EXPIRED_ROWS, TOMBSTONE_RETENTION)
+    changed = [option.key for option in flow_wide if before.flow[option] != now.flow[option]]
     ttl_before, ttl_now = ({own[STATE_TTL] for own in options.streams.values()} for options in (before, now))
     return changed if ttl_before == ttl_now else [*changed, STATE_TTL.key]
 

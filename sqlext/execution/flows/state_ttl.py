@@ -7,7 +7,8 @@ from pyspark.sql import DataFrame
 from sqlext.errors import OptionError, UnsupportedError
 from sqlext.execution.state.aggregate_shape import has_state_below
 from sqlext.execution.state.mergeable import MergeableAggregate
-from sqlext.options import EXPIRED_ROWS, STATE_BACKEND, STATE_TTL, Level, Options, Setting
+from sqlext.options import EXPIRED_ROWS, STATE_BACKEND, STATE_TTL, TOMBSTONE_RETENTION, Level, Options, Setting
+from sqlext.plan.change_capture import ChangeCapture
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import StateBackend, StateTtl
 from sqlext.plan.job_graph import FlowPlan
@@ -24,7 +25,12 @@ def ttl_of(plan: FlowPlan, options: FlowOptions) -> StateTtl | None:
         OptionError: streams give it differently, or the state is not to be in a Delta table.
         UnsupportedError: the statement gives it, and its query has no groups.
     """
+    if plan.capture is not None:
+        return _retention_of(plan.capture, plan, options)
     _refuse_difference(plan, options)
+    retention = options.flow.setting(TOMBSTONE_RETENTION)
+    if retention is not None and retention.value is not None and retention.level not in _OF_SESSION:
+        raise _refused(retention, "only AUTO CDC keeps deletions. Leave it out")
     setting, rows = _setting(plan, options), options.flow.setting(EXPIRED_ROWS)
     if setting is None or setting.value is None:
         if rows is not None and rows.level not in _OF_SESSION:
@@ -37,6 +43,41 @@ def ttl_of(plan: FlowPlan, options: FlowOptions) -> StateTtl | None:
         if setting.level in _OF_SESSION:
             return None
         raise _refused(setting, "the query has no streaming aggregate, whose groups would have state that ends. Leave it out")
+    _refuse_rocksdb(setting, options)
+    return StateTtl(setting.given.value, setting.value.total_seconds(), options.flow[EXPIRED_ROWS] == "keep")
+
+
+def _retention_of(capture: ChangeCapture, plan: FlowPlan, options: FlowOptions) -> StateTtl | None:
+    """Return when the deletions of AUTO CDC leave its state; None: they are kept for ever."""
+    ttl = next((own.setting(STATE_TTL) for own in _of_streams(plan, options).values()), None)
+    if ttl is not None and ttl.value is not None:
+        raise UnsupportedError(
+            f"{ttl.name} is `{ttl.given.value}`, and AUTO CDC keeps the newest change of each key for ever: without it, an older "
+            f"one that comes late would win. Set `{STATE_TTL.key}` to null in TBLPROPERTIES, or leave it out; "
+            f"`{TOMBSTONE_RETENTION.key}` says when deletions may leave.",
+            capture.position,
+        )
+    setting = options.flow.setting(TOMBSTONE_RETENTION)
+    if setting is None or setting.value is None:
+        return None
+    if because := _keeps_none(capture):
+        if setting.level in _OF_SESSION:
+            return None
+        raise _refused(setting, f"{because}. Leave it out")
+    _refuse_rocksdb(setting, options)
+    return StateTtl(setting.given.value, setting.value.total_seconds(), keeps_rows=False, only_deletions=True)
+
+
+def _keeps_none(capture: ChangeCapture) -> str:
+    """Return why there are no deletions that could leave the state while the rest of it stays; empty if there are."""
+    if capture.keeps_history:
+        return "with SCD TYPE 2 every change is part of the history"
+    if capture.truncate_when is not None:
+        return "with APPLY AS TRUNCATE WHEN a flush computes the table of all keys"
+    return "" if capture.delete_when is not None else "without APPLY AS DELETE WHEN there are no deletions"
+
+
+def _refuse_rocksdb(setting: Setting, options: FlowOptions) -> None:
     backend = options.flow.setting(STATE_BACKEND)
     if backend is not None and backend.value == StateBackend.ROCKSDB:
         raise OptionError(
@@ -44,7 +85,6 @@ def ttl_of(plan: FlowPlan, options: FlowOptions) -> StateTtl | None:
             f"no time to live. Set {STATE_BACKEND.key} to delta, or leave it out.",
             setting.given.position or backend.given.position,
         )
-    return StateTtl(setting.given.value, setting.value.total_seconds(), options.flow[EXPIRED_ROWS] == "keep")
 
 
 def check(
@@ -77,6 +117,8 @@ def check(
 
 
 def _setting(plan: FlowPlan, options: FlowOptions) -> Setting | None:
+    if plan.capture is not None:
+        return None if _keeps_none(plan.capture) else options.flow.setting(TOMBSTONE_RETENTION)
     return next((own.setting(STATE_TTL) for own in _of_streams(plan, options).values()), options.flow.setting(STATE_TTL))
 
 

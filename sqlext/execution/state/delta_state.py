@@ -56,11 +56,13 @@ class Expiry:
         until: the time of groups that end: no micro-batch after it, up to the flush's first one, has had a row of theirs.
         touched: the time that the flush gives the groups of its rows: when its last micro-batch began.
         keeps_rows: whether the rows of ended groups stay in the query's table, and later rows of their keys are dropped.
+        only_hidden: whether only groups end that HAVING leaves out of the query's table.
     """
 
     until: datetime
     touched: datetime
     keeps_rows: bool
+    only_hidden: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ A group that has ended has no time any more. What is left of it in the state:
 - Where rows are kept: its key, by which later rows of the key are known. They are dropped before anything is made of them.
 - Where rows are deleted: its partial results, for one more flush. The row is deleted by the commit on the query's table, and if a
   crash comes before that one, the next flush finds in the state which rows to delete. Once they are deleted, it leaves the state.
+
+The deletions of AUTO CDC are groups without a row. Where only these end, the time of all others is `_NEVER`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -48,6 +51,8 @@ from sqlext.spark import delta_tables, jvm
 
 _TOUCHED = f"{INTERNAL_PREFIX}touched"
 """The column with the time of a group: when the last micro-batch with a row of it began; null: the group has ended."""
+_NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+"""The time of a group that does not end while it has a row in the query's table."""
 _IS_HIT = f"{INTERNAL_PREFIX}hit"
 """Whether the flush has a row of a stored group's key."""
 
@@ -217,8 +222,8 @@ class ExpiringState(DeltaState):
         else:
             ended, replaced = found.rows.where(found.ends & ~F.col(_IS_HIT)), found.ends | F.col(_IS_HIT)
             leaving = F.col(_TOUCHED).isNull() & ~F.col(_IS_HIT) & F.lit(has_deleted)
-        touched, none = F.lit(expiry.touched).alias(_TOUCHED), F.lit(None).cast(TimestampType()).alias(_TOUCHED)
-        rows = changed.select(*map(quote, aggregate.schema.names), touched).unionByName(ended.select(*stays, none))
+        none = F.lit(None).cast(TimestampType()).alias(_TOUCHED)
+        rows = self._touched(aggregate, changed, expiry).unionByName(ended.select(*stays, none))
         if table is None:
             self._merge(flush, rows, found.rows.where(leaving), info)
             self._refuse_changes_since(info.read_version or 0)
@@ -238,6 +243,21 @@ class ExpiringState(DeltaState):
             known = table.replace(left.select(FILE_COLUMN, ROW_COLUMN), rows, identity)
         self._note(table, known)
 
+    def _touched(self, aggregate: MergeableAggregate, changed: DataFrame, expiry: Expiry) -> DataFrame:
+        """Return the new state of groups with their time."""
+        touched, columns = F.lit(expiry.touched), [F.col(quote(name)) for name in aggregate.schema.names]
+        if not expiry.only_hidden:
+            return changed.select(*columns, touched.alias(_TOUCHED))
+        key = [F.col(quote(name)) for name in aggregate.key]
+        hidden = (
+            aggregate.results(changed, with_key=True).where(~F.col(quote(QUALIFIES))).select(*key, F.lit(True).alias(_IS_HIT))
+        )
+        same = commit.same_key(aggregate.key, {})
+        ends = F.coalesce(F.col(_IS_HIT), F.lit(False))
+        rows = changed.alias("t").join(hidden.alias("s"), same, "left")
+        mine = [F.col(f"t.{quote(name)}") for name in aggregate.schema.names]
+        return rows.select(*mine, F.when(ends, touched).otherwise(F.lit(_NEVER)).alias(_TOUCHED))
+
     def _merge(self, flush: StateFlush, rows: DataFrame, leaving: DataFrame, info: commit.CommitInfo) -> None:
         """Commit rows of the state by a MERGE, and delete those that leave."""
         deleted = leaving.select(*rows.columns).withColumn(QUALIFIES, F.lit(False))
@@ -250,7 +270,7 @@ class ExpiringState(DeltaState):
     def _shown(self, aggregate: MergeableAggregate, found: _Found, changed: DataFrame, has_deleted: bool) -> DataFrame:
         """Return the rows for the query's table; `QUALIFIES` is false for those that are to be deleted there."""
         rows = self._results(aggregate, changed)
-        if found.expiry.keeps_rows or not found.gone:
+        if found.expiry.keeps_rows or found.expiry.only_hidden or not found.gone:
             return rows
         rows = rows if self._stream.has_qualifies else rows.withColumn(QUALIFIES, F.lit(True))
         gone = found.rows.where(~F.col(_IS_HIT) & (found.ends if has_deleted else F.lit(True)))

@@ -363,15 +363,28 @@ class MergeableAggregate:
             updated = node(False, self._java.scala.Option.apply(None), keys, output[self.session], plan)
             return frame_over(spark, updated, [alias(spark, each, name) for name, each in output.items()])
 
-    def results(self, merged: DataFrame) -> DataFrame:
-        """Return the query's rows from partial results, one for each group."""
+    def results(self, merged: DataFrame, with_key: bool = False) -> DataFrame:
+        """Return the query's rows from partial results, one for each group.
+
+        Args:
+            with_key: whether each row has the key of its partial result, too, in the last columns.
+        """
         spark = merged.sparkSession
         with active(spark):
-            plan = self._over_partials(spark, merged)
+            plan, key = self._over_partials(spark, merged), self.key if with_key else ()
             for node in reversed(self._results_steps(spark)):
-                plan = node.withNewChildren(scala_seq(spark, [plan]))
+                plan = (self._passing_key(spark, node) if with_key else node).withNewChildren(scala_seq(spark, [plan]))
             output = items_of(plan.output())
-            return frame_over(spark, plan, [alias(spark, *pair) for pair in zip(output, self._names_of(output), strict=True)])
+            names = [*self._names_of(output[: len(output) - len(key)]), *key]
+            return frame_over(spark, plan, [alias(spark, *pair) for pair in zip(output, names, strict=True)])
+
+    def _passing_key(self, spark: SparkSession, node: Any) -> Any:
+        """Return a node that makes results, with the key as its last columns."""
+        key = [each.toAttribute() for each in items_of(self._final.groupingExpressions())]
+        if kind_of(node) == "ProjectExec":
+            return node.copy(scala_seq(spark, [*items_of(node.projectList()), *key]), node.child())
+        results = scala_seq(spark, [*items_of(node.resultExpressions()), *key])
+        return self._changed(node, node.requiredChildDistributionExpressions(), node.aggregateExpressions(), results)
 
     def _names_of(self, results: list[Any]) -> list[str]:
         """Return the query's names for result columns: the optimizer calls `K` k, if that is the column's name below."""
