@@ -166,7 +166,10 @@ def test_a_host_that_dies_is_told(host: Host, tmp_path: Path) -> None:
     with (tmp_path / "printed").open("w+") as printed:
         with subprocess.Popen(host.command("run", file), env=host.environment, stdout=printed, stderr=printed) as client:
             eventually(lambda: "sleep.sql:1" in (tmp_path / "printed").read_text(), DEADLINE)
-            os.kill(host.process.pid, signal.SIGKILL)
+            pid = host.process.pid
+            java = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            for each in (pid, *map(int, java)):
+                os.kill(each, signal.SIGKILL)
             assert client.wait(DEADLINE) == 1
         text = (tmp_path / "printed").read_text()
     assert f"The connection to {host.address} is lost: the host has ended, or cannot be reached." in text
