@@ -49,6 +49,7 @@ class Hosts:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.started: list[Host] = []
+        self.rows = 0
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -71,8 +72,12 @@ class Hosts:
     def table(self, name: str) -> str:
         return str(self.folder / "warehouse" / name)
 
-    def add_rows(self, rows: int) -> None:
-        write_deltalake(self.table("readings"), pyarrow.table({"sensor": [i % 7 for i in range(rows)]}), mode="append")
+    def add_rows(self) -> None:
+        write_deltalake(self.table("readings"), pyarrow.table({"sensor": [i % 7 for i in range(100)]}), mode="append")
+        self.rows += 100
+
+    def has_all(self) -> bool:
+        return self.counted() == self.rows
 
     def counted(self) -> int:
         return sum(DeltaTable(self.table("counts")).to_pyarrow_table()["n"].to_pylist())
@@ -95,7 +100,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 @pytest.mark.timeout(7200)
 def test_the_next_host_takes_over(hosts: Hosts, kills: int, capsys: pytest.CaptureFixture[str]) -> None:
-    host, random_, rows, seconds = hosts.start(), random.Random(1), 0, []
+    host, random_, seconds = hosts.start(), random.Random(1), []
     eventually(host.serves, DEADLINE, host.said)
     script = hosts.folder / "flow.sql"
     script.write_text(
@@ -108,18 +113,16 @@ def test_the_next_host_takes_over(hosts: Hosts, kills: int, capsys: pytest.Captu
     for _ in range(kills):
         other = hosts.stand_by()
         for _ in range(random_.randint(1, 4)):
-            hosts.add_rows(100)
-            rows += 100
+            hosts.add_rows()
         if random_.random() < 0.5:
-            eventually(lambda: hosts.counted() == rows, DEADLINE)
+            eventually(hosts.has_all, DEADLINE)
         assert not other.serves()
         host.process.send_signal(signal.SIGKILL)
         killed = time.monotonic()
-        hosts.add_rows(100)  # while nobody is there
-        rows += 100
+        hosts.add_rows()  # while nobody is there
         eventually(other.serves, DEADLINE, other.said)
         seconds.append(time.monotonic() - killed)
-        eventually(lambda: hosts.counted() == rows, DEADLINE, lambda: f"{hosts.counted()} of {rows} rows are counted")
+        eventually(hosts.has_all, DEADLINE, lambda: f"{hosts.counted()} of {hosts.rows} rows are counted")
         host = other
     with capsys.disabled():
         print(f"\n{kills} take-overs, in {min(seconds):.1f} to {max(seconds):.1f} s")
