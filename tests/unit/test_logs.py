@@ -160,6 +160,6 @@ def test_an_unknown_format_is_refused_before_anything_is_made(tmp_path: Path) ->
 
 
 def test_the_format_cannot_be_set_once_the_log_has_begun() -> None:
-    setting = SetOption("spark.sqlext.log.format", "json", Position(1, 5))
+    setting = SetOption("spark.sqlext.log.format", "json", Position(1, 5, 4, 27))
     with pytest.raises(OptionError, match="give it by --conf"):
         commands._check_setting(cast(SparkSession, None), setting)  # which is not asked
