@@ -8,12 +8,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from sqlext import docs as documentation
+from sqlext.app.connect_address import CONNECT, ConnectAddress
 from sqlext.app.documentation import print_page, print_topics
 from sqlext.app.embedded import has_flows
 from sqlext.app.output import Printer
-from sqlext.app.runner import ExitCode, ScriptFile, run_embedded, serve_embedded
+from sqlext.app.runner import run_embedded, serve_embedded
+from sqlext.app.script_run import ExitCode, ScriptFile
 from sqlext.errors import NotFoundError, SetupError, WaitTimeoutError
 from sqlext.options import CONNECTORS_KEY
 from sqlext.page.address import PAGE, Address, check_packages
@@ -76,6 +79,7 @@ def cli() -> None:
     metavar="DURATION",
     help="With --until-idle: give up after this long, such as '5 minutes'.  [default: 1 hour]",
 )
+@CONNECT
 @PAGE
 @_CONF
 @_WAREHOUSE
@@ -85,6 +89,7 @@ def run(
     files: tuple[str, ...],
     until_idle: bool,
     timeout: str | None,
+    host: ConnectAddress | None,
     page: Address | None,
     conf: dict[str, str],
     warehouse: Path,
@@ -96,16 +101,21 @@ def run(
     last process on this warehouse ended are resumed; without a FILE, that is all this command does. `-` reads statements from
     standard input.
 
+    With --connect, the statements run at a host. Its flows go on when this command ends, which is after the last statement; with
+    --until-idle, once all data that has arrived is in the tables of the host's flows.
+
     \b
     Exit codes:
       0  success; also when Ctrl-C stopped the flows
       1  a statement failed; the statements after it were not run
-      2  wrong usage, or Spark could not be started
+      2  wrong usage, or Spark could not be started, or the host cannot be reached
       3  a flow failed, or the --timeout expired
       130  Ctrl-C during statements or --until-idle; flows are flushed and stopped
     """
     if timeout and not until_idle:
         raise click.UsageError("--timeout requires --until-idle; without it, flows run until Ctrl-C.")
+    if host is not None:
+        context.exit(_run_at(host, context, files, until_idle, timeout))
     if not files and not has_flows(warehouse):
         raise click.UsageError(f"Give a FILE.sql to run: {warehouse} has no flows to resume.")
     scripts = [_read(file) for file in files]
@@ -116,11 +126,14 @@ def run(
 
 
 @cli.command()
+@CONNECT
 @PAGE
 @_CONF
 @_WAREHOUSE
 @click.pass_context
-def shell(context: click.Context, page: Address | None, conf: dict[str, str], warehouse: Path) -> None:
+def shell(
+    context: click.Context, host: ConnectAddress | None, page: Address | None, conf: dict[str, str], warehouse: Path
+) -> None:
     """Run statements as you type them, at a prompt.
 
     A statement ends with `;`. Tab completes statements, options and names; \\? lists the shell's own commands, such as SHOW FLOWS
@@ -128,10 +141,12 @@ def shell(context: click.Context, page: Address | None, conf: dict[str, str], wa
     running when the last process on this warehouse ended are resumed. Input is saved in $XDG_STATE_HOME/sqlext/history
     (~/.local/state), except for lines that begin with a space.
 
+    With --connect, the statements run at a host, and Ctrl-D leaves its flows running.
+
     \b
     Exit codes:
       0  the shell was left by Ctrl-D, \\q or a signal
-      2  wrong usage, or Spark could not be started
+      2  wrong usage, or Spark could not be started, or the host cannot be reached
       3  a flow failed
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -142,7 +157,43 @@ def shell(context: click.Context, page: Address | None, conf: dict[str, str], wa
         if (missing.name or "").startswith("sqlext"):
             raise
         raise click.UsageError(f"sqlext shell needs {missing.name}. Install it: pip install 'sqlext[shell]'.") from None
+    if host is not None:
+        _refuse_what_the_host_has(context)
+        from sqlext.app.connected import run_connected
+
+        context.exit(run_connected(Printer(), host, run_shell))
     context.exit(run_embedded(Printer(), warehouse, conf, run_shell, page=page))
+
+
+def _run_at(
+    host: ConnectAddress, context: click.Context, files: Sequence[str], until_idle: bool, timeout: str | None
+) -> ExitCode:
+    """Run files at a host."""
+    _refuse_what_the_host_has(context)
+    if not files and not until_idle:
+        raise click.UsageError("Give a FILE.sql to run with --connect, or --until-idle to wait for the host's flows.")
+    scripts = [_read(file) for file in files]
+    from sqlext.app.connected import run_connected
+
+    return run_connected(Printer(), host, lambda runner: runner.run(scripts, until_idle, timeout))
+
+
+_OF_THE_HOST = {
+    "warehouse": "the host has opened its own",
+    "conf": "the host's Spark runs already. Use SET in a statement, or give --conf to the command that starts the host",
+    "page": "the host's command has that option",
+}
+
+
+def _refuse_what_the_host_has(context: click.Context) -> None:
+    """Refuse the options that make no sense with --connect.
+
+    Raises:
+        click.UsageError: one of them was given.
+    """
+    for name, reason in _OF_THE_HOST.items():
+        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP):
+            raise click.UsageError(f"--{name} cannot be given with --connect: {reason}.")
 
 
 @cli.command()
@@ -321,6 +372,7 @@ def connect_server(
 @_HOST
 @click.option("--thrift-port", type=_PORT, default=10000, show_default=True, help="0: any free port.")
 @click.option("--connect-port", type=_PORT, default=15002, show_default=True, help="0: any free port.")
+@click.option("--standby", is_flag=True, help="If another process uses the warehouse, wait until it has ended, then take over.")
 @PAGE
 @_CONF
 @_WAREHOUSE
@@ -332,11 +384,16 @@ def serve(
     host: str,
     thrift_port: int,
     connect_port: int,
+    standby: bool,
     page: Address | None,
     conf: dict[str, str],
     warehouse: Path,
 ) -> None:
-    """Serve Thrift, Spark Connect, or both from one process, and host the flows."""
+    """Serve Thrift, Spark Connect, or both from one process, and host the flows.
+
+    With --standby the same command may run twice on a warehouse. The second process waits until the first has ended, however it
+    ends, then resumes its flows and serves at the same ports. A process that is only paused keeps the warehouse.
+    """
     servers: list[Server] = []
     if thrift:
         servers.append(ThriftServer(host, thrift_port))
@@ -344,7 +401,7 @@ def serve(
         servers.append(ConnectServer(host, connect_port))
     if not servers:
         raise click.UsageError("Give at least one server to run: --thrift, --connect, or both.")
-    context.exit(serve_embedded(Printer(), warehouse, conf, servers, page))
+    context.exit(serve_embedded(Printer(), warehouse, conf, servers, page, standby))
 
 
 def _connectors(scripts: Sequence[ScriptFile]) -> str:

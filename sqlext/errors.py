@@ -135,6 +135,10 @@ class SetupError(SqlextError, EnvironmentError):
     """Java, a JAR, a directory or a setting that sqlext needs is missing or unusable."""
 
 
+class ConnectionLostError(SqlextError, ConnectionError):
+    """The host that a client is connected to has ended, does not answer or has ended the session."""
+
+
 class TornFileError(SetupError):
     """A small file does not match the checksum beside it: it is just being written, or a process died while it wrote it."""
 

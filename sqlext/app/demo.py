@@ -21,7 +21,8 @@ from pyarrow import compute, csv, parquet
 from pyspark.sql import Row, SparkSession
 
 from sqlext.app.output import Printer
-from sqlext.app.runner import ExitCode, Runner, ScriptFile, run_embedded
+from sqlext.app.runner import Runner, run_embedded
+from sqlext.app.script_run import ExitCode, ScriptFile
 from sqlext.errors import SetupError
 from sqlext.extension.results import Result
 from sqlext.quoting import quote_string

@@ -16,8 +16,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext.app.embedded import embedded_session, holder_of, log_path
+from sqlext.app.embedded import embedded_session, log_path
 from sqlext.app.output import Printer
+from sqlext.app.warehouse_lock import holder_of
 from sqlext.errors import SetupError, SqlextError
 from sqlext.execution.coordination import home_checks
 from sqlext.execution.flows.registry import FlowRegistry

@@ -9,15 +9,13 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
 import logging
 import os
 import re
 import shutil
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,28 +23,29 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import sqlext
-from sqlext.clock import Deadline
+from sqlext.app.problems import silence_spark
+from sqlext.app.warehouse_lock import JVM_ENDS_WITHIN, WarehouseLock
 from sqlext.errors import SetupError, SqlextError
 from sqlext.logs import JsonFormatter
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, LOG_FORMAT_KEY, LOG_FORMATS, is_option_key
-from sqlext.private_files import make_private_file, make_private_folder
+from sqlext.private_files import make_private_file
 from sqlext.redaction import RedactedFormatter
 from sqlext.spark.jvm import root_reason
 
 logger = logging.getLogger(__name__)
 
-_JVM_ENDS_WITHIN = 30.0
-"""The time, in seconds, within which a JVM ends after its Python process."""
 _LOG_LIMIT = 10 * 1024**2
 
 
 @contextmanager
 def embedded_session(
-    warehouse: Path, conf: Mapping[str, str] | None = None, progress: Callable[[str], None] | None = None
+    warehouse: Path,
+    conf: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    lock: WarehouseLock | None = None,
 ) -> Iterator[SparkSession]:
     """Open a session with sqlext over a warehouse folder; at the end, flush and stop its flows and end Java.
 
@@ -54,21 +53,17 @@ def embedded_session(
         warehouse: the folder, created if missing.
         conf: Spark settings in addition to sqlext's.
         progress: called with a line of text for each step that takes long.
+        lock: of the warehouse, if the caller holds it.
 
     Raises:
         SetupError: the folder cannot be used or another process uses it, Java or a JAR is missing, or a setting is wrong.
     """
-    if ":/" in str(warehouse):
-        raise SetupError(
-            f"The warehouse must be a local folder, not {warehouse}. For other storage use sqlext.configure(builder)."
-        )
     folder = warehouse.absolute()
-    settings = {**_settings(folder), **_checked(conf or {})}
-    _make_folders(folder)
-    with _Lock(folder / "_metastore" / "lock", progress) as lock:
+    settings = {**_settings(folder), **checked(conf or {})}
+    with WarehouseLock(warehouse, progress) if lock is None else nullcontext(lock) as held:
         log = _open_log(folder, settings.pop(LOG_FORMAT_KEY, LOG_FORMATS[0]).strip().lower())
         settings[CONNECTORS_KEY] = _remembered_connectors(folder, settings.get(CONNECTORS_KEY, ""))
-        spark = _start(folder, settings, log, lock, progress)
+        spark = _start(folder, settings, log, held.number, progress)
         gateway = SparkContext._gateway  # noqa: SLF001  # has no public name
         try:
             yield spark
@@ -130,7 +125,12 @@ def _settings(folder: Path) -> dict[str, str]:
     }
 
 
-def _checked(conf: Mapping[str, str]) -> Mapping[str, str]:
+def checked(conf: Mapping[str, str]) -> Mapping[str, str]:
+    """Return Spark settings as they are.
+
+    Raises:
+        SetupError: one of them is none, or cannot be given.
+    """
     for key in conf:
         if is_option_key(key):
             raise SetupError(f"`{key}` is an option of sqlext. As a Spark setting it is called `{CONF_PREFIX}{key}`.")
@@ -143,84 +143,7 @@ def _checked(conf: Mapping[str, str]) -> Mapping[str, str]:
     return conf
 
 
-# The folder.
-
-
-def _make_folders(folder: Path) -> None:
-    try:
-        for name in ("_metastore", "_sqlext"):
-            make_private_folder(folder / name)
-    except OSError as error:
-        raise SetupError(f"The warehouse folder {folder} cannot be used: {error.strerror}.") from None
-
-
-class _Lock:
-    """The lock of a warehouse, which admits one process, as Derby does.
-
-    This process holds the lock, and so does its JVM, which inherits the file: the lock is free when both have ended, however they
-    ended.
-    """
-
-    def __init__(self, path: Path, progress: Callable[[str], None] | None) -> None:
-        self._path = path
-        self._progress = progress
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> int:
-        try:
-            self._file = self._path.open("a+")
-        except OSError as error:
-            raise SetupError(f"The warehouse folder {self._path.parent.parent} cannot be used: {error.strerror}.") from None
-        deadline = Deadline(_JVM_ENDS_WITHIN)
-        while not self._take():
-            pid = self._path.read_text().strip()
-            if _is_process(pid) or deadline.has_passed:
-                raise SetupError(
-                    f"The warehouse {self._path.parent.parent} is in use by process {pid or '(unknown)'}. Its catalog admits one "
-                    "process at a time: end that process first, or choose another folder with --warehouse."
-                )
-            if self._progress is not None:
-                self._progress(f"waiting for the JVM of process {pid} to end")
-                self._progress = None
-            time.sleep(0.2)
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
-        return self._file.fileno()
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _take(self) -> bool:
-        assert self._file is not None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-
-def holder_of(warehouse: Path) -> str | None:
-    """Return the id of the process that uses a warehouse; None: nobody does."""
-    try:
-        with (warehouse.absolute() / "_metastore" / "lock").open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return None
-    except BlockingIOError:
-        return (warehouse / "_metastore" / "lock").read_text().strip() or "(unknown)"
-    return None
-
-
-def _is_process(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
+# The log.
 
 
 def _open_log(folder: Path, log_format: str) -> IO[bytes]:
@@ -240,11 +163,7 @@ def _open_log(folder: Path, log_format: str) -> IO[bytes]:
     logging.getLogger().addHandler(handler)
     logging.getLogger("sqlext").setLevel(logging.INFO)
     logging.captureWarnings(True)
-    for name in (
-        "SQLQueryContextLogger",
-        "DataFrameQueryContextLogger",
-    ):  # they print each error as JSON before it is even raised
-        PySparkLogger.getLogger(name).disabled = True
+    silence_spark()
     return path.open("ab")
 
 
@@ -300,7 +219,7 @@ def _end(spark: SparkSession, gateway: Any) -> None:
         gateway.shutdown()
     with suppress(Exception):
         gateway.proc.stdin.close()
-        gateway.proc.wait(timeout=_JVM_ENDS_WITHIN)
+        gateway.proc.wait(timeout=JVM_ENDS_WITHIN)
 
 
 def _wake_callback_threads(gateway: Any) -> None:

@@ -18,6 +18,9 @@ class Interrupts:
     The first one is a request; a second one ends the process at once, which loses nothing that flows have buffered durably. At a
     prompt, Ctrl-C ends only the running statement, however often it is pressed: see `is_forgiving`.
 
+    Args:
+        ended: what a second signal prints.
+
     Attributes:
         asked: set at a signal.
         must_end: whether a signal requests the end of the process.
@@ -25,7 +28,8 @@ class Interrupts:
         on_end: called, on the main thread, at a signal other than Ctrl-C.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ended: str = "ended at once; flows resume in the next run") -> None:
+        self._ended = ended
         self.asked = threading.Event()
         self.must_end = False
         self.is_forgiving = False
@@ -40,7 +44,7 @@ class Interrupts:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         is_forgiven = self.is_forgiving and number == signal.SIGINT
         if self.must_end and not is_forgiven:
-            os.write(sys.stderr.fileno(), b"\nended at once; flows resume in the next run\n")
+            os.write(sys.stderr.fileno(), f"\n{self._ended}\n".encode())
             os._exit(128 + number)
         self.must_end = self.must_end or not is_forgiven
         self.asked.set()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.logger import PySparkLogger
 
 from sqlext.app.reference import near_statement
 from sqlext.errors import KeyedFunctionError, PartitionFunctionError, Position, SqlextError
@@ -32,6 +33,7 @@ _FAILED_FUNCTION = re.compile(
     r"(.*?)\s*(?:\n\s*at [\w.$]+\(|\n+\w+ stacktrace:|$)",
     re.DOTALL,
 )
+_CLASS_OF_REMOTE = re.compile(r"^\((?:[a-z_]\w*\.)+[A-Z][\w$]*\) ")  # Spark Connect's client names classes that it does not know
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}")
 _EXCERPT_WIDTH = 120
 _NOISE = ("Search path: ", "To tolerate the error on drop ")
@@ -49,6 +51,12 @@ class Problem:
     message: str
     line: int | None = None
     column: int | None = None
+
+
+def silence_spark() -> None:
+    """Keep pyspark from printing each error as JSON before it is even raised."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def problem_of(error: BaseException) -> Problem:
@@ -75,7 +83,7 @@ def problem_of(error: BaseException) -> Problem:
 
 def _text_of(error: BaseException) -> str:
     if isinstance(error, (PySparkException, CapturedException)):
-        return str(error)
+        return _CLASS_OF_REMOTE.sub("", str(error))
     return reason_of(error) if isinstance(error, Py4JJavaError) else f"{type(error).__name__}: {error}"
 
 

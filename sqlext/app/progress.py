@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -159,6 +160,21 @@ class LineDisplay:
             if self._shown.get(name) != text:
                 self._shown[name] = text
                 self._printer.line(f"{datetime.now().astimezone():%H:%M:%S}  {text}")
+
+
+def status_line(phases: Sequence[str], buffered_rows: int, jobs: int) -> str:
+    """Describe what runs, in one line; empty if nothing does.
+
+    Args:
+        phases: the phase of each flow.
+        buffered_rows: the rows in the flows' buffers.
+        jobs: the number of running jobs.
+    """
+    counted = ", ".join(f"{count} {phase.lower()}" for phase, count in sorted(Counter(map(str, phases)).items()))
+    parts = [f"flows: {counted}"] if counted else []
+    parts += [f"{buffered_rows:,} rows buffered"] if buffered_rows else []
+    parts += [f"{jobs} {'job' if jobs == 1 else 'jobs'} running"] if jobs else []
+    return "  ".join(parts)
 
 
 def line_of_job(job: JobStatus) -> str:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import IntEnum
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
-from sqlext.app.embedded import embedded_session, java_has_ended, log_path
+from sqlext.app.embedded import checked, embedded_session, java_has_ended, log_path
 from sqlext.app.interrupts import Interrupts
+from sqlext.app.local_session import LocalSession
 from sqlext.app.output import ErrorLog, Printer
-from sqlext.app.problems import Problem, problem_of, report
-from sqlext.app.progress import FlowStatus, JobStatus, Statuses, display, print_summary
+from sqlext.app.problems import Problem, problem_of
+from sqlext.app.progress import FlowStatus, JobStatus, Statuses, display, print_summary, status_line
+from sqlext.app.script_run import ExitCode, ScriptFile, ScriptRunner, StatementFailed
+from sqlext.app.served import ServedFile
 from sqlext.app.statement_run import StatementRunner, Task
+from sqlext.app.warehouse_lock import WarehouseLock
 from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.extension.session import disable, host_of, registry_exists
@@ -29,30 +33,11 @@ from sqlext.page.address import Address
 from sqlext.page.server import page_server
 from sqlext.server.server import Server, hive_settings
 from sqlext.spark import jvm
-from sqlext.sql.scripts import split
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT_WAIT = timedelta(hours=1)
 _POLL_SECONDS = 0.05
-
-
-class ExitCode(IntEnum):
-    """The exit codes of `sqlext run`."""
-
-    FINE = 0
-    STATEMENT_FAILED = 1
-    USAGE = 2
-    FLOW_FAILED = 3
-    INTERRUPTED = 130
-
-
-@dataclass(frozen=True)
-class ScriptFile:
-    """The name and the text of a script file."""
-
-    name: str
-    text: str
 
 
 def run_embedded(
@@ -62,20 +47,26 @@ def run_embedded(
     action: Callable[[Runner], ExitCode],
     echo: bool = True,
     page: Address | None = None,
+    stands_by: bool = False,
 ) -> ExitCode:
     """Start Spark over a warehouse folder, run `action`, and end Spark. Errors are printed.
 
     Args:
         echo: whether to print each statement before it runs.
         page: the address at which the page is served meanwhile; None: there is no page.
+        stands_by: whether to wait first until no other process uses the warehouse.
     """
     logging.getLogger("sqlext.execution.flows").addHandler(ErrorLog(printer))
     began, interrupts = datetime.now(UTC), Interrupts()
     try:
         with ExitStack() as stack:
+            lock = None
+            if stands_by:
+                checked(conf)  # now rather than when the time has come
+                lock = stack.enter_context(WarehouseLock(warehouse, printer.note, stands_by=True))
             page_of = stack.enter_context(page_server(page, printer.note))
             with printer.busy("starting Spark"):
-                spark = stack.enter_context(embedded_session(warehouse, conf, printer.note))
+                spark = stack.enter_context(embedded_session(warehouse, conf, printer.note, lock))
             interrupts.install()
             stack.enter_context(page_of.showing(spark))
             return action(Runner(spark, printer, interrupts, began, echo))
@@ -92,17 +83,27 @@ def run_embedded(
 
 
 def serve_embedded(
-    printer: Printer, warehouse: Path, conf: Mapping[str, str], servers: Sequence[Server], page: Address | None
+    printer: Printer,
+    warehouse: Path,
+    conf: Mapping[str, str],
+    servers: Sequence[Server],
+    page: Address | None,
+    stands_by: bool = False,
 ) -> ExitCode:
-    """Start Spark over a warehouse folder, serve until a signal arrives, and end Spark."""
+    """Start Spark over a warehouse folder, serve until a signal arrives, and end Spark.
+
+    Args:
+        stands_by: whether to wait first until no other process uses the warehouse, nor, so, its ports.
+    """
     try:
-        for server in servers:
+        for server in [] if stands_by else servers:
             server.check()
     except SetupError as error:
         printer.error(error.message)
         return ExitCode.USAGE
     settings = {key: value for server in servers for key, value in server.settings().items()} | hive_settings(conf)
-    return run_embedded(printer, warehouse, settings, lambda runner: runner.serve(servers), page=page)
+    serve = partial(Runner.serve, servers=servers, file=ServedFile(warehouse))
+    return run_embedded(printer, warehouse, settings, serve, page=page, stands_by=stands_by)
 
 
 class Runner:
@@ -117,7 +118,8 @@ class Runner:
         self.spark = spark
         self.printer = printer
         self.interrupts = interrupts
-        self.statements = StatementRunner(spark, interrupts)
+        self._session = LocalSession(spark)
+        self.statements = StatementRunner(self._session, interrupts)
         self._host = host_of(spark)
         self._began = began
         self._echo = echo
@@ -144,7 +146,7 @@ class Runner:
         except ValueError as error:
             self.printer.error(f"--timeout cannot be `{timeout}` ({error}). Give a duration, such as '5 minutes'.")
             return ExitCode.USAGE
-        self.statements.ends_when_idle = until_idle
+        self._session.ends_when_idle = until_idle
         if not self.note_resumed() and not scripts:
             self.printer.note("there is no flow, view or job to resume")
         return self._run_to_the_end(lambda: self._run_scripts(scripts), until_idle, deadline)
@@ -164,7 +166,7 @@ class Runner:
             jobs = self._wait_for_jobs()
             flows = self._run_flows(until_idle, deadline)
             code = code or flows or jobs
-        except _StatementFailed:
+        except StatementFailed:
             code = ExitCode.STATEMENT_FAILED
         except KeyboardInterrupt:
             self.printer.note("interrupted")
@@ -181,22 +183,62 @@ class Runner:
                 self.printer.note(f"resumed {what}: {', '.join(names)}")
         return bool(flows or views or jobs)
 
+    # For the shell.
+
+    leaving = "the flows are flushed and stopped"
+
+    def open(self) -> str:
+        """Print what of an earlier process is resumed, and return the versions of Spark and Delta."""
+        self.note_resumed()
+        return f"Spark {self.spark.version}, Delta {version('delta-spark')}"
+
+    def database(self) -> str:
+        """Return the current database."""
+        return self.spark.catalog.currentDatabase()
+
+    def rows(self, text: str) -> Sequence[Row]:
+        """Return the rows of a short statement that the user did not type."""
+        return self.spark.sql(text).collect()
+
+    def running(self) -> str:
+        """Describe what runs in this process, in one line, without reading storage."""
+        flows = self.statuses()
+        return status_line([flow.phase for flow in flows], sum(flow.progress.buffered_rows for flow in flows), len(self.jobs()))
+
+    def failures(self) -> list[str]:
+        """Return a sentence for each flow and job that has failed in the background."""
+        failed = [f"flow {flow.name} has failed: {flow.error}" for flow in self.statuses() if flow.has_failed]
+        return [*failed, *self.jobs_not_resumed()]
+
+    def has_ended(self) -> bool:
+        """Return whether Java has ended, so that no statement can run any more."""
+        return java_has_ended(self.spark)
+
+    # Jobs and servers.
+
     def jobs_not_resumed(self) -> list[str]:
         """Return a sentence for each job of an earlier process that this one could not resume."""
         return [f"job {job} cannot be resumed: {reason}" for job, reason in dict(self._host.jobs.not_resumed).items()]
 
-    def serve(self, servers: Sequence[Server]) -> ExitCode:
+    def serve(self, servers: Sequence[Server], file: ServedFile) -> ExitCode:
         """Start the servers; at an interrupt, stop them and the flows.
+
+        Args:
+            file: gets the servers' addresses meanwhile, for processes that find the warehouse in use.
 
         Raises:
             SetupError: a server cannot start.
         """
         self.note_resumed()
         try:
+            started = []
             for server in servers:
-                self.printer.line(server.start(self.spark))
+                started.append(server.start(self.spark))
+                self.printer.line(str(started[-1]))
+            file.write(os.getpid(), started)
             self._display.watch("Ctrl-C stops the server and the flows, with everything flushed", self._is_asked_or_dead)
         finally:
+            file.delete()
             if not java_has_ended(self.spark):
                 for server in servers:
                     server.stop()
@@ -205,25 +247,8 @@ class Runner:
     # Statements.
 
     def _run_scripts(self, scripts: Sequence[ScriptFile]) -> ExitCode:
-        for script in scripts:
-            self._run_script(script)
+        ScriptRunner(self.printer, self.statements, self._watch, self.problem, self._echo).run(scripts)
         return ExitCode.FINE
-
-    def _run_script(self, script: ScriptFile) -> None:
-        statements = split(script.text)
-        if not statements:
-            self.printer.note(f"{script.name} has no statements")
-        for statement in statements:
-            if self._echo:
-                self.printer.line(f"{script.name}:{statement.line}  {_first_words(statement.text)}", "dim")
-            try:
-                watch = partial(self._watch, f"running {script.name}:{statement.line}")
-                result = self.statements.run(statement.text, watch, show=self.printer.live_batch)
-            except Exception as error:
-                logger.exception("%s:%d failed", script.name, statement.line)
-                self.printer.error(report(script.name, script.text, statement, self.problem(error)))
-                raise _StatementFailed from None
-            self.printer.result(result)
 
     def _watch(self, doing: str, is_over: Callable[[], bool]) -> None:
         """Show the progress of a statement that takes long, on a terminal or while jobs run."""
@@ -353,12 +378,3 @@ class Runner:
             return False
         began, bad = self._began.isoformat(), ("FAILED", "RETRYING")
         return any(view.status in bad and view.record.since >= began for view in self._host.flows.views())
-
-
-class _StatementFailed(Exception):  # noqa: N818  # its error is printed already; it only ends the run
-    pass
-
-
-def _first_words(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 100 else line[:97] + "..."

@@ -6,22 +6,14 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
-
-from pyspark.sql import SparkSession
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from sqlext.app.interrupts import Interrupts
 from sqlext.app.problems import problem_of
 from sqlext.app.progress import TaskCounts
 from sqlext.clock import Deadline
-from sqlext.errors import UnsupportedError
-from sqlext.extension.live import LiveQuery
-from sqlext.extension.results import ROW_LIMIT, LiveBatch, Result, fetch
-from sqlext.extension.session import home_of
-from sqlext.spark.cancellation import canceled_by
-from sqlext.spark.jvm import redaction
-from sqlext.spark.storage import HadoopPath
-from sqlext.sql.tokens import is_ours
+from sqlext.extension.results import ROW_LIMIT, LiveBatch, Result
 
 T = TypeVar("T")
 Show = Callable[[LiveBatch], None]
@@ -58,22 +50,58 @@ class Task(Generic[T]):
         return self._result[0]
 
 
-class StatementRunner:
-    """The runner of statements in one session; only the main thread uses it.
-
-    A statement is a Spark job group; flows that it starts are not part of the group (`jvm.outside_of_any_query`).
+@dataclass(frozen=True)
+class Run:
+    """One run of a statement.
 
     Attributes:
-        ends_when_idle: whether a SELECT over a stream ends once it has shown all that had arrived.
+        text: the statement.
+        tag: a name for the run, which no other run of the session has.
+        limit: the most rows to return.
+        show: called, on the statement's thread, with each micro-batch of a SELECT over a stream, whose result is then empty.
+            None: such a SELECT is refused.
+        canceled: set when the statement is canceled.
     """
 
-    def __init__(self, spark: SparkSession, interrupts: Interrupts) -> None:
-        self._spark = spark
+    text: str
+    tag: str
+    limit: int
+    show: Show | None
+    canceled: threading.Event
+
+
+class Session(Protocol):
+    """A session that runs one statement at a time: Spark's in this process, or one at a host."""
+
+    def execute(self, run: Run) -> Result:
+        """Run a statement; called on a thread of its own.
+
+        Raises:
+            Exception: whatever the statement raises.
+        """
+
+    def cancel(self, run: Run) -> None:
+        """Cancel what a statement runs now; called on the main thread, again and again until the statement has ended."""
+
+    def leave(self, run: Run, thread: threading.Thread) -> None:
+        """Cancel a statement because this process ends; called once, on the main thread.
+
+        Args:
+            thread: the statement's thread.
+        """
+
+    def tasks(self, tag: str) -> TaskCounts:
+        """Return how many of Spark's tasks for a run have ended, and how many there are so far."""
+
+
+class StatementRunner:
+    """The runner of statements in one session; only the main thread uses it."""
+
+    def __init__(self, session: Session, interrupts: Interrupts) -> None:
+        self._session = session
         self._interrupts = interrupts
         self._numbers = itertools.count(1)
-        self._group = ""
-        self.ends_when_idle = False
-        self._is_live = False
+        self._tag = ""
 
     def run(self, text: str, watch: Watch, limit: int = ROW_LIMIT, show: Show | None = None) -> Result:
         """Run a statement and return its rows.
@@ -88,10 +116,10 @@ class StatementRunner:
             KeyboardInterrupt: at an interrupt; the message says whether the statement has ended or still will.
             Exception: whatever the statement raises.
         """
-        group, canceled = f"sqlext-statement-{next(self._numbers)}", threading.Event()
-        self._group, self._is_live = group, False
         come: queue.SimpleQueue[LiveBatch] = queue.SimpleQueue()
-        task = Task(lambda: self._execute(text, group, canceled, limit, None if show is None else come.put))
+        self._tag = f"sqlext-statement-{next(self._numbers)}"
+        run = Run(text, self._tag, limit, None if show is None else come.put, threading.Event())
+        task = Task(lambda: self._session.execute(run))
 
         def is_over() -> bool:
             ended = not task.thread.is_alive()
@@ -106,44 +134,17 @@ class StatementRunner:
         if not task.thread.is_alive():
             is_over()  # shows the last micro-batches
             return task.result()
+        run.canceled.set()
         if self._interrupts.must_end:
-            canceled.set()
-            if self._is_live:
-                task.thread.join(_CANCELLED_WITHIN)  # it deletes its checkpoint
-            if not is_ours(text):  # a job that survives its driver has not failed: the next process resumes it
-                self._spark.sparkContext.cancelJobGroup(group)
+            self._session.leave(run, task.thread)
             raise KeyboardInterrupt("interrupted")
-        canceled.set()
-        raise KeyboardInterrupt(self._cancel(task, group))
+        raise KeyboardInterrupt(self._cancel(task, run))
 
     def tasks(self) -> TaskCounts:
         """Return how many of Spark's tasks for the running statement have ended, and how many there are so far."""
-        tracker = self._spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
-        ids = [stage for job in jobs if job is not None and job.status == "RUNNING" for stage in job.stageIds]
-        stages = [stage for each in ids if (stage := tracker.getStageInfo(each)) is not None]
-        return TaskCounts(sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages))
+        return self._session.tasks(self._tag)
 
-    def _execute(
-        self, text: str, group: str, canceled: threading.Event, limit: int, show: Callable[[LiveBatch], None] | None
-    ) -> Result:
-        description = " ".join(redaction(self._spark).sql(text).split())[:200]  # for Spark's UI and event log
-        self._spark.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
-        with canceled_by(canceled):
-            frame = self._spark.sql(text)
-            if frame.isStreaming and show is not None:
-                home = HadoopPath(self._spark, home_of(self._spark))
-                self._is_live = True
-                LiveQuery(frame, home, show, limit).run(canceled, self.ends_when_idle)
-                return Result([], [], [])
-            if frame.isStreaming:
-                raise UnsupportedError(
-                    "This SELECT reads a stream and never ends, so it has no result to print. Keep its result in a table with "
-                    "CREATE STREAMING TABLE t AS SELECT .., or leave STREAM out to read what is there now."
-                )
-            return fetch(frame, limit)
-
-    def _cancel(self, task: Task[Result], group: str) -> str:
+    def _cancel(self, task: Task[Result], run: Run) -> str:
         """Cancel until the statement has ended, takes too long, or a second interrupt ends the wait.
 
         Returns:
@@ -152,7 +153,7 @@ class StatementRunner:
         self._interrupts.asked.clear()
         deadline = Deadline(_CANCELLED_WITHIN)
         while task.thread.is_alive() and not deadline.has_passed:
-            self._spark.sparkContext.cancelJobGroup(group)
+            self._session.cancel(run)
             task.thread.join(_CANCEL_AGAIN_SECONDS)
             if self._interrupts.asked.is_set():
                 break

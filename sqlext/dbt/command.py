@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from sqlext.app.output import Printer
-from sqlext.app.runner import ExitCode, run_embedded
+from sqlext.app.runner import run_embedded
+from sqlext.app.script_run import ExitCode
 
 PACKAGE = Path(__file__).parent / "package"
 """The folder of the installed dbt package."""

@@ -9,7 +9,9 @@ from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock, SystemClock
 from sqlext.execution.coordination.lease import Lease
+from sqlext.execution.coordination.runs import RunEvent, RunState, tell
 from sqlext.execution.delta.table_logs import TableLogs
+from sqlext.execution.flows import faults
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.jobs.manager import JobManager
 from sqlext.execution.streaming.source_watch import SourceWatch
@@ -66,6 +68,7 @@ class Host:
         self.jobs.close()
         self.views.close()
         self.flows.close()
+        self._tell_ends()
         self._watch.close()
         self._closed.set()
         for thread in (self._ticker, self._lives):
@@ -73,6 +76,12 @@ class Host:
                 thread.join(timeout=60)
         if self._lease.has_begun:
             self._lease.end()
+
+    def _tell_ends(self) -> None:
+        """Tell that the runs of flows have ended here; the registry keeps them as running, for the next host."""
+        for key, flow in self.flows.all.items():
+            state = RunState.COMPLETED if flow.error is None else RunState.FAILED
+            tell(RunEvent(key, state, error="" if flow.error is None else faults.message_of(flow.error)))
 
     def freeze(self) -> None:
         """Hang, as far as flows and views can see: streams run, but nobody looks at the clock. The sign of life ends too."""

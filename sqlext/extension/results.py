@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import DataFrame
 
 ROW_LIMIT = 100
 _RIGHT = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
@@ -59,9 +59,10 @@ class LiveBatch:
 
 
 def fetch(frame: DataFrame, limit: int = ROW_LIMIT) -> Result:
-    """Return the first rows of a frame, at most `limit`; Spark itself formats the values."""
+    """Return the first rows of a frame, at most `limit`; Spark itself formats the values, here or at a host (Spark Connect)."""
     kinds = [kind.split("(")[0] for _, kind in frame.dtypes]
     names = [f"c{i}" for i in range(len(frame.columns))]  # a result may have the same name twice
-    text = frame.toDF(*names).select(*(functions.col(name).cast("string") for name in names))
+    named = frame.toDF(*names)
+    text = named.select(*(named[name].cast("string") for name in names))
     rows = [tuple(row) for row in text.take(limit + 1)]
     return Result(frame.columns, [kind in _RIGHT for kind in kinds], rows[:limit], len(rows) > limit)

@@ -30,6 +30,7 @@ from sqlext.extension.live import sweep_live
 from sqlext.extension.table_functions import plan_of_call
 from sqlext.functions.partition import OPERATORS, PARTITION_FUNCTIONS, AggregateFunction, PartitionFunction
 from sqlext.functions.scalar import FUNCTIONS, PythonFunction, Reduction
+from sqlext.openlineage.sending import sender_of
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, JOB_RECOVERY, LOG_FORMAT_KEY, OPTIONS, is_option_key
 from sqlext.options import option as option_of
 from sqlext.planner.rule_book import rules_in_force, sql_functions
@@ -64,6 +65,7 @@ class Installation:
         host: the host of its flows; None: none was needed yet.
         clock: the clock of the next host.
         connections: closes those of threads that have ended, until sqlext is disabled.
+        lineage: sends events to OpenLineage's collector; None: nobody has configured one.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -72,6 +74,7 @@ class Installation:
         self.host: Host | None = None
         self.clock: Clock = SystemClock()
         self.connections = DeadConnections(session)
+        self.lineage = sender_of(session)
         self.commands = Commands(self.get_host, rules_in_force)
 
     def get_host(self) -> Host:
@@ -206,6 +209,8 @@ def disable(spark: SparkSession) -> None:
         return
     if (installed := _installations.pop(spark.sparkContext.applicationId, None)) is not None:
         installed.close()
+        if installed.lineage is not None:
+            installed.lineage.close()
         installed.connections.close()
 
 

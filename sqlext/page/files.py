@@ -37,6 +37,9 @@ class LocalFolder:
         except (OSError, UnicodeDecodeError) as error:
             raise SetupError(f"The file {self.location} cannot be read: {error}.") from None
 
+    def modified(self) -> float | None:
+        return self._path.stat().st_mtime if self._path.exists() else None
+
     def names(self) -> list[str]:
         return [each.name for each in self._path.iterdir()] if self._path.is_dir() else []
 

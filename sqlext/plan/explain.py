@@ -118,7 +118,8 @@ def explain_bounded(plan: BoundedPlan, target: str) -> list[Section]:
 
 def _sink(plan: FlowPlan) -> str:
     if plan.above:
-        return "replaced at each flush"
+        by = f", by {', '.join(plan.above_by)}" if plan.above_by else ""
+        return f"replaced at each flush{by}"
     return "append" if plan.output_mode is OutputMode.APPEND else _upsert(plan.key)
 
 
@@ -135,7 +136,8 @@ def _queries(plan: FlowPlan) -> Iterator[str]:
     for aggregate in plan.aggregates:
         yield f"{aggregate.name} [{_upsert(aggregate.key)}]:"
         yield SqlText(aggregate.sql)
-    yield "above, replacing the target's rows:"
+    by = f" of the keys ({', '.join(plan.above_by)}) that a flush changes" if plan.above_by else ""
+    yield f"above, replacing the target's rows{by}:"
     yield SqlText(plan.above)
 
 

@@ -10,6 +10,7 @@ import errno
 import logging
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from py4j.protocol import Py4JJavaError
@@ -29,6 +30,39 @@ _HADOOP = "spark.hadoop."
 _WITHOUT_TRACEBACKS = {"spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true"}  # of functions that the host registered
 
 
+@dataclass(frozen=True)
+class Listening:
+    """The address at which a server listens.
+
+    Attributes:
+        what: the server's name in messages.
+        host: the name or address that was given to it.
+        port: its port.
+        authentication: how clients are authenticated, as the server names it.
+    """
+
+    what: str
+    host: str
+    port: int
+    authentication: str
+
+    @property
+    def is_reached_by_localhost(self) -> bool:
+        """Whether the name `localhost` leads to it from this machine."""
+        return self.host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")  # noqa: S104  # nothing listens here
+
+    @property
+    def reached_at(self) -> str:
+        """The host and port for clients on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104  # as above
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        scheme = "sc://" if self.what == ConnectServer.what else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.what} server on {scheme}{host}:{self.port}, authentication {self.authentication}"
+
+
 class Server(Protocol):
     """A server that this process can run. Used by one thread."""
 
@@ -42,11 +76,8 @@ class Server(Protocol):
             SetupError: it cannot.
         """
 
-    def start(self, spark: SparkSession) -> str:
+    def start(self, spark: SparkSession) -> Listening:
         """Start the server over a session with sqlext.
-
-        Returns:
-            A phrase with the server's address and authentication.
 
         Raises:
             SetupError: the server cannot listen on its address, or a setting is wrong.
@@ -91,7 +122,7 @@ class ThriftServer(_Listener):
             **_WITHOUT_TRACEBACKS,
         }
 
-    def start(self, spark: SparkSession) -> str:
+    def start(self, spark: SparkSession) -> Listening:
         _show_to_hive(spark)
         server = java.scala_object(spark, "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2")
         try:
@@ -103,7 +134,7 @@ class ThriftServer(_Listener):
         authentication = str(self._server.getHiveConf().get("hive.server2.authentication")).upper()
         if authentication != "KERBEROS":  # its processor, which must not be replaced, reads more from the connection
             hide_stacks(spark, service, hidden_folders(spark.conf.get("spark.sql.warehouse.dir") or ""))
-        return f"Thrift server on {self._host}:{service.getPortNumber()}, authentication {authentication}"
+        return Listening(self.what, self._host, int(service.getPortNumber()), authentication)
 
     def stop(self) -> None:
         if self._server is not None:
@@ -123,7 +154,7 @@ class ConnectServer(_Listener):
             **_WITHOUT_TRACEBACKS,
         }
 
-    def start(self, spark: SparkSession) -> str:
+    def start(self, spark: SparkSession) -> Listening:
         service = java.scala_object(spark, "org.apache.spark.sql.connect.service.SparkConnectService")
         try:
             service.start(spark._jsparkSession.sparkContext())
@@ -132,7 +163,7 @@ class ConnectServer(_Listener):
             raise SetupError(f"The Spark Connect server did not start: {root_reason(error)}.") from None
         self._server = service
         has_token = "token" if spark.conf.get("spark.connect.authenticate.token", "") else "none"
-        return f"Spark Connect server on sc://{self._host}:{service.localPort()}, authentication {has_token}"
+        return Listening(self.what, self._host, int(service.localPort()), has_token)
 
     def stop(self) -> None:
         if self._server is not None:

@@ -20,10 +20,9 @@ from rich.live import Live
 from rich.text import Text
 
 from sqlext.app import reference
-from sqlext.app.embedded import java_has_ended
 from sqlext.app.problems import Problem, report
 from sqlext.app.progress import Statuses, display
-from sqlext.app.runner import ExitCode, Runner
+from sqlext.app.script_run import ExitCode
 from sqlext.errors import SyntaxProblem, did_you_mean
 from sqlext.extension.results import LiveBatch, Result
 from sqlext.redaction import of_application
@@ -32,7 +31,8 @@ from sqlext.shell.completion import StatementCompleter
 from sqlext.shell.history import PrivateHistory, history_path
 from sqlext.shell.meta import LEAVE, Command, Watch
 from sqlext.shell.names import SessionNames
-from sqlext.shell.prompt import Prompt, toolbar_text
+from sqlext.shell.prompt import Prompt
+from sqlext.shell.runner import ShellRunner
 from sqlext.sql.scripts import ScriptStatement, split
 
 logger = logging.getLogger(__name__)
@@ -52,17 +52,17 @@ class Shell:
     """
 
     def __init__(
-        self, runner: Runner, environment: Mapping[str, str], source: Input | None = None, sink: Output | None = None
+        self, runner: ShellRunner, environment: Mapping[str, str], source: Input | None = None, sink: Output | None = None
     ) -> None:
         self._runner = runner
         self._printer = runner.printer
         self._interrupts = runner.interrupts
-        self._names = SessionNames(runner.spark)
+        self._names = SessionNames(runner.rows)
         self._display = display(runner.printer, Statuses(list, runner.jobs, runner.statements.tasks))
         self._prompt = Prompt(
             StatementCompleter(self._names),
             self._history(environment),
-            lambda: toolbar_text(runner.statuses(), runner.jobs()),
+            runner.running,
             lambda: runner.interrupts.must_end,
             source,
             sink,
@@ -80,16 +80,15 @@ class Shell:
         }
 
     def run(self) -> ExitCode:
-        """Read and run until Ctrl-D or a signal that ends the process; then flush and stop the flows."""
-        self._runner.note_resumed()
+        """Read and run until Ctrl-D or a signal that ends the process; then end the session."""
         self._printer.line(
-            f"sqlext {version('sqlext')} on Spark {self._runner.spark.version}, Delta {version('delta-spark')}. "
-            "A statement ends with ;  \\? shows help  Ctrl-D flushes and stops the flows, and leaves.",
+            f"sqlext {version('sqlext')} on {self._runner.open()}. "
+            f"A statement ends with ;  \\? shows help  Ctrl-D leaves: {self._runner.leaving}.",
             "dim",
         )
         self._interrupts.is_forgiving, self._interrupts.on_end = True, self._prompt.end
         try:
-            while not self._interrupts.must_end and not java_has_ended(self._runner.spark):
+            while not self._interrupts.must_end and not self._runner.has_ended():
                 self._interrupts.asked.clear()
                 self._tell_failures()
                 try:
@@ -195,7 +194,8 @@ class Shell:
     # The shell's own commands.
 
     def _help(self, _: str) -> None:
-        rows = [*meta.COMMANDS.items(), ("Esc Enter", "run what is typed, even without ;"), ("Ctrl-C", "cancel the statement")]
+        commands = {**meta.COMMANDS, LEAVE: f"leave, as Ctrl-D does: {self._runner.leaving}"}
+        rows = [*commands.items(), ("Esc Enter", "run what is typed, even without ;"), ("Ctrl-C", "cancel the statement")]
         rows += [("Tab", "complete statements, options, names"), ("Ctrl-X Ctrl-E", "edit what is typed in $EDITOR")]
         self._printer.result(Result(["typed", "what it does"], [False, False], rows))
 
@@ -231,16 +231,15 @@ class Shell:
 
     def _tell_failures(self) -> None:
         """Print each flow and job that has failed in the background, once."""
-        failed = [f"flow {flow.name} has failed: {flow.error}" for flow in self._runner.statuses() if flow.has_failed]
-        for text in (*failed, *self._runner.jobs_not_resumed()):
+        for text in self._runner.failures():
             if text not in self._told:
                 self._told.add(text)
                 self._printer.error(text)
 
     def _database(self) -> str:
         try:
-            return self._runner.spark.catalog.currentDatabase()
-        except Exception:  # noqa: BLE001  # the next statement shows what is wrong with Spark
+            return self._runner.database()
+        except Exception:  # noqa: BLE001  # the next statement shows what is wrong
             return "?"
 
     def _history(self, environment: Mapping[str, str]) -> History:
@@ -264,6 +263,6 @@ def _summary(result: Result, seconds: float) -> str:
     return f"{'more than ' * result.has_more}{count}, {seconds:.2f} s"
 
 
-def run_shell(runner: Runner) -> ExitCode:
+def run_shell(runner: ShellRunner) -> ExitCode:
     """Run the shell on this process's terminal."""
     return Shell(runner, os.environ).run()

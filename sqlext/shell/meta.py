@@ -17,7 +17,7 @@ COMMANDS = {
     "\\watch": "repeat a statement every 2 seconds: SHOW FLOWS \\watch 2; alone: the last statement",
     "\\timing": "show or hide how long statements take: \\timing on, \\timing off",
     "\\maxrows": "set how many rows of a result are shown: \\maxrows 100",
-    LEAVE: "stop the flows, with everything flushed, and leave; so does Ctrl-D",
+    LEAVE: "leave, as Ctrl-D does: the flows are flushed and stopped, or go on at the host that the shell is connected to",
 }
 """The commands, each with its meaning."""
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
 from sqlext.errors import SqlextError
 from sqlext.quoting import quote, sql_name
@@ -33,13 +33,16 @@ class Names(Protocol):
 
 
 class SessionNames:
-    """The names of a Spark session. Completion must not fail: a query that fails gives no names.
+    """The names of a session. Completion must not fail: a query that fails gives no names.
 
     Only the main thread uses it.
+
+    Args:
+        rows: runs a statement and returns its rows.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, rows: Callable[[str], Sequence[Row]]) -> None:
+        self._rows_of = rows
         self._known: dict[str, Mapping[str, str]] = {}  # until the next statement
         self._lasting: dict[str, Sequence[str]] = {}
 
@@ -85,7 +88,7 @@ class SessionNames:
 
     def _rows(self, text: str) -> Sequence[Row]:
         try:
-            return self._spark.sql(text).collect()
+            return self._rows_of(text)
         except (PySparkException, Py4JError, SqlextError, OSError) as error:
             logger.info("no names for completion from %s: %s", text, error)
             return []

@@ -1,8 +1,7 @@
-"""The input line: keys, colours, completion, history, and below it a toolbar with what runs in this process."""
+"""The input line: keys, colours, completion, history, and below it a toolbar with what runs."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -15,7 +14,6 @@ from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import Output
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from sqlext.app.progress import FlowStatus, JobStatus
 from sqlext.shell import meta
 from sqlext.shell.lexer import STYLE, SqlextLexer
 from sqlext.sql.scripts import is_complete
@@ -98,16 +96,3 @@ def _keys() -> KeyBindings:
             buffer.newline(copy_margin=False)
 
     return keys
-
-
-def toolbar_text(flows: list[FlowStatus], jobs: list[JobStatus]) -> str:
-    """Describe what runs in this process, in one line; empty if nothing does."""
-    parts = [f"flows: {', '.join(f'{count} {phase.lower()}' for phase, count in _by_phase(flows))}"] if flows else []
-    buffered = sum(flow.progress.buffered_rows for flow in flows)
-    parts += [f"{buffered:,} rows buffered"] if buffered else []
-    parts += [f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} running"] if jobs else []
-    return "  ".join(parts)
-
-
-def _by_phase(flows: list[FlowStatus]) -> list[tuple[str, int]]:
-    return sorted(Counter(str(flow.phase.value) for flow in flows).items())

@@ -13,7 +13,7 @@ from sqlext.plan.lineage import Input
 from sqlext.spark.java import items_of, java_of, texts_of
 from sqlext.spark.plans import kind, relation_of
 
-_NOTHING_READ = ("LocalRelation", "OneRowRelation", "Range", "LogicalRDD", "CTERelationRef", "ExternalRDD")
+NOTHING_READ = ("LocalRelation", "OneRowRelation", "Range", "LogicalRDD", "CTERelationRef", "ExternalRDD")
 """Leaves of rows that lie in the plan, or that some other node reads."""
 
 
@@ -23,12 +23,13 @@ def inputs_of(spark: SparkSession, *plans: Any) -> tuple[Input, ...]:
     for plan in plans:
         for part in (plan, *items_of(plan.subqueriesAll())):
             for leaf in items_of(part.collectLeaves()):
-                if kind(leaf) not in _NOTHING_READ:
-                    found[_input(spark, leaf)] = None
+                if kind(leaf) not in NOTHING_READ:
+                    found[input_of(spark, leaf)] = None
     return tuple(found)
 
 
-def _input(spark: SparkSession, leaf: Any) -> Input:
+def input_of(spark: SparkSession, leaf: Any) -> Input:
+    """Return the relation that a leaf of an analysed plan reads."""
     match kind(leaf):
         case "LogicalRelation":
             return _of_files(spark, leaf)

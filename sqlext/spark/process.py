@@ -1,4 +1,4 @@
-"""What Java's own beans say of the process."""
+"""What Java's own beans say of the process, and which catalog it has."""
 
 from __future__ import annotations
 
@@ -36,3 +36,8 @@ def java_figures(spark: SparkSession) -> JavaFigures:
     factory = java.java.lang.management.ManagementFactory
     heap = factory.getMemoryMXBean().getHeapMemoryUsage()
     return JavaFigures(int(heap.getUsed()), int(heap.getMax()), int(factory.getThreadMXBean().getThreadCount()))
+
+
+def metastores(spark: SparkSession) -> str:
+    """Return the addresses of the Hive metastores that keep Spark's catalog, comma-separated; empty: it has none."""
+    return str(spark._jsparkSession.sessionState().newHadoopConf().get("hive.metastore.uris") or "")

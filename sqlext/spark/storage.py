@@ -142,6 +142,11 @@ class HadoopPath:
                 return None
             raise
 
+    def modified(self) -> float | None:
+        """Return when the file was written last, in seconds since 1970 by the clock of the storage; None if it does not exist."""
+        found = self.status()
+        return None if found is None else int(found.getModificationTime()) / 1000
+
     def delete(self) -> None:
         """Delete the folder and its contents; do nothing if it does not exist."""
         self._fs.delete(self._path, True)

@@ -9,7 +9,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sqlext.commands import kept_columns
+from sqlext.execution.flows.query_above import QueryAbove
 from sqlext.sql.file_calls import FilesCall
+from tests.integration.test_session_windows import write_as
 from tests.integration.workshop import BUFFERED, Workshop
 from tests.support import eventually
 
@@ -61,6 +63,53 @@ def test_history_has_a_row_for_each_version(sql: Workshop) -> None:
         (2, "Bo", "Oslo", 2, 5),
         (3, "Cy", None, 9, None),
     ]
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+def test_a_flush_replaces_the_versions_of_the_keys_that_it_changes(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """Rows with other keys stay in their files, unless somebody else has changed the table, or a crash came in between."""
+    write_as("marked", monkeypatch)
+    head = f"CREATE STREAMING TABLE customers TBLPROPERTIES ('state.backend.type' = '{backend}')"
+    sql(f"{head} FLOW AUTO CDC {CLAUSES.replace('(id)', '(name, id)')} STORED AS SCD TYPE 2")
+    sql("WAIT FLOW customers")
+    first = [(1, "Ann", "Bern", 4, None), (1, "Ann", "Rome", 1, 4), (2, "Bo", "Oslo", 2, None)]
+    assert rows(sql) == first
+    before = files(sql)
+    sql("INSERT INTO cdc VALUES ('D', 5, 2, 'Bo', NULL), ('I', 2, 3, 'Cy', 'Rom')")
+    sql("WAIT FLOW customers")
+    second = [*first[:2], (2, "Bo", "Oslo", 2, 5), (3, "Cy", "Rom", 2, None)]
+    assert rows(sql) == second
+    assert files(sql)[1] == before[1]
+    assert files(sql)[2] != before[2]
+
+    sql("DELETE FROM customers WHERE id = 1")
+    sql("INSERT INTO cdc VALUES ('U', 6, 3, 'Cy', 'Roma')")
+    sql("WAIT FLOW customers")
+    third = [*second[:3], (3, "Cy", "Rom", 2, 6), (3, "Cy", "Roma", 6, None)]
+    assert rows(sql) == third
+
+    def dies(*_: object) -> None:
+        raise OSError("died here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(QueryAbove, "replace", dies)
+        sql("INSERT INTO cdc VALUES ('U', 3, 1, 'Ann', 'Ulm')")
+        with pytest.raises(PySparkException, match="died here"):
+            sql("WAIT FLOW customers")
+        sql.crash()
+    sql.resume()
+    sql("INSERT INTO cdc VALUES ('U', 7, 3, 'Cy', 'Rom')")
+    sql("WAIT FLOW customers")
+    fourth = [first[0], (1, "Ann", "Rome", 1, 3), (1, "Ann", "Ulm", 3, 4), second[2]]
+    assert rows(sql) == [*fourth, (3, "Cy", "Rom", 2, 6), (3, "Cy", "Rom", 7, None), (3, "Cy", "Roma", 6, 7)]
+
+
+def files(sql: Workshop) -> dict[int, str]:
+    """The file of each key's first version."""
+    found = sql("SELECT id, __START_AT, _metadata.file_path FROM customers ORDER BY id, __START_AT DESC")
+    return {row[0]: row[2] for row in found}
 
 
 def test_a_declared_table_is_filled_by_a_flow_and_made_anew_by_it(sql: Workshop) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.app import statement_run
 from sqlext.app.interrupts import Interrupts
+from sqlext.app.local_session import LocalSession
 from sqlext.app.statement_run import StatementRunner
 from sqlext.execution.jobs import parts
 from sqlext.execution.jobs.run import JobRun
@@ -31,7 +32,7 @@ def interrupts() -> Interrupts:
 @pytest.fixture
 def runner(spark: SparkSession, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch) -> StatementRunner:
     monkeypatch.setattr(statement_run, "_CANCELLED_WITHIN", 180.0)  # a busy machine takes its time
-    return StatementRunner(spark, interrupts)
+    return StatementRunner(LocalSession(spark), interrupts)
 
 
 @pytest.fixture

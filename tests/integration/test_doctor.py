@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.app import doctor
 from sqlext.app.doctor import Finding, State
-from sqlext.app.embedded import holder_of
+from sqlext.app.warehouse_lock import holder_of
 from sqlext.errors import SetupError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.extension import jars

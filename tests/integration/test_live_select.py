@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sqlext.app.interrupts import Interrupts
+from sqlext.app.local_session import LocalSession
 from sqlext.app.statement_run import StatementRunner
 from sqlext.errors import UnsupportedError
 from sqlext.execution.coordination.lease import Lease
@@ -56,7 +57,7 @@ def shown_until(spark: SparkSession, text: str, steps: list[Callable[[], object]
             interrupts.asked.set()
 
     with pytest.raises(KeyboardInterrupt, match=r"^The statement was canceled\.$"):
-        StatementRunner(spark, interrupts).run(text, until, show=show)
+        StatementRunner(LocalSession(spark), interrupts).run(text, until, show=show)
     return found
 
 
@@ -105,9 +106,9 @@ def test_an_aggregate_shows_the_groups_that_change_and_an_ordered_one_all(sql: W
 
 def test_with_until_idle_it_ends_when_all_is_shown(sql: Workshop) -> None:
     sql.source()
-    runner, found = StatementRunner(sql.spark, Interrupts()), list[LiveBatch]()
-    runner.ends_when_idle = True
-    result = runner.run("SELECT k FROM STREAM ev", until, show=found.append)
+    session, found = LocalSession(sql.spark), list[LiveBatch]()
+    session.ends_when_idle = True
+    result = StatementRunner(session, Interrupts()).run("SELECT k FROM STREAM ev", until, show=found.append)
     assert (result.columns, rows_of(found)) == ([], [[("a",), ("b",), (None,)]])
     assert checkpoints(sql.spark) == []
 
@@ -118,7 +119,7 @@ def test_what_spark_cannot_stream_is_refused_with_its_reason(sql: Workshop) -> N
         output_mode(sql.spark.sql("SELECT k FROM STREAM ev ORDER BY k"))
     assert output_mode(sql.spark.sql("SELECT k, v FROM STREAM ev LIMIT 3")) is OutputMode.APPEND
     with pytest.raises(UnsupportedError, match="never ends"):
-        StatementRunner(sql.spark, Interrupts()).run("SELECT k FROM STREAM ev", until)
+        StatementRunner(LocalSession(sql.spark), Interrupts()).run("SELECT k FROM STREAM ev", until)
 
 
 def test_elsewhere_it_stays_spark_s(sql: Workshop) -> None:

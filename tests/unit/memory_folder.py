@@ -38,6 +38,9 @@ class MemoryFolder:
         self._request("exists")
         return self.location in self.files
 
+    def modified(self) -> float | None:
+        return None
+
     def names(self) -> list[str]:
         self._request("names")
         return [each.rpartition("/")[2] for each in list(self.files) if each.startswith(f"{self.location}/")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,31 +15,30 @@ from types import SimpleNamespace
 import pytest
 
 from sqlext.app import embedded
-from sqlext.app.embedded import _Lock
+from sqlext.app.warehouse_lock import WarehouseLock
 from sqlext.errors import SetupError
 
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from sqlext.app.embedded import _Lock
-with _Lock(Path(sys.argv[1]), None) as lock:
-    child = subprocess.Popen(["sleep", sys.argv[2]], pass_fds=(lock,))
+from sqlext.app.warehouse_lock import WarehouseLock
+with WarehouseLock(Path(sys.argv[1])) as lock:
+    child = subprocess.Popen(["sleep", sys.argv[2]], pass_fds=(lock.number,))
     print(child.pid, flush=True)
     sys.stdin.read()
 """
 
 
 @pytest.fixture
-def lock_file(tmp_path: Path) -> Path:
-    (tmp_path / "w" / "_metastore").mkdir(parents=True)
-    return tmp_path / "w" / "_metastore" / "lock"
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "w"
 
 
 @pytest.fixture
-def holder(lock_file: Path) -> Iterator[subprocess.Popen[str]]:
+def holder(warehouse: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the lock, with a child that has inherited it as the JVM does, for half a second."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(lock_file), "0.5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(warehouse), "0.5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
@@ -46,26 +46,46 @@ def holder(lock_file: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_a_live_holder_is_named_at_once(lock_file: Path, holder: subprocess.Popen[str]) -> None:
+def test_a_live_holder_is_named_at_once(warehouse: Path, holder: subprocess.Popen[str]) -> None:
     with (
-        pytest.raises(SetupError, match=rf"warehouse {lock_file.parent.parent} is in use by process {holder.pid}\."),
-        _Lock(lock_file, None),
+        pytest.raises(SetupError, match=rf"warehouse {warehouse} is in use by process {holder.pid}\."),
+        WarehouseLock(warehouse),
     ):
         pass
 
 
-def test_after_a_kill_what_the_holder_left_behind_is_waited_for(lock_file: Path, holder: subprocess.Popen[str]) -> None:
+def test_after_a_kill_what_the_holder_left_behind_is_waited_for(warehouse: Path, holder: subprocess.Popen[str]) -> None:
     holder.kill()
     holder.wait()
     said: list[str] = []
-    with _Lock(lock_file, said.append):
-        assert lock_file.read_text() == f"{os.getpid()}\n"
+    with WarehouseLock(warehouse, said.append):
+        assert (warehouse / "_metastore" / "lock").read_text() == f"{os.getpid()}\n"
     assert said in ([], [f"waiting for the JVM of process {holder.pid} to end"])
 
 
-def test_a_lock_that_was_given_back_is_free(lock_file: Path) -> None:
+def test_who_stands_by_takes_over_when_the_holder_was_killed(warehouse: Path, holder: subprocess.Popen[str]) -> None:
+    """Not while it is only paused."""
+    said: list[str] = []
+
+    def note(line: str) -> None:
+        said.append(line)
+        if line.startswith("standing by"):
+            holder.send_signal(signal.SIGSTOP)
+            holder.send_signal(signal.SIGCONT)
+            holder.kill()
+            holder.wait()
+
+    with WarehouseLock(warehouse, note, stands_by=True):
+        assert (warehouse / "_metastore" / "lock").read_text() == f"{os.getpid()}\n"
+    assert said[0].startswith(
+        f"standing by until process {holder.pid}, which uses the warehouse, has ended. It serves no clients"
+    )
+    assert said[-1] == f"process {holder.pid} has ended: taking over"
+
+
+def test_a_lock_that_was_given_back_is_free(warehouse: Path) -> None:
     for _ in range(2):
-        with _Lock(lock_file, None):
+        with WarehouseLock(warehouse):
             pass
 
 

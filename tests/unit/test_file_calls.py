@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from sqlext.app.runner import ScriptFile
+from sqlext.app.script_run import ScriptFile
 from sqlext.cli import _connectors
 from sqlext.errors import SchemaError, SetupError
 from sqlext.planner.planner import plan_flow

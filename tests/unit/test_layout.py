@@ -50,6 +50,7 @@ LAYERS = (
     "execution.views",
     "execution.jobs",
     "execution.host",
+    "openlineage",
     "commands",
     "extension",
     "",  # sqlext itself: what users import

@@ -21,17 +21,18 @@ from rich.console import Console
 from sqlext.app.interrupts import Interrupts
 from sqlext.app.output import Printer
 from sqlext.app.problems import problem_of
-from sqlext.app.progress import FlowStatus, JobStatus, TaskCounts
-from sqlext.app.runner import ExitCode, Runner
+from sqlext.app.progress import TaskCounts, status_line
+from sqlext.app.script_run import ExitCode
 from sqlext.cli import cli
 from sqlext.errors import SyntaxProblem
-from sqlext.execution.flows.status import FlowPhase, FlowProgress
+from sqlext.execution.flows.status import FlowPhase
 from sqlext.extension.results import Result
 from sqlext.shell import meta
 from sqlext.shell.history import PrivateHistory, history_path
 from sqlext.shell.lexer import SqlextLexer
 from sqlext.shell.loop import Shell
-from sqlext.shell.prompt import is_done, toolbar_text
+from sqlext.shell.prompt import is_done
+from sqlext.shell.runner import ShellRunner
 
 ENTER, CTRL_C, CTRL_D, ESCAPE = "\r", "\x03", "\x04", "\x1b"
 ONE = Result(["n"], [True], [("1",)])
@@ -73,23 +74,25 @@ class Desk:
         printer.is_live = True
         printer._errors = Console(file=self._text, width=100, soft_wrap=True)
         self.runner = SimpleNamespace(
-            spark=SimpleNamespace(
-                version="4.2.0",
-                catalog=SimpleNamespace(currentDatabase=lambda: "default"),
-                sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=SimpleNamespace(poll=lambda: None))),
-                sql=lambda _: SimpleNamespace(collect=list),
-            ),
             printer=printer,
             interrupts=self.interrupts,
             statements=self.statements,
-            statuses=list,
+            leaving="the flows go on",
+            open=self._open,
+            database=lambda: "default",
+            rows=lambda _: [],
+            running=str,
             jobs=list,
-            jobs_not_resumed=list,
+            failures=list,
             problem=problem_of,
-            note_resumed=lambda: printer.note("resumed flows: pages"),
+            has_ended=lambda: False,
             stop=self._stop,
         )
         self.environment: Mapping[str, str] = {"XDG_STATE_HOME": str(state)}
+
+    def _open(self) -> str:
+        self.runner.printer.note("resumed flows: pages")
+        return "Spark 4.2.0"
 
     def _stop(self) -> ExitCode:
         self.is_stopped = True
@@ -98,7 +101,7 @@ class Desk:
     def type(self, *keys: str) -> str:
         """What the shell prints while these are typed; it must leave, with its flows stopped."""
         self._pipe.send_text("".join(keys))
-        shell = Shell(cast(Runner, self.runner), self.environment, self._pipe, DummyOutput())
+        shell = Shell(cast(ShellRunner, self.runner), self.environment, self._pipe, DummyOutput())
         assert shell.run() is ExitCode.FINE
         assert self.is_stopped
         return self._text.getvalue()
@@ -241,22 +244,25 @@ def test_what_the_shell_itself_is_told(desk: Desk, typed: str, printed: str) -> 
 def test_help_tells_every_command(desk: Desk) -> None:
     printed = desk.type("\\?", ENTER, CTRL_D)
     assert set(meta.COMMANDS) - set(printed.split()) == set()
+    assert "leave, as Ctrl-D does: the flows go on" in printed
 
 
 def test_a_signal_that_ends_the_process_ends_the_prompt(desk: Desk) -> None:
-    def end_soon() -> list[FlowStatus]:  # asked for the line below the prompt, so while it is read
+    def end_soon() -> str:  # asked for the line below the prompt, so while it is read
         desk.interrupts.must_end = True
         desk.interrupts.on_end()
-        return []
+        return ""
 
-    desk.runner.statuses = end_soon
+    desk.runner.running = end_soon
     desk.type("SELECT 1")
     assert desk.statements.ran == []
 
 
 def test_what_failed_beside_the_statements_is_told_once(desk: Desk) -> None:
-    desk.runner.statuses = lambda: [FlowStatus("clicks", FlowPhase.FAILED, FlowProgress(), "the disk is full")]
-    desk.runner.jobs_not_resumed = lambda: ["job 7f3a cannot be resumed: its input has changed"]
+    desk.runner.failures = lambda: [
+        "flow clicks has failed: the disk is full",
+        "job 7f3a cannot be resumed: its input has changed",
+    ]
     printed = desk.type("SELECT 1;", ENTER, "SELECT 2;", ENTER, CTRL_D)
     assert printed.count("flow clicks has failed: the disk is full") == 1
     assert printed.count("job 7f3a cannot be resumed: its input has changed") == 1
@@ -310,11 +316,9 @@ def test_our_words_hints_and_strings_have_their_colours() -> None:
 
 
 def test_the_line_below_says_what_runs() -> None:
-    flows = [FlowStatus(name, FlowPhase.RUNNING, FlowProgress(buffered_rows=700), "") for name in ("a", "b")]
-    flows.append(FlowStatus("c", FlowPhase.FAILED, FlowProgress(), "the disk is full"))
-    job = cast(JobStatus, SimpleNamespace())
-    assert toolbar_text(flows, [job]) == "flows: 1 failed, 2 running  1,400 rows buffered  1 job running"
-    assert toolbar_text([], []) == ""
+    phases = [FlowPhase.RUNNING, FlowPhase.FAILED, FlowPhase.RUNNING]
+    assert status_line(phases, 1400, 1) == "flows: 1 failed, 2 running  1,400 rows buffered  1 job running"
+    assert status_line([], 0, 0) == ""
 
 
 # The command.

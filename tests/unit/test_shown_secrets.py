@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sqlext import redaction
-from sqlext.app.interrupts import Interrupts
-from sqlext.app.statement_run import StatementRunner
+from sqlext.app.local_session import LocalSession
+from sqlext.app.statement_run import Run
 from sqlext.commands.answers import Table
 from sqlext.plan.explain import explain_flow, lines_of
 from sqlext.plan.flow_options import FlowOptions
@@ -86,7 +86,7 @@ class _Spark:
 
 def test_spark_s_ui_shows_a_statement_without_secrets() -> None:
     spark = _Spark()
-    runner = StatementRunner(cast(SparkSession, spark), Interrupts())
+    run = Run(f"SELECT *\nFROM t WITH ('password' = '{SECRET}')", "g", 1, None, threading.Event())
     with pytest.raises(ValueError, match=SECRET):
-        runner._execute(f"SELECT *\nFROM t WITH ('password' = '{SECRET}')", "g", threading.Event(), 1, None)
+        LocalSession(cast(SparkSession, spark)).execute(run)
     assert spark.shown == [f"SELECT * FROM t WITH ('password' = '{REDACTED}')"]

@@ -60,11 +60,12 @@ SPECS = st.builds(
             columns=COLUMNS,
             has_qualifies=st.booleans(),
             durable_because=TEXTS,
-            ttl=st.none() | st.builds(StateTtl, TEXTS, st.floats(0.001, 1e9), st.booleans()),
+            ttl=st.none() | st.builds(StateTtl, TEXTS, st.floats(0.001, 1e9), st.booleans(), st.booleans()),
         ),
         max_size=2,
     ).map(tuple),
     above=TEXTS,
+    above_by=NAMES,
     columns=COLUMNS,
     not_idempotent_because=TEXTS,
     given=st.dictionaries(st.sampled_from([level.name for level in Level]), SETTINGS, max_size=3),
@@ -92,7 +93,17 @@ def test_a_spec_is_one_line_of_json_with_a_version(spec: FlowSpec) -> None:
 
 def test_what_a_spec_need_not_say_has_a_default() -> None:
     data = json.loads(SPEC.to_json())
-    for name in ("above", "columns", "not_idempotent_because", "given", "catalog", "database", "settings", "variables"):
+    for name in (
+        "above",
+        "above_by",
+        "columns",
+        "not_idempotent_because",
+        "given",
+        "catalog",
+        "database",
+        "settings",
+        "variables",
+    ):
         del data[name]
     read = FlowSpec.from_json(json.dumps(data))
     assert (read.catalog, read.database, read.settings, read.given) == ("spark_catalog", "default", {}, {})

@@ -28,6 +28,9 @@ class Folder(Protocol):
     def read_text(self) -> str:
         """Return the text of a small file; NotFoundError if it does not exist, SetupError if it cannot be read."""
 
+    def modified(self) -> float | None:
+        """Return when the file was written last, in seconds since 1970 by the clock of the storage; None if it does not exist."""
+
     def names(self) -> list[str]:
         """Return the names of the folder's entries; none if it does not exist."""
 

@@ -1,4 +1,8 @@
-"""Leases, which show whether the process that runs a flow is alive: each host regularly writes a small file under the home."""
+"""Leases, which show whether the process that runs a flow is alive: each host regularly writes a small file under the home.
+
+How old a host's file is, another host sees by the clock of the storage, which has dated that file and its own: the clocks of
+machines may differ.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import os
 import socket
 import time
 import uuid
+from pathlib import Path
 
 from sqlext.errors import NotFoundError, SetupError, TornFileError
 from sqlext.execution.coordination.event_log import Folder
@@ -46,7 +51,7 @@ class Lease:
         if not self.has_begun:
             make_home(self._home)
         self._beaten = time.monotonic()
-        beat = {"host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
+        beat = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "at": time.time()}
         self._folder.child(self.host_id).write_text(json.dumps(beat))
 
     def is_elsewhere(self, host_id: str) -> bool:
@@ -55,29 +60,45 @@ class Lease:
 
     def is_alive(self, host_id: str) -> bool:
         """Return whether a host has given a sign of life recently; on this machine, also whether its process exists."""
-        return host_id == self.host_id or is_alive(self._folder, host_id)
+        if host_id == self.host_id:
+            return True
+        written = self._folder.child(self.host_id).modified() if self.has_begun else None
+        return is_alive(self._folder, host_id, None if written is None else written + time.monotonic() - self._beaten)
 
     def end(self) -> None:
         """Delete the sign of life, so that the next process need not wait until it is too old."""
         self._folder.child(self.host_id).delete()
 
 
-def is_alive(hosts: Folder, host_id: str) -> bool:
-    """Return whether a host is alive, for processes that are not hosts themselves.
+def is_alive(hosts: Folder, host_id: str, now: float | None = None) -> bool:
+    """Return whether a host is alive.
 
     Args:
         hosts: the folder of the signs of life, `hosts` in the home.
         host_id: the id of the host.
+        now: the time by the clock of the storage; None, for processes that are not hosts themselves: it is not known, and the
+            clocks of machines are compared.
 
     Raises:
         SetupError: its sign of life is there, and cannot be read.
     """
     try:
-        beat = json.loads(_read(hosts.child(host_id)))
-        is_fresh = time.time() - float(beat["at"]) < DEAD_AFTER_SECONDS
-        return is_fresh and not (beat["host"] == socket.gethostname() and not _is_process(int(beat["pid"])))
+        file = hosts.child(host_id)
+        beat = json.loads(_read(file))
+        written = None if now is None else file.modified()
+        age = time.time() - float(beat["at"]) if now is None or written is None else now - written
+        return age < DEAD_AFTER_SECONDS and not (beat.get("machine") == machine() and not _is_process(int(beat["pid"])))
     except (NotFoundError, TornFileError, ValueError, KeyError, TypeError):  # gone, or torn by a crash
         return False
+
+
+def machine() -> str:
+    """Return what tells the processes whose ids can be compared: those of one boot of one machine, and of one container there."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    try:
+        return f"{boot.read_text(encoding='ascii').strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not on Linux
+        return socket.gethostname()
 
 
 def beats(hosts: Folder) -> list[tuple[str, float]]:

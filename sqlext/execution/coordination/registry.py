@@ -45,6 +45,7 @@ class Registry(Generic[Event, Record]):
         nothing: an event without effect; it replaces one that cannot be read, and defines the events' class.
         fold: returns the records after some events, from those before them.
         events_of: returns events that add up to one record.
+        written: called with each event that this process has written, and the records after it.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Registry(Generic[Event, Record]):
         nothing: Event,
         fold: Callable[[Iterable[Event], Mapping[str, Record]], dict[str, Record]],
         events_of: Callable[[Record], Sequence[Event]],
+        written: Callable[[Event, Mapping[str, Record]], None] = lambda event, records: None,
     ) -> None:
+        self._written = written
         self._log = log
         self._kinds = kinds
         self._nothing = nothing
@@ -85,10 +88,16 @@ class Registry(Generic[Event, Record]):
         Raises:
             FlowError: other drivers kept writing at the same moment, or the file cannot be written.
         """
+        made, records = self._append(event)
+        self._written(made, records)
+        return records
+
+    def _append(self, event: Event | Callable[[Mapping[str, Record]], Event]) -> tuple[Event, dict[str, Record]]:
         with self._lock:
             for _ in range(_ATTEMPTS):
                 records = self._records()
-                text = _encoded(_timed(event(records) if callable(event) else event))
+                made = _timed(event(records) if callable(event) else event)
+                text = _encoded(made)
                 try:
                     is_mine = self._log.append(text)
                 except SetupError as error:
@@ -96,7 +105,7 @@ class Registry(Generic[Event, Record]):
                 if is_mine:
                     self._take([text])
                     self._log.compact(self._snapshot)
-                    return dict(self._known)
+                    return made, dict(self._known)
         raise FlowError(f"The registry {self._log.location} is busy: other drivers keep writing to it. Try again.")
 
     def _records(self) -> Mapping[str, Record]:

@@ -98,27 +98,54 @@ class OwnTable:
         if done is not None and done >= info.last_batch:
             return True
         identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
+        if table.is_small and table.is_known and all_rows is not None and not table.is_empty:
+            check()
+            with commit.session_settings(self._spark, commit.FEW_ROWS):
+                self.note(table.write_whole(qualified(all_rows).coalesce(_files(table)), identity))
+            return True
+        self.replace_keys(table, stream.key, rows, rows, reach, identity, check)
+        return True
+
+    def replace_keys(
+        self,
+        table: TableTransaction,
+        key: Sequence[str],
+        keys: DataFrame,
+        rows: DataFrame,
+        reach: Bounds,
+        identity: CommitIdentity,
+        check: Callable[[], None],
+    ) -> None:
+        """Commit rows in place of all that have certain keys.
+
+        Args:
+            table: a transaction that `begin` has begun.
+            key: the columns of the key.
+            keys: rows with these keys.
+            rows: the new rows; those with a false `QUALIFIES` are left out.
+            reach: the ranges of the keys, where known.
+            identity: of the commit.
+            check: called before the commit.
+
+        Raises:
+            DeltaConcurrentModificationException: somebody else has changed the table since it was read.
+        """
         if table.is_empty:
             check()
             self.note(table.write_whole(qualified(rows), identity))
-            return True
+            return
         with commit.session_settings(self._spark, commit.FEW_ROWS):
-            if table.is_small and table.is_known and all_rows is not None:
-                check()
-                self.note(table.write_whole(qualified(all_rows).coalesce(_files(table)), identity))
-                return True
-            keys = F.broadcast(rows.select(*(quote(name) for name in stream.key)))
-            same = commit.same_key(stream.key, reach)
+            keys = F.broadcast(keys.select(*(quote(name) for name in key)))
+            same = commit.same_key(key, reach)
             if table.is_small:
                 others = table.rows.alias("t").join(keys.alias("s"), same, "left_anti")
                 check()
                 self.note(table.write_whole(others.unionByName(qualified(rows)).coalesce(_files(table)), identity))
-                return True
+                return
             places = table.placed_rows(reach).alias("t").join(keys.alias("s"), same, "left_semi").select(FILE_COLUMN, ROW_COLUMN)
             with jvm.held(places) as found:
                 check()
                 self.note(table.replace(found, qualified(rows), identity))
-        return True
 
 
 def qualified(rows: DataFrame) -> DataFrame:

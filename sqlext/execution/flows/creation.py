@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
@@ -294,11 +294,23 @@ def with_table(spec: FlowSpec, request: FlowRequest, destination: Destination | 
         target_id=table.table_id,
         streams=streams,
         columns=columns,
+        above_by=_parts_of(session, request.plan, streams, table.location, columns),
     )
     create_quarantines(session, made)
     if destination is not None and FLOW_PROPERTY in table.properties and SHARED_PROPERTY not in table.properties:
         target.alter(session, table.name, {SHARED_PROPERTY: "true"}, (), None)
     return made
+
+
+def _parts_of(
+    session: SparkSession, plan: FlowPlan, streams: Sequence[StreamSpec], location: str, columns: Sequence[Column]
+) -> tuple[str, ...]:
+    """Return the columns by whose values the query above is evaluated in parts, if the target keeps all of these values."""
+    named = {fold(name) for name in plan.above_by}
+    by = [column for column in columns if fold(column.output) in named]
+    kinds = [{fold(column.target): column.type for column in stream.columns} for stream in streams]
+    is_kept = all(kind.get(fold(column.output)) == column.type for column in by for kind in kinds)
+    return tuple(column.output for column in by) if len(by) == len(named) and is_kept and not lossy(session, location, by) else ()
 
 
 def create_quarantines(session: SparkSession, spec: FlowSpec) -> None:

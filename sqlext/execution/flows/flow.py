@@ -89,7 +89,7 @@ class Flow:
         self._watch = watch
         self._fence = Fence(home, f"flow `{spec.name}`", epoch)
         self._lock = threading.Lock()
-        self._meter = FlowMeter(spec.name, clock)
+        self._meter = FlowMeter(spec.id, spec.name, clock)
         self._phase = FlowPhase.STARTING
         self._error: BaseException | None = None
         self._stopping = False

@@ -22,7 +22,7 @@ from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError, Un
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
-from sqlext.execution.flows import alteration, prerequisites, redefinition, source_changes, state_choice
+from sqlext.execution.flows import alteration, prerequisites, redefinition, runs, source_changes, state_choice
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.going_back import FlowSavepoints
@@ -73,7 +73,7 @@ class FlowManager:
         self._home = home
         self._lease = lease
         self._clock = clock
-        self._registry = FlowRegistry(home)
+        self._registry = FlowRegistry(home, runs.written)
         self._maker = FlowMaker(spark, home, self._registry, lease, self)
         self._lock = threading.RLock()
         self._flows: Mapping[str, Flow] = {}

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from sqlext.clock import Clock
+from sqlext.execution.coordination.runs import RunEvent, RunState, tell
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.status import EndedGroups, FlowProgress
@@ -24,11 +25,13 @@ class FlowMeter:
     """See the module's docstring. Any thread may use it; the lock guards the counts.
 
     Args:
+        flow: its id.
         name: the flow's.
         clock: measures flushes.
     """
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, flow: str, name: str, clock: Clock) -> None:
+        self._flow = flow
         self._name = name
         self._clock = clock
         self._lock = threading.Lock()
@@ -65,6 +68,7 @@ class FlowMeter:
                 flush_durations=counted.flush_durations.with_one(seconds),
                 ended=counted.ended + ended,
             )
+        tell(RunEvent(self._flow, RunState.FLUSHED, rows=rows))
         logger.info("flow %s: flushed %d rows in %.1f s (%s)", self._name, rows, seconds, reason.value)
 
     def progress(self, intakes: Sequence[Intake]) -> FlowProgress:

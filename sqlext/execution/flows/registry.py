@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -264,7 +264,9 @@ class FlowRegistry(Registry[FlowEvent, FlowRecord]):
 
     Args:
         home: the folder under which the files lie.
+        written: called with each event that this process has written, and the records after it.
     """
 
-    def __init__(self, home: Folder) -> None:
-        super().__init__(SnapshotLog(home.child("registry")), EventKind, FlowEvent("", EventKind.DROPPED), fold, events_of)
+    def __init__(self, home: Folder, written: Callable[[FlowEvent, Records], None] = lambda event, records: None) -> None:
+        nothing = FlowEvent("", EventKind.DROPPED)
+        super().__init__(SnapshotLog(home.child("registry")), EventKind, nothing, fold, events_of, written)

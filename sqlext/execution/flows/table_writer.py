@@ -17,11 +17,12 @@ from sqlext.execution.delta.compaction import Compaction
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.own_table import OwnTable, qualified
+from sqlext.execution.delta.own_table import OwnTable
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
+from sqlext.execution.flows.query_above import QueryAbove
 from sqlext.execution.flows.status import EndedGroups
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.delta_state import Advance, DeltaState, StateFlush, state_in
@@ -32,7 +33,6 @@ from sqlext.execution.state.row_checks import FlowChecks, Violations, total
 from sqlext.execution.state.session_state import SessionState
 from sqlext.execution.state.state_beside import StateBeside
 from sqlext.execution.state.state_in_table import StateInTable, reach_in_table
-from sqlext.execution.streaming import queries
 from sqlext.moments import Moment, announce
 from sqlext.plan.cut import Cut, merged
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
@@ -91,6 +91,7 @@ class TableWriter:
         # the files of somebody else's table are not ours to rewrite
         ours = [s for s in spec.streams if not s.writes_target or spec.owns_target]
         self._own_tables = {s.relation: OwnTable(session, self.location(s)) for s in ours}
+        self._above = QueryAbove(session, spec, {s.relation: self.location(s) for s in spec.streams}, self._checks, check)
         self._compactions = [
             (Compaction(spec.name, spec.id, self.location(s), not s.writes_target), partial(self._table, s)) for s in ours
         ] + [
@@ -165,8 +166,8 @@ class TableWriter:
         2. This driver makes sure that it still has the flow, and that the target is the flow's.
         3. Each query's rows are merged into its table, as the transaction of their last micro-batch. After a crash here the
            tables that have them skip them: the buffers are flushed again by the next start.
-        4. The query above, if there is one, replaces the target's rows, as the transaction of all queries' micro-batches. After
-           a crash before it, `recover` evaluates it.
+        4. The query above, if there is one, replaces the target's rows, or those of the keys that have changed, as the
+           transaction of all queries' micro-batches. After a crash before it, `recover` evaluates all of it.
         5. The buffers drop what was flushed. After a crash before that they are flushed again, into tables that have it.
         """
         found = [(intake, intake.buffer.take()) for intake in self._intakes]  # 1
@@ -185,7 +186,7 @@ class TableWriter:
         batches = [batch for _, taken in full for batch in taken.batches]
         rows = _rows_of(batches)
         if self._spec.above:  # 4
-            self._replace(before, rows, reason, arrival)
+            self._replace(before, rows, reason, arrival, full)
         announce(Moment.FLUSH_COMMITTED, self._spec.name)
         for intake, taken in full:  # 5
             intake.buffer.flushed(taken.batches)
@@ -373,20 +374,25 @@ class TableWriter:
             return DeltaTable.forPath(self.session, self.location(stream))
         return DeltaTable.forName(self.session, quote_parts(self._spec.target))
 
-    def _replace(self, before: int, rows: int, reason: FlushReason, arrival: datetime | None) -> None:
-        """Replace the target's rows with the query above, evaluated over the maintained aggregates as they are now."""
-        tables = {s.relation: self.session.read.format("delta").load(self.location(s)) for s in self._spec.streams}
-        above = queries.over(self.session, tables, self._spec.above)
+    def _replace(
+        self,
+        before: int,
+        rows: int,
+        reason: FlushReason,
+        arrival: datetime | None,
+        full: Sequence[tuple[Intake, FlushInput]] = (),
+    ) -> None:
+        """Replace the target's rows with the query above; see `QueryAbove`.
+
+        Args:
+            before: the target's transaction before the flush.
+            full: what has been merged into the aggregates since; none: it is not known.
+        """
         newest = [(each, each.committed) for each in self._intakes]
         info = self._commit_info(before + 1, self._version(), rows, reason, None, arrival, newest)
-        rows_above = target.in_target_columns(above, self._spec.columns)
+        changed = [partial(self._changed_rows, intake, taken.batches) for intake, taken in full]
         with self._described(f"the query above its aggregates ({reason.value})"):
-            if self._checks is None:
-                commit.replace(self.session, self._spec.target, rows_above, info, self._check)
-                return
-            with self._checks.counted(rows_above, "the query above its aggregates") as (held, found):
-                self._violations, info = found, replace(info, violations=found)
-                commit.replace(self.session, self._spec.target, qualified(held), info, self._check)
+            self._violations = self._above.replace(info, before, changed)
 
     def _described(self, doing: str) -> AbstractContextManager[None]:
         return jvm.described(self.session, f"flow {self._spec.name}: {doing}", self._spec.id)

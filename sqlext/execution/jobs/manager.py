@@ -24,7 +24,7 @@ from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.coordination.fence import Fence, FencedError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
-from sqlext.execution.jobs import sink
+from sqlext.execution.jobs import runs, sink
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.execution_graph import Progress
 from sqlext.execution.jobs.outputs import finished_events
@@ -107,7 +107,7 @@ class JobManager:
         self._spark = spark
         self._home = home
         self._lease = lease
-        self._registry = JobRegistry(home)
+        self._registry = JobRegistry(home, runs.written)
         self.resumed: tuple[str, ...] = ()  # the ids of the jobs of dead drivers that this process resumes
         self.not_resumed: dict[str, str] = {}  # the errors of those that failed, by id; written by the thread that resumes them
         self._closing = False

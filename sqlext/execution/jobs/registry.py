@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -210,9 +210,9 @@ class JobRegistry(Registry[RegisteredEvent, JobRecord]):
 
     Args:
         home: the folder that holds the registry's files.
+        written: called with each event that this process has written, and the records after it.
     """
 
-    def __init__(self, home: Folder) -> None:
-        super().__init__(
-            SnapshotLog(home.child("jobs", "registry")), JobEventKind, RegisteredEvent("", JobEventKind.CANCELED), fold, events_of
-        )
+    def __init__(self, home: Folder, written: Callable[[RegisteredEvent, Records], None] = lambda event, records: None) -> None:
+        nothing = RegisteredEvent("", JobEventKind.CANCELED)
+        super().__init__(SnapshotLog(home.child("jobs", "registry")), JobEventKind, nothing, fold, events_of, written)

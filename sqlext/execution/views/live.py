@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock, Deadline
 from sqlext.errors import StatementCanceledError, ViewError, WaitTimeoutError
+from sqlext.execution.coordination.runs import Query, RunEvent, RunKind, Runnable, RunState, tell
 from sqlext.execution.delta.table_logs import TableLogs
 from sqlext.execution.flows import faults
 from sqlext.execution.views.looks import Looks
@@ -24,7 +25,7 @@ from sqlext.execution.views.status import StatusFiles, ViewStatus
 from sqlext.execution.views.timetable import Due, Timetable
 from sqlext.execution.views.writing import Replacement
 from sqlext.logs import Subject, logged
-from sqlext.plan.lineage import shown
+from sqlext.plan.lineage import Input, shown
 from sqlext.plan.view_spec import RefreshReport, SourceVersion, ViewSpec
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
@@ -288,6 +289,7 @@ class LiveView:
         with self._state:
             self._running = run
             self._timetable.note_begun(self._clock.monotonic())
+        tell(RunEvent(self._spec.id, RunState.BEGUN, runnable(self._spec)))
         try:
             session = self.session
             self._check(run)
@@ -296,7 +298,10 @@ class LiveView:
                 made = None if run.replacement is None else self._made_refresher(run.replacement)
                 report = (made or self._current()).refresh(run.is_full, lambda: self._check(run), run.pins)
         except BaseException as error:
-            if run.canceled is not None and run.canceled.is_set():
+            is_canceled = run.canceled is not None and run.canceled.is_set()
+            end = RunState.STOPPED if is_canceled or self._is_closed.is_set() else RunState.FAILED
+            tell(RunEvent(self._spec.id, end, error=faults.message_of(error)))
+            if is_canceled:
                 raise StatementCanceledError("The statement was canceled.") from None
             if not self._is_closed.is_set():
                 self._note_failure(error)
@@ -304,6 +309,7 @@ class LiveView:
         finally:
             with self._state:
                 self._running = None
+        tell(RunEvent(self._spec.id, RunState.COMPLETED, rows=_rows_of(report), report=report))
         self._note_success(run, report)
         return report
 
@@ -346,3 +352,15 @@ class LiveView:
             self._files.write(self._spec.id, self._status)
         except Exception as error:
             logger.exception("the status of materialized view %s cannot be written: %s", shown(self._spec.name), error)
+
+
+def runnable(spec: ViewSpec) -> Runnable:
+    """Return a view as what runs: each refresh is a run."""
+    query = None if spec.session_bound else Query(spec.query, names=spec.columns)
+    target = Input(spec.name, spec.location)
+    return Runnable(spec.id, RunKind.VIEW, spec.name, spec.text, target, (), spec.reads, query, spec)
+
+
+def _rows_of(report: RefreshReport) -> int | None:
+    """Return the number of rows that a refresh has written; None: not counted."""
+    return None if report.rows_inserted < 0 else report.rows_inserted
