@@ -219,7 +219,7 @@ class FlowSpec:
         text: the text of the statement, as the user wrote it.
         streams: its streaming queries: one that writes the target, or those that maintain the aggregates below `above`.
         above: the query over maintained aggregates whose result is the target; empty when there is none.
-        above_by: the columns of its result by whose values it is evaluated in parts (`FlowPlan.above_by`); empty: it never is.
+        above_by: columns of the aggregates by whose values it is evaluated in parts (`FlowPlan.above_by`); empty: it never is.
         prerequisites: its bounded queries, each after the ones that it reads.
         operators: its graph, inputs before their readers; the last one feeds the target.
         sources: the streams that the operators read.
@@ -256,7 +256,7 @@ class FlowSpec:
     text: str
     streams: tuple[StreamSpec, ...]
     above: str = ""
-    above_by: tuple[str, ...] = ()
+    above_by: tuple[Column, ...] = ()
     prerequisites: tuple[PrerequisiteSpec, ...] = ()
     operators: tuple[OperatorSpec, ...] = ()
     sources: tuple[SourceSpec, ...] = ()
@@ -372,8 +372,9 @@ def _made(data: dict[str, Any]) -> FlowSpec:
     data["sources"] = tuple(SourceSpec(**{**each, "name": tuple(each["name"])}) for each in data["sources"])
     data["hybrids"] = tuple(_hybrid(each) for each in data["hybrids"])
     data["reads"] = inputs_from(data["reads"])
-    data["columns"] = tuple(Column(**column) for column in data.get("columns", ()))
-    for name in ("target", "session_bound", "full_name", "clauses", "above_by"):
+    for name in ("columns", "above_by"):
+        data[name] = tuple(Column(**column) for column in data.get(name, ()))
+    for name in ("target", "session_bound", "full_name", "clauses"):
         data[name] = tuple(data.get(name, ()))
     data["constraints"] = tuple(map(constraint_from, data.get("constraints", ())))
     data["listed"] = None if data.get("listed") is None else tuple(data["listed"])

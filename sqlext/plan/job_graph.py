@@ -295,8 +295,8 @@ class FlowPlan:
         aggregates: the streaming queries that `above` reads.
         above: the batch query over the relations of `aggregates` and over tables that produces all rows of the target; empty
             when `sql` produces them.
-        above_by: columns of `above` and of all its aggregates: its rows with some values of these depend on the aggregates' rows
-            with these values alone. Empty: nothing is known about it.
+        above_by: columns of `above`, each with the column of all aggregates that it is: the rows with some values of these
+            depend on the aggregates' rows with these values alone. Empty: nothing is known about it.
         prerequisites: the bounded queries that end before the streaming ones start, each after the ones that it reads.
         hybrids: the hybrid sources.
         having: the condition of HAVING, as the user wrote it, where it is a column of `sql`.
@@ -316,7 +316,7 @@ class FlowPlan:
     not_idempotent_because: str | None = None
     aggregates: tuple[MaintainedAggregate, ...] = ()
     above: str = ""
-    above_by: tuple[str, ...] = ()
+    above_by: Mapping[str, str] = field(default_factory=dict)
     prerequisites: tuple[Prerequisite, ...] = ()
     hybrids: tuple[HybridSource, ...] = ()
     having: str = ""

@@ -11,6 +11,7 @@ from sqlext.errors import OptionError, UnsupportedError, did_you_mean
 from sqlext.functions.scalar import FUNCTIONS
 from sqlext.options import HINTS, STATE_TTL, Level, ValueText, is_option_key
 from sqlext.options import option as option_of
+from sqlext.plan.change_capture import ChangeCapture
 from sqlext.plan.job_graph import BoundedPlan, Firing, FlowPlan, Key, MaintainedAggregate, OutputMode, Prerequisite, References
 from sqlext.planner import grouping
 from sqlext.planner.above import Split, split
@@ -91,6 +92,7 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         written=written,
         is_sparks_own={firing.rule for firing in (*of_tree, *plan.firings)} <= _RULES_OF_SPARKS_SQL,
         capture=capture,
+        above_by=_parts_by_key(capture, plan.aggregates),
     )
 
 
@@ -209,6 +211,14 @@ def _plan_above(query: Query, tree: exp.Query, parts: Split, batches: Sequence[B
         ),
         above=to_sql(outer, query.source).strip(),
     )
+
+
+def _parts_by_key(capture: ChangeCapture | None, aggregates: Sequence[MaintainedAggregate]) -> Mapping[str, str]:
+    """Return `FlowPlan.above_by` of an AUTO CDC: a key's versions depend on its changes, and on truncations if there are any."""
+    if capture is None or not capture.keeps_history or len(aggregates) != 1:
+        return {}
+    names = [key.text for key in capture.keys]
+    return dict(zip(names, aggregates[0].key.columns, strict=False))  # the keys are what it groups by first; then the sequence
 
 
 def read_options(query: Query) -> tuple[dict[str, ValueText], dict[str, SourceOptions]]:

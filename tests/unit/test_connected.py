@@ -16,9 +16,9 @@ from pyspark.sql import Row
 
 from sqlext.app import connect_address
 from sqlext.app.connect_address import ConnectAddress, parse
-from sqlext.app.embedded import _Lock
 from sqlext.app.host_flows import HostLooks, flows_of, line_of
 from sqlext.app.served import ServedFile, ways_in
+from sqlext.app.warehouse_lock import WarehouseLock
 from sqlext.cli import cli
 from sqlext.errors import SetupError
 from sqlext.server.server import Listening
@@ -174,10 +174,10 @@ THRIFT = Listening("Thrift", "0.0.0.0", 10000, "NONE")
 def test_who_uses_a_warehouse_is_told_with_its_address(servers: list[Listening], expected: str, tmp_path: Path) -> None:
     (tmp_path / "_metastore").mkdir()
     file = ServedFile(tmp_path)
-    with _Lock(tmp_path / "_metastore" / "lock", None):
+    with WarehouseLock(tmp_path):
         file.write(os.getpid(), servers)
         assert stat.S_IMODE((tmp_path / "_metastore" / "servers.json").stat().st_mode) == 0o600
-        with pytest.raises(SetupError) as error, _Lock(tmp_path / "_metastore" / "lock", None):
+        with pytest.raises(SetupError) as error, WarehouseLock(tmp_path):
             pass
     assert f"is in use by process {os.getpid()}. " in error.value.message
     assert expected in error.value.message
@@ -189,7 +189,7 @@ def test_addresses_of_a_process_that_was_killed_are_not_told(tmp_path: Path) -> 
     file.write(os.getpid(), [CONNECT])  # as a process with this id has left it
     assert file.read(str(os.getpid() + 1)) == []
     assert file.read(str(os.getpid())) == [CONNECT]
-    with _Lock(tmp_path / "_metastore" / "lock", None):
+    with WarehouseLock(tmp_path):
         assert file.read(str(os.getpid())) == []
     (tmp_path / "_metastore" / "servers.json").write_text('{"version": 1, "pid"')
     assert file.read(str(os.getpid())) == []

@@ -117,6 +117,11 @@ def test_options_and_names_that_replace_others_are_there(topic: str) -> None:
 
 def test_all_our_options_are_among_those_of_flink() -> None:
     """But for those that neither Flink nor a proposal of its own has under another name."""
-    ours = {"backlog.lag-threshold", "execution.batch.job-recovery.retention", "schema-evolution"}
+    ours = {
+        "auto-cdc.tombstone-retention",
+        "backlog.lag-threshold",
+        "execution.batch.job-recovery.retention",
+        "schema-evolution",
+    }
     text = docs.page("flink").text
     assert {key for key in OPTIONS if f"`{key}`" not in text} == ours

@@ -65,7 +65,7 @@ SPECS = st.builds(
         max_size=2,
     ).map(tuple),
     above=TEXTS,
-    above_by=NAMES,
+    above_by=COLUMNS,
     columns=COLUMNS,
     not_idempotent_because=TEXTS,
     given=st.dictionaries(st.sampled_from([level.name for level in Level]), SETTINGS, max_size=3),

@@ -23,6 +23,7 @@ class FailedFlow:
 
     def __init__(self) -> None:
         self.error = SetupError("the broker is gone")
+        self.subject = {"flow": "views"}
 
     def status(self) -> tuple[FlowPhase, None, None]:
         return FlowPhase.FAILED, None, None

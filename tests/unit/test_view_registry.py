@@ -82,6 +82,9 @@ class Place:
         except OSError as error:
             raise SetupError(str(error)) from error
 
+    def modified(self) -> float | None:
+        return self._path.stat().st_mtime if self._path.exists() else None
+
     def names(self) -> list[str]:
         return [each.name for each in self._path.iterdir()] if self._path.is_dir() else []
 

@@ -304,13 +304,14 @@ def with_table(spec: FlowSpec, request: FlowRequest, destination: Destination | 
 
 def _parts_of(
     session: SparkSession, plan: FlowPlan, streams: Sequence[StreamSpec], location: str, columns: Sequence[Column]
-) -> tuple[str, ...]:
+) -> tuple[Column, ...]:
     """Return the columns by whose values the query above is evaluated in parts, if the target keeps all of these values."""
-    named = {fold(name) for name in plan.above_by}
-    by = [column for column in columns if fold(column.output) in named]
-    kinds = [{fold(column.target): column.type for column in stream.columns} for stream in streams]
-    is_kept = all(kind.get(fold(column.output)) == column.type for column in by for kind in kinds)
-    return tuple(column.output for column in by) if len(by) == len(named) and is_kept and not lossy(session, location, by) else ()
+    own = {fold(name): column for name, column in plan.above_by.items()}
+    written = [column for column in columns if fold(column.output) in own]
+    by = tuple(replace(column, output=own[fold(column.output)]) for column in written)
+    kinds = [{column.target: column.type for column in stream.columns} for stream in streams]
+    is_kept = all(kind.get(column.output) == column.type for column in by for kind in kinds)
+    return by if len(by) == len(own) and is_kept and not lossy(session, location, written) else ()
 
 
 def create_quarantines(session: SparkSession, spec: FlowSpec) -> None:

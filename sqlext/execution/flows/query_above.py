@@ -52,7 +52,6 @@ class QueryAbove:
         self._checks = checks
         self._check = check
         self._target = OwnTable(session, spec.target_location)
-        self._by = [column for column in spec.columns if column.output in spec.above_by]
 
     def replace(self, info: commit.CommitInfo, before: int, changed: Sequence[Callable[[], DataFrame]]) -> Violations:
         """Replace the target's rows in one commit, and return how many of the new ones violate each constraint.
@@ -62,7 +61,7 @@ class QueryAbove:
             before: the target's transaction before the flush.
             changed: return the rows that the flush has changed, of each aggregate; none: they are not known.
         """
-        if self._by and changed:
+        if self._spec.above_by and changed:
             with jvm.held(self._keys(changed)) as keys:
                 replaced = partial(self._replace_parts, info, before, keys)
                 found = commit.again_after_conflicts(replaced, self._check)
@@ -70,7 +69,7 @@ class QueryAbove:
                 return found
         with self._rows(info) as (rows, info):
             commit.replace(self._session, self._spec.target, qualified(rows), info, self._check)
-        return info.violations or Violations()
+        return dict(info.violations or {})
 
     def _replace_parts(self, info: commit.CommitInfo, before: int, keys: DataFrame) -> Violations | None:
         """Replace the rows with some keys; None, and nothing was done, if all rows must be replaced."""
@@ -80,7 +79,7 @@ class QueryAbove:
         with self._rows(info, keys) as (rows, info):
             identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
             self._target.replace_keys(table, keys.columns, keys, rows, {}, identity, self._check)
-        return info.violations or Violations()
+        return dict(info.violations or {})
 
     def _has_all_others(self, table: TableTransaction, info: commit.CommitInfo, before: int) -> bool:
         """Return whether rows with other keys are those that the query has."""
@@ -96,7 +95,7 @@ class QueryAbove:
 
     def _keys(self, changed: Sequence[Callable[[], DataFrame]]) -> DataFrame:
         """Return the keys that have changed, by columns of the target."""
-        columns = [F.col(quote(column.output)).alias(column.target) for column in self._by]
+        columns = [F.col(quote(column.output)).alias(column.target) for column in self._spec.above_by]
         return reduce(DataFrame.union, (rows().select(*columns) for rows in changed)).distinct()
 
     @contextmanager
@@ -108,7 +107,7 @@ class QueryAbove:
         """
         tables = {name: self._session.read.format("delta").load(location) for name, location in self._tables.items()}
         if keys is not None:
-            names = [column.output for column in self._by]
+            names = [column.output for column in self._spec.above_by]
             mine = F.broadcast(keys.toDF(*names)).alias("s")
             same = commit.same_key(names, {})
             tables = {name: rows.alias("t").join(mine, same, "left_semi") for name, rows in tables.items()}

@@ -132,7 +132,7 @@ def fold(events: Iterable[FlowEvent], before: Records = MappingProxyType({})) ->
             records.pop(event.flow_id, None)
             continue
         if event.kind is EventKind.RESERVED and spec is not None:
-            records[event.flow_id] = FlowRecord(spec, FlowState.RESERVED, 0, event.host, "", event.at)
+            records[event.flow_id] = FlowRecord(spec, FlowState.RESERVED, event.epoch, event.host, "", event.at)
         record = records.get(event.flow_id)
         if record is None:
             continue
@@ -167,7 +167,7 @@ def events_of(record: FlowRecord) -> list[FlowEvent]:
     """Return events that add up to a flow."""
     spec = record.spec
     kind = next((kind for kind, state in _STATES.items() if state is record.state), None)
-    events = [FlowEvent(spec.id, EventKind.RESERVED, host=record.host, spec=spec.to_json(), at=record.since)]
+    events = [FlowEvent(spec.id, EventKind.RESERVED, record.epoch, record.host, spec.to_json(), at=record.since)]
     if kind is not None:
         next_try = "" if record.next_try is None else record.next_try.isoformat()
         events.append(
