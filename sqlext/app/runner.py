@@ -24,6 +24,7 @@ from sqlext.app.progress import FlowStatus, JobStatus, Statuses, display, print_
 from sqlext.app.script_run import ExitCode, ScriptFile, ScriptRunner, StatementFailed
 from sqlext.app.served import ServedFile
 from sqlext.app.statement_run import StatementRunner, Task
+from sqlext.app.take_over import TakeOver
 from sqlext.app.warehouse_lock import WarehouseLock
 from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
 from sqlext.execution.flows.status import FlowPhase
@@ -236,7 +237,8 @@ class Runner:
                 started.append(server.start(self.spark))
                 self.printer.line(str(started[-1]))
             file.write(os.getpid(), started)
-            self._display.watch("Ctrl-C stops the server and the flows, with everything flushed", self._is_asked_or_dead)
+            with TakeOver(self.spark):
+                self._display.watch("Ctrl-C stops the server and the flows, with everything flushed", self._is_asked_or_dead)
         finally:
             file.delete()
             if not java_has_ended(self.spark):

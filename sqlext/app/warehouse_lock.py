@@ -13,6 +13,7 @@ from sqlext.app.served import ServedFile, ways_in
 from sqlext.clock import Deadline
 from sqlext.errors import SetupError
 from sqlext.private_files import make_private_folder
+from sqlext.processes import is_process
 
 JVM_ENDS_WITHIN = 30.0
 """The time, in seconds, within which a JVM ends after its Python process."""
@@ -122,10 +123,4 @@ def holder_of(warehouse: Path) -> str | None:
 
 
 def _is_process(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
+    return pid.isdecimal() and is_process(int(pid))

@@ -191,15 +191,7 @@ def enable(spark: SparkSession) -> SparkSession:
     home = HadoopPath(session, home_of(session))
     close_home(home)
     sweep_live(home)
-    if home.child("registry").exists():
-        resumed = installed.get_host().flows.resume()
-        if resumed:
-            logger.info("flows resumed: %s", ", ".join(resumed))
-    if home.child("views", "registry").exists():
-        installed.get_host()  # which takes over the views of processes that are gone
-    options = resolve_levels(session, session_levels(session))
-    if options[JOB_RECOVERY] and home.child("jobs", "registry").exists():
-        installed.get_host().jobs.resume_all(job_statements.fingerprints, options)
+    resume_all(session)
     return session
 
 
@@ -233,6 +225,20 @@ def host_of(spark: SparkSession) -> Host:
         SetupError: sqlext is not enabled in it.
     """
     return installation_of(spark).get_host()
+
+
+def resume_all(spark: SparkSession) -> None:
+    """Resume the flows and jobs of processes that have ended; its host does so with views, again and again."""
+    installed, home = installation_of(spark), HadoopPath(spark, home_of(spark))
+    if home.child("registry").exists():
+        resumed = installed.get_host().flows.resume()
+        if resumed:
+            logger.info("flows resumed: %s", ", ".join(resumed))
+    if home.child("views", "registry").exists():
+        installed.get_host()
+    options = resolve_levels(spark, session_levels(spark))
+    if options[JOB_RECOVERY] and home.child("jobs", "registry").exists():
+        installed.get_host().jobs.resume_all(job_statements.fingerprints, options)
 
 
 def home_of(spark: SparkSession) -> str:

@@ -6,6 +6,7 @@ next host serves within a minute.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -76,6 +77,14 @@ class Hosts:
         write_deltalake(self.table("readings"), pyarrow.table({"sensor": [i % 7 for i in range(100)]}), mode="append")
         self.rows += 100
 
+    def move_sign_of_life(self) -> None:
+        """Make the host's sign of life that of one in another container: nobody here can ask whether its process runs."""
+        files = [each for each in Path(self.table("_sqlext/hosts")).iterdir() if not each.name.startswith(".")]
+        file = max(files, key=lambda each: each.stat().st_mtime)
+        beat = json.loads(file.read_text())
+        file.with_name(f".{file.name}.crc").unlink()  # Hadoop's checksum of what it has written
+        file.write_text(json.dumps({**beat, "machine": "another"}))
+
     def has_all(self) -> bool:
         return self.counted() == self.rows
 
@@ -100,12 +109,15 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 @pytest.mark.timeout(7200)
 def test_the_next_host_takes_over(hosts: Hosts, kills: int, capsys: pytest.CaptureFixture[str]) -> None:
-    host, random_, seconds = hosts.start(), random.Random(1), []
+    host, random_ = hosts.start(), random.Random(1)
+    serving: list[float] = []
+    counting: list[float] = []
     eventually(host.serves, DEADLINE, host.said)
     script = hosts.folder / "flow.sql"
     script.write_text(
         "CREATE TABLE readings (sensor BIGINT) USING delta;"
-        "CREATE STREAMING TABLE counts TBLPROPERTIES ('execution.flush.max-interval' = '2 seconds') "
+        "CREATE STREAMING TABLE counts TBLPROPERTIES "
+        "('execution.flush.max-interval' = '2 seconds', 'delta.enableDeletionVectors' = 'false') "  # deltalake cannot read those
         "AS SELECT sensor, count(*) AS n FROM STREAM readings GROUP BY sensor;"
     )
     command = [sys.executable, "-m", "sqlext.cli", "run", str(script), "--connect", f"127.0.0.1:{hosts.port}"]
@@ -119,14 +131,18 @@ def test_the_next_host_takes_over(hosts: Hosts, kills: int, capsys: pytest.Captu
         assert not other.serves()
         host.process.send_signal(signal.SIGKILL)
         killed = time.monotonic()
+        if random_.random() < 0.3:
+            hosts.move_sign_of_life()
         hosts.add_rows()  # while nobody is there
         eventually(other.serves, DEADLINE, other.said)
-        seconds.append(time.monotonic() - killed)
+        serving.append(time.monotonic() - killed)
         eventually(hosts.has_all, DEADLINE, lambda: f"{hosts.counted()} of {hosts.rows} rows are counted")
+        counting.append(time.monotonic() - killed)
         host = other
     with capsys.disabled():
-        print(f"\n{kills} take-overs, in {min(seconds):.1f} to {max(seconds):.1f} s")
-    assert max(seconds) < TAKEN_OVER_WITHIN
+        print(f"\n{kills} take-overs, serving after {min(serving):.1f} to {max(serving):.1f} s", end=", ")
+        print(f"its flow up to date after {min(counting):.1f} to {max(counting):.1f} s")
+    assert max(counting) < TAKEN_OVER_WITHIN
     commits = hosts.epochs()
     assert commits == sorted(commits), "a host has committed after its successor"
     assert len({batch for _, batch in commits}) == len(commits), "a micro-batch is in two commits"

@@ -144,7 +144,7 @@ def test_a_default_of_the_session_is_for_flows_with_deletions(sql: Workshop) -> 
     sql(f"CREATE STREAMING TABLE history FLOW AUTO CDC {CLAUSES} STORED AS SCD TYPE 2")
     sql("CREATE STREAMING TABLE counts AS SELECT a, count(*) AS n FROM STREAM cdc GROUP BY a")
     sql(f"CREATE STREAMING TABLE t FLOW AUTO CDC {CLAUSES}")
-    sql("RESET auto-cdc.tombstone-retention")
+    sql("RESET `auto-cdc.tombstone-retention`")
     with pytest.raises(PySparkException, match=r"stays as it is: `auto-cdc\.tombstone-retention` is for new flows"):
         sql(f"ALTER FLOW t SET ({RETENTION.replace('7', '8')})")
     described = {flow: {row.property: row.value for row in sql(f"DESCRIBE FLOW {flow}")} for flow in ("history", "counts", "t")}

@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlext.errors import NotFoundError, SetupError, TornFileError
 from sqlext.execution.coordination.event_log import Folder
 from sqlext.execution.coordination.home import make_home
+from sqlext.processes import is_process
 from sqlext.spark.storage import HadoopPath
 
 BEAT_SECONDS = 5.0
@@ -87,7 +88,7 @@ def is_alive(hosts: Folder, host_id: str, now: float | None = None) -> bool:
         beat = json.loads(_read(file))
         written = None if now is None else file.modified()
         age = time.time() - float(beat["at"]) if now is None or written is None else now - written
-        return age < DEAD_AFTER_SECONDS and not (beat.get("machine") == machine() and not _is_process(int(beat["pid"])))
+        return age < DEAD_AFTER_SECONDS and not (beat.get("machine") == machine() and not is_process(int(beat["pid"])))
     except (NotFoundError, TornFileError, ValueError, KeyError, TypeError):  # gone, or torn by a crash
         return False
 
@@ -121,13 +122,3 @@ def _read(file: Folder) -> str:
         except TornFileError:
             time.sleep(_BETWEEN_READS)
     return file.read_text()
-
-
-def _is_process(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -210,13 +210,14 @@ class JobManager:
         return events
 
     def resume_all(self, functions: Fingerprints, options: Options) -> tuple[str, ...]:
-        """Resume all jobs whose driver is gone, one after the other, on a thread of this process.
+        """Resume all jobs whose driver is gone, one after the other, on a thread of this process, unless it has tried before.
 
         Returns:
             The ids of these jobs.
         """
-        self.resumed = tuple(self.unfinished())
-        if self.resumed:
+        found = () if self.is_resuming else tuple(job for job in self.unfinished() if job not in self.not_resumed)
+        if found:
+            self.resumed = found
             self._thread = threading.Thread(target=self._resume_each, args=(functions, options), name="sqlext-jobs", daemon=True)
             self._thread.start()
         return self.resumed
