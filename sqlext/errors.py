@@ -99,6 +99,10 @@ class FlowError(SqlextError, RuntimeError):
     """A flow failed, was fenced by another driver, or is in the wrong state for the statement."""
 
 
+class RunsElsewhereError(FlowError):
+    """A flow runs in another process, which is alive."""
+
+
 class ConstraintError(SqlextError, ValueError):
     """A row violates a constraint with ON VIOLATION FAIL UPDATE."""
 

@@ -147,5 +147,5 @@ def test_a_default_of_the_session_is_for_flows_with_deletions(sql: Workshop) -> 
     sql("RESET `auto-cdc.tombstone-retention`")
     with pytest.raises(PySparkException, match=r"stays as it is: `auto-cdc\.tombstone-retention` is for new flows"):
         sql(f"ALTER FLOW t SET ({RETENTION.replace('7', '8')})")
-    described = {flow: {row.property: row.value for row in sql(f"DESCRIBE FLOW {flow}")} for flow in ("history", "counts", "t")}
-    assert ["a deletion leaves" in (each["state"] or "") for each in described.values()] == [False, False, True]
+    described = [str(sql(f"DESCRIBE FLOW {flow}")) for flow in ("history", "counts", "t")]
+    assert ["a deletion leaves" in each for each in described] == [False, False, True]

@@ -29,7 +29,7 @@ def folders() -> set[str]:
 
 
 LAYERS = (
-    "errors options clock moments redaction private_files quoting logs",
+    "errors options clock moments redaction private_files processes quoting logs",
     "docs",
     "functions",
     "plan",

@@ -1,11 +1,11 @@
-"""A failed flow is reported once, also if the ticker still looks at it while another one takes its place."""
+"""What counts as a flow's failure, and how often it is reported."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any, cast
 
-from sqlext.errors import SetupError
+from sqlext.errors import FlowError, RunsElsewhereError, SetupError
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.registry import EventKind
 from sqlext.execution.flows.retries import Retries
@@ -59,3 +59,21 @@ def test_a_failed_flow_that_was_replaced_is_not_reported_again() -> None:
     supervisor.tick()
     supervisor.tick()
     assert flows.events == [EventKind.RETRYING, EventKind.RETRYING]
+
+
+def test_a_flow_that_another_process_was_faster_to_take_has_not_failed() -> None:
+    flows, clock = Flows(), HandClock()
+    supervisor = FlowSupervisor(cast(Any, flows), cast(Any, Registry()), cast(Any, None), Retries(clock), threading.RLock())
+    supervisor.note_anyhow("cannot be resumed", SPEC, RunsElsewhereError("It runs in another process."))
+    assert flows.events == []
+    supervisor.note_anyhow("cannot be resumed", SPEC, FlowError("It cannot."))
+    assert flows.events == [EventKind.FAILED]
+
+
+class Registry:
+    """The registry, as far as it is asked for an epoch."""
+
+    epoch = 3
+
+    def read(self) -> dict[str, Any]:
+        return {SPEC.id: self}

@@ -18,7 +18,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock
-from sqlext.errors import FlowError, NotFoundError, OptionError, SqlextError, UnsupportedError
+from sqlext.errors import FlowError, NotFoundError, OptionError, RunsElsewhereError, SqlextError, UnsupportedError
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
@@ -95,6 +95,8 @@ class FlowManager:
         """
         self._maker.sweep()
         active = [record for record in self._registry.read().values() if record.is_active]
+        if any(record.host != self._lease.host_id for record in active):
+            self._lease.beat()  # which shows the storage's clock
         return [each.spec.name for each in active if not self._lease.is_alive(each.host) and self._resume(each.spec)]
 
     def _resume(self, spec: FlowSpec) -> bool:
@@ -177,7 +179,7 @@ class FlowManager:
         if flow is not None and flow.is_running:
             return False
         if record.is_active and self._lease.is_elsewhere(record.host):
-            raise FlowError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
+            raise RunsElsewhereError(f"Flow `{record.spec.name}` runs in another process. STOP it there first.")
         self.run(record.spec, self.session_for_start(record.spec), self.options_of(record.spec))
         return True
 
@@ -400,7 +402,7 @@ class FlowManager:
         """Return the event of a start: its epoch fences the driver before it. A flow of another live process is not taken."""
         record = records[spec.id]
         if record.is_active and self._lease.is_elsewhere(record.host):
-            raise FlowError(f"Flow `{spec.name}` runs in another process.")
+            raise RunsElsewhereError(f"Flow `{spec.name}` runs in another process.")
         complete = spec.to_json() if record.state is FlowState.RESERVED else ""
         return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
 
@@ -417,7 +419,7 @@ class FlowManager:
     def here(self, record: FlowRecord) -> Flow | None:
         """Return a flow of this process; raise FlowError if another live process runs it."""
         if record.is_active and self._lease.is_elsewhere(record.host):
-            raise FlowError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
+            raise RunsElsewhereError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
         return self._flows.get(record.spec.id)
 
     def _running(self, name: tuple[str, ...]) -> Flow:

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
+from sqlext.errors import RunsElsewhereError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.flows import faults
 from sqlext.execution.flows.flow import Flow
@@ -108,6 +109,9 @@ class FlowSupervisor:
             self._note_anyhow(what, spec, error)
 
     def _note_anyhow(self, what: str, spec: FlowSpec, error: Exception) -> None:
+        if isinstance(error, RunsElsewhereError):  # it has not failed: another process was faster
+            logger.info("flow %s %s: %s", spec.name, what, error)
+            return
         logger.error("flow %s %s: %s", spec.name, what, faults.message_of(error), exc_info=not faults.is_told(error))
         try:
             if (record := self._registry.read().get(spec.id)) is not None:  # somebody may have dropped it
