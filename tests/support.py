@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,13 @@ from sqlext.errors import NotFoundError
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.1
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class TableVersions:

@@ -1,4 +1,4 @@
-"""Java, and the JARs of Delta and Kafka, all in place before the JVM starts.
+"""Java, and the JARs of Delta, Kafka and S3, all in place before the JVM starts.
 
 If Delta is loaded later (`spark.jars`, `spark.jars.packages`), it disappears with the first Thrift session that closes. So its
 JARs belong on `spark.driver.extraClassPath`. They are fetched once per user, with the Ivy that pyspark ships, and checked against
@@ -40,6 +40,9 @@ _BESIDE_DELTA_SPARK = ("delta-storage", "delta-kernel-api", "delta-kernel-defaul
 # JARs that Spark's Kafka source needs and Spark does not ship, in the versions that its build for 4.2 names. `spark-avro` is
 # for from_avro and read_files; 4.1.1 is its newest version on the mirrors known to us, and works with Spark 4.2.
 _KAFKA_CLIENTS, _POOL, _AVRO = "3.9.2", "2.13.1", "4.1.1"
+
+# What the `hadoop-aws` of Spark 4.2's Hadoop is built with; the SDK is one JAR of 690 MB.
+_AWS_SDK, _S3_READER = "2.35.4", "1.3.1"
 
 _JAVA_VERSION = re.compile(r'^\S+ version "(?:1\.(?=\d))?(\d+)', re.MULTILINE)
 _DOWNLOADING = re.compile(r"^downloading \S*/(\S+\.jar) ")
@@ -154,6 +157,17 @@ def avro_class_path(progress: Callable[[str], None] | None = None, ivy_settings:
     """Return a class path with the JAR of Spark's package for Avro, which that of Kafka has too; see `delta_class_path`."""
     name = f"spark-avro_{_scala_and_spark()[0]}"
     return _class_path("Avro", f"{name}-{_AVRO}", [Artifact("org.apache.spark", name, _AVRO)], progress, ivy_settings)
+
+
+def s3_class_path(progress: Callable[[str], None] | None = None, ivy_settings: str | os.PathLike[str] | None = None) -> str:
+    """Return a class path with Hadoop's S3A, for the installed Spark's Hadoop, and the AWS SDK; see `delta_class_path`."""
+    hadoop = _spark_jar("hadoop-client-api-*.jar").stem.removeprefix("hadoop-client-api-")
+    artifacts = [
+        Artifact("org.apache.hadoop", "hadoop-aws", hadoop),
+        Artifact("software.amazon.awssdk", "bundle", _AWS_SDK),
+        Artifact("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", _S3_READER),
+    ]
+    return _class_path("S3A", f"hadoop-aws-{hadoop}", artifacts, progress, ivy_settings)
 
 
 def _class_path(

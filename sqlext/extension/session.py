@@ -52,7 +52,7 @@ _STATIC_DEFAULTS = {
     # 100, each flush would compile its own again.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
-_CONNECTORS = {"kafka": jars.kafka_class_path, "avro": jars.avro_class_path}
+_CONNECTORS = {"kafka": jars.kafka_class_path, "avro": jars.avro_class_path, "s3": jars.s3_class_path}
 _DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
 _EXECUTOR_CLASS_PATH = "spark.executor.extraClassPath"
 
@@ -108,7 +108,7 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
 
     Args:
         builder: `SparkSession.builder`, with any other settings; `spark.sqlext.connectors` = `kafka` adds Spark's Kafka source,
-            `avro` its package for Avro.
+            `avro` its package for Avro, `s3` Hadoop's S3A.
         progress: called with one line for each of Delta's JARs that is fetched; that happens once for each version of Delta.
 
     Returns:

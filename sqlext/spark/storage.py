@@ -24,6 +24,8 @@ from sqlext.spark.java import java_of, scala_object
 from sqlext.spark.jvm import causes_of, kinds_of, reason_of
 
 _LOCAL = "file:"
+_OF_ONE_DRIVER = "S3SingleDriverLogStore"  # Delta's own for S3: it only locks among the threads of a process
+_CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"  # of Hadoop's Options.CreateFileOptionKeys
 
 
 class _FileSystem:
@@ -36,8 +38,21 @@ class _FileSystem:
 
     def __init__(self, spark: SparkSession, path: Any) -> None:
         self._spark = spark
+        self._path = path
         self.conf = spark._jsparkSession.sessionState().newHadoopConf()
         self.fs = path.getFileSystem(self.conf)
+
+    @cached_property
+    def has_conditional_create(self) -> bool:
+        """Whether a file can be created on the condition that there is none yet (S3's If-None-Match)."""
+        return bool(self.fs.hasPathCapability(self._path, _CONDITIONAL_CREATE))
+
+    @property
+    def log_store_class(self) -> str:
+        """The name of the class of the log store."""
+        made = self.log_store
+        name = str(made.getClass().getSimpleName())
+        return str(made.logStoreImpl().getClass().getSimpleName()) if name == "LogStoreAdaptor" else name
 
     @cached_property
     def log_store(self) -> Any:
@@ -194,7 +209,9 @@ class HadoopPath:
                     file.chmod(FILE_MODE)
 
     def create_text(self, text: str) -> bool:
-        """Create a small file atomically unless it exists: a local file by a hard link, any other as Delta does with its commits.
+        """Create a small file atomically unless it exists.
+
+        A local file is made by a hard link, an object by a conditional write, any other file as Delta does with its commits.
 
         Returns:
             Whether this call wrote the file.
@@ -204,6 +221,8 @@ class HadoopPath:
         """
         if self._local is not None and (was_written := self._link_text(self._local, text)) is not None:
             return was_written
+        if self._system.has_conditional_create:
+            return self._put_text(text)
         try:
             self._fs.mkdirs(self._path.getParent())
         except (Py4JJavaError, CapturedException) as error:
@@ -217,6 +236,58 @@ class HadoopPath:
             raise SetupError(f"The file {self.location} cannot be written: {reason_of(error)}.") from None
         self._close_file()
         return True
+
+    def refuse_double_creation(self) -> None:
+        """Check that of all processes that create one file in this folder, one is told that it did; try it, but on this machine.
+
+        Raises:
+            SetupError: the store cannot promise that, or does not hold it.
+        """
+        if self._local is not None:
+            return
+        if not self._system.has_conditional_create and self._system.log_store_class == _OF_ONE_DRIVER:
+            raise SetupError(
+                f"The home {self.location} is on a store where two drivers could take one flow: Hadoop's client does not ask it "
+                f"for conditional writes, and Delta's log store is {_OF_ONE_DRIVER}. Set `spark.hadoop.fs.s3a.create.conditional."
+                "enabled` to true, or `spark.delta.logStore.s3a.impl` to one for several drivers, or choose another home."
+            )
+        file = self.child(f".probe-{uuid.uuid4().hex}")
+        told = [file.create_text(text) for text in ("1", "2")]
+        text = file.read_text().strip()
+        file.delete()
+        if told != [True, False] or text != "1":
+            raise SetupError(
+                f"The home {self.location} is on a store that lets two drivers create one file, so both could take one flow: it "
+                "ignores conditional writes (If-None-Match). Choose a store that has them, or another home."
+            )
+
+    def _put_text(self, text: str) -> bool:
+        """Create an object, which the store refuses if there is one. An answer may be lost, and the client asks again then.
+
+        Returns:
+            Whether this call wrote the object.
+
+        Raises:
+            SetupError: it cannot be written.
+        """
+        try:
+            builder = self._fs.createFile(self._path).recursive().overwrite(False).must(_CONDITIONAL_CREATE, True)
+            stream = builder.build()
+            stream.write(bytearray(text.encode()))
+            stream.close()
+        except (Py4JJavaError, CapturedException) as error:
+            kinds = {kind.rpartition(".")[2] for java in causes_of(error) for kind in kinds_of(java)}
+            if not kinds & {"RemoteFileChangedException", "FileAlreadyExistsException"}:
+                raise SetupError(f"The file {self.location} cannot be written: {reason_of(error)}.") from None
+            return self._says(text)
+        return True
+
+    def _says(self, text: str) -> bool:
+        """Return whether the object is the one that this call has written after all."""
+        try:
+            return self.read_text() == text
+        except NotFoundError:  # and somebody has deleted it since
+            return False
 
     def _link_text(self, place: Path, text: str) -> bool | None:
         """Create a local file by a hard link; Hadoop would start two processes to look at files.

@@ -1,4 +1,4 @@
-"""The home of flows and jobs on this machine: its folders, accessible to their owner only."""
+"""The home of flows and jobs: its folders, accessible to their owner only, and the storage below it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ def make_home(home: HadoopPath) -> None:
     """Create the home, and restrict it to its owner.
 
     Raises:
-        SetupError: it cannot be created.
+        SetupError: it cannot be created, or two drivers could take one flow there.
     """
+    home.refuse_double_creation()
     for folder in (home, *map(home.child, _MADE)):
         folder.make_private()
     close_home(home)

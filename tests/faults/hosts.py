@@ -1,0 +1,106 @@
+"""Hosts of one warehouse, as processes of their own: they serve Spark Connect, stand by, and are killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow
+from deltalake import DeltaTable, write_deltalake
+
+from tests.java import java_options
+from tests.support import eventually, free_port
+
+DEADLINE = 300.0
+
+
+@dataclass
+class Host:
+    """A process that serves, or stands by."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def serves(self) -> bool:
+        assert self.process.poll() is None, self.said()
+        return "Spark Connect server on" in self.said()
+
+
+class Hosts:
+    """The hosts of one warehouse, all at the same port.
+
+    Args:
+        folder: has the warehouse, and what hosts print.
+        settings: arguments for each host.
+    """
+
+    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.started: list[Host] = []
+        self.rows = 0
+        self.port = free_port()
+        self._settings = settings
+
+    def start(self, *options: str) -> Host:
+        output = self.folder / f"host{len(self.started)}.txt"
+        command = [sys.executable, "-m", "sqlext.cli", "serve", "--connect", "--connect-port", str(self.port), *options]
+        command += ["--warehouse", str(self.folder / "warehouse")]
+        command += ["--conf", f"spark.driver.extraJavaOptions={java_options()}", *self._settings]
+        with output.open("w") as file:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        self.started.append(Host(process, output))
+        return self.started[-1]
+
+    def stand_by(self) -> Host:
+        host = self.start("--standby")
+        eventually(lambda: "standing by until process" in host.said(), DEADLINE, host.said)
+        return host
+
+    def run(self, text: str) -> str:
+        """Run statements at the host, by a client, and return what that prints."""
+        script = self.folder / "script.sql"
+        script.write_text(text)
+        command = [sys.executable, "-m", "sqlext.cli", "run", str(script), "--connect", f"127.0.0.1:{self.port}"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    def kill_all(self) -> None:
+        for host in self.started:
+            host.process.kill()
+            host.process.wait()
+
+    def table(self, name: str) -> str:
+        return str(self.folder / "warehouse" / name)
+
+    def add_rows(self) -> None:
+        write_deltalake(self.table("readings"), pyarrow.table({"sensor": [i % 7 for i in range(100)]}), mode="append")
+        self.rows += 100
+
+    def move_sign_of_life(self) -> None:
+        """Make the host's sign of life that of one in another container: nobody here can ask whether its process runs."""
+        files = [each for each in Path(self.table("_sqlext/hosts")).iterdir() if not each.name.startswith(".")]
+        file = max(files, key=lambda each: each.stat().st_mtime)
+        beat = json.loads(file.read_text())
+        file.with_name(f".{file.name}.crc").unlink()  # Hadoop's checksum of what it has written
+        file.write_text(json.dumps({**beat, "machine": "another"}))
+
+    def has_all(self) -> bool:
+        return self.counted() == self.rows
+
+    def counted(self) -> int:
+        return sum(DeltaTable(self.table("counts")).to_pyarrow_table()["n"].to_pylist())
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """The epoch, and the last micro-batch, of each of the flow's commits, oldest first."""
+        said = [commit["userMetadata"] for commit in DeltaTable(self.table("counts")).history() if "userMetadata" in commit]
+        found = [(re.search(r'"epoch":\s*(\d+)', text), re.search(r'"last_batch":\s*(\d+)', text)) for text in said]
+        return [(int(epoch[1]), int(batch[1])) for epoch, batch in reversed(found) if epoch and batch]
