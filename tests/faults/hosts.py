@@ -64,14 +64,14 @@ class Hosts:
         eventually(lambda: "standing by until process" in host.said(), DEADLINE, host.said)
         return host
 
-    def run(self, text: str) -> str:
-        """Run statements at the host, by a client, and return what that prints."""
+    def run(self, text: str, expect: int = 0) -> str:
+        """Run statements at the host, by a client that must end with an exit code, and return what that prints."""
         script = self.folder / "script.sql"
         script.write_text(text)
         command = [sys.executable, "-m", "sqlext.cli", "run", str(script), "--connect", f"127.0.0.1:{self.port}"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout
+        assert ended.returncode == expect, ended.stdout + ended.stderr
+        return ended.stdout + ended.stderr
 
     def kill_all(self) -> None:
         for host in self.started:

@@ -29,12 +29,14 @@ class ObjectStore:
 
     Attributes:
         seen: how many requests met each fault.
+        ignores_conditions: whether it writes over objects where it should refuse, as stores without conditional writes do.
     """
 
     def __init__(self, folder: Path, faults: float = 0.0) -> None:
         self._log = folder / "s3.txt"
         self.server_port = free_port()
         self.faults = faults
+        self.ignores_conditions = False
         self.seen: Counter[str] = Counter()
         self._random = random.Random(1)
         self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -148,7 +150,8 @@ class ObjectStore:
 
     def _ask(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.server_port, timeout=60)
-        kept = {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
+        left_out = _HOP_BY_HOP | ({"if-none-match"} if self.ignores_conditions else set())
+        kept = {name: value for name, value in headers.items() if name.lower() not in left_out}
         connection.request(method, path, body=body or None, headers={**kept, "Content-Length": str(len(body))})
         answer = connection.getresponse()
         text = answer.read()
