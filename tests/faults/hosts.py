@@ -100,7 +100,11 @@ class Hosts:
         return sum(DeltaTable(self.table("counts")).to_pyarrow_table()["n"].to_pylist())
 
     def epochs(self) -> list[tuple[int, int]]:
-        """The epoch, and the last micro-batch, of each of the flow's commits, oldest first."""
-        said = [commit["userMetadata"] for commit in DeltaTable(self.table("counts")).history() if "userMetadata" in commit]
-        found = [(re.search(r'"epoch":\s*(\d+)', text), re.search(r'"last_batch":\s*(\d+)', text)) for text in said]
-        return [(int(epoch[1]), int(batch[1])) for epoch, batch in reversed(found) if epoch and batch]
+        return epochs_of(self.table("counts"))
+
+
+def epochs_of(table: str) -> list[tuple[int, int]]:
+    """The epoch, and the last micro-batch, of each of a flow's commits, oldest first."""
+    said = [commit["userMetadata"] for commit in DeltaTable(table).history() if "userMetadata" in commit]
+    found = [(re.search(r'"epoch":\s*(\d+)', text), re.search(r'"last_batch":\s*(\d+)', text)) for text in said]
+    return [(int(epoch[1]), int(batch[1])) for epoch, batch in reversed(found) if epoch and batch]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from sqlext.errors import FlowError
 from sqlext.spark.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
 
 _PREFIX = "epoch-"
 
@@ -48,6 +52,16 @@ class Fence:
         """Raise FencedError if another driver has taken the flow or job; costs one call to the file system."""
         if not self._mark.exists():
             raise self._taken(max(self._epochs(), default=None))
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """Return why a driver has failed: another one has taken over, whatever it noticed of that first; else `error` itself."""
+        try:
+            self.check()
+        except FencedError as fenced:
+            return fenced
+        except Exception:  # the storage does not answer, which may be what `error` is about
+            logger.exception("the fence of %s cannot be looked at", self._what)
+        return error
 
     def _epochs(self) -> list[int]:
         """Return the epochs in force: several for a moment only, and none if the folder is gone."""

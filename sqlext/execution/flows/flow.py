@@ -429,6 +429,7 @@ class Flow:
 
     def _fail(self, error: BaseException) -> None:
         """Note why the flow has failed, and stop what still runs; called on the flush thread or the ticker."""
+        error = self._fence.cause_of(error)
         with self._lock:
             if self._phase in (FlowPhase.FAILED, FlowPhase.FENCED) or self.work.is_interrupted:
                 return
