@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sqlext.extension import jars
-from tests.support import eventually
+from tests.support import eventually, free_port
 
 VERSION = "4.1.1"
 _FETCH_SECONDS = 300.0
@@ -41,7 +41,7 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.port, controller = _free_port(), _free_port()
+        self.port, controller = free_port(), free_port()
         self.servers = f"127.0.0.1:{self.port}"
         settings = folder / "server.properties"
         settings.write_text(_SETTINGS.format(port=self.port, controller=controller, data=folder / "data"))
@@ -85,13 +85,6 @@ class Broker:
             if number % 10_000 == 0:
                 producer.poll(0)
         assert producer.flush(_START_SECONDS) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 _SETTINGS = """

@@ -39,6 +39,7 @@ class Lease:
         self._folder = home.child("hosts")
         self.host_id = uuid.uuid4().hex
         self._beaten = float("-inf")
+        self._dated: tuple[float, float] | None = None  # the last beat by the storage's clock, and by this process's
 
     @property
     def has_begun(self) -> bool:
@@ -54,6 +55,7 @@ class Lease:
         self._beaten = time.monotonic()
         beat = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "at": time.time()}
         self._folder.child(self.host_id).write_text(json.dumps(beat))
+        self._dated = None
 
     def is_elsewhere(self, host_id: str) -> bool:
         """Return whether a host is another one, and alive."""
@@ -63,8 +65,15 @@ class Lease:
         """Return whether a host has given a sign of life recently; on this machine, also whether its process exists."""
         if host_id == self.host_id:
             return True
-        written = self._folder.child(self.host_id).modified() if self.has_begun else None
-        return is_alive(self._folder, host_id, None if written is None else written + time.monotonic() - self._beaten)
+        return is_alive(self._folder, host_id, self._storage_time())
+
+    def _storage_time(self) -> float | None:
+        """Return the time by the clock of the storage; it is asked once after each beat. None: nothing is written yet."""
+        beaten, dated = self._beaten, self._dated
+        if self.has_begun and dated is None:
+            written = self._folder.child(self.host_id).modified()
+            dated = self._dated = None if written is None else (written, beaten)
+        return None if dated is None else dated[0] + time.monotonic() - dated[1]
 
     def end(self) -> None:
         """Delete the sign of life, so that the next process need not wait until it is too old."""

@@ -86,18 +86,17 @@ class FlowManager:
     # Life of the process.
 
     def resume(self) -> list[str]:
-        """Resume the flows that were running or waiting for a retry when their host ended.
+        """Resume the flows that were running or waiting for a retry when their host ended, and return their names.
 
         A flow that cannot start is marked as failed, or retried if the fault may pass; the others are not affected.
-
-        Returns:
-            The names of the flows that run again.
         """
-        self._maker.sweep()
+        with self._lock:  # not beside a statement of this process that replaces a flow
+            self._maker.sweep()
         active = [record for record in self._registry.read().values() if record.is_active]
-        if any(record.host != self._lease.host_id for record in active):
+        if hosts := {record.host for record in active} - {self._lease.host_id}:
             self._lease.beat()  # which shows the storage's clock
-        return [each.spec.name for each in active if not self._lease.is_alive(each.host) and self._resume(each.spec)]
+        dead = {host for host in hosts if not self._lease.is_alive(host)}
+        return [each.spec.name for each in active if each.host in dead and self._resume(each.spec)]
 
     def _resume(self, spec: FlowSpec) -> bool:
         with self._lock:
