@@ -18,7 +18,7 @@ from sqlext.app.interrupts import Interrupts
 from sqlext.app.output import Printer
 from sqlext.app.problems import Problem, problem_of, silence_spark
 from sqlext.app.progress import JobStatus, Statuses, display
-from sqlext.app.script_run import ExitCode, ScriptFile, ScriptRunner, StatementFailed
+from sqlext.app.script_run import ExitCode, ScriptFile, ScriptRunner, StatementFailed, exit_code_of
 from sqlext.app.statement_run import StatementRunner
 from sqlext.clock import Deadline
 from sqlext.errors import SetupError, SqlextError
@@ -38,20 +38,14 @@ def run_connected(printer: Printer, address: ConnectAddress, action: Callable[[C
     logging.captureWarnings(True)
     silence_spark()
     interrupts = Interrupts(f"ended at once; flows go on at {address}")
-    try:
+
+    def run() -> ExitCode:
         with printer.busy(f"connecting to {address}"):
             session = ConnectedSession(address)
         interrupts.install()
         return action(ConnectedRunner(session, address, printer, interrupts))
-    except SetupError as error:
-        printer.error(error.message)
-        return ExitCode.USAGE
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    except Exception as error:
-        logger.exception("unexpected")
-        printer.error(f"sqlext failed ({type(error).__name__}: {error}). Please report this error.")
-        return ExitCode.STATEMENT_FAILED
+
+    return exit_code_of(run, printer)
 
 
 class ConnectedRunner:

@@ -21,7 +21,7 @@ from sqlext.app.local_session import LocalSession
 from sqlext.app.output import ErrorLog, Printer
 from sqlext.app.problems import Problem, problem_of
 from sqlext.app.progress import FlowStatus, JobStatus, Statuses, display, print_summary, status_line
-from sqlext.app.script_run import ExitCode, ScriptFile, ScriptRunner, StatementFailed
+from sqlext.app.script_run import ExitCode, ScriptFile, ScriptRunner, StatementFailed, exit_code_of
 from sqlext.app.served import ServedFile
 from sqlext.app.statement_run import StatementRunner, Task
 from sqlext.app.take_over import TakeOver
@@ -59,7 +59,8 @@ def run_embedded(
     """
     logging.getLogger("sqlext.execution.flows").addHandler(ErrorLog(printer))
     began, interrupts = datetime.now(UTC), Interrupts()
-    try:
+
+    def run() -> ExitCode:
         with ExitStack() as stack:
             lock = None
             if stands_by:
@@ -71,16 +72,8 @@ def run_embedded(
             interrupts.install()
             stack.enter_context(page_of.showing(spark))
             return action(Runner(spark, printer, interrupts, began, echo))
-    except SetupError as error:
-        printer.error(error.message)
-        return ExitCode.USAGE
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    except Exception as error:
-        logger.exception("unexpected")
-        log = log_path(warehouse, conf.get(LOG_FORMAT_KEY, ""))
-        printer.error(f"sqlext failed ({type(error).__name__}: {error}). Please report this error; see {log}.")
-        return ExitCode.STATEMENT_FAILED
+
+    return exit_code_of(run, printer, str(log_path(warehouse, conf.get(LOG_FORMAT_KEY, ""))))
 
 
 def serve_embedded(

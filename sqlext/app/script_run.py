@@ -11,6 +11,7 @@ from functools import partial
 from sqlext.app.output import Printer
 from sqlext.app.problems import Problem, report
 from sqlext.app.statement_run import StatementRunner
+from sqlext.errors import SetupError
 from sqlext.sql.scripts import split
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,26 @@ class ScriptFile:
 
     name: str
     text: str
+
+
+def exit_code_of(run: Callable[[], ExitCode], printer: Printer, log: str = "") -> ExitCode:
+    """Run a command, and return its exit code; an error that ends it is printed.
+
+    Args:
+        log: where an unexpected error is described in full; empty: nowhere.
+    """
+    try:
+        return run()
+    except SetupError as error:
+        printer.error(error.message)
+        return ExitCode.USAGE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        logger.exception("unexpected")
+        see = f"; see {log}" if log else ""
+        printer.error(f"sqlext failed ({type(error).__name__}: {error}). Please report this error{see}.")
+        return ExitCode.STATEMENT_FAILED
 
 
 class StatementFailed(Exception):  # noqa: N818  # its error is printed already; it only ends the run
