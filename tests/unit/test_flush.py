@@ -292,6 +292,24 @@ def test_who_waits_is_told_of_a_failure_at_once(flusher: Flusher, table: Table) 
     assert answers == [True]
 
 
+def test_who_waits_is_told_only_after_the_flow_knows_of_the_failure(table: Table) -> None:
+    """The flow may take its time: it asks its fence why it has failed."""
+    may_know = threading.Event()
+
+    def failed(error: Exception) -> None:
+        assert may_know.wait(DEADLINE)
+        table.failed(error)
+
+    table.error = ValueError("no")
+    flusher = Flusher("views", table.flush, failed, table.afterwards)
+    ticket = flusher.ask(FlushReason.COMMAND)
+    table.let_end()
+    assert not flusher.wait(ticket, SOON)
+    may_know.set()
+    assert flusher.wait(ticket, DEADLINE)
+    assert table.failures == [table.error]
+
+
 # The end
 
 

@@ -152,10 +152,12 @@ class Flusher:
                 self._flush(reason)
             except Exception as error:  # whatever ends a flush ends the flow, with its cause
                 logger.debug("flush failed", exc_info=True)
-                with self._condition:
-                    self.error = error
-                    self._condition.notify_all()
-                self._failed(error)
+                try:
+                    self._failed(error)  # first: whoever waits asks the flow whether it has failed
+                finally:
+                    with self._condition:
+                        self.error = error
+                        self._condition.notify_all()
                 return
             with self._condition:
                 self._done = ticket
