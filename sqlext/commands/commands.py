@@ -141,7 +141,7 @@ class Commands:
                 full_name = target.qualified(spark, name)
                 return whole_command(spark, "ALTER FLOW", lambda _: self._flows.alter(full_name, values))
             case statements.AlterFlowQuery():
-                return flow_statements.alter(spark, statement, self._flows, self._batches())
+                return flow_statements.alter(spark, statement, self._flows, self._batches(), self._views.lineage)
             case statements.AlterStreamingTable():
                 return streaming_tables.answer(spark, statement, self._host)
             case statements.AlterConstraint():
@@ -170,7 +170,7 @@ class Commands:
     ) -> Answer:
         planned = self._planned(spark, statement)
         if isinstance(planned, PlannedFlow):
-            found = flow_statements.create(spark, planned, text, self._flows, lambda: self._views.lineage())
+            found = flow_statements.create(spark, planned, text, self._flows, self._views.lineage)
         else:
             found = bounded_statements.answer(spark, planned, text, spark_parse, lambda: self._host().jobs)
             if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, DeferredCommand):
@@ -255,7 +255,7 @@ class Commands:
             case statements.CreateStreamingTable() | statements.Insert() | statements.BoundedStatement():
                 pass
             case statements.AlterFlowQuery():
-                return flow_statements.explain_alter(spark, statement, self._flows, self._batches())
+                return flow_statements.explain_alter(spark, statement, self._flows, self._batches(), self._views.lineage)
             case statements.CreateMaterializedView():
                 return view_statements.explain(spark, statement, spark_parse, self._views)
             case _:
@@ -263,7 +263,7 @@ class Commands:
         planned = self._planned(spark, statement)
         if isinstance(planned, PlannedJob):
             return bounded_statements.explain(spark, planned, spark_parse)
-        return flow_statements.explain(spark, planned, self._flows, lambda: self._views.lineage())
+        return flow_statements.explain(spark, planned, self._flows, self._views.lineage)
 
     def _planned(self, spark: SparkSession, statement: FlowStatement | BoundedStatement) -> PlannedFlow | PlannedJob:
         given: LevelTexts = {Level.PROPERTY: _own_options(spark, statement), **session_levels(spark)}

@@ -16,6 +16,7 @@ from sqlext.commands.bounded_statements import without_clauses
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.flows import constraint_checks
+from sqlext.execution.flows.added_streams import widened
 from sqlext.execution.flows.analysis import AnalysedFlow, analyse_flow
 from sqlext.execution.flows.creation import FlowRequest, check_cycle, check_definition, check_sources
 from sqlext.execution.flows.definition import listed
@@ -31,7 +32,7 @@ from sqlext.plan.constraints import Constraint
 from sqlext.plan.explain import explain_flow, explain_memory, lines_of
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import StateBackend, levels_of
-from sqlext.plan.job_graph import QUALIFIES, FlowPlan, References
+from sqlext.plan.job_graph import QUALIFIES, FlowPlan
 from sqlext.plan.lineage import Lineage
 from sqlext.planner.planner import plan_flow
 from sqlext.planner.statement_plans import FlowStatement, PlannedFlow
@@ -41,13 +42,13 @@ from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.references import references_in
 from sqlext.sql.rewriter import Batch
 from sqlext.sql.statements import AlterFlowQuery, AutoCdc, CreateStreamingTable, Query
-from sqlext.sql.tokens import normal_text
+from sqlext.sql.tokens import normal_text, without_stream_names
 
 
 def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Create a flow and start it."""
     constraints = _constraints(spark, planned.statement)
-    flow = _analysed(spark, planned, constraints, flows)
+    flow = _analysed(spark, spark, planned, constraints, flows)
     if isinstance(flow, SparkStatement):
         return flow
     request = replace(_request(spark, planned.statement, flow, text, lineage), constraints=constraints)
@@ -61,7 +62,7 @@ def create(spark: SparkSession, planned: PlannedFlow, text: str, flows: FlowMana
 def explain(spark: SparkSession, planned: PlannedFlow, flows: FlowManager, lineage: Callable[[], Lineage]) -> Answer:
     """Explain a flow. What CREATE refuses is refused here too, but an existing table of its name is not looked for."""
     constraints = _constraints(spark, planned.statement)
-    flow = _analysed(spark, planned, constraints, flows)
+    flow = _analysed(spark, spark, planned, constraints, flows)
     if isinstance(flow, SparkStatement):
         return flow
     request = replace(_request(spark, planned.statement, flow, "", lineage), constraints=constraints)
@@ -94,23 +95,39 @@ def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch
     return flows.create(request, canceled)
 
 
-def alter(spark: SparkSession, statement: AlterFlowQuery, flows: FlowManager, batches: Sequence[Batch]) -> Answer:
+def alter(
+    spark: SparkSession,
+    statement: AlterFlowQuery,
+    flows: FlowManager,
+    batches: Sequence[Batch],
+    lineage: Callable[[], Lineage],
+) -> Answer:
     """Give a flow another query, in place."""
     name = target.qualified(spark, statement.name)
-    request = _altered(name, statement, flows, batches)
+    request = _altered(spark, name, statement, flows, batches, lineage)
     if isinstance(request, SparkStatement):
         return request
     return whole_command(spark, "ALTER FLOW", lambda canceled: flows.change_query(name, request, canceled))
 
 
-def explain_alter(spark: SparkSession, statement: AlterFlowQuery, flows: FlowManager, batches: Sequence[Batch]) -> Answer:
+def explain_alter(
+    spark: SparkSession,
+    statement: AlterFlowQuery,
+    flows: FlowManager,
+    batches: Sequence[Batch],
+    lineage: Callable[[], Lineage],
+) -> Answer:
     """Say what becomes of each column of a flow's table. What ALTER FLOW refuses before it looks at rows is refused here too."""
     name = target.qualified(spark, statement.name)
-    request = _altered(name, statement, flows, batches)
+    request = _altered(spark, name, statement, flows, batches, lineage)
     if isinstance(request, SparkStatement):
         return request
     spec = find(flows.records(), name).spec
     try:
+        if (wider := widened(spec, request)) is not None:
+            check_sources(request, flows.records())
+            check_cycle(request)
+            return Table({"plan": "STRING"}, [{"plan": (f"{'.'.join(spec.target)} stays as it is: {wider}",)}])
         change = redefined(spec, request, target.describe(request.session, spec.target))
     except UnsupportedError as error:
         raise refusal(spec, error) from None
@@ -121,7 +138,12 @@ def explain_alter(spark: SparkSession, statement: AlterFlowQuery, flows: FlowMan
 
 
 def _altered(
-    name: tuple[str, ...], statement: AlterFlowQuery, flows: FlowManager, batches: Sequence[Batch]
+    spark: SparkSession,
+    name: tuple[str, ...],
+    statement: AlterFlowQuery,
+    flows: FlowManager,
+    batches: Sequence[Batch],
+    lineage: Callable[[], Lineage],
 ) -> FlowRequest | SparkStatement:
     """Return the statement that made a streaming table with another query, analysed in a session like its flow's."""
     spec = find(flows.records(), name).spec
@@ -139,10 +161,10 @@ def _altered(
         given = {level: texts for level, texts in levels_of(spec.given).items() if level not in (Level.HINT, Level.WITH)}
         options = FlowOptions.of_plan(plan, given, partial(jvm.parse_duration, session))
         changed = replace(made, query=statement.query)
-        flow = _analysed(session, PlannedFlow(changed, plan, options), spec.constraints, flows)
+        flow = _analysed(spark, session, PlannedFlow(changed, plan, options), spec.constraints, flows)
         if isinstance(flow, SparkStatement):
             return flow
-        request = _request(session, changed, flow, spec.text[: len(head)] + statement.query.text)
+        request = _request(session, changed, flow, spec.text[: len(head)] + statement.query.text, lineage)
         return replace(request, constraints=spec.constraints)
 
 
@@ -159,22 +181,27 @@ def _checked(plan: FlowPlan, constraints: Sequence[Constraint]) -> FlowPlan:
     names = [plan.references, *(references_in(each.condition) for each in constraints)]
     return replace(
         plan,
-        references=References(
-            plan.references.relations,
-            tuple(dict.fromkeys(name for each in names for name in each.functions)),
-            tuple(dict.fromkeys(name for each in names for name in each.columns)),
+        references=replace(
+            plan.references,
+            functions=tuple(dict.fromkeys(name for each in names for name in each.functions)),
+            columns=tuple(dict.fromkeys(name for each in names for name in each.columns)),
         ),
     )
 
 
 def _analysed(
-    spark: SparkSession, planned: PlannedFlow, constraints: Sequence[Constraint], flows: FlowManager
+    user: SparkSession, session: SparkSession, planned: PlannedFlow, constraints: Sequence[Constraint], flows: FlowManager
 ) -> AnalysedFlow | SparkStatement:
-    """Analyse a flow; or return a form of its query that Spark refuses, so that Spark says so with its own type and place."""
+    """Analyse a flow; or return a form of its query that Spark refuses, so that Spark says so with its own type and place.
+
+    Args:
+        user: the session of the statement, in which Spark refuses that form.
+        session: the one that the flow's own is made of.
+    """
     plan, statement = _checked(planned.plan, constraints), planned.statement
-    own = sessions.session_for(spark, plan.references)
+    own = sessions.session_for(session, plan.references)
     plan = kept_columns.in_flow(
-        own, plan, statement.query.source, lambda: kept_columns.of_table(spark, statement, flows.records())
+        own, plan, statement.query.source, lambda: kept_columns.of_table(session, statement, flows.records())
     )
     try:
         found = queries.analyse(own, plan)
@@ -182,7 +209,8 @@ def _analysed(
         text = _refused_by_spark(own, statement.query, plan)
         if text is None:
             raise
-        return SparkStatement(text)
+        takes_names = not plan.references.names_streams or sessions.takes_names_of_streams(user)
+        return SparkStatement(text if takes_names else without_stream_names(text))
     return analyse_flow(own, plan, planned.options, found, isinstance(statement, CreateStreamingTable))
 
 

@@ -207,11 +207,13 @@ class References:
         relations: the names of tables and views.
         functions: the names of all functions that are called.
         columns: the names of columns or session variables.
+        names_streams: whether a stream has a name of its own (IDENTIFIED BY), which Spark takes in such sessions only.
     """
 
     relations: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    names_streams: bool = False
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     tree, hybrids = cut_hybrids(query.tree, query.source)
     tree, cut = cut_prerequisites(with_bounded_streams(Query(tree, query.source)).tree)
     query = Query(tree, query.source)
+    _check_stream_names(query, bool(hybrids))
     builder = GraphBuilder(query.source, source_options)
     prerequisites, of_prerequisites = _plan_prerequisites(cut, query.source, batches, is_sorted, builder)
     of_query, of_relations, of_aggregates = ([each for each in batches if each.scope is scope] for scope in Scope)
@@ -94,6 +95,23 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         capture=capture,
         above_by=_parts_by_key(capture, plan.aggregates),
     )
+
+
+def _check_stream_names(query: Query, has_hybrid: bool) -> None:
+    """See that all streams have a name of their own (IDENTIFIED BY), or none."""
+    streams = list(query.tree.find_all(Stream))
+    named = [stream for stream in streams if stream.args.get("identified") is not None]
+    if named and has_hybrid:
+        raise UnsupportedError(
+            f"`{named[0].args['identified'].this}` cannot stand in a query with a hybrid source, which names its streams itself. "
+            "Leave it out.",
+            position_of(named[0], query.source),
+        )
+    if named and (without := next((stream for stream in streams if stream not in named), None)) is not None:
+        raise UnsupportedError(
+            "This stream has no name, and others of the query have one, by IDENTIFIED BY. Give each a name, or none.",
+            position_of(without, query.source),
+        )
 
 
 def plan_once(query: Query, batches: Sequence[Batch], is_sorted: bool) -> FlowPlan:
@@ -314,4 +332,5 @@ def _all_references(found: Sequence[References]) -> References:
     def names(kind: Callable[[References], tuple[str, ...]]) -> tuple[str, ...]:
         return tuple(sorted({name for each in found for name in kind(each)}))
 
-    return References(names(lambda r: r.relations), names(lambda r: r.functions), names(lambda r: r.columns))
+    names_streams = any(each.names_streams for each in found)
+    return References(names(lambda r: r.relations), names(lambda r: r.functions), names(lambda r: r.columns), names_streams)

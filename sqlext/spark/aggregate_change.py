@@ -79,7 +79,7 @@ class AnalysedAggregate:
     @property
     def comparable_input(self) -> Any:
         """The same without the random ids of its watermarks."""
-        return _comparable(self._spark, self.input)
+        return comparable(self._spark, self.input)
 
     @property
     def is_repeatable(self) -> bool:
@@ -159,7 +159,7 @@ def have_same_sets(old: AnalysedAggregate, new: AnalysedAggregate) -> bool:
     return len(old.sets) == len(new.sets) and all(a.equals(b) if a is not None and b is not None else a is b for a, b in pairs)
 
 
-def _comparable(spark: SparkSession, plan: Any) -> Any:
+def comparable(spark: SparkSession, plan: Any) -> Any:
     """Return a plan without the random ids of its watermarks."""
     none = java_of(spark).java.util.UUID(0, 0)
 

@@ -25,6 +25,12 @@ _FLOW_SETTINGS = {
     "spark.databricks.delta.checksumDeletedRecordCountsHistogramMetrics.enabled": "false",
 }
 
+_TAKES_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+NAMED_STREAMS = {
+    _TAKES_NAMES: "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "2",
+}
+"""The settings with which Spark takes names of streams, and keeps offsets by them; it refuses streams without a name then."""
 _SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 _LEAST_PARTITIONS, _MOST_PARTITIONS = 2, 50  # Delta's own default is the most
 _FILES_A_PARTITION = 10_000
@@ -55,11 +61,21 @@ class SessionRecord(Protocol):
 
 
 def session_for(session: SparkSession, references: References) -> SparkSession:
-    """Return a new session for a flow or job: a copy of `session` with those session variables that the query uses."""
+    """Return a new session for a flow or job: a copy of `session` with those session variables that the query uses.
+
+    If the query gives its streams names, Spark takes them there.
+    """
     own = jvm.clone_session(session)
     settings.pin_time_zone(own)
+    for key, value in NAMED_STREAMS.items() if references.names_streams else ():
+        own.conf.set(key, value)
     _declare(own, variables_of(session, references))
     return own
+
+
+def takes_names_of_streams(session: SparkSession) -> bool:
+    """Return whether Spark takes names of streams (IDENTIFIED BY) in a session."""
+    return session.conf.get(_TAKES_NAMES, None) == "true"
 
 
 def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:

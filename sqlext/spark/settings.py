@@ -7,7 +7,8 @@ and only within namespaces of Spark and Delta that hold no secrets. A setting th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -148,6 +149,22 @@ def restore(spark: SparkSession, settings: Mapping[str, str]) -> None:
         else:
             spark.conf.set(key, value)
     pin_time_zone(spark)
+
+
+@contextmanager
+def session_settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Set settings on a session within the block, and afterwards restore the previous ones."""
+    before = {key: spark.conf.get(key, None) for key in values}
+    try:
+        for key, value in values.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
 
 
 def pin_time_zone(spark: SparkSession) -> None:

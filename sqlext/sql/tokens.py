@@ -207,6 +207,16 @@ def blanked(text: str) -> str:
     return "".join(each if each in "\r\n" else " " for each in text)
 
 
+def without_stream_names(text: str) -> str:
+    """Return a text with the clauses IDENTIFIED BY blanked out."""
+    found = tokens(text)
+    for at, token in enumerate(found[:-2]):
+        if token.upper == "IDENTIFIED" and found[at + 1].upper == "BY":
+            start, stop = token.start, found[at + 2].stop
+            text = text[:start] + blanked(text[start:stop]) + text[stop:]
+    return text
+
+
 def without_end_of_stream(text: str, found: list[Token]) -> str:
     """Return a text with the clauses GLOBAL WINDOW END OF STREAM blanked out.
 

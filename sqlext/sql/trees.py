@@ -180,7 +180,7 @@ def drop_cte(cte: exp.CTE) -> None:
 
 
 def references_of(query: exp.Query) -> References:
-    """Return the unqualified names in a query, at any depth, without CTEs and sqlext's internal names."""
+    """Return what of a query depends on its session: unqualified names at any depth, without CTEs and sqlext's internal names."""
     ctes = {fold(cte.alias) for cte in query.find_all(exp.CTE)}
     relations = {fold(table.name) for table in query.find_all(exp.Table) if not table.args.get("db")} - ctes
     functions = {function_name(call) for call in query.find_all(exp.Func)} - {""}
@@ -190,7 +190,8 @@ def references_of(query: exp.Query) -> References:
         ours = {"", *OPERATORS}  # a table function's table has no name; the operators exist in every session
         return tuple(sorted(name for name in names - ours if not name.startswith(INTERNAL_PREFIX)))
 
-    return References(users(relations), users(functions), users(columns))
+    names_streams = any(stream.args.get("identified") is not None for stream in query.find_all(Stream))
+    return References(users(relations), users(functions), users(columns), names_streams)
 
 
 def total_of(tree: exp.Query, number_of: Callable[[exp.Expr], int]) -> int:

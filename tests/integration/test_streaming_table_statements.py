@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 
 from tests.integration.workshop import COUNTS, Workshop
 from tests.support import eventually, side_by_side
@@ -202,14 +202,12 @@ def test_a_table_in_the_place_of_the_flow_s_is_nobody_s_to_drop_or_alter(sql: Wo
 
 def test_the_comment_of_a_flow_and_the_name_of_its_stream_are_kept_over_a_restart(sql: Workshop) -> None:
     sql.source()
-    sql("SET spark.sql.streaming.queryEvolution.enableSourceEvolution = true")
     queries = {
         "rows": "SELECT k, v FROM STREAM ev IDENTIFIED BY events",
         "sums": SUMS.replace("STREAM ev", "STREAM ev IDENTIFIED BY `the events` AS e"),
     }
     for table, query in queries.items():
         sql(f"CREATE STREAMING TABLE {table} AS {query}")
-    sql("SET spark.sql.streaming.queryEvolution.enableSourceEvolution = false")
     sql("CREATE TABLE fed (k STRING, v INT) USING delta")
     sql("CREATE FLOW f COMMENT 'it''s for the web team' AS INSERT INTO fed SELECT * FROM STREAM ev")
     assert sql.shown("f").comment == "it's for the web team"
@@ -226,10 +224,8 @@ def test_the_comment_of_a_flow_and_the_name_of_its_stream_are_kept_over_a_restar
     assert ("comment", "it's for the web team") in [tuple(row) for row in sql("DESCRIBE FLOW f")]
 
 
-def test_without_source_evolution_spark_says_so(sql: Workshop) -> None:
+def test_a_name_of_a_stream_is_refused_where_there_is_no_checkpoint(sql: Workshop) -> None:
     sql.source()
-    with pytest.raises(AnalysisException, match=r"spark\.sql\.streaming\.queryEvolution\.enableSourceEvolution"):
-        sql("CREATE STREAMING TABLE t AS SELECT k, v FROM STREAM ev IDENTIFIED BY events")
     with pytest.raises(PySparkException, match="`IDENTIFIED BY events` names a stream in a checkpoint"):
         sql("SELECT k, count(*) FROM STREAM ev IDENTIFIED BY events GROUP BY k GLOBAL WINDOW END OF STREAM")
 

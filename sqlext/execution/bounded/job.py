@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import delta_log, target
-from sqlext.execution.delta.commit import USER_METADATA, session_settings
+from sqlext.execution.delta.commit import USER_METADATA
 from sqlext.spark import delta_tables, jvm
+from sqlext.spark.settings import session_settings
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from sqlext.plan.flow_spec import StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.quoting import quote, quote_parts
 from sqlext.spark import jvm
+from sqlext.spark.settings import session_settings
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,10 @@ def merge(
     changed: dict[str, str | Column] = values if additions is None else {quote(c): sql for c, sql in additions.items()}
     same = same_key(stream.key, reach)
     settings = _transaction(info) | (FEW_ROWS if is_small else {}) | (_SMALL_TABLE if is_small_table else {})
-    with session_settings(spark, settings), jvm.held(rows) if is_small else nullcontext(rows) as given:  # MERGE reads it twice
+    with (
+        session_settings(spark, settings),
+        jvm.held(rows) if is_small else nullcontext(rows) as given,
+    ):  # MERGE reads it twice
         source = F.broadcast(given) if is_small else given
         builder = table.alias("t").merge(source.alias("s"), same if within is None else same & within)
         if qualifies is not None:
@@ -225,22 +229,6 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
 def _transaction(info: CommitInfo) -> dict[str, str]:
     """Return the session settings from which Delta takes a transaction's identity and metadata; Delta skips a repeated one."""
     return {TXN_APP_ID: info.app_id, TXN_VERSION: str(info.last_batch), USER_METADATA: info.to_json()}
-
-
-@contextmanager
-def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set settings on a session within the block, and afterwards restore the previous ones."""
-    before = {key: spark.conf.get(key, None) for key in settings}
-    try:
-        for key, value in settings.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
 
 
 def again_after_conflicts(commit: Callable[[], T], check: Callable[[], None], attempts: int = ATTEMPTS) -> T:

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from sqlext.execution.delta.commit import USER_METADATA, session_settings
+from sqlext.execution.delta.commit import USER_METADATA
 from sqlext.execution.delta.delta_log import table_size
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.quoting import quote
 from sqlext.spark import jvm
+from sqlext.spark.settings import session_settings
 
 logger = logging.getLogger(__name__)
 

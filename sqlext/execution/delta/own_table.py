@@ -21,6 +21,7 @@ from sqlext.plan.flow_spec import StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
+from sqlext.spark.settings import session_settings
 
 _MOST_FILES = 500
 """The largest number of files of a table that are kept in memory; each file that changes takes a few calls to Java."""
@@ -100,7 +101,7 @@ class OwnTable:
         identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
         if table.is_small and table.is_known and all_rows is not None and not table.is_empty:
             check()
-            with commit.session_settings(self._spark, commit.FEW_ROWS):
+            with session_settings(self._spark, commit.FEW_ROWS):
                 self.note(table.write_whole(qualified(all_rows).coalesce(_files(table)), identity))
             return True
         self.replace_keys(table, stream.key, rows, rows, reach, identity, check)
@@ -134,7 +135,7 @@ class OwnTable:
             check()
             self.note(table.write_whole(qualified(rows), identity))
             return
-        with commit.session_settings(self._spark, commit.FEW_ROWS):
+        with session_settings(self._spark, commit.FEW_ROWS):
             keys = F.broadcast(keys.select(*(quote(name) for name in key)))
             same = commit.same_key(key, reach)
             if table.is_small:

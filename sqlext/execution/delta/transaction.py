@@ -21,13 +21,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
-from sqlext.execution.delta.commit import USER_METADATA, session_settings
+from sqlext.execution.delta.commit import USER_METADATA
 from sqlext.execution.delta.file_statistics import may_hold
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.spark import delta_tables
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, texts_of
 from sqlext.spark.jvm import active
+from sqlext.spark.settings import session_settings
 
 FILE_COLUMN = f"{INTERNAL_PREFIX}file"
 ROW_COLUMN = f"{INTERNAL_PREFIX}row"

@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import StatementCanceledError, UnsupportedError
-from sqlext.execution.delta.commit import session_settings
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.state.buffer import BATCH_COLUMN
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.spark import jvm
 from sqlext.spark.micro_batch_rules import sound_rules
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
 _POLL_SECONDS = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -15,9 +16,19 @@ from sqlext.execution.coordination.fence import Fence, FencedError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import quarantine, target
 from sqlext.execution.flows import alteration, constraint_checks, definition, source_changes, state_choice, succession
+from sqlext.execution.flows.added_streams import widened
 from sqlext.execution.flows.alteration import Alteration
 from sqlext.execution.flows.analysis import analyse_flow
-from sqlext.execution.flows.creation import FlowRequest, check_free, create_quarantines, existing, reserve, with_table
+from sqlext.execution.flows.creation import (
+    FlowRequest,
+    check_cycle,
+    check_free,
+    check_sources,
+    create_quarantines,
+    existing,
+    reserve,
+    with_table,
+)
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.preparation import prepare, try_table
 from sqlext.execution.flows.redefinition import redefined
@@ -197,36 +208,62 @@ class FlowMaker:
         """
         spec, session, home = record.spec, request.session, self._home_of(record.spec)
         target.check_same_table(session, spec)
+        if (wider := widened(spec, request)) is not None:
+            check_sources(request, self._registry.read())
+            check_cycle(request)
+            self._while_at_rest(record, session, lambda: self._widened(record, wider.spec), canceled)
+            return str(wider)
         table = target.describe(session, spec.target)
         change = redefined(spec, request, table)
         constraint_checks.check(request, spec.target, None, self._registry.read())
-        flow = self._flows.here(record)
-        was_running = flow is not None and flow.is_running
-        if not was_running and (record.state is not FlowState.STOPPED or not alteration.is_at_rest(home, spec)):
-            raise FlowError(
-                f"Flow `{spec.name}` does not run, and not all that it has read is in its table. START FLOW it first."
-            )
-        sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
         check = self._fence_of(record).check
-        try:
-            if flow is not None and was_running:
-                flow.stop(canceled)
-                if flow.has_buffered:
-                    raise FlowError(f"Flow `{spec.name}` could not flush all that it has read. Try again.")
+
+        def change_it() -> FlowSpec:
             new = Alteration(session, home, spec, request, change, record.epoch, check).run(self._lease.host_id, canceled)
             check()
             self._altered(new)
             announce(Moment.ALTERATION_RECORDED, spec.name)
             check()
             alteration.finish(home, new)
+            return new
+
+        new = self._while_at_rest(record, session, change_it, canceled)
+        is_moved = [column.target for column in new.columns] != [*table.columns]
+        return "; ".join(map(str, change.changes)) or f"the columns have {'another' if is_moved else 'the same'} order"
+
+    def _widened(self, record: FlowRecord, spec: FlowSpec) -> FlowSpec:
+        self._fence_of(record).check()
+        self._altered(spec)
+        return spec
+
+    def _while_at_rest(
+        self, record: FlowRecord, session: SparkSession, change: Callable[[], FlowSpec], canceled: threading.Event
+    ) -> FlowSpec:
+        """Stop a flow if it runs, change it, and let it run again, in a session for its new query.
+
+        Raises:
+            FlowError: not all that it has read is in its table.
+        """
+        spec, home, flow = record.spec, self._home_of(record.spec), self._flows.here(record)
+        was_running = flow is not None and flow.is_running
+        if not was_running and (record.state is not FlowState.STOPPED or not alteration.is_at_rest(home, spec)):
+            raise FlowError(
+                f"Flow `{spec.name}` does not run, and not all that it has read is in its table. START FLOW it first."
+            )
+        sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
+        try:
+            if flow is not None and was_running:
+                flow.stop(canceled)
+                if flow.has_buffered:
+                    raise FlowError(f"Flow `{spec.name}` could not flush all that it has read. Try again.")
+            new = change()
         except BaseException as error:
             with jvm.outside_of_any_query(self._spark):
                 self._after_failure(record, was_running and not isinstance(error, FencedError))
             raise
         if was_running:
             self._flows.run(new, session, self._flows.options_of(new))
-        is_moved = [column.target for column in new.columns] != [*table.columns]
-        return "; ".join(map(str, change.changes)) or f"the columns have {'another' if is_moved else 'the same'} order"
+        return new
 
     def _after_failure(self, record: FlowRecord, is_restarted: bool) -> None:
         """Undo a change of a query that has failed, or bring it to its end, if its commit was made; restart the flow."""

@@ -30,6 +30,7 @@ from sqlext.sql.tokens import normal_text
 
 _PACE = ("path", "maxfilespertrigger", "maxbytespertrigger", "serialization.format")
 """Options of a stream of a Delta table that do not change which rows it reads."""
+_CAN_BE_ADDED = "streams can be added to a UNION ALL in which each stream has a name, by IDENTIFIED BY"
 _SKIPPING = ("skipchangecommits", "ignorechanges", "ignoredeletes")
 
 
@@ -141,7 +142,7 @@ def _check_flow(spec: FlowSpec, request: FlowRequest) -> StreamSpec:
         raise UnsupportedError(f"it writes into {'.'.join(spec.target)}, which it has not made. DROP FLOW it and make it again.")
     if spec.appends != plan.appends or spec.appends:
         kinds = {True: "appends rows", False: "keeps an aggregate"}
-        same = "both append rows, and those that are there have no key by which they could get other columns."
+        same = f"both append rows, and those that are there have no key by which they could get other columns ({_CAN_BE_ADDED})."
         raise UnsupportedError(
             same if plan.appends == spec.appends else f"it {kinds[spec.appends]}, and the new query {kinds[plan.appends]}."
         )
@@ -174,6 +175,7 @@ def _because(differing: Sequence[str]) -> str:
         "WHERE": "rows that only one of the two conditions lets through are in the results, or missing there",
         "GROUP BY": "the groups would be others",
         "WATERMARK": "it decides which rows were late",
+        "FROM": f"the results are made of the rows of the old one ({_CAN_BE_ADDED})",
     }
     why = reasons.get(differing[0], "the results are made of the rows of the old one")
     return f"{listed} {verb}, and {why}."

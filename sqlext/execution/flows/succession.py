@@ -17,13 +17,14 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import FlowError
 from sqlext.execution.delta import delta_log, quarantine, target
-from sqlext.execution.delta.commit import USER_METADATA, CommitInfo, session_settings
+from sqlext.execution.delta.commit import USER_METADATA, CommitInfo
 from sqlext.execution.flows.registry import FlowRecord, FlowState, Records
 from sqlext.plan.constraints import quarantines
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import FLOW_PROPERTY
 from sqlext.quoting import quote_parts
 from sqlext.spark import delta_tables
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)

@@ -41,6 +41,7 @@ from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote, quote_parts
 from sqlext.spark import delta_tables, jvm, state_size
+from sqlext.spark.settings import session_settings
 from sqlext.spark.state_size import StateSize
 from sqlext.spark.storage import HadoopPath
 
@@ -315,7 +316,7 @@ class TableWriter:
             self._merge_rows(intake.stream, rows, reach, info)
             return
         is_small = commit.are_few(info.rows, rows.schema, intake.stream.key)
-        with commit.session_settings(self.session, commit.FEW_ROWS if is_small else {}), jvm.held(rows) as latest:
+        with session_settings(self.session, commit.FEW_ROWS if is_small else {}), jvm.held(rows) as latest:
             self._merge_rows(intake.stream, latest, reach, info)
 
     def _merge_rows(

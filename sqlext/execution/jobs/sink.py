@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.errors import JobError, NameTakenError
 from sqlext.execution.delta import delta_log, target
-from sqlext.execution.delta.commit import TXN_APP_ID, TXN_VERSION, USER_METADATA, session_settings
+from sqlext.execution.delta.commit import TXN_APP_ID, TXN_VERSION, USER_METADATA
 from sqlext.execution.jobs.registry import JobSpec
 from sqlext.spark import delta_tables, jvm
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)

@@ -30,6 +30,7 @@ from sqlext.execution.state.state_table import StateTable
 from sqlext.plan.flow_spec import FlowSpec, StreamSpec
 from sqlext.quoting import quote
 from sqlext.spark import jvm
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
 Partials = Callable[[Sequence[BufferedBatch]], DataFrame]
@@ -162,7 +163,7 @@ class DeltaState(StateTable, ABC):
         self._own.note(known)
 
     def _settings(self, is_small: bool) -> AbstractContextManager[None]:
-        return commit.session_settings(self._spark, commit.FEW_ROWS if is_small else {})
+        return session_settings(self._spark, commit.FEW_ROWS if is_small else {})
 
     def _found(self, flush: StateFlush, placed: DataFrame, new: DataFrame) -> AbstractContextManager[DataFrame]:
         """Hold those of the stored rows whose groups are in `new`: the table is read once.

@@ -38,6 +38,7 @@ from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.distinct_aggregates import NO_SET, SEEN_COLUMN, SET_COLUMN, DistinctRows
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
 _ADDED = f"{INTERNAL_PREFIX}added"
@@ -115,7 +116,7 @@ class DistinctValues(StateTable):
         if (max(counts) == min(counts) == 0 and ended is None) or (done is not None and done >= flush.batches[-1].last):
             return table
         is_few = commit.are_few(sum(counts) if min(counts) >= 0 else -1, values.schema, distinct.value)
-        with commit.session_settings(self._spark, commit.FEW_ROWS if is_few else {}):
+        with session_settings(self._spark, commit.FEW_ROWS if is_few else {}):
             new = _new(flush, distinct, None if table.is_empty else table, values, is_few, ended)
             added = F.lit(flush.batches[-1].last).cast(LongType()).alias(_ADDED)
             rows = new.select(added, *map(quote, distinct.value), SEEN_COLUMN)

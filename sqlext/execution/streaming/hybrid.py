@@ -24,14 +24,10 @@ from sqlext.execution.streaming.streams import leaves_of, with_relations
 from sqlext.plan.job_graph import HybridSource
 from sqlext.quoting import quote, quote_parts
 from sqlext.spark.java import java_of
+from sqlext.spark.sessions import NAMED_STREAMS
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
-_SETTINGS = {
-    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
-    "spark.sql.streaming.offsetLog.formatVersion": "2",
-}
-"""The settings that a session needs while such a query starts; at any other time, they would make Spark refuse streams without a
-name."""
 _BOUNDARY = "hybrid-boundary"
 _EXACT = {"timestamp": ("unix_micros(found)", "timestamp_micros"), "binary": ("hex(found)", "unhex")}
 """Types whose values a cast to text and back would change: for each, how to write a value, and the function that reads it."""
@@ -71,15 +67,13 @@ class RunningHybrid:
 
     @contextmanager
     def offsets_by_name(self) -> Iterator[None]:
-        """Let Spark keep offsets by name in a query that starts within the block, which has settings of its own from then on."""
+        """Let Spark keep offsets by name in a query that starts within the block, which has settings of its own from then on.
+
+        At any other time, the session must take streams without a name.
+        """
         self._checkpoint.pin_partitions(str(self._session.conf.get(PARTITIONS)))
-        for key, value in _SETTINGS.items():
-            self._session.conf.set(key, value)
-        try:
+        with session_settings(self._session, NAMED_STREAMS):
             yield
-        finally:
-            for key in _SETTINGS:
-                self._session.conf.unset(key)
 
     def show(self) -> None:
         """Let the view show the current relation."""

@@ -11,13 +11,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sqlext.execution.delta.commit import session_settings
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.streaming import streams
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.plan.job_graph import OutputMode
 from sqlext.spark import jvm
 from sqlext.spark.micro_batch_rules import sound_rules
+from sqlext.spark.settings import session_settings
 
 logger = logging.getLogger(__name__)
 

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlext.clock import Deadline
 from sqlext.errors import WaitTimeoutError
 from sqlext.quoting import fold
+from sqlext.spark.added_branches import name_of
 from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
 from sqlext.spark.jvm import frame_of, names_as_in
 from sqlext.spark.state_size import StateSize, of_report
@@ -61,6 +62,7 @@ class StreamLeaf:
         location: the location of its table or files; empty for other sources.
         at: its index among the query's streams.
         name: the name of its offset in the checkpoint.
+        is_named: whether the query gives it that name (IDENTIFIED BY); otherwise it is the index.
         relation: its Catalyst relation.
     """
 
@@ -71,6 +73,7 @@ class StreamLeaf:
     location: str
     at: int
     name: str
+    is_named: bool
     relation: Any
 
     @property
@@ -104,9 +107,8 @@ def _collect(spark: SparkSession, plan: Any, aliases: set[str], alias: str, has_
         _collect(spark, child, aliases, alias, has_watermark, found)
     if not children and not any(each.relation.equals(plan) for each in found):  # Spark reads equal relations once
         kind, options, location = _described(spark, plan, name)
-        given = plan.sourceIdentifyingName()
-        own = str(given.name()) if given.getClass().getSimpleName() == "UserProvided" else str(len(found))
-        found.append(StreamLeaf(alias, kind, has_watermark, options, location, len(found), own, plan))
+        given, at = name_of(plan), len(found)
+        found.append(StreamLeaf(alias, kind, has_watermark, options, location, at, given or str(at), given is not None, plan))
 
 
 def _described(spark: SparkSession, relation: Any, name: str) -> tuple[SourceKind, dict[str, str], str]:

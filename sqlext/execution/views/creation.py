@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedError, ViewError
 from sqlext.execution.delta import delta_log, table_definition, target
-from sqlext.execution.delta.commit import USER_METADATA, session_settings
+from sqlext.execution.delta.commit import USER_METADATA
 from sqlext.execution.flows.constraint_checks import check_condition
 from sqlext.execution.flows.registry import FlowRecord, without_case
 from sqlext.execution.views.history import metadata_of, state_of
@@ -29,6 +29,7 @@ from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshPolicy, Schedule, ViewSp
 from sqlext.quoting import fold, quote_parts
 from sqlext.spark import delta_tables, jvm, plans, settings
 from sqlext.spark.inputs import inputs_of
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
 

@@ -29,6 +29,7 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.view_spec import RefreshPolicy, ViewSpec
 from sqlext.spark import jvm
 from sqlext.spark.plans import Node, analysed, nodes_of, relation_of, tree_of
+from sqlext.spark.settings import session_settings
 
 _FEW = 10_000
 _INEXACT = "an average of whole numbers has a sum of more than 53 bits, which Spark does not add exactly"
@@ -127,7 +128,7 @@ class PartialRefresh:
             self._table.begin(before, found.columns)
             is_added = (least >= 0 or found.kept.takes_deletions) and most < MOST_WEIGHTS
             keys = held.select(*(F.col(name_of(at)).alias(key) for key, at in zip(found.keys, found.kept.keys, strict=True)))
-            with commit.session_settings(self._session, commit.FEW_ROWS if number <= _FEW else {}):
+            with session_settings(self._session, commit.FEW_ROWS if number <= _FEW else {}):
                 if is_added:
                     version = self._table.add(found.kept, found.columns, held, number)
                 else:

@@ -46,6 +46,7 @@ from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, V
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.inputs import inputs_of
 from sqlext.spark.plans import Node, forget_functions, id_of, output_of
+from sqlext.spark.settings import session_settings
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class Refresher:
         current, before = (snapshot, self._model(), state), {} if last is None else last.sources
         versions = Versions(query.plans, self._session, before, after, query.columns, self._shared)
         refresh = _OneRefresh(self._session, self._spec, query, current, versions, self._partials, began, check)
-        with commit.session_settings(self._session, self._settings(query, after)):
+        with session_settings(self._session, self._settings(query, after)):
             report = refresh.run(is_full)
         self._state = None
         logger.info("materialized view %s: %s", ".".join(self._spec.name), report)
@@ -406,7 +407,7 @@ class _OneRefresh:
             if (least < 0 and not found.takes_deletions) or most >= MOST_WEIGHTS:
                 return None
             names = [self._spec.columns[at] for at in found.keys]
-            with commit.session_settings(self._session, commit.FEW_ROWS if rows <= _FEW else {}):
+            with session_settings(self._session, commit.FEW_ROWS if rows <= _FEW else {}):
                 written = table.merge_groups(found, held, rows, self._identify("merge groups", _by(names)))
             return None if written is None else self._committed(written)
 
