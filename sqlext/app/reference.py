@@ -118,8 +118,8 @@ STATEMENTS = (
     StatementDoc("ALTER FLOW f SET ('key' = 'value', ..)", "change options, also while the flow runs"),
     StatementDoc(
         "ALTER FLOW f AS query",
-        "give the flow of a streaming table another query, with other columns, in one commit; its streams are read on from where "
-        "they are",
+        "give the flow of a streaming table another query, with other columns, in one commit, or with more streams that have "
+        "names; those that it has are read on from where they are",
     ),
     StatementDoc(
         "SAVEPOINT FLOW f [AS name]",

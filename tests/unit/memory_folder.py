@@ -47,9 +47,10 @@ class MemoryFolder:
 
     def read_text(self) -> str:
         self._request("read")
-        if self.location not in self.files:
+        text = self.files.get(self.location)  # at once: other threads delete files
+        if text is None:
             raise NotFoundError(f"There is no file {self.location}.")
-        return self.files[self.location]
+        return text
 
     def create_text(self, text: str) -> bool:
         self._request("create")

@@ -110,9 +110,10 @@ def test_a_write_of_a_process_that_slept_since_its_last_look_does_not_count() ->
 
 
 def test_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What snapshots stand for is deleted meanwhile."""
     monkeypatch.setattr(snapshot_log, "EVENTS_A_SNAPSHOT", 7)
-    monkeypatch.setattr(snapshot_log, "KEPT", timedelta(seconds=-1))
-    folder = MemoryFolder()
+    monkeypatch.setattr(snapshot_log, "KEPT", timedelta(seconds=0.3))
+    folder = MemoryFolder(seconds=0.003)
 
     def write(whose: str) -> None:
         names = Names(folder)
@@ -124,6 +125,7 @@ def test_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         writer.start()
     for writer in writers:
         writer.join(120)
+    assert not folder.child(f"{1:020d}.json").exists()
     found = Names(folder).read()
     assert sorted(found) == sorted(f"{whose}{number}" for whose in "abc" for number in range(60))
     for whose in "abc":

@@ -73,12 +73,12 @@ class SnapshotLog:
         Raises:
             SetupError: events are gone that no readable snapshot stands for.
         """
-        is_anew = not self._is_whole()
-        texts = self._all() if is_anew else []
-        while (file := self._event(self._count + 1)).exists():
-            texts.append(_text_of(file))
-            self._count += 1
-        return News(is_anew, texts)
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._read_on()
+            except NotFoundError:  # another process has just deleted what a new snapshot stands for
+                self._begin_anew()
+        raise SetupError(f"The log {self.location} changes faster than it can be read.")
 
     def append(self, text: str) -> bool:
         """Write a text after those that were read or written.
@@ -94,7 +94,7 @@ class SnapshotLog:
             return False
         if self._count and not self._is_whole():  # others have gone on, and its number was free because they deleted that file
             file.delete()
-            self._count = self._base = 0
+            self._begin_anew()
             return False
         self._count += 1
         return True
@@ -137,15 +137,18 @@ class SnapshotLog:
             return False
         return (self._event(self._count) if self._count > self._base else self._snapshot(self._base)).exists()
 
-    # Reading all.
+    # Reading.
 
-    def _all(self) -> list[str]:
-        for _ in range(_ATTEMPTS):
-            try:
-                return self._read_all()
-            except NotFoundError:  # another process is just deleting what a new snapshot stands for
-                continue
-        raise SetupError(f"The log {self.location} changes faster than it can be read.")
+    def _begin_anew(self) -> None:
+        self._count = self._base = 0
+
+    def _read_on(self) -> News:
+        is_anew = not self._is_whole()
+        texts = self._read_all() if is_anew else []
+        while (file := self._event(self._count + 1)).exists():
+            texts.append(_text_of(file))
+            self._count += 1
+        return News(is_anew, texts)
 
     def _read_all(self) -> list[str]:
         listed, snapshots = self._listed()
