@@ -20,3 +20,23 @@ SELECT city, count(*) AS sales, sum(amount) AS total, max(amount) AS highest FRO
 INSERT INTO sales VALUES ('oslo', 8.0), ('rome', 21.0);
 WAIT FLOW spending;
 SELECT * FROM spending ORDER BY total DESC;
+
+-- Streams that have names can get company: the new one is read from its beginning, the other one on from where it is.
+DROP FLOW IF EXISTS revenue;
+CREATE OR REPLACE TABLE web_sales (city STRING, amount DOUBLE) USING delta;
+INSERT INTO web_sales VALUES ('rome', 30.0), ('bern', 4.0);
+
+CREATE OR REPLACE STREAMING TABLE revenue AS
+SELECT city, sum(amount) AS total FROM (SELECT city, amount FROM STREAM sales IDENTIFIED BY shops) GROUP BY city;
+
+WAIT FLOW revenue;
+
+ALTER FLOW revenue AS
+SELECT city, sum(amount) AS total FROM (
+  SELECT city, amount FROM STREAM sales IDENTIFIED BY shops
+  UNION ALL
+  SELECT city, amount FROM STREAM web_sales IDENTIFIED BY web
+) GROUP BY city;
+
+WAIT FLOW revenue;
+SELECT * FROM revenue ORDER BY total DESC;

@@ -20,3 +20,21 @@ SELECT account, amount, _constraints FROM bad_payments ORDER BY account;
 UPDATE bad_payments SET amount = -amount WHERE amount < 0;
 REPLAY QUARANTINE bad_payments;
 SELECT * FROM payments ORDER BY account;
+
+-- Amounts that are no numbers are put aside with what they were, and brought back when they are corrected.
+DROP FLOW IF EXISTS paid;
+DROP TABLE IF EXISTS unreadable;
+CREATE OR REPLACE TABLE payment_lines (id INT, amount STRING) USING delta;
+
+INSERT INTO payment_lines VALUES (1, '10.00'), (2, '12,50'), (3, '8');
+
+CREATE OR REPLACE STREAMING TABLE paid (
+  CONSTRAINT readable EXPECT (NO ERROR) ON VIOLATION QUARANTINE INTO unreadable
+) AS SELECT id, CAST(amount AS DECIMAL(9, 2)) AS amount FROM STREAM payment_lines;
+
+WAIT FLOW paid;
+SELECT id, amount, _input FROM unreadable;
+
+UPDATE unreadable SET amount = 12.50, _input = NULL WHERE id = 2;
+REPLAY QUARANTINE unreadable;
+SELECT * FROM paid ORDER BY id;

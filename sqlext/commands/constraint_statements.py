@@ -74,6 +74,7 @@ def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: Al
 def _add(host: Host, spec: FlowSpec, constraint: Constraint) -> None:
     session = host.flows.session_of(spec)
     constraint_checks.check_condition(session, session.table(quote_parts(spec.target)).schema, constraint)
+    constraint_checks.refuse_errors(constraint, spec.appends)
     if constraint.violation is Violation.QUARANTINE:
         constraint_checks.refuse_changing_rows(constraint, spec.appends)
         constraint_checks.check_quarantine(session, spec.target, spec.columns, constraint, host.flows.records())

@@ -15,18 +15,23 @@ EXPECT_PROPERTY = "sqlext.expect."
 """The prefix, before the constraint's name, of the table property that stores what the statement says after EXPECT."""
 
 CONSTRAINTS_COLUMN = "_constraints"
+INPUT_COLUMN = "_input"
 FLOW_COLUMN = "_flow"
 FLOW_ID_COLUMN = "_flow_id"
 BATCH_COLUMN = "_micro_batch"
 TIME_COLUMN = "_quarantined_at"
 QUARANTINE_COLUMNS = {
     CONSTRAINTS_COLUMN: "ARRAY<STRING>",
+    INPUT_COLUMN: "STRING",
     FLOW_COLUMN: "STRING",
     FLOW_ID_COLUMN: "STRING",
     BATCH_COLUMN: "BIGINT",
     TIME_COLUMN: "TIMESTAMP",
 }
 """The columns of a quarantine table, with their types, after those of the row."""
+
+
+_NO_ERROR = ["NO", "ERROR"]
 
 
 class Violation(StrEnum):
@@ -55,6 +60,11 @@ class Constraint:
     violation: Violation = Violation.ALLOW
     quarantine: tuple[str, ...] = ()
     position: Position | None = None
+
+    @property
+    def is_of_errors(self) -> bool:
+        """Whether it is no expression, but says that all columns of a row can be computed."""
+        return self.condition.upper().split() == _NO_ERROR
 
     @property
     def keeps_row(self) -> bool:
@@ -110,5 +120,10 @@ def without_dropped(query: str, columns: Mapping[str, str], constraints: Iterabl
     return f"SELECT * FROM (SELECT {items} FROM (\n{query}\n) AS r({names})) WHERE {' AND '.join(conditions)}"
 
 
+COMPUTED_MARK = f"{INTERNAL_PREFIX}computed"
+"""The column that is true for rows all of whose columns could be computed."""
+INPUT_MARK = f"{INTERNAL_PREFIX}input"
+"""The column of what other rows were to be computed of, as JSON."""
+OF_ERRORS = (COMPUTED_MARK, INPUT_MARK)
 MARK_PREFIX = f"{INTERNAL_PREFIX}holds_"
 """The prefix, before the number of a constraint, of the column that is true for rows that hold it."""

@@ -1,4 +1,4 @@
-"""Rules of Spark's optimizer that fail on the micro-batches of some streams, and are left out there.
+"""What Spark's optimizer does that is wrong for the micro-batches of some streams, and is left out there.
 
 Relies on Spark's private side: reads Catalyst plans, and names rules. Checked with Spark 4.2.
 """
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
+from sqlext.plan.constraints import COMPUTED_MARK
+from sqlext.spark import row_errors
 from sqlext.spark.plans import analysed, kind, nodes_of
 
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
@@ -16,15 +18,16 @@ _ALIASES = "org.apache.spark.sql.catalyst.optimizer.RemoveRedundantAliases"
 
 
 def sound_rules(frame: DataFrame) -> Mapping[str, str]:
-    """Return the settings with which a streaming query must be started, so that such rules are left out.
+    """Return the settings with which a streaming query must be started, so that this is left out.
 
     Args:
         frame: the analysed query.
     """
-    if not _has_grouping_sets_and_union(frame):
-        return {}
-    given = frame.sparkSession.conf.get(_EXCLUDED, None)
-    return {_EXCLUDED: f"{given},{_ALIASES}" if given else _ALIASES}
+    found = dict(row_errors.SETTINGS) if COMPUTED_MARK in frame.columns else {}
+    if _has_grouping_sets_and_union(frame):
+        given = frame.sparkSession.conf.get(_EXCLUDED, None)
+        found[_EXCLUDED] = f"{given},{_ALIASES}" if given else _ALIASES
+    return found
 
 
 def _has_grouping_sets_and_union(frame: DataFrame) -> bool:

@@ -54,6 +54,83 @@ SELECT * FROM large_orders ORDER BY amount;
 DROP FLOW large;
 --> flow large dropped; its target spark_catalog.<database>.large_orders stays
 
+-- What arrives: constraints, several flows, changes, streams with names, savepoints.
+CREATE TABLE lines (id INT, amount STRING) USING delta;
+INSERT INTO lines VALUES (1, '3'), (2, 'x'), (3, '-4');
+CREATE STREAMING TABLE amounts (
+  CONSTRAINT readable EXPECT (NO ERROR) ON VIOLATION QUARANTINE INTO unreadable,
+  CONSTRAINT positive EXPECT (amount > 0) ON VIOLATION DROP ROW
+) AS SELECT id, CAST(amount AS INT) AS amount FROM STREAM lines IDENTIFIED BY lines;
+--> flow amounts (<id>) started into spark_catalog.<database>.amounts
+WAIT FLOW amounts TIMEOUT 5 minutes;
+--> flow amounts is up to date
+SELECT id, amount, _constraints[0], _input FROM unreadable;
+--> 2 | NULL | readable | {"id":2,"amount":"x"}
+UPDATE unreadable SET amount = 5, _input = NULL;
+--> 1
+REPLAY QUARANTINE unreadable WHERE id = 2;
+--> ...1 row...
+CREATE TABLE older USING delta AS SELECT 9 AS id, 90 AS amount;
+CREATE FLOW past AS INSERT INTO ONCE amounts SELECT id, amount FROM older;
+--> flow past (<id>) started into spark_catalog.<database>.amounts...
+WAIT FLOW past TIMEOUT 5 minutes;
+--> flow past is ...
+SELECT * FROM amounts ORDER BY id;
+--> 1 | 3
+--> 2 | 5
+--> 9 | 90
+CREATE TABLE more_lines (id INT, amount STRING) USING delta;
+INSERT INTO more_lines VALUES (4, '8');
+ALTER FLOW amounts AS SELECT id, CAST(amount AS INT) AS amount FROM STREAM lines IDENTIFIED BY lines
+UNION ALL SELECT id, CAST(amount AS INT) FROM STREAM more_lines IDENTIFIED BY more;
+--> flow amounts (<id>) altered: the added stream `more` is read from its beginning, and the others on from where they are
+WAIT FLOW amounts TIMEOUT 5 minutes;
+--> flow amounts is up to date
+SELECT count(*), sum(amount) FROM amounts;
+--> 4 | 106
+CREATE TABLE customer_changes (op STRING, at INT, id INT, name STRING) USING delta;
+INSERT INTO customer_changes VALUES ('I', 1, 1, 'ann'), ('I', 2, 2, 'bob'), ('U', 3, 1, 'anna'), ('D', 4, 2, NULL);
+CREATE STREAMING TABLE customers FLOW AUTO CDC FROM STREAM customer_changes KEYS (id) APPLY AS DELETE WHEN op = 'D'
+SEQUENCE BY at COLUMNS * EXCEPT (op, at);
+--> flow customers (<id>) started into spark_catalog.<database>.customers...
+WAIT FLOW customers TIMEOUT 5 minutes;
+--> flow customers is up to date
+SELECT * FROM customers;
+--> 1 | anna
+SAVEPOINT FLOW customers AS before;
+--> ...before...
+INSERT INTO customer_changes VALUES ('I', 5, 3, 'cem');
+WAIT FLOW customers TIMEOUT 5 minutes;
+--> flow customers is up to date
+SHOW SAVEPOINTS;
+--> ...before...
+RESTORE FLOW customers TO before;
+--> ...before...
+WAIT FLOW customers TIMEOUT 5 minutes;
+--> flow customers is up to date
+SELECT * FROM customers ORDER BY id;
+--> 1 | anna
+--> 3 | cem
+DROP SAVEPOINT before ON FLOW customers;
+--> ...before...
+CREATE STREAMING TABLE recent TBLPROPERTIES ('table.exec.state.ttl' = '7 days')
+AS SELECT id, count(*) AS changes FROM STREAM customer_changes GROUP BY id;
+--> flow recent (<id>) started into spark_catalog.<database>.recent...
+WAIT FLOW recent TIMEOUT 5 minutes;
+--> flow recent is up to date
+SELECT * FROM recent ORDER BY id;
+--> 1 | 2
+--> 2 | 2
+--> 3 | 1
+DROP STREAMING TABLE recent;
+--> ...recent...
+DROP STREAMING TABLE customers;
+--> ...customers...
+DROP FLOW past;
+--> ...past...
+DROP STREAMING TABLE amounts;
+--> ...amounts...
+
 -- Bounded queries and jobs.
 SELECT customer, count(*) AS orders FROM STREAM orders GROUP BY customer GLOBAL WINDOW END OF STREAM ORDER BY customer;
 --> ann | 2

@@ -21,6 +21,8 @@ from sqlext.plan.constraints import (
     CONSTRAINTS_COLUMN,
     FLOW_COLUMN,
     FLOW_ID_COLUMN,
+    INPUT_COLUMN,
+    INPUT_MARK,
     QUARANTINE_COLUMNS,
     TIME_COLUMN,
 )
@@ -96,14 +98,16 @@ def append(name: tuple[str, ...], rows: DataFrame, spec: FlowSpec, batch: int) -
 
     Args:
         name: the table, qualified; it is made again if somebody has dropped it.
-        rows: rows of the flow's table, and `NAMES`.
+        rows: rows of the flow's table, and `NAMES`, perhaps with `INPUT_MARK`.
         spec: the flow.
         batch: the micro-batch.
     """
     spark = rows.sparkSession
-    create(spark, name, {each.name: target.ddl_of(each.dataType) for each in rows.drop(NAMES).schema}, spec.id)
+    of_row = rows.drop(NAMES, INPUT_MARK).schema
+    create(spark, name, {each.name: target.ddl_of(each.dataType) for each in of_row}, spec.id)
     info = {"flow": spec.name, "flow_id": spec.id, "first_batch": batch, "last_batch": batch, "reason": "quarantine"}
     columns = {
+        INPUT_COLUMN: F.col(INPUT_MARK) if INPUT_MARK in rows.columns else F.lit(None).cast("string"),
         FLOW_COLUMN: F.lit(sql_name(spec.qualified_name)),
         FLOW_ID_COLUMN: F.lit(spec.id),
         BATCH_COLUMN: F.lit(batch).cast("bigint"),
@@ -111,6 +115,7 @@ def append(name: tuple[str, ...], rows: DataFrame, spec: FlowSpec, batch: int) -
     }
     (
         rows.withColumns(columns)
+        .drop(INPUT_MARK)
         .write.format("delta")
         .mode("append")
         .option("mergeSchema", "true")  # the flow's table may have got a new column (schema-evolution)

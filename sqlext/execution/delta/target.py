@@ -14,6 +14,7 @@ from pyspark.sql.catalog import Column as CatalogColumn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from sqlext.errors import NotFoundError, Position, SchemaError, UnsupportedError, did_you_mean
+from sqlext.plan.constraints import OF_ERRORS
 from sqlext.plan.flow_spec import Column as ColumnMapping
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX, QUALIFIES, ColumnDefinition
@@ -312,15 +313,26 @@ def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) ->
 
 
 def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qualifies: bool = False) -> DataFrame:
-    """Return the query's output under the target's names and types, with the HAVING column last if there is one.
+    """Return the query's output under the target's names and types, with the HAVING column last if there is one, and `OF_ERRORS`.
 
     A value that does not fit its column's type is an error, as in Spark's own INSERT, whatever the mode of CAST.
     """
+    listed = [f"{stored} AS {quote(c.target)}" for c, stored in zip(columns, _all_stored(frame, columns), strict=True)]
+    marks = [each for each in OF_ERRORS if each in frame.columns]
+    return frame.selectExpr(*listed, *([quote(QUALIFIES)] if has_qualifies else []), *marks)
+
+
+def in_target_types(frame: DataFrame, columns: Sequence[ColumnMapping]) -> DataFrame:
+    """Return the query's output under its own names, in the target's types; see `in_target_columns`."""
+    stored = dict(zip((c.output for c in columns), _all_stored(frame, columns), strict=True))
+    return frame.selectExpr(*(f"{expression} AS {quote(output)}" for output, expression in stored.items()))
+
+
+def _all_stored(frame: DataFrame, columns: Sequence[ColumnMapping]) -> list[str]:
     fields = frame.schema.fields
     found = {field.name.lower(): field for field in fields} | {field.name: field for field in fields}
     given = (found.get(c.output, found.get(c.output.lower())) for c in columns)
-    listed = [f"{_stored(frame, c, field)} AS {quote(c.target)}" for c, field in zip(columns, given, strict=True)]
-    return frame.selectExpr(*listed, *([quote(QUALIFIES)] if has_qualifies else []))
+    return [_stored(frame, c, field) for c, field in zip(columns, given, strict=True)]
 
 
 def _stored(frame: DataFrame, column: ColumnMapping, field: StructField | None) -> str:

@@ -51,6 +51,7 @@ def check(request: FlowRequest, name: tuple[str, ...], columns: Sequence[Column]
     rows = target.in_target_columns(output, columns)
     for each in qualified(request.session, request.constraints):
         check_condition(request.session, rows.schema, each)
+        refuse_errors(each, request.plan.appends)
         if each.violation is Violation.QUARANTINE:
             refuse_changing_rows(each, request.plan.appends)
             check_quarantine(request.session, name, columns, each, records)
@@ -63,6 +64,8 @@ def check(request: FlowRequest, name: tuple[str, ...], columns: Sequence[Column]
 
 def check_condition(session: SparkSession, columns: StructType, constraint: Constraint) -> None:
     """See that Spark can evaluate a constraint's condition for rows of a table with some columns; see `check`."""
+    if constraint.is_of_errors:
+        return
     try:
         found = conditions.analyse(session, columns, constraint.condition)
     except PySparkException as error:
@@ -74,6 +77,29 @@ def check_condition(session: SparkSession, columns: StructType, constraint: Cons
         raise UnsupportedError(
             f"The constraint `{constraint.name}`, EXPECT ({constraint.condition}), {because}. A constraint is a condition on one "
             "row; compute what it needs in the query.",
+            constraint.position,
+        )
+
+
+def refuse_errors(constraint: Constraint, appends: bool) -> None:
+    """Raise UnsupportedError if a constraint is about rows that cannot be computed, and the flow cannot go on with these.
+
+    Args:
+        constraint: the constraint.
+        appends: whether the flow only appends rows.
+    """
+    if not constraint.is_of_errors:
+        return
+    if not appends:
+        raise UnsupportedError(
+            f"The constraint `{constraint.name}`, EXPECT (NO ERROR), is about single rows of a stream, and those of this query "
+            "are made of several. Compute what can fail in a streaming table below, with the constraint on that one.",
+            constraint.position,
+        )
+    if constraint.violation is Violation.FAIL:
+        raise UnsupportedError(
+            f"The constraint `{constraint.name}`, EXPECT (NO ERROR) ON VIOLATION FAIL UPDATE, is what a flow does without it. "
+            "Leave it out.",
             constraint.position,
         )
 

@@ -36,6 +36,7 @@ from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.execution.streaming.running_query import RunningQuery, StopAtBoundary
 from sqlext.logs import carried
 from sqlext.moments import Moment, announce
+from sqlext.plan.constraints import OF_ERRORS
 from sqlext.plan.flow_spec import StateBackend, StreamSpec
 from sqlext.plan.job_graph import HybridSource, OutputMode
 from sqlext.spark import jvm
@@ -163,7 +164,7 @@ class Intake:
             self.lateness = Lateness(self.session, self.checkpoint) if self.aggregate.event_time is not None else None
             self.buffer.open(self.aggregate.buffered, self.aggregate.key, committed)
             return
-        rows = target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
+        rows = target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies).drop(*OF_ERRORS)
         self.buffer.open(rows.schema, self.stream.key, committed)
 
     def rewind(self, work: Work) -> None:
@@ -213,12 +214,13 @@ class Intake:
             frame = self.aggregate.input
         elif self.stream.output_mode is OutputMode.UPDATE:
             frame = with_moments_in_input(frame)
+        elif self._settings.checks is not None:
+            frame = self._settings.checks.caught(frame, self.stream.columns)
         if self.hybrid is not None:
             frame = self.hybrid.named(frame)
-        is_history = self.hybrid is not None and not self.hybrid.is_last
-        self._running = RunningQuery(
-            self.name, frame, self.checkpoint.location, carried(self._on_batch), is_history, self._settings.takes_all
-        )
+        is_history, on_batch = self.hybrid is not None and not self.hybrid.is_last, carried(self._on_batch)
+        location, takes_all = self.checkpoint.location, self._settings.takes_all
+        self._running = RunningQuery(self.name, frame, location, on_batch, is_history, takes_all)
         return frame
 
     def start(self, pace: Pace) -> None:

@@ -125,7 +125,7 @@ class Replay:
             )
         rows = _chosen(transaction.placed_rows({}), condition).where(F.col(FLOW_COLUMN) == sql_name(self._spec.qualified_name))
         for each in self._spec.constraints:
-            rows = rows if each.keeps_row else rows.where(holds(each))
+            rows = rows if each.keeps_row else rows.where(holds(each, rows))
         with jvm.counted(rows) as (held, count):
             if not count:
                 return 0

@@ -41,6 +41,7 @@ from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote, quote_parts
 from sqlext.spark import delta_tables, jvm, state_size
+from sqlext.spark.micro_batch_rules import sound_rules
 from sqlext.spark.settings import session_settings
 from sqlext.spark.state_size import StateSize
 from sqlext.spark.storage import HadoopPath
@@ -144,15 +145,15 @@ class TableWriter:
         if last_transaction(self.session, self._spec.target_location, self._spec.application) is not None:
             return
         started, (stream,) = self._clock.monotonic(), self._spec.streams
-        rows = target.in_target_columns(self.session.sql(stream.sql), stream.columns)
+        frame, checks = self.session.sql(stream.sql), FlowChecks(self._spec)
+        rows = target.in_target_columns(checks.caught(frame, stream.columns), stream.columns)
         info = self._commit_info(0, 0, -1, FlushReason.ONCE, None, None)
         violations = Violations()
         with self._described("INSERT INTO ONCE"):
             if not self._spec.constraints:
                 count = commit.append(self._spec.target, rows, info)
             else:
-                checks = FlowChecks(self._spec)
-                with checks.marked(rows) as marked:
+                with session_settings(self.session, sound_rules(rows)), checks.marked(rows) as marked:
                     kept, observation = checks.watched(marked)
                     with jvm.held(kept) as held:
                         violations = checks.violations(observation)

@@ -9,12 +9,21 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import ConstraintError
-from sqlext.execution.delta import quarantine
-from sqlext.plan.constraints import MARK_PREFIX, Constraint, Violation, quarantines
+from sqlext.execution.delta import quarantine, target
+from sqlext.plan.constraints import (
+    COMPUTED_MARK,
+    INPUT_COLUMN,
+    MARK_PREFIX,
+    OF_ERRORS,
+    Constraint,
+    Violation,
+    quarantines,
+)
+from sqlext.plan.flow_spec import Column as ColumnMapping
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.quoting import quote
-from sqlext.spark import jvm
+from sqlext.spark import jvm, row_errors
 from sqlext.spark.plans import analysed
 from sqlext.spark.varying import has_moment
 
@@ -55,12 +64,18 @@ class RowChecks:
         return violations
 
     def _marked(self, rows: DataFrame) -> DataFrame:
-        return rows.select("*", *(holds(each).alias(mark) for mark, each in self._marks.items()))
+        """Return rows with a column for each constraint; what could not be computed of a row is held against no other one."""
+        is_kept = all(each.keeps_row for each in self._marks.values() if each.is_of_errors)
+        passes = F.lit(False) if is_kept or COMPUTED_MARK not in rows.columns else ~F.col(COMPUTED_MARK)
+        for mark, each in self._marks.items():
+            holding = holds(each, rows)
+            rows = rows.withColumn(mark, holding if each.is_of_errors else passes | holding)
+        return rows
 
     def _refuse(self, marked: DataFrame, violations: Mapping[str, int], where: str) -> None:
         for mark, each in self._marks.items():
             if each.violation is Violation.FAIL and violations[each.name]:
-                columns = [quote(name) for name in marked.columns if name not in (*self._marks, QUALIFIES)]
+                columns = [quote(name) for name in marked.columns if name not in (*self._marks, *OF_ERRORS, QUALIFIES)]
                 row = marked.where(~F.col(mark)).select(F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})).first()
                 number = "1 row" if violations[each.name] == 1 else f"{violations[each.name]} rows"
                 shown = "" if row is None else f", such as {str(row[0])[:_SHOWN_CHARACTERS]}"
@@ -82,6 +97,17 @@ class FlowChecks(RowChecks):
         super().__init__(spec.target, spec.constraints, way_out)
         self._spec = spec
 
+    def caught(self, frame: DataFrame, columns: Sequence[ColumnMapping]) -> DataFrame:
+        """Return the flow's query, with `OF_ERRORS` if rows that cannot be computed violate a constraint, and do not fail it.
+
+        Args:
+            frame: the analysed query, before it runs.
+            columns: of the table, whose types its values must have.
+        """
+        if not any(each.is_of_errors for each in self._spec.constraints):
+            return frame
+        return row_errors.caught(target.in_target_types(frame, columns))
+
     @contextmanager
     def marked(self, rows: DataFrame) -> Iterator[DataFrame]:
         """Yield rows with a column for each constraint, true where the row holds it; they can be computed twice, alike."""
@@ -98,7 +124,7 @@ class FlowChecks(RowChecks):
         kept = marked.observe(observation, *(F.count_if(~F.col(mark)).alias(mark) for mark in self._marks))
         dropping = [mark for mark, each in self._marks.items() if not each.keeps_row]
         kept = kept.where(_all_of(dropping)) if dropping else kept
-        return kept.drop(*self._marks), observation
+        return kept.drop(*self._marks, *OF_ERRORS), observation
 
     def violations(self, observation: Observation) -> Violations:
         """Return the numbers of violations, after the rows have been computed."""
@@ -117,7 +143,8 @@ class FlowChecks(RowChecks):
             marks = [mark for mark, each in self._marks.items() if each in constraints]
             if any(violations[each.name] for each in constraints):
                 chosen = marked.where(~_all_of(marks) & _all_of(before))
-                quarantine.append(table, chosen.withColumn(quarantine.NAMES, names).drop(*self._marks), self._spec, batch)
+                told = chosen.withColumn(quarantine.NAMES, names).drop(*self._marks, COMPUTED_MARK)
+                quarantine.append(table, told, self._spec, batch)
             before += marks
 
     @contextmanager
@@ -155,9 +182,19 @@ class FlowChecks(RowChecks):
         return marked.drop(*self._marks)
 
 
-def holds(constraint: Constraint) -> Column:
-    """Return the condition that a row holds a constraint; it is false, and not NULL, where the constraint's is NULL."""
-    return F.coalesce(F.expr(constraint.condition), F.lit(False))
+def holds(constraint: Constraint, rows: DataFrame) -> Column:
+    """Return the condition that a row holds a constraint; it is false, and not NULL, where the constraint's is NULL.
+
+    Args:
+        constraint: the constraint.
+        rows: rows of the table, on their way into it or back from quarantine. Those that could not be computed are told by
+            `COMPUTED_MARK` and by `INPUT_COLUMN`; where there is neither, all could be.
+    """
+    if not constraint.is_of_errors:
+        return F.coalesce(F.expr(constraint.condition), F.lit(False))
+    if COMPUTED_MARK in rows.columns:
+        return F.col(COMPUTED_MARK)
+    return F.col(INPUT_COLUMN).isNull() if INPUT_COLUMN in rows.columns else F.lit(True)
 
 
 def total(found: Iterable[Mapping[str, int]]) -> Violations:

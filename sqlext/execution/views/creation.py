@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType, NullType, StructField, StructType
 from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedError, ViewError
 from sqlext.execution.delta import delta_log, table_definition, target
 from sqlext.execution.delta.commit import USER_METADATA
-from sqlext.execution.flows.constraint_checks import check_condition
+from sqlext.execution.flows.constraint_checks import check_condition, refuse_errors
 from sqlext.execution.flows.registry import FlowRecord, without_case
 from sqlext.execution.views.history import metadata_of, state_of
 from sqlext.execution.views.ownership import is_table_of, maker_of
@@ -101,6 +101,7 @@ def without_dropped_rows(request: ViewRequest) -> ViewRequest:
                 "now may hold it later. Use ON VIOLATION DROP ROW; a second view with WHERE NOT (..) has the rows that it drops.",
                 each.position,
             )
+        refuse_errors(each, appends=False)
         check_condition(request.session, StructType(given), each)
     query = without_dropped(request.query, dict(zip(request.columns, kinds, strict=True)), request.constraints)
     return replace(request, query=query, frame=request.session.sql(query)) if query != request.query else request
