@@ -23,6 +23,7 @@ from sqlext.commands.commands import Commands
 from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.coordination.home import close_home
+from sqlext.execution.coordination.home_checks import check_is_shared
 from sqlext.execution.host import Host
 from sqlext.execution.views.consistent import FUNCTION as CONSISTENT_VERSIONS
 from sqlext.extension import jars, parser
@@ -81,7 +82,10 @@ class Installation:
         """Return the host of this application's flows, created at the first call; the lock ensures that there is only one."""
         with self.lock:
             if self.host is None:
-                close_home(HadoopPath(self.session, home_of(self.session)))
+                home = HadoopPath(self.session, home_of(self.session))
+                close_home(home)
+                if home.is_local and jars.is_cluster(self.session.sparkContext.master):
+                    check_is_shared(self.session, home)
                 self.host = Host(self.session, home_of(self.session), self.clock)
             return self.host
 

@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 FUNCTIONS = Path(__file__).with_name("cluster_functions.py")
 _SPARK = Path(pyspark.__file__).parent
 _DEADLINE = 120.0
+UNSHARE = ("unshare", "--mount")
+"""Starts a process that mounts for itself; only root may."""
 _PACKAGES = "pyarrow pandas numpy dateutil pytz tzdata six"
 """What Spark's Python workers need for Arrow, and what these need in turn."""
 
@@ -37,10 +39,12 @@ class Cluster:
     Args:
         folder: for the workers' folders, their Python, and the files for executors.
         workers: how many are started.
+        hidden: a folder in whose place workers see another, as if it was on the driver's machine.
     """
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path, workers: int = 2, hidden: Path | None = None) -> None:
         self.folder = folder
+        self._hidden = hidden
         folder.mkdir()
         self.port = free_port()
         self.python = _python(folder / "python")
@@ -102,6 +106,8 @@ class Cluster:
     def _start(self, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [str(_SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"]
         command += ["--webui-port", "0", *arguments]
+        if self._hidden is not None and kind == "worker.Worker":
+            command = [*UNSHARE, "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(self._hidden), *command]
         environment = {name: value for name, value in os.environ.items() if name in ("PATH", "JAVA_HOME", "LANG")}
         environment |= {
             "HOME": str(self.folder),

@@ -26,8 +26,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from tests.faults.cluster import Cluster, kill_driver
+from tests.faults.cluster import UNSHARE, Cluster, kill_driver
 from tests.faults.hosts import DEADLINE, Host, Hosts
+from tests.java import java_options
 from tests.support import eventually
 
 ROWS, KEYS = 20, 8
@@ -263,3 +264,24 @@ def test_executors_get_sqlext_and_the_functions_as_files(world: World, cluster: 
     host = world.serving()
     said = world.hosts.run("CREATE TABLE one USING delta AS SELECT 1 AS k; SELECT * FROM map_partition(TABLE(one), 'places');")
     assert f"sqlext.zip/sqlext/__init__.py {cluster.python} []" in said, said + host.said()
+
+
+@pytest.mark.skipif(subprocess.run([*UNSHARE, "true"], capture_output=True).returncode != 0, reason="only root may mount")
+def test_a_home_that_executors_do_not_share_is_refused(tmp_path: Path) -> None:
+    warehouse = tmp_path / "warehouse"
+    warehouse.mkdir()
+    cluster = Cluster(tmp_path / "cluster", workers=1, hidden=warehouse)
+    script = tmp_path / "flow.sql"
+    script.write_text("CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM nothing GROUP BY k;")
+    command = [sys.executable, "-m", "sqlext.cli", "run", str(script), "--warehouse", str(warehouse), *cluster.settings]
+    command += ["--conf", f"spark.driver.extraJavaOptions={java_options()}"]
+    try:
+        ended = subprocess.run(
+            command, env=cluster.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE
+        )
+    finally:
+        cluster.close()
+    said = " ".join((ended.stdout + ended.stderr).split())
+    assert ended.returncode == 1, said
+    assert f"The home `file:{warehouse}/_sqlext` is not shared: executors of {cluster.url} wrote 4 files there" in said
+    assert "and this process sees 0. Set `spark.sqlext.home` to storage" in said
