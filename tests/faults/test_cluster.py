@@ -53,6 +53,7 @@ SET_UP = [
     ),
     f"CREATE STREAMING TABLE copies TBLPROPERTIES ({_READABLE}) AS SELECT k, v, doubled(v) AS d FROM STREAM events",
     f"CREATE MATERIALIZED VIEW a_view TBLPROPERTIES ({_READABLE}) SCHEDULE EVERY 10 SECONDS AS {_SUMS} events GROUP BY k",
+    "SELECT * FROM map_partition(TABLE(SELECT 1 AS k), 'places')",
 ]
 TARGETS = (*FLOWS, "copies", "a_view")
 JOB = (
@@ -215,7 +216,10 @@ def world(cluster: Cluster, tmp_path: Path) -> Iterator[World]:
 @pytest.mark.timeout(4 * 3600)
 def test_workers_and_drivers_die(world: World, cluster: Cluster, kills: int, capsys: pytest.CaptureFixture[str]) -> None:
     host = world.serving()
-    world.hosts.run(";\n".join(SET_UP) + ";")
+    said = world.hosts.run(";\n".join(SET_UP) + ";")
+    assert f"sqlext.zip/sqlext/__init__.py {cluster.python} []" in said, (
+        "executors have sqlext, or a driver's packages, from elsewhere"
+    )
     world.feed()
     with fed(world):
         for kill in range(max(kills, IN_CI)):
@@ -260,12 +264,6 @@ def catch_up(world: World, host: Host, arrived: int) -> None:
     eventually(lambda: not missing(), DEADLINE, lambda: f"{arrived} rows are not in {missing()}: {host.said()}")
 
 
-def test_executors_get_sqlext_and_the_functions_as_files(world: World, cluster: Cluster) -> None:
-    host = world.serving()
-    said = world.hosts.run("CREATE TABLE one USING delta AS SELECT 1 AS k; SELECT * FROM map_partition(TABLE(one), 'places');")
-    assert f"sqlext.zip/sqlext/__init__.py {cluster.python} []" in said, said + host.said()
-
-
 @pytest.mark.skipif(subprocess.run([*UNSHARE, "true"], capture_output=True).returncode != 0, reason="only root may mount")
 def test_a_home_that_executors_do_not_share_is_refused(tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
@@ -282,6 +280,6 @@ def test_a_home_that_executors_do_not_share_is_refused(tmp_path: Path) -> None:
     finally:
         cluster.close()
     said = " ".join((ended.stdout + ended.stderr).split())
-    assert ended.returncode == 1, said
+    assert ended.returncode == 2, said
     assert f"The home `file:{warehouse}/_sqlext` is not shared: executors of {cluster.url} wrote 4 files there" in said
     assert "and this process sees 0. Set `spark.sqlext.home` to storage" in said
