@@ -25,6 +25,7 @@ from sqlext.execution.flows.registry import FlowRegistry
 from sqlext.execution.jobs.registry import JobRegistry
 from sqlext.execution.views.registry import ViewRegistry, created
 from sqlext.extension import jars
+from sqlext.extension.jars import is_cluster
 from sqlext.options import HOME_KEY
 from sqlext.spark.jvm import reason_of
 from sqlext.spark.process import java_figures
@@ -107,7 +108,10 @@ def examine(warehouse: Path, conf: Mapping[str, str]) -> Iterator[Finding]:
 def _with_spark(spark: SparkSession, home: HadoopPath, scratch: Path) -> Iterator[tuple[str, Look]]:
     yield "memory", lambda: _memory(spark)
     yield "catalog", lambda: _catalog(spark)
-    yield "tables", lambda: _tables(spark, scratch)
+    if is_cluster(spark.sparkContext.master):  # its executors cannot write into a folder of this machine
+        yield "executors", lambda: _executors(spark, home)
+    else:
+        yield "tables", lambda: _tables(spark, scratch)
     yield "home", lambda: _home(home)
     yield "clocks", lambda: _clocks(home)
     yield "flows, views and jobs", lambda: _records(home)
@@ -185,6 +189,11 @@ def _tables(spark: SparkSession, scratch: Path) -> Finding:
     if found != 3:
         return Finding("tables", State.WRONG, f"a Delta table with 3 rows was written, and {found} rows were read")
     return Finding("tables", State.GOOD, "a Delta table was written and read")
+
+
+def _executors(spark: SparkSession, home: HadoopPath) -> Finding:
+    home_checks.check_is_shared(spark, home)
+    return Finding("executors", State.GOOD, f"what they write below {home.location} is seen here")
 
 
 def _home(home: HadoopPath) -> Finding:

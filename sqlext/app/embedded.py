@@ -29,6 +29,7 @@ import sqlext
 from sqlext.app.problems import silence_spark
 from sqlext.app.warehouse_lock import JVM_ENDS_WITHIN, WarehouseLock
 from sqlext.errors import SetupError, SqlextError
+from sqlext.extension.jars import is_cluster
 from sqlext.logs import JsonFormatter
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, LOG_FORMAT_KEY, LOG_FORMATS, is_option_key
 from sqlext.private_files import make_private_file
@@ -59,7 +60,8 @@ def embedded_session(
         SetupError: the folder cannot be used or another process uses it, Java or a JAR is missing, or a setting is wrong.
     """
     folder = warehouse.absolute()
-    settings = {**_settings(folder), **checked(conf or {})}
+    given = checked(conf or {})
+    settings = {**_settings(folder, is_cluster(given.get("spark.master"))), **given}
     with WarehouseLock(warehouse, progress) if lock is None else nullcontext(lock) as held:
         log = _open_log(folder, settings.pop(LOG_FORMAT_KEY, LOG_FORMATS[0]).strip().lower())
         settings[CONNECTORS_KEY] = _remembered_connectors(folder, settings.get(CONNECTORS_KEY, ""))
@@ -102,19 +104,22 @@ def log_path(warehouse: Path, log_format: str = "") -> Path:
 # Settings.
 
 
-def _settings(folder: Path) -> dict[str, str]:
+def _settings(folder: Path, on_cluster: bool) -> dict[str, str]:
     scratch = folder / "_metastore" / "tmp"
-    return {
-        "spark.app.name": "sqlext",
+    of_one_machine = {
         "spark.master": "local[*]",
         "spark.driver.host": "127.0.0.1",  # one process, which must not depend on the machine's name and network
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # Spark's default of 200 is for clusters
+        "spark.databricks.delta.snapshotPartitions": "2",  # so is Delta's default of 50
+    }
+    return {
+        **({} if on_cluster else of_one_machine),
+        "spark.app.name": "sqlext",
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",  # jobs that survive their driver share the machine with flows, in a pool of their own
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # Spark's default of 200 is for clusters
-        "spark.databricks.delta.snapshotPartitions": "2",  # so is Delta's default of 50
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": str(folder),
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=catalog;create=true",

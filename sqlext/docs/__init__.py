@@ -29,6 +29,7 @@ TOPICS = (
     "explain",
     "shell",
     "servers",
+    "cluster",
     "page",
     "dbt",
     "how-it-works",

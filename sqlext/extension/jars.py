@@ -170,6 +170,16 @@ def s3_class_path(progress: Callable[[str], None] | None = None, ivy_settings: s
     return _class_path("S3A", f"hadoop-aws-{hadoop}", artifacts, progress, ivy_settings)
 
 
+def files_of(class_path: str) -> list[str]:
+    """Return the JARs of a class path of folders, such as `delta_class_path` returns, for `spark.jars`."""
+    return [str(jar) for folder in class_path.split(os.pathsep) for jar in sorted(Path(folder).parent.glob("*.jar"))]
+
+
+def is_cluster(master: object) -> bool:
+    """Return whether executors run on other machines than the driver, by Spark's master; None: Spark's default, `local[*]`."""
+    return not str(master or "local").startswith("local")  # `local-cluster` starts its executors on this machine
+
+
 def _class_path(
     whose: str,
     folder_name: str,

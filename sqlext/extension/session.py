@@ -23,6 +23,7 @@ from sqlext.commands.commands import Commands
 from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.coordination.home import close_home
+from sqlext.execution.coordination.home_checks import check_is_shared
 from sqlext.execution.host import Host
 from sqlext.execution.views.consistent import FUNCTION as CONSISTENT_VERSIONS
 from sqlext.extension import jars, parser
@@ -81,7 +82,10 @@ class Installation:
         """Return the host of this application's flows, created at the first call; the lock ensures that there is only one."""
         with self.lock:
             if self.host is None:
-                close_home(HadoopPath(self.session, home_of(self.session)))
+                home = HadoopPath(self.session, home_of(self.session))
+                close_home(home)
+                if home.is_local and jars.is_cluster(self.session.sparkContext.master):
+                    check_is_shared(self.session, home)
                 self.host = Host(self.session, home_of(self.session), self.clock)
             return self.host
 
@@ -106,6 +110,8 @@ _installations: dict[str, Installation] = {}  # by application id: one Python pr
 def configure(builder: Any, progress: Callable[[str], None] | None = None) -> Any:
     """Prepare a session builder: Delta on the class path, its catalog, room for generated code, and sqlext in its session.
 
+    With the master of a cluster, executors get the JARs from the driver, by `spark.jars` (see the page on clusters).
+
     Args:
         builder: `SparkSession.builder`, with any other settings; `spark.sqlext.connectors` = `kafka` adds Spark's Kafka source,
             `avro` its package for Avro, `s3` Hadoop's S3A.
@@ -120,13 +126,13 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
     options: dict[str, Any] = builder._options
     if SparkContext._active_spark_context is None:
         jars.check_java()
-        if str(options.get("spark.master", "local")).startswith("local"):
+        if not jars.is_cluster(options.get("spark.master")):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run in this environment, whatever PATH says
         provided = str(options.get(_DRIVER_CLASS_PATH, ""))
         if not jars.delta_on_class_path(provided) and "delta-spark" not in str(options.get("spark.jars.packages", "")):
-            _add_to_class_path(builder, jars.delta_class_path(progress, options.get("spark.jars.ivySettings")))
+            _add_jars(builder, jars.delta_class_path(progress, options.get("spark.jars.ivySettings")))
         for connector in _connectors(options):
-            _add_to_class_path(builder, _CONNECTORS[connector](progress, options.get("spark.jars.ivySettings")))
+            _add_jars(builder, _CONNECTORS[connector](progress, options.get("spark.jars.ivySettings")))
         for key, value in _STATIC_DEFAULTS.items():
             if key not in options:
                 builder.config(key, value)
@@ -135,9 +141,20 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
     return builder
 
 
-def _add_to_class_path(builder: Any, entry: str) -> None:
-    for key in (_DRIVER_CLASS_PATH, _EXECUTOR_CLASS_PATH):
-        builder.config(key, os.pathsep.join(filter(None, (str(builder._options.get(key, "")), entry))))
+def _add_jars(builder: Any, entry: str) -> None:
+    """Put a folder of JARs on the class path of the driver, and of the executors; on a cluster, the driver sends them the files.
+
+    The driver sees the files twice then, but loads from its class path alone: what Thrift sessions close is the other one.
+    """
+    _append(builder, _DRIVER_CLASS_PATH, os.pathsep, entry)
+    if jars.is_cluster(builder._options.get("spark.master")):
+        _append(builder, "spark.jars", ",", *jars.files_of(entry))
+    else:
+        _append(builder, _EXECUTOR_CLASS_PATH, os.pathsep, entry)
+
+
+def _append(builder: Any, key: str, separator: str, *entries: str) -> None:
+    builder.config(key, separator.join(filter(None, (str(builder._options.get(key, "")), *entries))))
 
 
 def _connectors(options: Mapping[str, Any]) -> list[str]:

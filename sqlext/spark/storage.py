@@ -134,6 +134,11 @@ class HadoopPath:
             self.make_private()
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is on a file system of this machine, or one that is mounted here."""
+        return self._local is not None
+
+    @property
     def _local(self) -> Path | None:
         """The path on this machine; None if it is on another file system."""
         return Path(self.location.removeprefix(_LOCAL)) if self.location.startswith(_LOCAL) else None

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,22 +40,34 @@ class Hosts:
     Args:
         folder: has the warehouse, and what hosts print.
         settings: arguments for each host.
+        launcher: the module that runs `sqlext`, and its own arguments.
+        environment: of each host; by default, that of this process.
     """
 
-    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Sequence[str] = (),
+        launcher: Sequence[str] = ("sqlext.cli",),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.started: list[Host] = []
         self.rows = 0
         self.port = free_port()
         self._settings = settings
+        self._launcher = launcher
+        self._environment = environment
 
     def start(self, *options: str) -> Host:
         output = self.folder / f"host{len(self.started)}.txt"
-        command = [sys.executable, "-m", "sqlext.cli", "serve", "--connect", "--connect-port", str(self.port), *options]
+        command = [sys.executable, "-m", *self._launcher, "serve", "--connect", "--connect-port", str(self.port), *options]
         command += ["--warehouse", str(self.folder / "warehouse")]
         command += ["--conf", f"spark.driver.extraJavaOptions={java_options()}", *self._settings]
         with output.open("w") as file:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=self._environment
+            )
         self.started.append(Host(process, output))
         return self.started[-1]
 

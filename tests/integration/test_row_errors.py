@@ -112,7 +112,7 @@ def test_it_stands_beside_other_constraints(sql: Workshop) -> None:
 
 def test_it_is_added_to_a_flow_that_has_failed_and_dropped_again(sql: Workshop) -> None:
     sql(f"CREATE STREAMING TABLE t AS {PARSED}")
-    with pytest.raises(PySparkException, match="cannot be cast to|Division by zero"):
+    with pytest.raises(PySparkException, match=r"cannot be cast to|Division by zero"):
         sql("WAIT FLOW t")
     sql("ALTER STREAMING TABLE t ADD CONSTRAINT parsed EXPECT (NO ERROR) ON VIOLATION QUARANTINE INTO bad")
     sql("START FLOW t")

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+from pyspark.sql import SparkSession
+
+from sqlext.errors import SetupError
 from sqlext.execution.coordination.lease import DEAD_AFTER_SECONDS, beats
 from sqlext.spark.storage import HadoopPath
 
@@ -41,6 +44,29 @@ def _writers_told(file: HadoopPath) -> int:
         return len(told) if is_whole else 0
     finally:
         file.delete()
+
+
+def check_is_shared(spark: SparkSession, home: HadoopPath) -> None:
+    """Check that files which executors write below the home are there for this process.
+
+    On disks that are not shared, executors write where nobody reads, and Spark takes a folder without their files for one
+    without rows.
+
+    Raises:
+        SetupError: some of them are not there.
+    """
+    folder, files = home.child(f".doctor-{uuid.uuid4().hex}"), 2 * max(spark.sparkContext.defaultParallelism, 1)
+    try:
+        spark.range(0, files, 1, files).write.parquet(folder.location)
+        seen = sum(name.startswith("part-") for name in folder.names())
+    finally:
+        folder.delete()
+    if seen != files:
+        raise SetupError(
+            f"The home `{home.location}` is not shared: executors of {spark.sparkContext.master} wrote {files} files there, "
+            f"and this process sees {seen}. Set `spark.sqlext.home` to storage that the driver and all executors reach by that "
+            "name: HDFS, S3, or a folder that all machines mount."
+        )
 
 
 def clock_difference(home: HadoopPath) -> float | None:
