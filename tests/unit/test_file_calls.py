@@ -15,6 +15,7 @@ from sqlext.quoting import quote_string
 from sqlext.rules import BATCHES
 from sqlext.spark import files
 from sqlext.spark.file_options import FORMATS, argument_named, format_named
+from sqlext.spark.file_schemas import Files
 from sqlext.sql import grammar
 from sqlext.sql.file_calls import calls_in, kept_in, names_avro, with_columns
 from sqlext.sql.statements import CreateStreamingTable
@@ -150,7 +151,7 @@ class NoPackages:
 def test_avro_without_its_package_is_refused() -> None:
     spark = cast(Any, SimpleNamespace(sparkContext=SimpleNamespace(_jvm=NoPackages())))
     with pytest.raises(SetupError) as caught:
-        files._check_class_path(spark, files._Files("/a", "avro", None, None, "", {}))
+        files._check_class_path(spark, Files("/a", "avro", None, None, "", {}))
     assert str(caught.value) == (
         "Spark's package for Avro is not on the class path. Set `spark.sqlext.connectors` to `avro` on the builder given to "
         "sqlext.configure, or with --conf; `sqlext run` sets it by itself if the file calls read_files for avro."

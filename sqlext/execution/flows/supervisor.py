@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import RunsElsewhereError
 from sqlext.execution.coordination.lease import Lease
-from sqlext.execution.flows import faults
+from sqlext.execution.flows import faults, file_columns
 from sqlext.execution.flows.flow import Flow
-from sqlext.execution.flows.registry import EventKind, FlowRegistry
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.state.buffer import is_lost
@@ -128,8 +128,9 @@ class FlowSupervisor:
             return
         self._reported.add(flow)
         change = faults.message_of(error) if faults.is_schema_change(error) else ""
-        if is_lost(error) or (change and self._changes_seen.get(flow.spec.id) != change):
-            why = "a source has other columns" if change else "an executor was lost with buffered rows"
+        is_new = bool(change) and self._changes_seen.get(flow.spec.id) != change
+        if is_lost(error) or is_new or file_columns.widened(flow.spec, error) is not flow.spec:
+            why = "an executor was lost with buffered rows" if is_lost(error) else "a source has other columns"
             logger.warning("flow %s: %s; restarting", flow.spec.name, why)
             self._changes_seen[flow.spec.id] = change  # the same change twice is one that no start takes in
             self._on_thread(partial(self._resume_failed, flow), flow.spec)
@@ -158,7 +159,20 @@ class FlowSupervisor:
         """Restart a failed flow, which restores what it has lost, or analyses its changed sources."""
         with self._lock:
             if self._flows.all.get(flow.spec.id) is flow and not self._closing.is_set():
-                self._run_or_note(flow.spec, flow.session, flow.options)
+                spec, options = flow.spec, flow.options
+                if file_columns.widened(spec, flow.error) is not spec:
+                    spec = self._widened(flow)
+                    options = self._flows.options_of(spec)
+                self._run_or_note(spec, flow.session, options)
+
+    def _widened(self, flow: Flow) -> FlowSpec:
+        """Record the columns that files of a flow have, and return its record with them; its options may have changed."""
+        spec = self._registry.read()[flow.spec.id].spec
+        if not file_columns.may_grow(spec, self._flows.options_of(spec).flow):
+            return spec
+        spec = file_columns.widened(spec, flow.error)
+        self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+        return spec
 
     def _try_again(self, spec: FlowSpec) -> None:
         """Retry a flow, unless somebody has started, stopped or dropped it meanwhile."""
