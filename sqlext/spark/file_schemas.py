@@ -118,7 +118,8 @@ def is_used(frame: DataFrame, column: str) -> bool:
     Args:
         column: a name that only this column has.
     """
-    plan = str(frame._jdf.queryExecution().optimizedPlan().toString())
+    optimizer = frame.sparkSession._jsparkSession.sessionState().optimizer()
+    plan = str(optimizer.execute(frame._jdf.queryExecution().analyzed()).toString())
     return column in str(frame.schema) or plan.count(column) > 1  # once by the relation itself
 
 
