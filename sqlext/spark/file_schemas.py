@@ -30,6 +30,8 @@ FIXED = ("text", "binaryFile")
 """The formats whose files all have the same columns."""
 _ONE_FILE_A_LOOK = "avro"  # of several files, Spark takes the columns of any one
 _FOOTERS = ("parquet", "orc")
+_NOT_TOGETHER = ("CANNOT_MERGE", "COLUMN_ALREADY_EXISTS")
+"""The conditions of Spark's errors about files that it reads one by one, and finds no common columns for."""
 _TYPED_BY_VALUES = ("json", "csv", "xml")
 _ALL_ROWS = {"samplingRatio": "1.0"}
 _AS_NAMED = {"__globPaths__": "false"}  # DataSource.GLOB_PATHS_KEY: a file's name may have a bracket
@@ -160,7 +162,7 @@ def _found(spark: SparkSession, files: Files, paths: Sequence[str]) -> list[Stru
     try:
         return [_schema(spark, files, paths)]
     except (PySparkException, Py4JJavaError) as error:
-        if files.format not in _FOOTERS or not any(name.startswith("CANNOT_MERGE") for name in conditions_of(error)):
+        if files.format not in _FOOTERS or not any(name.startswith(_NOT_TOGETHER) for name in conditions_of(error)):
             raise
     return [_schema(spark, files, [path]) for path in paths]  # one of a type that does not fit: each is read with the columns
 

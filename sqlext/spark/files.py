@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -264,6 +265,8 @@ def _inferred(spark: SparkSession, files: Files) -> StructType:
     columns = file_schemas.without_corrupt(spark, files, frame.schema)
     if not columns.fields:
         raise SchemaError(_nothing_to_infer(files))
+    if files.grows and files.format == "avro":  # Spark takes the columns of any one file
+        return file_schemas.grown(spark, replace(files, schema=columns), file_schemas.paths_of(spark, frame.inputFiles()))
     if files.has_header and files.options.get("enforceSchema", "").lower() != "true":
         frame.select(frame.columns[:1]).agg({frame.columns[0]: "count"}).collect()  # looks at the header of each file
     return columns

@@ -1,8 +1,9 @@
 """The columns of a flow over files, which become more as its files have more (`schema-evolution`).
 
 Before a micro-batch is taken in, its files are looked at. Where they have a field that no column names, the micro-batch fails
-with `NewColumnsError`, and nothing of it is in the table. The supervisor then records the columns in the flow's query, and starts
-it again: the start adds them to the table (`source_changes.evolved`), and Spark repeats the micro-batch, with the same files.
+with `NewColumnsError`, and nothing of it is in the table. The supervisor then starts the flow again with the columns in its
+query: the start adds them to the table (`source_changes.evolved`) and records both, and Spark repeats the micro-batch, with the
+same files.
 
 A crash at any step loses nothing: the micro-batch stays planned, and is looked at again.
 """

@@ -227,8 +227,7 @@ class FlowManager:
         record = find(self._registry.read(), name)
         if record.state is FlowState.DONE:
             return f"flow {record.spec.name} is done"
-        flow = self._running(name)
-        flow.wait(timeout)
+        flow = self._supervisor.wait(self._running(name), timeout)
         self._supervisor.note_done(flow)  # now, and not with the next tick: after a crash it is not run again
         return f"flow {flow.spec.name} is up to date"
 
