@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from sqlext.errors import NewColumnsError
+from sqlext.errors import NewColumnsError, SchemaError
+from sqlext.execution.delta.nested_fields import clauses, new_fields
 from sqlext.execution.flows.file_columns import FileColumns
 from sqlext.spark import files
-from sqlext.spark.file_schemas import Files
+from sqlext.spark.file_options import FORMATS
+from sqlext.spark.file_schemas import Files, with_new_fields
 from sqlext.testing import Moment, listened
 from tests.integration.test_files import lines, query_of, refused
 from tests.integration.workshop import DEADLINE, Workshop, Write
@@ -119,10 +122,10 @@ def test_parquet_gets_columns_and_a_type_that_does_not_fit_is_an_error_as_before
     sql("REFRESH STREAMING TABLE t FULL")
     sql("WAIT FLOW t")
     assert sql.batch("SELECT id, more, s, next FROM t") == sql.batch(f"{expected} {call}")
-    before = sql.batch("SELECT * FROM t")
+    before = sql.batch("SELECT id, more, s, next FROM t")
     save(3, "'three' AS id", "true AS yet")
     assert "id" in failure(sql)
-    assert sql.batch("SELECT * FROM t") == before
+    assert sql.batch("SELECT id, more, s, next FROM t") == before
 
 
 def test_avro_xml_and_orc_get_columns(sql: Workshop, landing: Path, write: Write) -> None:
@@ -376,3 +379,83 @@ def test_a_table_that_is_there_gets_columns(sql: Workshop, landing: Path, write:
     assert sql.batch("SELECT k, yet FROM t") == [(1, None), (2, [1, 2])]
     write("3.json", lines({"k": 3, "more": "x"}))
     assert "`more` of its table is STRUCT<a: STRING>, which does not take it" in failure(sql, "f")
+
+
+# Columns that become more.
+
+PLAIN = Files("/a", "json", None, None, "", {})
+
+
+def columns_of(ddl: str) -> StructType:
+    found = StructType.fromDDL(ddl)
+    assert isinstance(found, StructType)
+    return found
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("known", "found", "expected"),
+    [
+        ("k INT", "k STRING", "k INT"),
+        ("k INT", "a INT, k INT, b INT", "k INT, a INT, b INT"),
+        ("s STRUCT<b: INT>", "s STRUCT<a: INT, b: STRING>", "s STRUCT<b: INT, a: INT>"),
+        ("r ARRAY<STRUCT<a: INT>>", "r ARRAY<STRUCT<b: INT>>", "r ARRAY<STRUCT<a: INT, b: INT>>"),
+        (
+            "m MAP<STRING, STRUCT<a: INT>>",
+            "m STRUCT<x: STRUCT<a: INT>, y: STRUCT<b: INT>>",
+            "m MAP<STRING, STRUCT<a: INT, b: INT>>",
+        ),
+        ("m MAP<STRING, STRUCT<a: INT>>", "m MAP<STRING, STRUCT<b: INT>>", "m MAP<STRING, STRUCT<a: INT, b: INT>>"),
+        ("m MAP<STRING, INT>, v VARIANT", "m STRUCT<x: INT>, v STRUCT<x: INT>", "m MAP<STRING, INT>, v VARIANT"),
+        ("s STRUCT<a: INT>", "s STRING", "s STRUCT<a: INT>"),
+    ],
+)
+def test_fields_that_are_new_are_added_behind_those_that_are_known(
+    spark: SparkSession, known: str, found: str, expected: str
+) -> None:
+    assert with_new_fields(PLAIN, columns_of(known), columns_of(found)) == columns_of(expected)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("kind", FORMATS)
+def test_names_that_differ_by_case_are_one_but_in_json(kind: str) -> None:
+    known, found = columns_of("k INT, s STRUCT<a: INT>"), columns_of("K INT, S STRUCT<A: INT, b: INT>")
+    if kind != "json":
+        expected = columns_of("k INT, s STRUCT<a: INT, b: INT>")
+        assert with_new_fields(replace(PLAIN, format=kind), known, found) == expected
+        return
+    with pytest.raises(SchemaError, match="have the field `K`, which differs from `k` by case only"):
+        with_new_fields(PLAIN, known, found)
+    inside = columns_of("k INT, s STRUCT<a: INT, A: INT>")
+    with pytest.raises(SchemaError, match=r"have the field `s\.A`, which differs from `s\.a` by case only"):
+        with_new_fields(PLAIN, known, inside)
+    assert with_new_fields(replace(PLAIN, rescued="rest"), known, inside) == known
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ("INT", "INT", []),
+        ("INT", "BIGINT", None),
+        ("STRUCT<a: INT>", "STRUCT<a: INT, `b c`: INT>", ["`t`.`b c` INT"]),
+        ("STRUCT<a: INT>", "STRUCT<b: INT, a: INT>", None),
+        ("STRUCT<a: INT, b: INT>", "STRUCT<a: INT>", None),
+        ("STRUCT<a: INT>", "STRUCT<a: BIGINT, b: INT>", None),
+        ("STRUCT<a: INT NOT NULL>", "STRUCT<A: INT, b: INT NOT NULL>", ["`t`.`b` INT"]),
+        ("ARRAY<STRUCT<a: INT>>", "ARRAY<STRUCT<a: INT, b: INT>>", ["`t`.`element`.`b` INT"]),
+        ("MAP<STRING, STRUCT<a: INT>>", "MAP<STRING, STRUCT<a: INT, b: INT>>", ["`t`.`value`.`b` INT"]),
+        ("MAP<STRUCT<a: INT>, INT>", "MAP<STRUCT<a: INT, b: INT>, INT>", None),
+        (
+            "STRUCT<s: STRUCT<a: INT>, x: INT>",
+            "STRUCT<s: STRUCT<a: INT, b: INT>, x: INT, y: ARRAY<INT>>",
+            ["`t`.`s`.`b` INT", "`t`.`y` ARRAY<INT>"],
+        ),
+    ],
+)
+def test_a_type_is_another_one_unless_it_has_only_got_fields(
+    spark: SparkSession, before: str, now: str, expected: list[str] | None
+) -> None:
+    was, is_now = (columns_of(f"c {kind}")["c"].dataType for kind in (before, now))
+    found = new_fields(was, is_now, ("t",))
+    assert (None if found is None else clauses(found)) == expected
