@@ -64,7 +64,7 @@ def test_json_gets_columns_also_inside_of_structs_and_over_a_crash(sql: Workshop
     equals_batch(sql, call)
     sql.crash()
     sql.resume()
-    write("4.json", lines({"k": 5, "yet": [{"x": 2, "y": 2}], "more": 7.5}))
+    write("4.json", lines({"k": 5, "yet": [{"x": 2, "y": 2}], "more": 7.5}) + "no JSON\n")
     sql("WAIT FLOW t")
     equals_batch(sql, call)
     (answer,) = sql(f"CREATE OR REFRESH STREAMING TABLE t TBLPROPERTIES ({GROWS}) AS SELECT * FROM STREAM {call}")

@@ -165,13 +165,15 @@ class FlowSupervisor:
 
     def _resume_failed(self, flow: Flow) -> None:
         """Restart a failed flow, which restores what it has lost, or analyses its changed sources."""
-        with self._lock:
-            if self._flows.all.get(flow.spec.id) is flow and not self._closing.is_set():
-                if isinstance(flow.error, NewColumnsError):
-                    self._widen(flow)
-                else:
-                    self._run_or_note(flow.spec, flow.session, flow.options)
-        self._restart_of(flow).set()
+        try:
+            with self._lock:
+                if self._flows.all.get(flow.spec.id) is flow and not self._closing.is_set():
+                    if isinstance(flow.error, NewColumnsError):
+                        self._widen(flow)
+                    else:
+                        self._run_or_note(flow.spec, flow.session, flow.options)
+        finally:
+            self._restart_of(flow).set()
 
     def _widen(self, flow: Flow) -> None:
         """Start a flow again with the columns that its files have; by its record, since its options may have changed.
@@ -180,13 +182,18 @@ class FlowSupervisor:
         2. The query with the columns is recorded, also where the start had nothing to add. After a crash before that, the
            micro-batch is looked at once more, and has the same columns.
         """
-        spec = self._registry.read()[flow.spec.id].spec
-        options = self._flows.options_of(spec)
-        if file_columns.may_grow(spec, options.flow):
-            spec = file_columns.widened(spec, flow.error)
-        self._run_or_note(spec, flow.session, options)
-        if (now := self._flows.all.get(spec.id)) is not None and now is not flow:
-            self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=now.spec.to_json()))
+        try:
+            record = self._registry.read().get(flow.spec.id)
+            if record is None or not record.is_active:  # somebody has dropped or stopped it
+                return
+            spec, options = record.spec, self._flows.options_of(record.spec)
+            if file_columns.may_grow(spec, options.flow):
+                spec = file_columns.widened(spec, flow.error)
+            self._run_or_note(spec, flow.session, options)
+            if (now := self._flows.all.get(spec.id)) is not None and now is not flow:
+                self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=now.spec.to_json()))
+        except Exception as error:  # noqa: BLE001  # the registry does not answer, or there is a bug
+            self.note_anyhow("could not be restarted", flow.spec, error)
 
     def _restart_of(self, flow: Flow) -> threading.Event:
         """Return what is set when a failed flow has been started again, or could not be."""
