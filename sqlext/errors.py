@@ -7,7 +7,7 @@ A message is one sentence on what is wrong, with the name and the value, and one
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -89,6 +89,18 @@ class NotFoundError(SqlextError, LookupError):
 
 class SchemaError(SqlextError, TypeError):
     """The query's columns do not fit the target's."""
+
+
+class NewColumnsError(SchemaError):
+    """Files have columns that their flow does not have yet: it is started again with them.
+
+    Attributes:
+        columns: all columns of each call of read_files, as literals, by the `key` of the call.
+    """
+
+    def __init__(self, message: str, columns: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.columns = columns
 
 
 class RuleError(SqlextError, RuntimeError):

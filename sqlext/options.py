@@ -147,8 +147,8 @@ JOB_RETENTION = Option(
     doc="how long the events and intermediate tables of a finished job are kept")
 SCHEMA_EVOLUTION = Option(
     "schema-evolution", "choice", "none", None, choices=("none", "add columns"),
-    doc="what a flow that appends `SELECT *` does when its source gains a column: it fails with a message, or adds the column "
-    "to its table")
+    doc="what a flow that appends `SELECT *` does when its source gains a column: it fails with a message ([files](files.md): "
+    "it leaves the column out), or adds the column to its table")
 # fmt: on
 
 OPTIONS: Mapping[str, Option[Any]] = {each.key: each for each in list(vars().values()) if isinstance(each, Option)}

@@ -20,6 +20,7 @@ from sqlext.execution.flows.added_streams import widened
 from sqlext.execution.flows.analysis import AnalysedFlow, analyse_flow
 from sqlext.execution.flows.creation import FlowRequest, check_cycle, check_definition, check_sources
 from sqlext.execution.flows.definition import listed
+from sqlext.execution.flows.file_columns import may_grow
 from sqlext.execution.flows.interval_trigger import other_pace
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.flows.redefinition import redefined, refusal
@@ -89,7 +90,7 @@ def make_anew(flows: FlowManager, name: tuple[str, ...], batches: Sequence[Batch
             raise AssertionError("a streaming table was made by its statement")
         plan = _checked(plan_flow(statement.query, batches, options.flow[SORTED_SHUFFLES]), spec.constraints)
         own = sessions.session_for(session, plan.references)
-        plan = kept_columns.in_flow(own, plan, statement.query.source)
+        plan = kept_columns.in_flow(own, plan, statement.query.source, grows=may_grow(plan, options.flow))
         flow = analyse_flow(own, plan, options, queries.analyse(own, plan), makes_table=True)
         request = renewed(spec, _request(session, statement, flow, spec.text))
     return flows.create(request, canceled)
@@ -201,7 +202,11 @@ def _analysed(
     plan, statement = _checked(planned.plan, constraints), planned.statement
     own = sessions.session_for(session, plan.references)
     plan = kept_columns.in_flow(
-        own, plan, statement.query.source, lambda: kept_columns.of_table(session, statement, flows.records())
+        own,
+        plan,
+        statement.query.source,
+        lambda: kept_columns.of_table(session, statement, flows.records()),
+        may_grow(plan, planned.options.flow),
     )
     try:
         found = queries.analyse(own, plan)

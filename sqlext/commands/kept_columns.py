@@ -18,23 +18,26 @@ from sqlext.plan.job_graph import BoundedPlan, FlowPlan
 from sqlext.planner.statement_plans import FlowStatement
 from sqlext.quoting import STREAMED, quote_string
 from sqlext.spark.files import COLUMNS_OF
-from sqlext.sql.file_calls import READ_FILES, FilesCall, calls_in, kept_in, with_columns
+from sqlext.sql.file_calls import GROWING, READ_FILES, FilesCall, calls_in, kept_in, with_columns
 from sqlext.sql.statements import CreateStreamingTable
 from sqlext.sql.tokens import blanked
 
 
-def in_flow(spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[], Mapping[str, str]] = dict) -> FlowPlan:
+def in_flow(
+    spark: SparkSession, plan: FlowPlan, source: str, known: Callable[[], Mapping[str, str]] = dict, grows: bool = False
+) -> FlowPlan:
     """Return a flow's plan in which each call has its columns.
 
     Args:
         spark: the session that is to run the plan.
         source: the text of the statement's query, with the offsets of the statement.
         known: returns columns that are kept already, as literals, by the call's `key`.
+        grows: whether the flow gets the columns that files have later (`schema-evolution`).
 
     Raises:
         PySparkException: a call is wrong; the place in the message is that in the statement.
     """
-    change = _change(spark, source, known, is_flow=True)
+    change = _change(spark, source, known, is_flow=True, grows=grows)
     if change is None:
         return plan
     return replace(
@@ -76,7 +79,7 @@ def of_table(spark: SparkSession, statement: FlowStatement, records: Records) ->
 
 
 def _change(
-    spark: SparkSession, source: str, known: Callable[[], Mapping[str, str]], is_flow: bool
+    spark: SparkSession, source: str, known: Callable[[], Mapping[str, str]], is_flow: bool, grows: bool = False
 ) -> Callable[[str], str] | None:
     """Return the change of a query's text that gives each call its columns; None where there is nothing to change.
 
@@ -90,21 +93,24 @@ def _change(
     try:
         for call in calls:
             if call.key not in found:
-                found[call.key] = _columns(spark, source, call, is_flow)
+                found[call.key] = _columns(spark, source, call, is_flow, grows)
     except AnalysisException:
         return None
 
     def change(text: str) -> str:
-        return with_columns(text, lambda call: found[call.key] if call.key in found else _columns(spark, text, call, is_flow))
+        return with_columns(
+            text, lambda call: found[call.key] if call.key in found else _columns(spark, text, call, is_flow, grows)
+        )
 
     return change
 
 
-def _columns(spark: SparkSession, text: str, call: FilesCall, is_flow: bool) -> str:
+def _columns(spark: SparkSession, text: str, call: FilesCall, is_flow: bool, grows: bool = False) -> str:
     """Return the columns of a call that stands in a text, as a literal."""
     function = COLUMNS_OF + (STREAMED if is_flow and call.is_streamed else "") + READ_FILES
+    arguments = call.arguments + (f", {GROWING} => true" if grows and call.is_streamed else "")
     before = blanked(text[: call.start])
     at = before.find(" " * len("FROM"))
     assert at >= 0, "a call comes after FROM and after the verb"
     before = f"{before[:at]}FROM{before[at + len('FROM') :]}"  # the call itself stays at its place, which errors name
-    return quote_string(spark.sql(f"{before}{function}({call.arguments}) SELECT *").schema.toDDL())
+    return quote_string(spark.sql(f"{before}{function}({arguments}) SELECT *").schema.toDDL())

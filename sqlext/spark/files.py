@@ -8,8 +8,9 @@ Relies on Spark's private side: reads Catalyst expressions, and checks options b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -18,56 +19,36 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sqlext.errors import NotFoundError, SchemaError, SetupError, UnsupportedError
-from sqlext.options import CONNECTORS_KEY
+from sqlext.options import CONNECTORS_KEY, SCHEMA_EVOLUTION
 from sqlext.quoting import STREAMED, fold
 from sqlext.redaction import of_application
-from sqlext.spark import rescue
+from sqlext.spark import csv_columns, file_schemas, rescue
 from sqlext.spark.arguments import constant, each_once, is_named, named
 from sqlext.spark.file_options import ONLY_BATCH, OWN, STREAM_OPTIONS, USAGE, argument_named, format_named
+from sqlext.spark.file_schemas import FIXED, NO_COLUMNS, Files, is_glob
 from sqlext.spark.java import java_of
 from sqlext.spark.jvm import causes_of, conditions_of, reason_of, root_reason
-from sqlext.sql.file_calls import KEPT, READ_FILES
+from sqlext.sql.file_calls import GROWING, KEPT, READ_FILES, FilesCall
 
 COLUMNS_OF = "__sqlext_columns_of_"
 """The prefix of a function with the same arguments that has no rows, and the columns which a flow keeps of a call."""
-FUNCTIONS = tuple(first + second + READ_FILES for first in ("", COLUMNS_OF) for second in ("", STREAMED))
-"""The function for bounded reads, the one that `STREAM read_files(..)` in a flow becomes, and their twins with `COLUMNS_OF`."""
+DESCRIBED = "__sqlext_arguments_of_"
+"""The prefix of a function with the same arguments that has no rows, and the arguments in its schema's metadata."""
+FUNCTIONS = (
+    *(first + second + READ_FILES for first in ("", COLUMNS_OF) for second in ("", STREAMED)),
+    DESCRIBED + READ_FILES,
+)
+"""The function for bounded reads, the one that `STREAM read_files(..)` in a flow becomes, their twins with `COLUMNS_OF`, and the
+one that tells arguments."""
 
 _SPARK_ERRORS = (PySparkException, Py4JJavaError)
 _RESCUED_FROM = ("json", "csv")
 _CORRUPT = "columnNameOfCorruptRecord"
-_NO_COLUMNS = ("UNABLE_TO_INFER_SCHEMA", "EMPTY_SCHEMA_NOT_SUPPORTED_FOR_DATASOURCE")
-
-
-@dataclass(frozen=True)
-class _Files:
-    """The files that a call names.
-
-    Attributes:
-        path: a file, a folder or a glob of them.
-        format: one of `FORMATS`.
-        schema: their columns; None: they are to be found in the files.
-        hints: types of some of the columns.
-        rescued: the name of the rescued column; empty: there is none.
-        options: for Spark's reader.
-    """
-
-    path: str
-    format: str
-    schema: StructType | None
-    hints: StructType | None
-    rescued: str
-    options: Mapping[str, str]
-
-    @property
-    def shown(self) -> str:
-        """The path as it may be shown."""
-        return of_application().message(self.path)
-
-    @property
-    def has_header(self) -> bool:
-        """Whether each file begins with the names of its columns."""
-        return self.format == "csv" and self.options.get("header", "").lower() == "true"
+_BY_POSITION = {"csv": "enforceSchema", "avro": "positionalFieldMatching"}
+"""The options by which names in files mean nothing."""
+_GIVES_COLUMNS = ("avroSchema", "avroSchemaUrl", "singleVariantColumn")
+"""The options that say which columns there are."""
+_GROWS = f"`{SCHEMA_EVOLUTION.key}` = `{SCHEMA_EVOLUTION.choices[-1]}`"
 
 
 def plan_of_call(spark: SparkSession, operator: str, arguments: Sequence[Any]) -> Any:
@@ -85,6 +66,8 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Sequence[Any]) -
         SetupError: Spark's package for Avro is not on the class path.
     """
     files = _files(arguments)
+    if operator.startswith(DESCRIBED):
+        return _described(spark, files)
     is_stream = operator.removeprefix(COLUMNS_OF) == STREAMED + READ_FILES
     _check_class_path(spark, files)
     _check_path(spark, files, is_stream)
@@ -99,14 +82,42 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Sequence[Any]) -
         raise _explained(files, error) from error
 
 
+def arguments_of(spark: SparkSession, call: FilesCall) -> Files:
+    """Return the arguments of a call in a recorded query.
+
+    Args:
+        spark: the session that analyses the query, with the variables that it names.
+    """
+    function, kept = DESCRIBED + READ_FILES, f", {KEPT} => {call.kept}" if call.kept else ""
+    (field,) = spark.sql(f"FROM {function}({call.arguments}{kept}, {GROWING} => true) SELECT *").schema.fields
+    given = json.loads(field.metadata[DESCRIBED])
+    schema, hints = (None if ddl is None else _schema(READ_FILES, ddl) for ddl in given["schemas"])
+    return Files(given["path"], given["format"], schema, hints, given["rescued"], given["options"], given["grows"])
+
+
+def _described(spark: SparkSession, files: Files) -> Any:
+    """Return a relation whose schema has the arguments: unlike rows, metadata are not shown in plans."""
+    given = {
+        "path": files.path,
+        "format": files.format,
+        "schemas": [None if each is None else each.toDDL() for each in (files.schema, files.hints)],
+        "rescued": files.rescued,
+        "options": dict(files.options),
+        "grows": files.grows,
+    }
+    column = StructField(DESCRIBED, StringType(), metadata={DESCRIBED: json.dumps(given)})
+    return spark.createDataFrame([], StructType([column]))._jdf.queryExecution().analyzed()
+
+
 # The arguments.
 
 
-def _files(arguments: Sequence[Any]) -> _Files:
+def _files(arguments: Sequence[Any]) -> Files:
     first = [] if not arguments or is_named(arguments[0]) else [("path", constant(READ_FILES, "path", arguments[0]))]
     given = [*first, *named(READ_FILES, arguments[len(first) :], USAGE)]
     kept = next((value for name, value in given if name == KEPT), None)
-    given = [(name, value) for name, value in given if name != KEPT]
+    grows = any(name == GROWING for name, _ in given)
+    given = [(name, value) for name, value in given if name not in (KEPT, GROWING)]
     kind = next((format_named(value) for name, value in given if name.lower() == "format"), None)
     if kind is None or not any(name.lower() == "path" for name, _ in given):
         raise SchemaError(f"{READ_FILES} needs `path` and `format`. Write {USAGE}.")
@@ -116,9 +127,38 @@ def _files(arguments: Sequence[Any]) -> _Files:
     options = {name: value for name, value in found.items() if name not in OWN}
     schema = _schema("schema", found["schema"] if kept is None else kept) if kept is not None or "schema" in found else None
     hints = _schema("schemaHints", found["schemaHints"]) if "schemaHints" in found else None
-    files = _Files(found["path"], kind, schema, hints, found.get("rescuedDataColumn", ""), options)
+    grows = grows and kind not in FIXED
+    files = Files(found["path"], kind, schema, hints, found.get("rescuedDataColumn", ""), options, grows)
     _check_rescued(files)
+    if grows:
+        _check_growing(files, "schema" in found)
     return files
+
+
+def _check_growing(files: Files, has_schema: bool) -> None:
+    """Refuse columns that cannot become more, or would not have all that files have."""
+    given = ["schema"] if has_schema else [name for name in _GIVES_COLUMNS if name in files.options]
+    if given:
+        raise SchemaError(
+            f"{READ_FILES}: the columns are given by `{given[0]}`, so {_GROWS} cannot add any. Leave `{given[0]}` out, so that "
+            "they are inferred, or the option."
+        )
+    option = _BY_POSITION.get(files.format, "")
+    if files.options.get(option, "").lower() == "true":
+        raise UnsupportedError(
+            f"{READ_FILES}: with `{option}` = `true` columns are read by position, and {_GROWS} finds new ones by name. Leave "
+            "one of the two out."
+        )
+    if files.format == "csv" and not files.has_header:
+        raise UnsupportedError(
+            f"{READ_FILES}: {_GROWS} finds new columns by name, and CSV has names in a header. Give header => true, or leave the "
+            "option out."
+        )
+    if files.format == "csv" and files.options.get("mode", "permissive").lower() != "permissive":
+        raise UnsupportedError(
+            f"{READ_FILES}: with {_GROWS} files without the new columns have shorter lines, which `mode` = "
+            f"`{files.options['mode']}` does not take. Leave one of the two out."
+        )
 
 
 def _schema(name: str, ddl: str) -> StructType:
@@ -138,7 +178,7 @@ def _schema(name: str, ddl: str) -> StructType:
     return found
 
 
-def _check_rescued(files: _Files) -> None:
+def _check_rescued(files: Files) -> None:
     """Refuse a rescued column that would not have all that does not fit."""
     if not files.rescued:
         return
@@ -164,7 +204,7 @@ def _check_rescued(files: _Files) -> None:
 # What they name.
 
 
-def _check_class_path(spark: SparkSession, files: _Files) -> None:
+def _check_class_path(spark: SparkSession, files: Files) -> None:
     context: Any = spark.sparkContext
     if files.format == "avro" and not callable(context._jvm.org.apache.spark.sql.avro.AvroFileFormat):
         raise SetupError(
@@ -173,7 +213,7 @@ def _check_class_path(spark: SparkSession, files: _Files) -> None:
         )
 
 
-def _check_path(spark: SparkSession, files: _Files, is_stream: bool) -> None:
+def _check_path(spark: SparkSession, files: Files, is_stream: bool) -> None:
     java = java_of(spark)
     settings = java.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(files.options))
     try:
@@ -183,15 +223,14 @@ def _check_path(spark: SparkSession, files: _Files, is_stream: bool) -> None:
                 f"{READ_FILES}: `path` is `{files.shown}`, which depends on where a process runs. Give a stream an absolute "
                 "path, such as /landing/orders or s3a://bucket/orders."
             )
-        is_glob = bool(java.org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path))
         conf = spark._jsparkSession.sessionState().newHadoopConfWithOptions(settings)
-        if not path.getFileSystem(conf).exists(path) and not is_glob:
+        if not path.getFileSystem(conf).exists(path) and not is_glob(spark, files.path):
             raise NotFoundError(f"{READ_FILES}: `path` is `{files.shown}`, and there is no such file or folder.")
     except _SPARK_ERRORS as error:
         raise SchemaError(f"{READ_FILES}: `path` is `{files.shown}`, which cannot be looked at: {reason_of(error)}") from error
 
 
-def _check_stream_options(spark: SparkSession, files: _Files) -> None:
+def _check_stream_options(spark: SparkSession, files: Files) -> None:
     """Raise now what Spark would raise when the query has started."""
     if given := next((name for name in ONLY_BATCH if name in files.options), None):
         raise UnsupportedError(
@@ -207,7 +246,7 @@ def _check_stream_options(spark: SparkSession, files: _Files) -> None:
         raise SchemaError(f"{READ_FILES}: Spark does not take {given}: {reason_of(error)}") from error
 
 
-def _columns(spark: SparkSession, files: _Files) -> StructType:
+def _columns(spark: SparkSession, files: Files) -> StructType:
     """Return the columns, without the rescued one: those given, or those that the files have now."""
     columns = _inferred(spark, files) if files.schema is None else files.schema
     hints = {} if files.hints is None else {fold(each.name): each for each in files.hints.fields}
@@ -215,38 +254,59 @@ def _columns(spark: SparkSession, files: _Files) -> StructType:
     return StructType([*typed, *hints.values()])
 
 
-def _inferred(spark: SparkSession, files: _Files) -> StructType:
+def _inferred(spark: SparkSession, files: Files) -> StructType:
     """Return the columns of the files that are there."""
-    options = {name: value for name, value in files.options.items() if name not in STREAM_OPTIONS}
-    if files.format in ("csv", "xml"):
-        options = {"inferSchema": "true", **options}
-    if files.format in ("parquet", "orc"):
-        options = {"mergeSchema": "true", **options}
-    frame = spark.read.format(files.format).options(**_with_header_check(files, options)).load(files.path)
-    columns = frame.schema
-    if files.rescued:
-        corrupt = str(spark.conf.get("spark.sql.columnNameOfCorruptRecord"))
-        columns = StructType([each for each in columns if each.name != corrupt])
+    if files.grows and files.has_header:
+        columns = csv_columns.grown(spark, files, StructType([]), None)
+        if not columns.fields:
+            raise SchemaError(_nothing_to_infer(files))
+        return columns
+    frame = spark.read.format(files.format).options(**files.with_header_check(files.reader_options)).load(files.path)
+    columns = file_schemas.without_corrupt(spark, files, frame.schema)
     if not columns.fields:
         raise SchemaError(_nothing_to_infer(files))
+    if files.grows and files.format == "avro":  # Spark takes the columns of any one file
+        return file_schemas.grown(spark, replace(files, schema=columns), file_schemas.paths_of(spark, frame.inputFiles()))
     if files.has_header and files.options.get("enforceSchema", "").lower() != "true":
         frame.select(frame.columns[:1]).agg({frame.columns[0]: "count"}).collect()  # looks at the header of each file
     return columns
 
 
-def _with_header_check(files: _Files, options: Mapping[str, str]) -> dict[str, str]:
-    """Return options that let a file whose header has other columns be an error: Spark's own default reads by position."""
-    return {"enforceSchema": "false", **options} if files.has_header else dict(options)
+def columns_with_new(spark: SparkSession, files: Files, paths: Sequence[str]) -> StructType:
+    """Return the columns of a call, and after them those that some of its files have and the call has not.
+
+    Args:
+        paths: the files; each must be there.
+
+    Raises:
+        SchemaError: a file cannot be read, with Spark's error as the cause; or its columns cannot be told from those known.
+    """
+    try:
+        if files.has_header:
+            found = csv_columns.grown(spark, files, files.kept, paths)
+        else:
+            found = file_schemas.grown(spark, files, paths)
+    except _SPARK_ERRORS as error:
+        raise SchemaError(
+            f"{READ_FILES}: the files of `{files.shown}` cannot be searched for new columns, as {files.format}: {_reason(error)}"
+        ) from error
+    new = found.names[len(files.kept) :]
+    if files.rescued.lower() in (name.lower() for name in new):
+        raise SchemaError(
+            f"{READ_FILES}: `rescuedDataColumn` is `{files.rescued}`, and files of `{files.shown}` have a field of that name. "
+            "Choose another."
+        )
+    return found
 
 
-def _frame(spark: SparkSession, files: _Files, columns: StructType, is_stream: bool) -> DataFrame:
+def _frame(spark: SparkSession, files: Files, columns: StructType, is_stream: bool) -> DataFrame:
     reader: Any = spark.readStream if is_stream else spark.read
     if not files.rescued:
-        options = _with_header_check(files, files.options)
+        options = files.with_header_check(files.options)
         return reader.format(files.format).options(**options).schema(columns).load(files.path)  # type: ignore[no-any-return]
     if files.format == "json":
         return rescue.json_frame(reader, files.path, columns, files.rescued, files.options)
-    options = {**_with_header_check(files, files.options), _CORRUPT: files.rescued, "columnPruning": "false"}
+    options = {**files.with_header_check(files.options), _CORRUPT: files.rescued, "columnPruning": "false"}
     with_rescued = StructType([*columns, StructField(files.rescued, StringType())])
     return reader.format("csv").options(**options).schema(with_rescued).load(files.path)  # type: ignore[no-any-return]
 
@@ -254,11 +314,11 @@ def _frame(spark: SparkSession, files: _Files, columns: StructType, is_stream: b
 # What went wrong.
 
 
-def _explained(files: _Files, error: BaseException) -> SchemaError | NotFoundError:
+def _explained(files: Files, error: BaseException) -> SchemaError | NotFoundError:
     conditions = conditions_of(error)
     if any(name.startswith("PATH_NOT_FOUND") for name in conditions):
         return NotFoundError(f"{READ_FILES}: `path` is `{files.shown}`, and no file or folder is like that.")
-    if any(name.startswith(_NO_COLUMNS) for name in conditions):
+    if any(name.startswith(NO_COLUMNS) for name in conditions):
         return SchemaError(_nothing_to_infer(files))
     return SchemaError(f"{READ_FILES}: the files of `{files.shown}` cannot be read as {files.format}: {_reason(error)}")
 
@@ -269,7 +329,7 @@ def _reason(error: BaseException) -> str:
     return reason if len(causes_of(error)) < 2 else f"{reason} {of_application().message(cause)}"
 
 
-def _nothing_to_infer(files: _Files) -> str:
+def _nothing_to_infer(files: Files) -> str:
     return (
         f"{READ_FILES}: there is no {files.format} file under `{files.shown}` from which columns could be taken. Give them as "
         "`schema`, such as schema => 'id INT, at TIMESTAMP'."

@@ -8,7 +8,7 @@ is recorded as the user wrote it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sqlext.quoting import STREAMED
@@ -17,6 +17,8 @@ from sqlext.sql.tokens import Token, tokens
 READ_FILES = "read_files"
 KEPT = "__sqlext_schema"
 """The argument with the columns that a flow keeps; no user writes it."""
+GROWING = "__sqlext_grows"
+"""The argument that says that the columns of a call may become more; no user writes it, and it is not recorded."""
 _NAMES = (READ_FILES.upper(), (STREAMED + READ_FILES).upper())
 _AVRO = ("'avro'", '"avro"')
 
@@ -67,6 +69,26 @@ def with_columns(text: str, columns: Callable[[FilesCall], str]) -> str:
     for call in reversed(calls_in(text)):
         if call.needs_columns:
             text = f"{text[: call.end_of_arguments]}, {KEPT} => {columns(call)}{text[call.end_of_arguments :]}"
+    return text
+
+
+def with_kept(text: str, columns: Mapping[str, str]) -> str:
+    """Return a text in which calls that keep columns keep others.
+
+    Args:
+        columns: the columns, as literals, by the `key` of the call; other calls stay as they are.
+    """
+    for call in reversed(calls_in(text)):
+        if call.kept and call.key in columns:
+            text = f"{text[: call.end_of_arguments]}, {KEPT} => {columns[call.key]}{text[call.stop - 1 :]}"
+    return text
+
+
+def growing(text: str, keys: Collection[str]) -> str:
+    """Return a text in which the calls of these keys say that their columns may become more."""
+    for call in reversed(calls_in(text)):
+        if call.key in keys:
+            text = f"{text[: call.stop - 1]}, {GROWING} => true{text[call.stop - 1 :]}"
     return text
 
 

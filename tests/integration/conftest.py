@@ -1,17 +1,37 @@
-"""The workshop of tests of flows, over the shared session."""
+"""The workshop of tests of flows, over the shared session, and a folder where files arrive."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from sqlext.spark import sessions
-from tests.integration.workshop import LEAN, Workshop
+from tests.integration.workshop import LEAN, Workshop, Write
 
 
 @pytest.fixture
 def sql(spark: SparkSession) -> Workshop:
     return Workshop(spark)
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    made = tmp_path / "landing"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def write(tmp_path: Path, landing: Path) -> Write:
+    def written(name: str, text: str) -> Path:
+        file, complete = tmp_path / "incomplete", landing / name
+        complete.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file.rename(complete)
+
+    return written
 
 
 @pytest.fixture

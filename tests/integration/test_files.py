@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +14,8 @@ from pyspark.sql import SparkSession
 from sqlext.spark.file_options import FORMATS
 from sqlext.spark.java import java_of
 from tests.integration.test_backlog import batches
-from tests.integration.workshop import DEADLINE, Workshop
+from tests.integration.workshop import DEADLINE, Workshop, Write
 from tests.support import eventually
-
-Write = Callable[[str, str], Path]
-"""Writes a file below the landing folder, as one that is moved there, and returns it."""
-
-
-@pytest.fixture
-def landing(tmp_path: Path) -> Path:
-    made = tmp_path / "landing"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
-def write(tmp_path: Path, landing: Path) -> Write:
-    def written(name: str, text: str) -> Path:
-        file, complete = tmp_path / "incomplete", landing / name
-        complete.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        return file.rename(complete)
-
-    return written
 
 
 def lines(*rows: object) -> str:

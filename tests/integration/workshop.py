@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -23,6 +24,9 @@ LEAN = {  # no code is generated and no plan is made twice for a few rows, which
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
 }
+
+Write = Callable[[str, str], Path]
+"""Writes a file below the landing folder, as one that is moved there, and returns it."""
 
 
 class Workshop(FlowProcess):

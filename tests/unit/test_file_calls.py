@@ -15,8 +15,9 @@ from sqlext.quoting import quote_string
 from sqlext.rules import BATCHES
 from sqlext.spark import files
 from sqlext.spark.file_options import FORMATS, argument_named, format_named
+from sqlext.spark.file_schemas import Files
 from sqlext.sql import grammar
-from sqlext.sql.file_calls import calls_in, kept_in, names_avro, with_columns
+from sqlext.sql.file_calls import calls_in, growing, kept_in, names_avro, with_columns, with_kept
 from sqlext.sql.statements import CreateStreamingTable
 
 DDL = "id BIGINT COMMENT 'it\\'s', `a b` STRUCT<c: INT>"
@@ -150,7 +151,7 @@ class NoPackages:
 def test_avro_without_its_package_is_refused() -> None:
     spark = cast(Any, SimpleNamespace(sparkContext=SimpleNamespace(_jvm=NoPackages())))
     with pytest.raises(SetupError) as caught:
-        files._check_class_path(spark, files._Files("/a", "avro", None, None, "", {}))
+        files._check_class_path(spark, Files("/a", "avro", None, None, "", {}))
     assert str(caught.value) == (
         "Spark's package for Avro is not on the class path. Set `spark.sqlext.connectors` to `avro` on the builder given to "
         "sqlext.configure, or with --conf; `sqlext run` sets it by itself if the file calls read_files for avro."
@@ -161,3 +162,20 @@ def test_a_file_says_which_connectors_it_needs() -> None:
     avro = ScriptFile("a.sql", "SELECT * FROM STREAM read_files('/a', format => 'avro')")
     kafka = ScriptFile("b.sql", "SELECT * FROM read_kafka(subscribe => 't')")
     assert (_connectors([]), _connectors([avro]), _connectors([avro, kafka])) == ("", "avro", "kafka,avro")
+
+
+def test_kept_columns_are_replaced_by_the_key_of_the_call() -> None:
+    text = kept("SELECT * FROM read_files('/a', format => 'json' -- lines\n) UNION ALL SELECT * FROM read_files('/b' )")
+    key = "'/a' , format = > 'json'"
+    changed = with_kept(text, {key: "'k INT'", "'/c'": "'c INT'"})
+    assert kept_in([changed]) == {key: "'k INT'", "'/b'": quote_string(DDL)}
+    assert with_kept(changed, {key: quote_string(DDL)}) == with_kept(text, {key: quote_string(DDL)})
+    assert with_kept("SELECT * FROM read_files('/b')", {"'/b'": "'k INT'"}) == "SELECT * FROM read_files('/b')"
+
+
+def test_only_the_calls_of_given_keys_grow() -> None:
+    text = kept("SELECT * FROM read_files('/a') JOIN read_files('/b')")
+    assert growing(text, []) == text
+    literal = quote_string(DDL)
+    assert growing(text, ["'/b'"]).endswith(f"read_files('/b', __sqlext_schema => {literal}, __sqlext_grows => true)")
+    assert "read_files('/a', __sqlext_schema => " + literal + ") JOIN" in growing(text, ["'/b'"])

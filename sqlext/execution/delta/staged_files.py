@@ -16,9 +16,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
 
 from sqlext.errors import FlowError
 from sqlext.execution.delta.delta_log import last_transaction
+from sqlext.execution.delta.target import with_nulls
 from sqlext.execution.delta.transaction import CommitIdentity, begun, commit_actions, has_just, write_operation
 from sqlext.spark import delta_tables
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
@@ -125,21 +127,36 @@ def append(spark: SparkSession, location: str, staged: Sequence[StagedFiles], id
     return True
 
 
-def rows_of(spark: SparkSession, location: str, staged: Sequence[StagedFiles]) -> DataFrame:
-    """Return the rows of staged files, each with the columns that the table had when they were written."""
+def rows_of(spark: SparkSession, location: str, staged: Sequence[StagedFiles], columns: Sequence[str] = ()) -> DataFrame:
+    """Return the rows of staged files, each with the columns that the table had when they were written.
+
+    Args:
+        columns: columns of the table; those, and fields in them, that it has got since are NULL. None: its columns of then.
+    """
     with active(spark):
-        log = delta_tables.snapshot(spark, location).deltaLog()
+        snapshot = delta_tables.snapshot(spark, location)
+        log = snapshot.deltaLog()
         none = java_of(spark).scala.Option.apply(None)
         frames: list[DataFrame] = []
         for each in staged:
             actions = [_action(spark, file) for file in each.files]
             written_for = log.getSnapshotAt(each.version, none, none, False)
             frame = log.createDataFrame(written_for, scala_seq(spark, actions), False, none)
-            frames.append(DataFrame(frame, spark))
+            frames.append(_with_new(DataFrame(frame, spark), snapshot, columns))
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame, allowMissingColumns=True)
     return rows
+
+
+def _with_new(rows: DataFrame, now: Any, columns: Sequence[str]) -> DataFrame:
+    """Return rows with those of some columns, and of the fields in these, that they lack and the table has now."""
+    schema = StructType.fromJson(json.loads(now.schema().json()))
+    fields = {field.name.lower(): field for field in schema}
+    wanted = [fields[name.lower()] for name in columns if name.lower() in fields]
+    if len(wanted) < len(columns) or all(field in rows.schema.fields for field in wanted):
+        return rows  # what is gone is an error where it is selected
+    return rows.to(StructType([StructField(field.name, with_nulls(field.dataType)) for field in wanted]))
 
 
 def _needs_writer(snapshot: Any) -> bool:

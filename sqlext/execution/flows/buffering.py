@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import inf
 
 from sqlext.execution.delta import target
+from sqlext.execution.flows.file_columns import may_grow
 from sqlext.execution.flows.flush import FlushPolicy
-from sqlext.execution.flows.intake import IntakeSettings
+from sqlext.execution.flows.intake_settings import IntakeSettings
 from sqlext.execution.flows.interval_trigger import other_pace
 from sqlext.execution.state.row_checks import FlowChecks
 from sqlext.options import CACHE_MAX_ENTRIES, FLUSH_MAX_INTERVAL, FLUSH_MEMORY_BUFFER_ONLY
@@ -54,6 +55,7 @@ def intake_settings(spec: FlowSpec, options: FlowOptions, stream: StreamSpec, ho
         staged_in=spec.target_location if is_staged else None,
         checks=checks,
         flushes_first=bool(spec.above),
+        grows=may_grow(spec, options.flow),
     )
 
 

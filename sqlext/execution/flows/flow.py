@@ -19,7 +19,7 @@ from math import inf
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.clock import Clock, Deadline
-from sqlext.errors import FlowError, WaitTimeoutError
+from sqlext.errors import FlowError, NewColumnsError, WaitTimeoutError
 from sqlext.execution.backlog.pacer import BacklogSettings
 from sqlext.execution.backlog.propagation import is_backlog
 from sqlext.execution.backlog.status import Switch
@@ -181,7 +181,8 @@ class Flow:
         with self._lock:
             if self._phase in (FlowPhase.STARTING, FlowPhase.PREREQUISITES):
                 self._phase = FlowPhase.RUNNING
-        self._raise_if_failed()  # a first flush may have failed before the last query had started
+        if not isinstance(self._error, NewColumnsError):  # of which the supervisor heals it
+            self._raise_if_failed()  # a first flush may have failed before the last query had started
         self._settled.set()
         logger.info("flow %s: started, epoch %d, target %s", self.spec.name, self.epoch, ".".join(self.spec.target))
 

@@ -20,12 +20,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlext.clock import Clock
 from sqlext.errors import FlowError, SchemaError
 from sqlext.execution.delta import target
+from sqlext.execution.flows.file_columns import FileColumns
+from sqlext.execution.flows.intake_settings import IntakeSettings
 from sqlext.execution.flows.source_changes import check_columns
 from sqlext.execution.flows.work import Work
 from sqlext.execution.state.delta_state import Expiry
 from sqlext.execution.state.intake_buffer import IntakeBuffer
 from sqlext.execution.state.mergeable import MergeableAggregate
-from sqlext.execution.state.row_checks import FlowChecks
 from sqlext.execution.streaming import queries, streams
 from sqlext.execution.streaming.arrival_wait import ArrivalWait
 from sqlext.execution.streaming.checkpoint import Checkpoint
@@ -38,10 +39,9 @@ from sqlext.logs import carried
 from sqlext.moments import Moment, announce
 from sqlext.plan.constraints import OF_ERRORS
 from sqlext.plan.flow_spec import StateBackend, StreamSpec
-from sqlext.plan.job_graph import HybridSource, OutputMode
+from sqlext.plan.job_graph import OutputMode
 from sqlext.spark import jvm
 from sqlext.spark.state_size import StateSize
-from sqlext.spark.storage import HadoopPath
 from sqlext.spark.varying import with_moments_in_input
 
 logger = logging.getLogger(__name__)
@@ -60,38 +60,6 @@ class IntakeProgress:
     oldest_arrival: float | None = None
     watermark: str | None = None
     state: StateSize | None = None
-
-
-@dataclass(frozen=True)
-class IntakeSettings:
-    """How a streaming query of a flow runs.
-
-    Attributes:
-        flow: the flow's name.
-        name: of the query, for Spark's UI and logs.
-        hybrid: the hybrid source that it reads, if it does.
-        home: where checkpoint and buffer lie.
-        epoch: of the driver.
-        max_entries: how many groups memory may buffer; None: the buffer is durable; infinite: each micro-batch is in the table
-            before Spark commits it.
-        takes_all: whether a micro-batch takes all there is, whatever limits the sources have.
-        is_own: whether the flow has made its target.
-        staged_in: of a query that appends rows which a flush commits together, the location of its table.
-        checks: of its rows, if it appends them and there are constraints.
-        flushes_first: whether its first micro-batch is flushed even without rows: a query above may have rows over none.
-    """
-
-    flow: str
-    name: str
-    hybrid: HybridSource | None
-    home: HadoopPath
-    epoch: int
-    max_entries: float | None
-    takes_all: bool
-    is_own: bool
-    staged_in: str | None = None
-    checks: FlowChecks | None = None
-    flushes_first: bool = False
 
 
 class BatchListener(Protocol):
@@ -140,6 +108,7 @@ class Intake:
         self._progress = IntakeProgress()
         self._last_batch_seen = _NEVER
         self._last_report = ""
+        self._files: FileColumns | None = None  # whose columns become more
         self.lateness: Lateness | None = None  # if late rows are left out here; else Spark does it, or none are
         self._running: RunningQuery | None = None
         self.committed = _NEVER
@@ -201,7 +170,9 @@ class Intake:
     def _analyse(self) -> DataFrame:
         if self.hybrid is not None:
             self.hybrid.show()
-        frame = queries.with_unique_names(self.session.sql(self.stream.sql))
+        self._files = FileColumns(self.session, self.stream.sql) if self._settings.grows else None
+        sql = self.stream.sql if self._files is None else self._files.sql
+        frame = queries.with_unique_names(self.session.sql(sql))
         check_columns(frame, self.stream, self._settings.is_own or not self.stream.writes_target)
         if self.stream.state_backend is StateBackend.DELTA:
             ttl = self.stream.ttl
@@ -320,6 +291,8 @@ class Intake:
             self._note_rest()
             if self.stream.ttl is not None:
                 self.checkpoint.note_begun(batch, self._clock.now())
+            if self._files is not None and batch > self.committed:
+                self._files.look(self.checkpoint, batch)
             rows = self._rows(frame, batch)
             if batch <= self.committed:
                 # It is in the table already, and Spark repeats it after a crash: only its state and watermark must come along.

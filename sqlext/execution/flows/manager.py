@@ -22,7 +22,7 @@ from sqlext.errors import FlowError, NotFoundError, OptionError, RunsElsewhereEr
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
-from sqlext.execution.flows import alteration, prerequisites, redefinition, runs, source_changes, state_choice
+from sqlext.execution.flows import alteration, file_columns, prerequisites, redefinition, runs, source_changes, state_choice
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.going_back import FlowSavepoints
@@ -227,8 +227,7 @@ class FlowManager:
         record = find(self._registry.read(), name)
         if record.state is FlowState.DONE:
             return f"flow {record.spec.name} is done"
-        flow = self._running(name)
-        flow.wait(timeout)
+        flow = self._supervisor.wait(self._running(name), timeout)
         self._supervisor.note_done(flow)  # now, and not with the next tick: after a crash it is not run again
         return f"flow {flow.spec.name} is up to date"
 
@@ -298,6 +297,7 @@ class FlowManager:
         """Record a flow's options, and apply them to the running flow."""
         flow = self.here(record)
         alteration.refuse_begun(self._home.child("flows", spec.id), spec)
+        file_columns.check(self.session_of, spec, options.flow)
         was_running = flow is not None and flow.is_running
         goes_on = flow is not None and was_running and flow.set_options(spec, options)
         if flow is not None and was_running and not goes_on:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructField
+from pyspark.sql.types import StructField, StructType
 
 from sqlext.errors import FlowError, SchemaError
-from sqlext.execution.delta import delta_log, target
+from sqlext.execution.delta import delta_log, nested_fields, target
 from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.flows import faults
+from sqlext.execution.flows.file_columns import ADD_COLUMNS, may_grow
 from sqlext.options import SCHEMA_EVOLUTION, Options
 from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
-from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
+from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote, quote_parts
 from sqlext.spark import delta_tables, jvm
 
-ADD_COLUMNS = "add columns"
 _ANEW = "REFRESH STREAMING TABLE .. FULL recreates a streaming table, with the columns that its query has now."
 _CHANGED_ROWS = ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE")
 
@@ -69,15 +69,13 @@ def evolved(session: SparkSession, spec: FlowSpec, options: Options) -> FlowSpec
         The flow with these columns, or as it was.
     """
     stream = spec.streams[0] if len(spec.streams) == 1 else None
-    if options[SCHEMA_EVOLUTION] != ADD_COLUMNS or stream is None or stream.output_mode is not OutputMode.APPEND:
+    if stream is None or not may_grow(spec, options):
         return spec
-    if spec.above or spec.prerequisites or spec.hybrids:
-        return spec  # relations that only the running flow has; a new column is an error there
     frame = session.sql(stream.sql)
-    fields = new_columns(frame, stream)
-    if not fields:
+    fields, inside = new_columns(frame, stream), _new_inside(frame, stream)
+    if not fields and not inside:
         return spec
-    target.check_names([field.name for field in fields])
+    target.check_names([*(field.name for field in fields), *(path[-1] for new in inside.values() for path, _ in new)])
     there = {name.lower(): (name, kind) for name, kind in target.describe(session, spec.target).columns.items()}
     fed = {column.target.lower(): column.output for column in stream.columns}
     for field in fields:
@@ -90,13 +88,29 @@ def evolved(session: SparkSession, spec: FlowSpec, options: Options) -> FlowSpec
         if name and not jvm.can_store(frame, field.name, kind):
             raise _unfit(frame, field.name, name, kind)
     missing = [f"{quote(f.name)} {target.ddl_of(f.dataType)}" for f in fields if f.name.lower() not in there]
+    for column in stream.columns:
+        if there[column.target.lower()][1] == column.type:  # else the table has them: a process died after it had added them
+            missing += nested_fields.clauses(inside.get(column.output, ()))
     if missing:
         session.sql(f"ALTER TABLE {quote_parts(spec.target)} ADD COLUMNS ({', '.join(missing)})")
-    columns = list(stream.columns)
+    kinds = {field.name.lower(): target.ddl_of(field.dataType) for field in frame.schema}
+    columns = [replace(c, type=kinds[c.output.lower()]) if c.output in inside else c for c in stream.columns]
     for field in fields:
         name, kind = there.get(field.name.lower(), (field.name, target.ddl_of(field.dataType)))
         columns.append(Column(field.name, name, kind))
     return replace(spec, streams=(replace(stream, columns=tuple(columns)),), columns=tuple(columns))
+
+
+def _new_inside(frame: DataFrame, stream: StreamSpec) -> dict[str, list[nested_fields.NewField]]:
+    """Return the fields that structs of a query have got, by the query's column: where nothing else of its type has changed."""
+    found = {}
+    given = {field.name.lower(): field.dataType for field in frame.schema}
+    for column in stream.columns:
+        if (now := given.get(column.output.lower())) is not None:
+            (before,) = StructType.fromDDL(f"c {column.type}").fields  # type: ignore[attr-defined]  # DDL of columns is a struct
+            if new := nested_fields.new_fields(before.dataType, now, (column.target,)):
+                found[column.output] = new
+    return found
 
 
 def _unfit(frame: DataFrame, name: str, column: str, kind: str) -> SchemaError:

@@ -8,17 +8,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext.errors import RunsElsewhereError
+from sqlext.clock import Deadline
+from sqlext.errors import FlowError, NewColumnsError, RunsElsewhereError, SqlextError
 from sqlext.execution.coordination.lease import Lease
-from sqlext.execution.flows import faults
+from sqlext.execution.flows import faults, file_columns
 from sqlext.execution.flows.flow import Flow
-from sqlext.execution.flows.registry import EventKind, FlowRegistry
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.state.buffer import is_lost
@@ -26,6 +30,7 @@ from sqlext.logs import about, carried
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm
+from sqlext.spark.cancellation import wait_for
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +75,14 @@ class FlowSupervisor:
         self._lock = lock
         self._reported: WeakSet[Flow] = WeakSet()  # not their ids: a flow that replaces a failed one has the same
         self._changes_seen: dict[str, str] = {}  # the last change of a source that each flow was started again for
+        self._restarts: WeakKeyDictionary[Flow, threading.Event] = WeakKeyDictionary()
         self._closing = threading.Event()
 
     def close(self) -> None:
         """Look at no flow any more, and start none."""
         self._closing.set()
+        for restart in [*self._restarts.values()]:
+            restart.set()
 
     def tick(self) -> None:
         """Look at each flow, report what has failed, and begin the tries that are due; nothing once this is closed."""
@@ -128,8 +136,9 @@ class FlowSupervisor:
             return
         self._reported.add(flow)
         change = faults.message_of(error) if faults.is_schema_change(error) else ""
-        if is_lost(error) or (change and self._changes_seen.get(flow.spec.id) != change):
-            why = "a source has other columns" if change else "an executor was lost with buffered rows"
+        is_new = bool(change) and self._changes_seen.get(flow.spec.id) != change
+        if is_lost(error) or is_new or isinstance(error, NewColumnsError):
+            why = "an executor was lost with buffered rows" if is_lost(error) else "a source has other columns"
             logger.warning("flow %s: %s; restarting", flow.spec.name, why)
             self._changes_seen[flow.spec.id] = change  # the same change twice is one that no start takes in
             self._on_thread(partial(self._resume_failed, flow), flow.spec)
@@ -156,9 +165,65 @@ class FlowSupervisor:
 
     def _resume_failed(self, flow: Flow) -> None:
         """Restart a failed flow, which restores what it has lost, or analyses its changed sources."""
-        with self._lock:
-            if self._flows.all.get(flow.spec.id) is flow and not self._closing.is_set():
-                self._run_or_note(flow.spec, flow.session, flow.options)
+        try:
+            with self._lock:
+                if self._flows.all.get(flow.spec.id) is flow and not self._closing.is_set():
+                    if isinstance(flow.error, NewColumnsError):
+                        self._widen(flow)
+                    else:
+                        self._run_or_note(flow.spec, flow.session, flow.options)
+        finally:
+            self._restart_of(flow).set()
+
+    def _widen(self, flow: Flow) -> None:
+        """Start a flow again with the columns that its files have; by its record, since its options may have changed.
+
+        1. The start adds the columns to the table, and records them. A crash before that leaves the flow as it was.
+        2. The query with the columns is recorded, also where the start had nothing to add. After a crash before that, the
+           micro-batch is looked at once more, and has the same columns.
+        """
+        try:
+            record = self._registry.read().get(flow.spec.id)
+            if record is None or not record.is_active:  # somebody has dropped or stopped it
+                return
+            spec, options = record.spec, self._flows.options_of(record.spec)
+            if file_columns.may_grow(spec, options.flow):
+                spec = file_columns.widened(spec, flow.error)
+            self._run_or_note(spec, flow.session, options)
+            if (now := self._flows.all.get(spec.id)) is not None and now is not flow:
+                self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=now.spec.to_json()))
+        except Exception as error:  # noqa: BLE001  # the registry does not answer, or there is a bug
+            self.note_anyhow("could not be restarted", flow.spec, error)
+
+    def _restart_of(self, flow: Flow) -> threading.Event:
+        """Return what is set when a failed flow has been started again, or could not be."""
+        return self._restarts.setdefault(flow, threading.Event())
+
+    def wait(self, flow: Flow, timeout: timedelta) -> Flow:
+        """Wait for all that had arrived to be in a flow's table; one whose files have new columns is started again meanwhile.
+
+        Returns:
+            The flow that has taken it in.
+
+        Raises:
+            SqlextError, PySparkException: as `Flow.wait` does; FlowError too, if it could not be started again.
+        """
+        deadline = Deadline(timeout.total_seconds())
+        while True:
+            try:
+                flow.wait(timedelta(seconds=deadline.left))
+                return flow
+            except (SqlextError, PySparkException, Py4JJavaError):
+                flow.tick()  # which finds out why
+                if not isinstance(flow.error, NewColumnsError):
+                    raise
+                if not wait_for(flow.session, self._restart_of(flow).wait, deadline.left):
+                    raise
+            successor = self._flows.all.get(flow.spec.id)
+            if successor is None or successor is flow:
+                record = self._registry.read().get(flow.spec.id)
+                raise FlowError(f"Flow `{flow.spec.name}` has failed: {'' if record is None else record.error}")
+            flow = successor
 
     def _try_again(self, spec: FlowSpec) -> None:
         """Retry a flow, unless somebody has started, stopped or dropped it meanwhile."""

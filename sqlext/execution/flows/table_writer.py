@@ -305,7 +305,7 @@ class TableWriter:
         identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
         if not others and staged_files.append(self.session, location, staged, identity):
             return
-        frames = [staged_files.rows_of(self.session, location, staged)] if staged else []
+        frames = [staged_files.rows_of(self.session, location, staged, columns)] if staged else []
         frames += [intake.buffer.rows(self.session, others).drop(BATCH_COLUMN)] if others else []
         rows = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
         commit.append(self._spec.target, rows.select(*map(quote, columns)), info)

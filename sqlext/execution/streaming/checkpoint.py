@@ -126,6 +126,18 @@ class Checkpoint:
                 found |= {str(entry["path"]): None for entry in entries if "path" in entry}
         return list(found)
 
+    def files_of_batch(self, source: str, batch: int) -> list[str]:
+        """Return the files that Spark's file source has planned for a micro-batch, as encoded paths; see `files_of`."""
+        first, last = (_log_offset(self.planned(each).offsets.get(source)) for each in (batch - 1, batch))
+        log, found = self.source_log(source), dict[str, None]()
+        for name in log.names():
+            number = name.partition(".")[0]
+            if number.isdigit() and int(number) > first:
+                lines = log.child(name).read_text().splitlines()[1:]
+                entries = [json.loads(line) for line in lines if line.startswith("{")]
+                found |= {str(entry["path"]): None for entry in entries if first < int(entry["batchId"]) <= last}
+        return list(found)
+
     def pin_partitions(self, partitions: str) -> None:
         """Record the number of the state's partitions beside the newest offsets with names.
 
@@ -207,3 +219,8 @@ class Checkpoint:
 
     def _newest(self, log: str) -> int | None:
         return max((int(name) for name in self._folder.child(log).names() if name.isdigit()), default=None)
+
+
+def _log_offset(offset: str | None) -> int:
+    """Return the number of the last entry of a file source's log that an offset includes; -1: none."""
+    return int(json.loads(offset)["logOffset"]) if offset else _NEVER
