@@ -102,7 +102,7 @@ def test_every_public_name_is_there(name: str) -> None:
 
 def test_another_name_is_an_error() -> None:
     with pytest.raises(AttributeError, match="module 'sqlext' has no attribute 'configured'"):
-        _ = sqlext.configured  # type: ignore[attr-defined]
+        _ = sqlext.configured
 
 
 def test_workers_need_none_of_a_drivers_packages(tmp_path: Path) -> None:
