@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from tests.unit.test_manifests import PAGE, VERSION, settings
+from tests.kubernetes import validate
+from tests.unit.test_manifests import PAGE, settings
 
 NAMED = sorted(set(re.findall(r"\bspark\.[a-z][\w.]*\w", PAGE, re.IGNORECASE)))
 NO_SETTINGS = ("spark.sqlext.", "spark.sparkContext.", "spark.apache.org", "spark.deploy.")
@@ -53,7 +53,7 @@ def test_the_pods_of_executors_are_valid(java: Any) -> None:
     pod = yaml.safe_load(text)
     container = java.io.fabric8.kubernetes.client.utils.Serialization.asYaml(built.container())
     pod["spec"]["containers"] = [yaml.safe_load(container)]
-    kubernetes_validate.validate(pod, VERSION, strict=True)
+    validate(pod)
     (claim,) = [each for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each]
     assert claim["persistentVolumeClaim"]["claimName"] == "sqlext-warehouse"
     (mount,) = [each for each in pod["spec"]["containers"][0]["volumeMounts"] if each["name"] == claim["name"]]
