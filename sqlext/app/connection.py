@@ -92,6 +92,7 @@ class _Channel(DefaultChannelBuilder):
     def __init__(self, address: ConnectAddress) -> None:
         super().__init__(address.url, list(_OPTIONS))
         self._settled = threading.Event()
+        self.is_known = False
         self._state = grpc.ChannelConnectivity.IDLE
 
     def toChannel(self) -> grpc.Channel:
@@ -106,7 +107,7 @@ class _Channel(DefaultChannelBuilder):
 
     def stands(self) -> bool:
         """Return whether the channel to a server of gRPC stands; wait until that is known."""
-        self._settled.wait(_CONNECTED_WITHIN)
+        self.is_known = self._settled.wait(_ANSWERS_WITHIN)
         return self._state is grpc.ChannelConnectivity.READY
 
 
@@ -137,7 +138,7 @@ class ConnectedSession:
         spark.registerProgressHandler(self._tasks)
         if not channel.stands():
             spark.client.close()
-            raise SetupError(_why_not(self._address, channel.secure))
+            raise SetupError(_why_not(self._address, channel.secure, channel.is_known))
         return spark
 
     def _ask(self) -> tuple[str, bool]:
@@ -261,8 +262,8 @@ def _fetched(spark: SparkSession, frame: DataFrame, run: Run) -> Result:
         raise
 
 
-def _why_not(address: ConnectAddress, is_secure: bool) -> str:
-    """Return a sentence on why no channel to an address stands."""
+def _why_not(address: ConnectAddress, is_secure: bool, is_known: bool) -> str:
+    """Return a sentence on why no channel to an address stands; `is_known`: whether gRPC knows that it does not."""
     try:
         with socket.create_connection((address.host, address.port), _CONNECTED_WITHIN):
             pass
@@ -274,6 +275,8 @@ def _why_not(address: ConnectAddress, is_secure: bool) -> str:
         return f"No server listens at {address}. Start one: sqlext connect-server, or sqlext serve --connect."
     except OSError as error:
         return f"The host at {address} cannot be reached: {error.strerror or error}."
+    if not is_known:
+        return f"The server at {address} has not answered within {_ANSWERS_WITHIN:.0f} s: it is busy, or serves something else."
     if is_secure:
         return (
             f"The server at {address} does not serve Spark Connect with TLS. A token, as a parameter or in the environment "

@@ -33,6 +33,7 @@ TOPICS = (
     "page",
     "dbt",
     "how-it-works",
+    "running",
     "operations",
     "foreachbatch",
     "flink",
