@@ -31,7 +31,9 @@ IN_CI = 2
 """Kills where `--kills` does not ask for more."""
 FED_AFTER = 3.0
 """Seconds without the moment after which more files arrive."""
-DEATH_DEADLINE, FINISH_DEADLINE = 300.0, 600.0
+FED_AT_MOST = 12
+"""Files of a life; a process whose moment has not come with them dies all the same, a little later."""
+FINISH_DEADLINE = 900.0
 ORIGINS = ("a", "b", "c")
 MOMENTS = {
     "events": (Moment.TABLE_MADE, Moment.BATCH_BEGUN, Moment.FLUSH_COMMITTED, Moment.REPLAY_BEGUN),
@@ -135,18 +137,28 @@ class World:
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def die(self, kill: Kill) -> None:
-        """Run the flows until they die; files arrive until the moment has come, and at the deadline they die in any case."""
+        """Run the flows until they die; files arrive until the moment has come."""
         process = self.start("tests.faults.killed_at", kill.flow, kill.moment.value, "1", str(kill.seconds))
-        deadline = time.monotonic() + DEATH_DEADLINE
         try:
-            while (code := _ended(process)) is None and time.monotonic() < deadline:
+            self._await_tables(process)
+            for _ in range(FED_AT_MOST):
+                if (code := _ended(process)) is not None:
+                    break
                 self.arrive()
+            else:
+                code = _ended(process)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(timeout=120)
         assert code in (None, -signal.SIGKILL), f"{kill}: the process ended by itself: {self.output()}"
         self.killed[str(kill) if code is not None else "at no moment"] += 1
+
+    def _await_tables(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until all flows have begun, unless the process dies before."""
+        deadline = time.monotonic() + FINISH_DEADLINE
+        while not (self.warehouse / "versions" / "_delta_log").exists() and _ended(process) is None:
+            assert time.monotonic() < deadline, f"the flows do not begin: {self.output()}"
 
     def finish(self) -> None:
         """Run the flows until all that has arrived is in their tables."""

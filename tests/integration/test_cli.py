@@ -109,6 +109,13 @@ EXPECTED = {
         ["coffee", "2024-05-04", "8.25", "7.90"],
         ["tea", "2024-05-03", "4.50", "4.20"],
     ],
+    "new_columns.sql": [
+        ["1", "Rome", "NULL", "NULL"],
+        ["2", "Oslo", "NULL", "NULL"],
+        ["3", "Bern", "3011", "2.5"],
+        ["4", "Lyon", "NULL", "NULL"],
+    ],
+    "state_ttl.sql": [["ann", "2", "2", "5.50"], ["bob", "1", "1", "2.50"]],
     "savepoints.sql": [["ink", "2", "6"], ["pen", "2", "5"]],
     "several_flows.sql": [
         ["past", "1", "start"],

@@ -41,6 +41,5 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
     assert re.search(r"ann\W+3\b", of("cat > flows.sql")), of("cat > flows.sql")
     assert 'flow="spark_catalog.default.spent"' in of("/metrics")
     assert "RUNNING" in of("SHOW FLOWS")
-    assert "resumed flows: " in of("--until-idle"), of("--until-idle")
     assert re.search(r"ann\W+6\b", of("--until-idle")), of("--until-idle")
     assert "spent" in (tmp_path / "spent.html").read_text(encoding="utf-8")
