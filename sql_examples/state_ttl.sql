@@ -6,8 +6,8 @@
 -- later order begins a new group.
 
 DROP FLOW IF EXISTS recent_orders;
-CREATE OR REPLACE TABLE orders (customer STRING, product STRING, amount DECIMAL(10, 2)) USING delta;
-INSERT INTO orders VALUES ('ann', 'tea', 3.00), ('bob', 'rice', 2.50), ('ann', 'rice', 2.50);
+CREATE OR REPLACE TABLE customer_orders (customer STRING, product STRING, amount DECIMAL(10, 2)) USING delta;
+INSERT INTO customer_orders VALUES ('ann', 'tea', 3.00), ('bob', 'rice', 2.50), ('ann', 'rice', 2.50);
 
 CREATE OR REPLACE STREAMING TABLE recent_orders
 TBLPROPERTIES ('execution.flush.max-interval' = '1 minute', 'table.exec.state.ttl.expired-rows' = 'delete')
@@ -16,7 +16,7 @@ AS SELECT /*+ STATE_TTL(o, '7 days') */
   count(*) AS orders,
   count(DISTINCT product) AS products,
   sum(amount) AS total
-FROM STREAM orders AS o
+FROM STREAM customer_orders AS o
 GROUP BY customer;
 
 WAIT FLOW recent_orders;
