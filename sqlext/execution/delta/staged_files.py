@@ -131,7 +131,7 @@ def rows_of(spark: SparkSession, location: str, staged: Sequence[StagedFiles], c
     """Return the rows of staged files, each with the columns that the table had when they were written.
 
     Args:
-        columns: columns of the table; those, and fields in them, that it has got since are NULL. None: its columns of then.
+        columns: columns of the table; those, and fields in them, that it has got since are NULL. Empty: its columns of then.
     """
     with active(spark):
         snapshot = delta_tables.snapshot(spark, location)

@@ -51,9 +51,12 @@ def widened(spec: FlowSpec, request: FlowRequest) -> Widened | None:
     Raises:
         UnsupportedError: it reads more streams, and the flow cannot go on with it; the message is the reason.
     """
-    if len(spec.streams) != 1 or len(request.flow.queries) != 1 or spec.hybrids or request.plan.hybrids:
+    plan, queries_now = request.plan, request.flow.queries
+    reads_others = spec.hybrids or plan.hybrids or spec.prerequisites or plan.prerequisites
+    if not spec.owns_target or len(spec.streams) != 1 or len(queries_now) != 1 or reads_others:
         return None
-    new, aliases = request.flow.queries[0].frame, [stream.alias for stream in request.plan.graph.streams]
+    (query,) = queries_now
+    new, aliases = query.frame, [stream.alias for stream in plan.graph.streams]
     old = queries.with_unique_names(request.session.sql(spec.streams[0].sql))
     before, now = _names(old, [source.alias for source in spec.sources]), _names(new, aliases)
     if before is None or now is None or not {*before} < {*now}:
@@ -61,11 +64,9 @@ def widened(spec: FlowSpec, request: FlowRequest) -> Widened | None:
     added = tuple(name for name in now if name not in before)
     if not has_branches_added(old, new, {*added}) or _columns(old) != _columns(new):
         return None
-    if not spec.owns_target or spec.prerequisites or request.plan.prerequisites:
-        return None
     _check_state(new)
-    stream, aggregate = replace(spec.streams[0], sql=request.flow.queries[0].sql), request.flow.queries[0].aggregate
-    if stream.state_fingerprint and (aggregate is None or aggregate.fingerprint != stream.state_fingerprint):
+    stream = replace(spec.streams[0], sql=query.sql)
+    if stream.state_fingerprint and (query.aggregate is None or query.aggregate.fingerprint != stream.state_fingerprint):
         raise UnsupportedError("what is stored of its aggregate cannot be read any more: Spark or a source has changed.")
     return Widened(replace(query_replaced(spec, request), streams=(stream,)), added)
 
