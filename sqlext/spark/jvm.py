@@ -36,11 +36,22 @@ _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
 
 def root_reason(error: BaseException) -> str:
-    """Return the message of an error's innermost Java cause: Spark wraps errors in settings into errors about its own classes."""
+    """Return the message of an error's innermost Java cause that says more than its own cause.
+
+    Spark wraps errors in settings into errors about its own classes; Netty's error about a connection names the address, and its
+    cause does not.
+    """
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    while java is not None and java.getCause() is not None:
+    if java is None:
+        return str(error)
+    reasons = []
+    while java is not None:
+        reasons.append(str(java.getMessage() or java.toString()))
         java = java.getCause()
-    return str(java.getMessage() or java.toString()) if java is not None else str(error)
+    inner = reasons.pop()
+    while reasons and reasons[-1].startswith(inner):
+        inner = reasons.pop()
+    return inner
 
 
 def reason_of(error: BaseException) -> str:
