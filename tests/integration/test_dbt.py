@@ -85,13 +85,13 @@ def test_an_unchanged_model_leaves_its_flow_alone_and_options_are_altered(sql: W
     assert project("run") == {"counts": "unchanged"}
 
 
-def test_a_changed_query_is_computed_anew_as_far_as_the_model_allows(sql: Workshop, project: Project) -> None:
+def test_a_changed_query_is_taken_in_place_as_far_as_the_model_allows(sql: Workshop, project: Project) -> None:
     before = epoch(sql)
-    project.edit("models/counts.sql", "k, count", "upper(k) as k, max(v) as most, count")
-    project.edit("models/counts.sql", "group by k", "group by upper(k)")
-    assert project("run") == {"counts": "OK"}
-    assert epoch(sql)[0] != before[0]
-    assert sql.batch("SELECT k, most, n FROM models.counts") == [("A", 1, 1), ("B", 2, 1), (None, 3, 1)]
+    project.edit("models/counts.sql", "k, count", "k, max(v) as most, count")
+    assert project("run") == {"counts": "`most` added, computed over the history, altered: sqlext.dbt.fingerprint"}
+    assert epoch(sql)[0] == before[0]
+    assert sql.batch("SELECT k, most, n FROM models.counts") == [("a", 1, 1), ("b", 2, 1), (None, 3, 1)]
+    assert project("run") == {"counts": "unchanged"}
     before = epoch(sql)
     project.edit("models/counts.sql", r"max\(v\) as most, ", "")
     (said,) = project("run", fails=True).values()
@@ -103,7 +103,35 @@ def test_a_changed_query_is_computed_anew_as_far_as_the_model_allows(sql: Worksh
     assert "The query of models.counts has changed, and `on_configuration_change` is `fail`" in said
     assert epoch(sql) == before
     assert project("run", "--full-refresh") == {"counts": "OK"}
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 1), ("b", 1), (None, 1)]
+
+
+def test_what_cannot_be_taken_in_place_is_computed_anew_only_when_asked(sql: Workshop, project: Project) -> None:
+    before = epoch(sql)
+    project.edit("models/counts.sql", "select k", "select upper(k) as k")
+    project.edit("models/counts.sql", "group by k", "group by upper(k)")
+    (said,) = project("run", fails=True).values()
+    assert "was made from another definition: the query differs. It cannot be changed in place: " in said
+    assert epoch(sql) == before
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 1), ("b", 1), (None, 1)]
+    assert project("run", "--full-refresh") == {"counts": "OK"}
+    assert epoch(sql)[0] != before[0]
     assert sql.batch("SELECT * FROM models.counts") == [("A", 1), ("B", 1), (None, 1)]
+
+
+def test_expectations_of_appended_rows_are_altered_in_place(sql: Workshop, project: Project) -> None:
+    model = "{{ config(materialized='streaming_table', wait=true) }} select k, v from stream events.ev"
+    project.write("models/counts.sql", model)
+    assert project("run", "--full-refresh") == {"counts": "OK"}
+    before = epoch(sql)
+    project.edit(
+        "models/counts.sql", "wait=true", "wait=true, expectations={'small': {'expect': 'v < 5', 'on_violation': 'drop row'}}"
+    )
+    assert project("run") == {"counts": "altered: sqlext.dbt.fingerprint, sqlext.expect.small"}
+    sql("INSERT INTO events.ev VALUES ('c', 4), ('c', 7)")
+    sql("WAIT FLOW models.counts")
+    assert epoch(sql)[0] == before[0]
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 1), ("b", 2), ("c", 4), (None, 3)]
 
 
 def test_what_is_no_flows_is_taken_only_when_asked(sql: Workshop, project: Project) -> None:

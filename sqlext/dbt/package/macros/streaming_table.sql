@@ -1,8 +1,8 @@
 {#-
-  A model that a flow keeps up to date. A run creates the flow, recreates it if the model has changed, or else leaves it alone.
+  A model that a flow keeps up to date. A run creates the flow, gives it the model's query if that has changed, or else leaves it
+  alone. A query that cannot be taken in place is refused: only `--full-refresh` recomputes the table, from what its streams hold.
 
-  The definition is kept in the table's properties: a fingerprint of query and clauses, and the options themselves. The table is
-  recomputed only if the fingerprint changes; options are altered while the flow runs.
+  The definition is kept in the table's properties: a fingerprint of query and clauses, and the options themselves.
 -#}
 {% materialization streaming_table, adapter='spark' %}
   {%- set relation = this.incorporate(type='table') -%}
@@ -31,10 +31,16 @@
 
   {%- set is_kept = flow is not none and is_ours and not should_full_refresh() and (
       there.get('sqlext.dbt.fingerprint') == fingerprint or not sqlext._applies_change(relation, flow, compiled_code)) -%}
+  {%- if not is_kept -%}
+    {%- do properties.update({'sqlext.dbt.fingerprint': fingerprint}) -%}
+  {%- endif -%}
   {%- if is_kept -%}
     {% do sqlext._keep_flow(relation, flow, properties, there) %}
+  {%- elif flow is not none and is_ours and not should_full_refresh() -%}
+    {%- set said = sqlext._rows(sqlext._create('refresh', relation, clauses, properties, compiled_code))[0][0] -%}
+    {%- do store_raw_result(name='main', message=said.split('; ')[1:] | join('; ') or 'altered', code='refresh', rows_affected='-1') -%}
+    {% do sqlext._comment_columns(relation) %}
   {%- else -%}
-    {%- do properties.update({'sqlext.dbt.fingerprint': fingerprint}) -%}
     {%- call statement('main') -%}
       {{ sqlext._create('replace' if is_ours else 'refresh', relation, clauses, properties, compiled_code) }}
     {%- endcall -%}
@@ -61,7 +67,7 @@
 {% endmacro %}
 
 
-{#- Return whether a changed query is to replace the flow's, by `on_configuration_change` and `on_schema_change`. -#}
+{#- Return whether a changed query is to take the place of the flow's, by `on_configuration_change` and `on_schema_change`. -#}
 {% macro _applies_change(relation, flow, sql) %}
   {%- set wanted = config.get('on_configuration_change') | string -%}
   {%- if wanted == 'continue' -%}
