@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import time
@@ -11,25 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from sqlext.extension import jars
+from tests.maven import fetched
 from tests.support import eventually, free_port
 
 VERSION = "4.1.1"
-_FETCH_SECONDS = 300.0
 _START_SECONDS = 60.0
 
 
 def broker_jars() -> Path:
-    """A folder of the broker's JARs, fetched once for a user by the Ivy that pyspark ships."""
-    folder = jars._cache_folder() / "tests" / f"kafka_2.13-{VERSION}"
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        ivy = [str(jars.check_java()), "-cp", str(jars._spark_jar("ivy-*.jar")), "org.apache.ivy.Main", "-cache", "ivy"]
-        what = ["-dependency", "org.apache.kafka", "kafka_2.13", VERSION, "-confs", "default"]
-        fetched = ["-retrieve", "[artifact]-[revision].[ext]"]
-        subprocess.run([*ivy, *what, *fetched], cwd=folder, check=True, capture_output=True, timeout=_FETCH_SECONDS)
-        shutil.rmtree(folder / "ivy")
-        (folder / "complete").touch()
-    return folder
+    """A folder of the broker's JARs."""
+    return fetched("org.apache.kafka", "kafka_2.13", VERSION)
 
 
 class Broker:

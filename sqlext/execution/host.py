@@ -11,6 +11,7 @@ from sqlext.clock import Clock, SystemClock
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.coordination.runs import RunEvent, RunState, tell
 from sqlext.execution.delta.table_logs import TableLogs
+from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.flows import faults
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.jobs.manager import JobManager
@@ -75,7 +76,10 @@ class Host:
             if threading.current_thread() is not thread:
                 thread.join(timeout=60)
         if self._lease.has_begun:
-            self._lease.end()
+            try:
+                self._lease.end()
+            except SPARK_ERRORS as error:  # the storage does not answer; the file gets too old by itself
+                logger.warning("this host's sign of life could not be deleted: %s", jvm.reason_of(error))
 
     def _tell_ends(self) -> None:
         """Tell that the runs of flows have ended here; the registry keeps them as running, for the next host."""

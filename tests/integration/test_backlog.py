@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 import sqlext
+from sqlext.errors import SetupError
+from sqlext.execution.backlog.pacer import SourceLook
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.registry import EventKind
+from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.streaming import streams
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.execution.streaming.streams import SourceKind
+from sqlext.spark.storage import HadoopPath
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, local
 from tests.support import eventually
 
@@ -110,6 +114,23 @@ def test_live_backlog_and_live_again(sql: Workshop) -> None:
     sql("WAIT FLOW t")
     assert (phases(flow), batches(sql)) == ([Phase.BACKLOG, Phase.LIVE], 6)
     assert sql.equals_batch()
+
+
+def test_a_storage_that_does_not_answer_leaves_a_status_without_a_look(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shows a flow's status must not end because of it: `sqlext serve` asks for it every few seconds."""
+    sql.source()
+    flow = flow_of(sql, "'execution.flush.max-interval' = '10 minutes'", "STREAM ev")
+    sql("WAIT FLOW t")
+    assert [each.look.unread for each in flow.status(0.0)[1].backlog.sources.values()] == [0.0]
+
+    def read_text(path: HadoopPath) -> str:
+        raise SetupError(f"The file {path.location} cannot be opened: no answer.")
+
+    monkeypatch.setattr(HadoopPath, "read_text", read_text)
+    phase, progress, error = flow.status(0.0)
+    monkeypatch.undo()
+    assert (phase, error) == (FlowPhase.RUNNING, "")
+    assert [each.look for each in progress.backlog.sources.values()] == [SourceLook()]
 
 
 def test_the_base_interval_holds_when_the_backlog_has_ended(sql: Workshop) -> None:

@@ -132,7 +132,7 @@ class BacklogController:
             for source in self._sources:
                 _move(source, planned.get(id(source.intake), PlannedBatch()))
             looks = {source.name: self._look_at(source) for source in self._sources}
-        except SPARK_ERRORS as error:  # it is just being stopped
+        except (SqlextError, *SPARK_ERRORS) as error:  # it is just being stopped, or the storage does not answer
             logger.info("flow %s: its sources could not be looked at: %s", self._name, jvm.reason_of(error))
             return
         sources = {s.name: SourceBacklogStatus(s.leaf.alias, False, looks[s.name]) for s in self._sources}
@@ -276,7 +276,7 @@ class BacklogController:
         try:
             look = source.reader.look(source.offset)
             source.has_failed = False
-        except SPARK_ERRORS as error:  # the query itself says what is wrong with its source, if it is more than a moment
+        except (SqlextError, *SPARK_ERRORS) as error:  # if it is more than a moment, the query itself says what is wrong
             if not source.has_failed:
                 logger.warning("flow %s: source %s cannot be looked at: %s", self._name, source.name, jvm.reason_of(error))
             source.has_failed = True
