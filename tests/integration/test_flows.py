@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -347,6 +349,17 @@ def test_an_older_driver_is_fenced(sql: Workshop) -> None:
         assert [c["epoch"] for c in sql.commits("t")] == [2, 2]
     finally:
         newer.close()
+
+
+def test_signs_of_life_of_hosts_that_died_long_ago_are_deleted(sql: Workshop, tmp_path: Path) -> None:
+    hosts = tmp_path / "home" / "hosts"
+    hosts.mkdir(parents=True)
+    for name, age in (("killed yesterday", 90_000), ("killed just now", 60)):
+        (hosts / name).write_text("{}")
+        os.utime(hosts / name, (time.time() - age, time.time() - age))
+    lease = Lease(HadoopPath(sql.spark, str(tmp_path / "home")))
+    lease.beat()
+    assert {file.name for file in hosts.iterdir() if file.suffix != ".crc"} == {"killed just now", lease.host_id}
 
 
 # Sessions and names.

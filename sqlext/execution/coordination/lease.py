@@ -7,22 +7,30 @@ machines may differ.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
 import uuid
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
+
 from sqlext.errors import NotFoundError, SetupError, TornFileError
 from sqlext.execution.coordination.event_log import Folder
 from sqlext.execution.coordination.home import make_home
 from sqlext.processes import is_process
+from sqlext.spark.jvm import reason_of
 from sqlext.spark.storage import HadoopPath
+
+logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 5.0
 """The time between two writes of a host's file, in seconds."""
 DEAD_AFTER_SECONDS = 30.0
 """How old a host's last sign of life is when the host counts as dead."""
+_FORGOTTEN_AFTER_SECONDS = 86_400.0
+"""How old the sign of life of a dead host is when another process deletes it."""
 _READS = 3
 _BETWEEN_READS = 0.05
 """How often, and how many seconds apart, a sign of life is read that does not match its checksum."""
@@ -50,12 +58,25 @@ class Lease:
         """Write the file, if it is time. It is the first file that a process writes, so this creates the home."""
         if time.monotonic() - self._beaten < BEAT_SECONDS:
             return
-        if not self.has_begun:
+        is_first = not self.has_begun
+        if is_first:
             make_home(self._home)
         self._beaten = time.monotonic()
         beat = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "at": time.time()}
         self._folder.child(self.host_id).write_text(json.dumps(beat))
         self._dated = None
+        if is_first:
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Delete the signs of life of hosts that died long ago: each process that is killed leaves one."""
+        try:
+            written = {str(each.getPath().getName()): int(each.getModificationTime()) / 1000 for each in self._folder.statuses()}
+            now = written.get(self.host_id, float("-inf"))
+            for name in [name for name, at in written.items() if now - at > _FORGOTTEN_AFTER_SECONDS]:
+                self._folder.child(name).delete()
+        except Py4JJavaError as error:
+            logger.warning("old signs of life could not be deleted: %s", reason_of(error))
 
     def is_elsewhere(self, host_id: str) -> bool:
         """Return whether a host is another one, and alive."""
