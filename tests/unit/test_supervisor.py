@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, cast
 
 from sqlext.errors import FlowError, RunsElsewhereError, SetupError
@@ -48,7 +47,7 @@ class Flows:
 
 def test_a_failed_flow_that_was_replaced_is_not_reported_again() -> None:
     flows, clock = Flows(), HandClock()
-    supervisor = FlowSupervisor(cast(Any, flows), cast(Any, None), cast(Any, None), Retries(clock), threading.RLock())
+    supervisor = FlowSupervisor(cast(Any, flows), cast(Any, None), cast(Any, None), Retries(clock), cast(Any, None))
     old, new = (cast(Flow, FailedFlow()) for _ in range(2))
     flows.all = {SPEC.id: old}
     supervisor.tick()
@@ -63,7 +62,7 @@ def test_a_failed_flow_that_was_replaced_is_not_reported_again() -> None:
 
 def test_a_flow_that_another_process_was_faster_to_take_has_not_failed() -> None:
     flows, clock = Flows(), HandClock()
-    supervisor = FlowSupervisor(cast(Any, flows), cast(Any, Registry()), cast(Any, None), Retries(clock), threading.RLock())
+    supervisor = FlowSupervisor(cast(Any, flows), cast(Any, Registry()), cast(Any, None), Retries(clock), cast(Any, None))
     supervisor.note_anyhow("cannot be resumed", SPEC, RunsElsewhereError("It runs in another process."))
     assert flows.events == []
     supervisor.note_anyhow("cannot be resumed", SPEC, FlowError("It cannot."))

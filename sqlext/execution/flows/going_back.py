@@ -17,6 +17,7 @@ from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.flows import alteration, restoration
 from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.live_flows import LiveFlows
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, current, find
 from sqlext.execution.flows.savepoints import (
     SavepointStore,
@@ -68,19 +69,18 @@ class FlowSavepoints:
     Args:
         home: where the flows' folders lie.
         registry, lease: of this process.
-        flows: of this process.
-        lock: of the manager; statements that change a flow hold it.
+        flows, live: of this process.
         clock: for the times of savepoints.
     """
 
     def __init__(
-        self, home: HadoopPath, registry: FlowRegistry, lease: Lease, flows: Flows, lock: threading.RLock, clock: Clock
+        self, home: HadoopPath, registry: FlowRegistry, lease: Lease, flows: Flows, live: LiveFlows, clock: Clock
     ) -> None:
         self._home = home
         self._registry = registry
         self._lease = lease
         self._flows = flows
-        self._lock = lock
+        self._live = live
         self._clock = clock
 
     def of(self, spec: FlowSpec) -> list[Savepoint]:
@@ -108,9 +108,8 @@ class FlowSavepoints:
         Raises:
             SqlextError, PySparkException: there is no savepoint, and the flow runs as before.
         """
-        with self._lock:
+        with self._live.turn_of(name) as record:
             records = self._registry.read()
-            record = find(records, name)
             spec, flow = record.spec, self._flows.here(record)
             session, store = self._flows.session_of(spec), self._store(spec)
             restoration.refuse_savepoints(session, spec, records)
@@ -140,8 +139,7 @@ class FlowSavepoints:
 
     def drop(self, name: tuple[str, ...], wanted: str, if_exists: bool) -> str:
         """Delete a savepoint of a flow."""
-        with self._lock:
-            record = find(self._registry.read(), name)
+        with self._live.turn_of(name) as record:
             store = self._store(record.spec)
             there = {each.name.lower() for each in store.all()}
             if if_exists and wanted.lower() not in there:
@@ -163,9 +161,8 @@ class FlowSavepoints:
         Raises:
             SqlextError, PySparkException: before step 3, the flow runs as before; after it, the next start goes on.
         """
-        with self._lock:
+        with self._live.turn_of(name) as record:
             records = self._registry.read()
-            record = find(records, name)
             flow, store, home = self._flows.here(record), self._store(record.spec), self._home_of(record.spec)
             savepoint = store.one(wanted)
             alteration.refuse_begun(home, record.spec)

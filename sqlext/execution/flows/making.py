@@ -30,6 +30,7 @@ from sqlext.execution.flows.creation import (
     with_table,
 )
 from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.live_flows import LiveFlows
 from sqlext.execution.flows.preparation import prepare, try_table
 from sqlext.execution.flows.redefinition import redefined
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
@@ -79,31 +80,33 @@ class Flows(Protocol):
 
 
 class FlowMaker:
-    """See the module's docstring. Its caller sees to it that statements take turns.
+    """See the module's docstring. Its caller has the turn at the table of the flow.
 
     Args:
         spark: any session of the application.
         home: where the flows' folders lie.
         registry, lease: of this process.
-        flows: of this process.
+        flows, live: of this process.
     """
 
-    def __init__(self, spark: SparkSession, home: HadoopPath, registry: FlowRegistry, lease: Lease, flows: Flows) -> None:
+    def __init__(
+        self, spark: SparkSession, home: HadoopPath, registry: FlowRegistry, lease: Lease, flows: Flows, live: LiveFlows
+    ) -> None:
         self._spark = spark
         self._home = home
         self._registry = registry
         self._lease = lease
         self._flows = flows
+        self._live = live
 
-    def create(self, request: FlowRequest, canceled: threading.Event | None = None) -> str:
-        """Make a flow and start it; see `FlowManager.create`."""
-        with jvm.names_as_in(request.session):
-            return self._create(request, canceled)
+    def create(self, request: FlowRequest, name: tuple[str, ...], canceled: threading.Event | None = None) -> str:
+        """Make a flow and start it; see `FlowManager.create`.
 
-    def _create(self, request: FlowRequest, canceled: threading.Event | None) -> str:
+        Args:
+            name: of its table, qualified.
+        """
         self.sweep()
         session = request.session
-        name = target.qualified(session, request.table)
         full_name = target.qualified(session, request.name)
         records = self._registry.read()
         there = existing(records, request, full_name, name)
@@ -270,7 +273,7 @@ class FlowMaker:
         home, note = self._home_of(record.spec), alteration.note_in(self._home_of(record.spec))
         now = self._registry.read()[record.spec.id].spec
         if note is not None and note.host == self._lease.host_id:  # else another driver has seen to it
-            now = alteration.settled(self._spark, home, now, self._altered)
+            now = alteration.settled(jvm.clone_session(self._spark), home, now, self._altered)
         if is_restarted:
             self._fence_of(record).check()
             self._flows.run(now, self._flows.session_of(now), self._flows.options_of(now))
@@ -290,17 +293,27 @@ class FlowMaker:
         return FlowEvent(spec.id, EventKind.RESERVED, host=self._lease.host_id, spec=spec.to_json())
 
     def sweep(self) -> None:
-        """Undo flows that a dead process left half created, and complete replacements that it left half done."""
-        records = self._registry.read()
-        for record in records.values():
-            is_in_question = record.state is FlowState.RESERVED or bool(record.spec.replaces)
-            if is_in_question and (record.has_succeeded or not self._lease.is_alive(record.host)):
+        """Undo flows that a dead process left half created, and complete replacements that it left half done.
+
+        What another thread of this process is about is left to it: whoever has a turn waits for no other one.
+        """
+        for record in self._registry.read().values():
+            if self._is_in_question(record):
                 try:
-                    self._sweep(record, records)
+                    with self._live.turn_at(record.spec.target, waits=False) as has_turn:
+                        if has_turn:
+                            self._sweep(record.spec.id, self._registry.read())
                 except Exception:  # one flow's trouble must not stop the others
                     logger.exception("flow %s: what a process that died left of it cannot be cleared away", record.spec.name)
 
-    def _sweep(self, record: FlowRecord, records: Records) -> None:
+    def _is_in_question(self, record: FlowRecord) -> bool:
+        is_made_or_replaces = record.state is FlowState.RESERVED or bool(record.spec.replaces)
+        return is_made_or_replaces and (record.has_succeeded or not self._lease.is_alive(record.host))
+
+    def _sweep(self, flow_id: str, records: Records) -> None:
+        record = records.get(flow_id)
+        if record is None or not self._is_in_question(record):
+            return
         if succession.is_half_made(record, records):
             logger.warning("flow %s was not finished by the process that made it, and is undone", record.spec.name)
             self._undo(record.spec)
@@ -311,7 +324,7 @@ class FlowMaker:
         """Record that a flow runs in the place of another: it is not undone any more, and the other one is removed."""
         self._registry.append(FlowEvent(spec.id, EventKind.SUCCEEDED, host=self._lease.host_id))
         for name in quarantines(replaced.constraints):
-            quarantine.forget(self._spark, name, replaced.id)
+            quarantine.forget(jvm.clone_session(self._spark), name, replaced.id)
         self._flows.forget(replaced)
 
     def _undo(self, spec: FlowSpec) -> None:
@@ -320,7 +333,7 @@ class FlowMaker:
         Its table is dropped if the flow created it, and the table that it replaced is restored.
         """
         try:
-            succession.undo_table(self._spark, spec, self._registry.read())
+            succession.undo_table(jvm.clone_session(self._spark), spec, self._registry.read())
             self._flows.forget(spec)
         except Exception as error:  # what kept the flow from being made is what the user is to see
             logger.exception("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))

@@ -1,16 +1,13 @@
 """The flows of one process: made, resumed, watched, stopped.
 
-Statements call the manager from any thread; its lock makes those that change a flow take turns. The dict of flows is never
-changed, only replaced, so that the host's ticker, which looks at every flow ten times a second, need not wait for a statement
-that takes long.
+Statements call the manager from any thread; those that change the flows of one table take turns (`live_flows.py`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -26,6 +23,7 @@ from sqlext.execution.flows import alteration, file_columns, prerequisites, rede
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.going_back import FlowSavepoints
+from sqlext.execution.flows.live_flows import LiveFlows
 from sqlext.execution.flows.making import FlowMaker
 from sqlext.execution.flows.registry import (
     EventKind,
@@ -74,14 +72,13 @@ class FlowManager:
         self._lease = lease
         self._clock = clock
         self._registry = FlowRegistry(home, runs.written)
-        self._maker = FlowMaker(spark, home, self._registry, lease, self)
-        self._lock = threading.RLock()
-        self._flows: Mapping[str, Flow] = {}
-        self._busy: Flow | None = None
+        self._live = LiveFlows(self._registry)
+        self._maker = FlowMaker(spark, home, self._registry, lease, self, self._live)
         self._retries = Retries(clock)
-        self.savepoints = FlowSavepoints(home, self._registry, lease, self, self._lock, clock)
-        self._views = FlowViews(self._registry, lease, self._retries, lambda: self._flows)
-        self._supervisor = FlowSupervisor(self, self._registry, lease, self._retries, self._lock)
+        self.savepoints = FlowSavepoints(home, self._registry, lease, self, self._live, clock)
+        self._views = FlowViews(self._registry, lease, self._retries, lambda: self._live.all)
+        self._supervisor = FlowSupervisor(self, self._registry, lease, self._retries, self._live)
+        self._closing = threading.Event()
 
     # Life of the process.
 
@@ -90,8 +87,7 @@ class FlowManager:
 
         A flow that cannot start is marked as failed, or retried if the fault may pass; the others are not affected.
         """
-        with self._lock:  # not beside a statement of this process that replaces a flow
-            self._maker.sweep()
+        self._maker.sweep()
         active = [record for record in self._registry.read().values() if record.is_active]
         if hosts := {record.host for record in active} - {self._lease.host_id}:
             self._lease.beat()  # which shows the storage's clock
@@ -99,7 +95,7 @@ class FlowManager:
         return [each.spec.name for each in active if each.host in dead and self._resume(each.spec)]
 
     def _resume(self, spec: FlowSpec) -> bool:
-        with self._lock:
+        with self._live.turn_at(spec.target):
             try:
                 if spec.session_bound:
                     raise FlowError(
@@ -115,13 +111,20 @@ class FlowManager:
     def close(self) -> None:
         """Stop all flows of this process, flushed; the registry keeps them as running, for the next host."""
         self._supervisor.close()
-        with self._lock:
-            for flow in self._flows.values():
-                try:
-                    flow.stop()
-                except (SqlextError, *target.SPARK_ERRORS) as error:
-                    logger.error("flow %s did not stop cleanly: %s", flow.spec.name, jvm.reason_of(error))
-            # they stay in sight: `local_views` shows what the last flushes did
+        self._closing.set()
+        stopped: set[Flow] = set()
+        while left := [flow for flow in self._live.all.values() if flow not in stopped]:  # and what statements start meanwhile
+            for flow in left:
+                with self._live.turn_at(flow.spec.target):
+                    self._close(flow)
+                stopped.add(flow)
+
+    def _close(self, flow: Flow) -> None:
+        """Stop a flow that stays in sight: `local_views` shows what its last flush did."""
+        try:
+            flow.stop()
+        except (SqlextError, *target.SPARK_ERRORS) as error:
+            logger.error("flow %s did not stop cleanly: %s", flow.spec.name, jvm.reason_of(error))
 
     def freeze(self) -> None:
         """Look at no flow any more; their streams go on."""
@@ -129,7 +132,7 @@ class FlowManager:
 
     def abandon(self, timeout: float) -> None:
         """End the flows' threads as a killed process would; see `Host.abandon`."""
-        for flow in self._flows.values():
+        for flow in self._live.all.values():
             flow.abandon(timeout)
 
     # What statements do.
@@ -146,12 +149,14 @@ class FlowManager:
         Raises:
             SqlextError, PySparkException: nothing was made then, and nothing that was there is gone.
         """
-        with self._lock:
-            return self._maker.create(request, canceled)
+        with jvm.names_as_in(request.session):
+            name = target.qualified(request.session, request.table)
+            with self._live.turn_at(name):
+                return self._maker.create(request, name, canceled)
 
     def refresh(self, name: tuple[str, ...]) -> str:
         """Start the flow of a streaming table, unless it runs."""
-        with self._lock:
+        with self._live.turn_at(name):
             record = self.record_of_table(name)
             return f"flow {record.spec.name} {'restarted' if self.start_record(record) else 'keeps running'}"
 
@@ -161,20 +166,19 @@ class FlowManager:
 
     def session_of(self, spec: FlowSpec) -> SparkSession:
         """Return a session like the flow's own."""
-        flow = self._flows.get(spec.id)
+        flow = self._live.get(spec.id)
         return jvm.clone_session(flow.session) if flow is not None else sessions.restored_session(self._spark, spec)
 
     def start(self, name: tuple[str, ...]) -> str:
         """Start a flow that was stopped or has failed."""
-        with self._lock:
-            record = find(self._registry.read(), name)
+        with self._live.turn_of(name) as record:
             if not self.start_record(record):
                 return f"flow {record.spec.name} runs already"
             return f"flow {record.spec.name} ({record.spec.id}) started"
 
     def start_record(self, record: FlowRecord) -> bool:
         """Start a flow; False: it runs already."""
-        flow = self._flows.get(record.spec.id)
+        flow = self._live.get(record.spec.id)
         if flow is not None and flow.is_running:
             return False
         if record.is_active and self._lease.is_elsewhere(record.host):
@@ -190,15 +194,11 @@ class FlowManager:
         Args:
             canceled: set when the client waits no longer; its last flush is then interrupted.
         """
-        record = find(self._registry.read(), name)
-        busy = self._busy
-        if busy is not None and busy.spec.id == record.spec.id:
-            busy.interrupt()
-        with self._lock:
-            record = find(self._registry.read(), name)
+        self._live.interrupt(find(self._registry.read(), name).spec.id)
+        with self._live.turn_of(name) as record:
             flow = self.here(record)
             if flow is not None:
-                with self._busy_with(flow):
+                with self._live.busy_with(flow):
                     flow.stop(canceled)
                 flow.forgive()
             self._retries.drop(record.spec.id)
@@ -206,15 +206,6 @@ class FlowManager:
             is_partial = flow is not None and flow.work.is_interrupted
             late = "; its last flush was interrupted, and what it held comes with the next start" if is_partial else ""
             return f"flow {record.spec.name} stopped{late}"
-
-    @contextmanager
-    def _busy_with(self, flow: Flow) -> Iterator[None]:
-        """While it is started or stopped, STOP FLOW can interrupt a flow. The lock is held."""
-        self._busy = flow
-        try:
-            yield
-        finally:
-            self._busy = None
 
     def flush(self, name: tuple[str, ...]) -> str:
         """Flush a flow of this process now."""
@@ -237,27 +228,26 @@ class FlowManager:
         Raises:
             SqlextError, PySparkException: one of them could not; those after it were not asked.
         """
-        for flow in (self._flows.get(each) for each in flow_ids):
+        for flow in (self._live.get(each) for each in flow_ids):
             if flow is not None and flow.is_running and flow.options.flow[TARGET_LAG] is not None:
                 flow.wait(_FLUSH_PATIENCE)
 
     def drop(self, name: tuple[str, ...], if_exists: bool) -> str:
         """Stop a flow and remove its record; its target stays."""
-        with self._lock:
-            try:
-                record = find(self._registry.read(), name)
-            except NotFoundError:
-                if if_exists:
-                    return f"there is no flow {'.'.join(name)}"
-                raise
+        try:
+            find(self._registry.read(), name)
+        except NotFoundError:
+            if if_exists:
+                return f"there is no flow {'.'.join(name)}"
+            raise
+        with self._live.turn_of(name) as record:
             self.end(self.here(record))
             self.forget(record.spec)
             return f"flow {record.spec.name} dropped; its target {'.'.join(record.spec.target)} stays"
 
     def alter(self, name: tuple[str, ...], properties: Mapping[str, str]) -> str:
         """Set options; they apply at once to a flow that runs here."""
-        with self._lock:
-            record = find(self._registry.read(), name)
+        with self._live.turn_of(name) as record:
             if (key := next((each for each in state_choice.FIXED if each in properties), None)) is not None:
                 raise OptionError(
                     f"The state of flow `{record.spec.name}` stays as it is: `{key}` is for new flows. CREATE OR REPLACE its "
@@ -275,8 +265,7 @@ class FlowManager:
             request: with the new query, analysed in a session like the flow's.
             canceled: set when the client waits no longer.
         """
-        with self._lock:
-            record = find(self._registry.read(), name)
+        with self._live.turn_of(name) as record:
             try:
                 said = self._maker.change_query(record, request, canceled)
             except UnsupportedError as error:
@@ -285,7 +274,7 @@ class FlowManager:
 
     def constrain(self, table: tuple[str, ...], constraints: tuple[Constraint, ...]) -> None:
         """Give all flows into a table, by its qualified name, other constraints on its rows; those that run are restarted."""
-        with self._lock:
+        with self._live.turn_at(table):
             # the table's own flow comes last: as long as it has others, the statement that a crash has interrupted goes on
             for record in sorted(current(self._registry.read()), key=lambda each: each.spec.owns_target):
                 if same_name(record.spec.target, table) and record.spec.constraints != constraints:
@@ -343,7 +332,7 @@ class FlowManager:
 
     def let_go(self, flow_id: str) -> None:
         """Forget what this process has of a flow, which has ended."""
-        self._flows = {key: flow for key, flow in self._flows.items() if key != flow_id}
+        self._live.let_go(flow_id)
         self._retries.drop(flow_id)
 
     def forget(self, spec: FlowSpec) -> None:
@@ -354,13 +343,19 @@ class FlowManager:
     # Running.
 
     def run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions) -> None:
-        """Start a flow, as the next driver of it."""
+        """Start a flow, as the next driver of it, in the turn at its table.
+
+        Raises:
+            FlowError: this process is ending.
+        """
+        if self._closing.is_set():
+            raise FlowError(f"Flow `{spec.name}` is not started: this process is ending.")
         home = self._home.child("flows", spec.id)
         if (note := alteration.note_in(home)) is not None and self._lease.is_elsewhere(note.host):
             raise FlowError(f"Another process is altering the query of flow `{spec.name}`. START FLOW it when that has ended.")
         self._lease.beat()
         records = self._registry.append(partial(self._started, spec))
-        self.end(self._flows.get(spec.id))
+        self.end(self._live.get(spec.id))
         epoch = records[spec.id].epoch
         with about(flow=".".join(spec.qualified_name), epoch=epoch):  # also on the threads that the flow makes
             self._run(spec, session, options, epoch, note)
@@ -380,21 +375,24 @@ class FlowManager:
             self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
         flow = Flow(spec, options, epoch, home, session, self._clock, self._watch)
         try:
-            with self._busy_with(flow):
+            with self._live.busy_with(flow):
                 flow.start()
         except BaseException as error:
             self._supervisor.note_failure(spec, error, flow.epoch)
             if flow.is_running:
                 self.end(flow)
             raise
-        self._flows = {**self._flows, spec.id: flow}
+        self._live.put(flow)
         self._supervisor.note_running(spec.id)
 
     def _settled(self, spec: FlowSpec, epoch: int, home: HadoopPath) -> FlowSpec:
         """Bring to its end what a dead process has begun of another query for a flow, or undo it."""
         Fence(home, f"flow `{spec.name}`", epoch).take()
         return alteration.settled(
-            self._spark, home, spec, lambda new: self._registry.append(FlowEvent(new.id, EventKind.ALTERED, spec=new.to_json()))
+            jvm.clone_session(self._spark),
+            home,
+            spec,
+            lambda new: self._registry.append(FlowEvent(new.id, EventKind.ALTERED, spec=new.to_json())),
         )
 
     def _started(self, spec: FlowSpec, records: Records) -> FlowEvent:
@@ -408,22 +406,22 @@ class FlowManager:
     def record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None, next_try: str = "") -> None:
         """Write an event of a flow into the registry; without an epoch, that of the flow here."""
         if epoch is None:
-            epoch = self._flows[flow_id].epoch if flow_id in self._flows else 0
+            epoch = flow.epoch if (flow := self._live.get(flow_id)) is not None else 0
         self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail, next_try=next_try))
 
     def running(self, flow_id: str) -> Flow | None:
         """Return a flow of this process, whatever its phase."""
-        return self._flows.get(flow_id)
+        return self._live.get(flow_id)
 
     def here(self, record: FlowRecord) -> Flow | None:
         """Return a flow of this process; raise FlowError if another live process runs it."""
         if record.is_active and self._lease.is_elsewhere(record.host):
             raise RunsElsewhereError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
-        return self._flows.get(record.spec.id)
+        return self._live.get(record.spec.id)
 
     def _running(self, name: tuple[str, ...]) -> Flow:
         record = find(self._registry.read(), name)
-        with self._lock:
+        with self._live.turn_at(record.spec.target):
             flow = self.here(record)
         if flow is None or (flow.status()[0] is FlowPhase.STOPPED):
             because = f" ({record.error})" if record.error else ""
@@ -436,11 +434,11 @@ class FlowManager:
     @property
     def all(self) -> Mapping[str, Flow]:
         """The flows of this process by id; the dict never changes."""
-        return self._flows
+        return self._live.all
 
     def session_for_start(self, spec: FlowSpec) -> SparkSession:
         """Return the session that a flow had here, or one like it."""
-        flow = self._flows.get(spec.id)
+        flow = self._live.get(spec.id)
         return flow.session if flow is not None else sessions.restored_session(self._spark, spec)
 
     def tick(self) -> None:

@@ -22,6 +22,7 @@ from sqlext.errors import FlowError, NewColumnsError, RunsElsewhereError, Sqlext
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.flows import faults, file_columns
 from sqlext.execution.flows.flow import Flow
+from sqlext.execution.flows.live_flows import LiveFlows
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase
@@ -62,17 +63,15 @@ class FlowSupervisor:
         flows: of this process.
         registry, lease: of this process.
         retries: the tries that are planned.
-        lock: of the manager; who starts a flow holds it.
+        live: of this process; who starts a flow has the turn at its table.
     """
 
-    def __init__(
-        self, flows: SupervisedFlows, registry: FlowRegistry, lease: Lease, retries: Retries, lock: threading.RLock
-    ) -> None:
+    def __init__(self, flows: SupervisedFlows, registry: FlowRegistry, lease: Lease, retries: Retries, live: LiveFlows) -> None:
         self._flows = flows
         self._registry = registry
         self._lease = lease
         self._retries = retries
-        self._lock = lock
+        self._live = live
         self._reported: WeakSet[Flow] = WeakSet()  # not their ids: a flow that replaces a failed one has the same
         self._changes_seen: dict[str, str] = {}  # the last change of a source that each flow was started again for
         self._restarts: WeakKeyDictionary[Flow, threading.Event] = WeakKeyDictionary()
@@ -166,7 +165,7 @@ class FlowSupervisor:
     def _resume_failed(self, flow: Flow) -> None:
         """Restart a failed flow, which restores what it has lost, or analyses its changed sources."""
         try:
-            with self._lock:
+            with self._live.turn_at(flow.spec.target):
                 if self._flows.all.get(flow.spec.id) is flow and not self._closing.is_set():
                     if isinstance(flow.error, NewColumnsError):
                         self._widen(flow)
@@ -227,7 +226,7 @@ class FlowSupervisor:
 
     def _try_again(self, spec: FlowSpec) -> None:
         """Retry a flow, unless somebody has started, stopped or dropped it meanwhile."""
-        with self._lock:
+        with self._live.turn_at(spec.target):
             try:
                 record = self._registry.read().get(spec.id)
                 flow = self._flows.all.get(spec.id)
