@@ -383,6 +383,8 @@ class FlowManager:
                 self.end(flow)
             raise
         self._live.put(flow)
+        if self._closing.is_set():  # whoever closes this process may not have seen the flow
+            self.end(flow)
         self._supervisor.note_running(spec.id)
 
     def _settled(self, spec: FlowSpec, epoch: int, home: HadoopPath) -> FlowSpec:
