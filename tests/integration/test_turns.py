@@ -14,6 +14,8 @@ from sqlext.execution.flows.alteration import Alteration
 from sqlext.execution.flows.flow import Flow
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop
 
+pytestmark = pytest.mark.usefixtures("lean")
+
 MADE = "CREATE STREAMING TABLE {} AS {}"
 
 
