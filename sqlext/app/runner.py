@@ -49,6 +49,7 @@ def run_embedded(
     echo: bool = True,
     page: Address | None = None,
     stands_by: bool = False,
+    page_waits: bool = False,
 ) -> ExitCode:
     """Start Spark over a warehouse folder, run `action`, and end Spark. Errors are printed.
 
@@ -56,6 +57,7 @@ def run_embedded(
         echo: whether to print each statement before it runs.
         page: the address at which the page is served meanwhile; None: there is no page.
         stands_by: whether to wait first until no other process uses the warehouse.
+        page_waits: whether the page answers only when `action` says so (`Runner.serve`), rather than as soon as Spark runs.
     """
     logging.getLogger("sqlext.execution.flows").addHandler(ErrorLog(printer))
     began, interrupts = datetime.now(UTC), Interrupts()
@@ -70,8 +72,10 @@ def run_embedded(
             with printer.busy("starting Spark"):
                 spark = stack.enter_context(embedded_session(warehouse, conf, printer.note, lock))
             interrupts.install()
-            stack.enter_context(page_of.showing(spark))
-            return action(Runner(spark, printer, interrupts, began, echo))
+            show_page = partial(stack.enter_context, page_of.showing(spark))
+            if not page_waits:
+                show_page()
+            return action(Runner(spark, printer, interrupts, began, echo, show_page))
 
     return exit_code_of(run, printer, str(log_path(warehouse, conf.get(LOG_FORMAT_KEY, ""))))
 
@@ -97,7 +101,7 @@ def serve_embedded(
         return ExitCode.USAGE
     settings = {key: value for server in servers for key, value in server.settings().items()} | hive_settings(conf)
     serve = partial(Runner.serve, servers=servers, file=ServedFile(warehouse))
-    return run_embedded(printer, warehouse, settings, serve, page=page, stands_by=stands_by)
+    return run_embedded(printer, warehouse, settings, serve, page=page, stands_by=stands_by, page_waits=True)
 
 
 class Runner:
@@ -106,9 +110,18 @@ class Runner:
     Args:
         began: a time before the session was created; a flow that failed later failed in this run.
         echo: whether to print each statement before it runs.
+        show_page: lets the page answer, for `serve`.
     """
 
-    def __init__(self, spark: SparkSession, printer: Printer, interrupts: Interrupts, began: datetime, echo: bool = True) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        printer: Printer,
+        interrupts: Interrupts,
+        began: datetime,
+        echo: bool = True,
+        show_page: Callable[[], object] = lambda: None,
+    ) -> None:
         self.spark = spark
         self.printer = printer
         self.interrupts = interrupts
@@ -117,6 +130,7 @@ class Runner:
         self._host = host_of(spark)
         self._began = began
         self._echo = echo
+        self._show_page = show_page
         self._display = display(printer, Statuses(self.statuses, self.jobs, self.statements.tasks))
 
     def statuses(self) -> list[FlowStatus]:
@@ -230,6 +244,7 @@ class Runner:
                 started.append(server.start(self.spark))
                 self.printer.line(str(started[-1]))
             file.write(os.getpid(), started)
+            self._show_page()  # not before: who asks it whether this host is ready will come with statements
             with TakeOver(self.spark):
                 self._display.watch("Ctrl-C stops the server and the flows, with everything flushed", self._is_asked_or_dead)
         finally:

