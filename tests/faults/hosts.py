@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +70,15 @@ class Hosts:
             )
         self.started.append(Host(process, output))
         return self.started[-1]
+
+    def next_after(self, host: Host, meanwhile: Callable[[], object]) -> Host:
+        """Kill a host, and return the next one, which serves; `meanwhile` is called while nobody does."""
+        host.process.kill()
+        meanwhile()
+        host.process.wait()
+        found = self.start("--standby")
+        eventually(found.serves, DEADLINE, found.said)
+        return found
 
     def stand_by(self) -> Host:
         host = self.start("--standby")

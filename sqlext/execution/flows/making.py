@@ -51,9 +51,6 @@ class Flows(Protocol):
     def run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions) -> None:
         """Start a flow."""
 
-    def running(self, flow_id: str) -> Flow | None:
-        """Return a flow of this process."""
-
     def here(self, record: FlowRecord) -> Flow | None:
         """Return a flow of this process; raise FlowError if another live process runs it."""
 
@@ -136,7 +133,7 @@ class FlowMaker:
                 raise StatementCanceledError("The statement was canceled.")
         except BaseException:
             with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
-                self._flows.end(self._flows.running(reserved.id))
+                self._flows.end(self._live.get(reserved.id))
                 self._undo(reserved)
                 if flow is not None and was_running:
                     self._run_again(flow)

@@ -411,10 +411,6 @@ class FlowManager:
             epoch = flow.epoch if (flow := self._live.get(flow_id)) is not None else 0
         self._registry.append(FlowEvent(flow_id, kind, epoch=epoch, host=self._lease.host_id, detail=detail, next_try=next_try))
 
-    def running(self, flow_id: str) -> Flow | None:
-        """Return a flow of this process, whatever its phase."""
-        return self._live.get(flow_id)
-
     def here(self, record: FlowRecord) -> Flow | None:
         """Return a flow of this process; raise FlowError if another live process runs it."""
         if record.is_active and self._lease.is_elsewhere(record.host):
