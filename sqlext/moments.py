@@ -23,6 +23,8 @@ class Moment(StrEnum):
     """What memory lost is to be brought back: the newest micro-batch no longer counts as ended."""
     FLUSH_BEGUN = "flush begun"
     """A flush has taken what is buffered."""
+    ROWS_QUARANTINED = "rows quarantined"
+    """Quarantine tables have the rows of a flush that are for them, the flow's table has nothing of it."""
     VALUES_COMMITTED = "values committed"
     """The table of distinct values has a flush, or has nothing new of it; the state has it not."""
     STATE_COMMITTED = "state committed"

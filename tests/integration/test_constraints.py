@@ -96,6 +96,32 @@ def test_a_crash_within_a_micro_batch_quarantines_nothing_twice(sql: Workshop) -
     assert rows(sql, "bad", "k") == sorted([("c",), ("e",), (None,)], key=repr)
 
 
+def test_a_crash_between_the_quarantine_and_the_table_loses_and_doubles_nothing(sql: Workshop) -> None:
+    sql(CLEAN.format(violation="QUARANTINE INTO bad", options=BUFFERED))
+    sql("WAIT FLOW clean")
+    commits = len(sql.commits("bad"))
+
+    def crash(moment: Moment, _: str) -> None:
+        if moment is Moment.ROWS_QUARANTINED:
+            raise RuntimeError("the driver dies here")
+
+    for value in (2, 3):
+        sql(f"INSERT INTO ev VALUES ('e', -{value}), ('f', {value})")
+        sql.take_in("clean")
+    with listened(crash), pytest.raises(PySparkException, match="dies here"):
+        sql("FLUSH FLOW clean")
+    assert rows(sql, "clean") == GOOD
+    assert len(sql.commits("bad")) == commits + 1, "the micro-batches of a flush are one commit"
+    sql.crash()
+    sql("INSERT INTO ev VALUES ('e', -4), ('f', 4)")  # the next flush has more than the one that did not come to its end
+    sql.resume()
+    sql("START FLOW clean")
+    sql("WAIT FLOW clean")
+    assert rows(sql, "clean") == sorted([*GOOD, ("f", 2), ("f", 3), ("f", 4)], key=repr)
+    assert rows(sql, "bad", "v") == sorted([(-1,), (None,), (-2,), (-3,), (-4,)], key=repr)
+    assert not [*sql.home("clean").glob("buffer/*")]
+
+
 def test_a_crash_between_the_commits_of_a_replay_loses_and_doubles_nothing(sql: Workshop) -> None:
     sql(CLEAN.format(violation="QUARANTINE INTO bad", options=""))
     sql("WAIT FLOW clean")

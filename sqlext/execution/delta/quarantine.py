@@ -1,7 +1,7 @@
 """Quarantine tables: rows that violate a constraint, with the names of the constraints, the flow, the micro-batch and the time.
 
-A micro-batch's rows are appended before it is in the flow's table, in a commit with the flow's transaction: a micro-batch that
-Spark repeats after a crash finds it there, and appends nothing.
+The rows of micro-batches are appended before those of the same flush are in the flow's table, in a commit with the flow's
+transaction: a flush that is done again after a crash finds it there, and appends those of later micro-batches only.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType
 
 from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedError
 from sqlext.execution.delta import target
+from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.plan.constraints import (
     BATCH_COLUMN,
     CONSTRAINTS_COLUMN,
@@ -30,7 +31,7 @@ from sqlext.plan.flow_spec import FlowSpec
 from sqlext.quoting import quote, quote_parts, quote_string, sql_name
 
 NAMES = CONSTRAINTS_COLUMN
-"""The column of the constraints that a row violates, in the rows that `append` takes."""
+"""The column of the constraints that a row violates, in the rows that `described` takes."""
 _MADE_BY = "sqlext.quarantine"
 """The table property with the id of the flow that made the table."""
 
@@ -93,19 +94,14 @@ def undo(spark: SparkSession, name: tuple[str, ...], flow_id: str) -> None:
         spark.sql(f"DROP TABLE {quote_parts(name)}")
 
 
-def append(name: tuple[str, ...], rows: DataFrame, spec: FlowSpec, batch: int) -> None:
-    """Append rows of a micro-batch, once however often it is repeated.
+def described(rows: DataFrame, spec: FlowSpec, batch: int) -> DataFrame:
+    """Return rows as a quarantine table has them.
 
     Args:
-        name: the table, qualified; it is made again if somebody has dropped it.
         rows: rows of the flow's table, and `NAMES`, perhaps with `INPUT_MARK`.
         spec: the flow.
-        batch: the micro-batch.
+        batch: their micro-batch.
     """
-    spark = rows.sparkSession
-    of_row = rows.drop(NAMES, INPUT_MARK).schema
-    create(spark, name, {each.name: target.ddl_of(each.dataType) for each in of_row}, spec.id)
-    info = {"flow": spec.name, "flow_id": spec.id, "first_batch": batch, "last_batch": batch, "reason": "quarantine"}
     columns = {
         INPUT_COLUMN: F.col(INPUT_MARK) if INPUT_MARK in rows.columns else F.lit(None).cast("string"),
         FLOW_COLUMN: F.lit(sql_name(spec.qualified_name)),
@@ -113,14 +109,36 @@ def append(name: tuple[str, ...], rows: DataFrame, spec: FlowSpec, batch: int) -
         BATCH_COLUMN: F.lit(batch).cast("bigint"),
         TIME_COLUMN: F.current_timestamp(),
     }
+    return rows.withColumns(columns).drop(INPUT_MARK)
+
+
+def last_batch(spark: SparkSession, name: tuple[str, ...], spec: FlowSpec) -> int:
+    """Return the last micro-batch of a flow whose rows are in a quarantine table; -1: there is none."""
+    if not target.exists(spark, name):
+        return -1
+    found = last_transaction(spark, target.describe(spark, name).location, spec.application)
+    return -1 if found is None else found
+
+
+def append(name: tuple[str, ...], rows: DataFrame, spec: FlowSpec, first: int, last: int) -> None:
+    """Append rows of micro-batches in one commit, unless the last of them is there.
+
+    Args:
+        name: the table, qualified; it is made again if somebody has dropped it.
+        rows: as `described` returned them.
+        spec: the flow.
+        first, last: the micro-batches.
+    """
+    spark = rows.sparkSession
+    of_row = rows.drop(*QUARANTINE_COLUMNS).schema
+    create(spark, name, {each.name: target.ddl_of(each.dataType) for each in of_row}, spec.id)
+    info = {"flow": spec.name, "flow_id": spec.id, "first_batch": first, "last_batch": last, "reason": "quarantine"}
     (
-        rows.withColumns(columns)
-        .drop(INPUT_MARK)
-        .write.format("delta")
+        rows.write.format("delta")
         .mode("append")
         .option("mergeSchema", "true")  # the flow's table may have got a new column (schema-evolution)
         .option("txnAppId", spec.application)
-        .option("txnVersion", batch)
+        .option("txnVersion", last)
         .option("userMetadata", json.dumps({"sqlext": info}))
         .saveAsTable(quote_parts(name))
     )

@@ -12,7 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.clock import Clock
-from sqlext.execution.delta import commit, key_ranges, staged_files, target
+from sqlext.execution.delta import commit, key_ranges, quarantine, staged_files, target
 from sqlext.execution.delta.compaction import Compaction
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
@@ -154,10 +154,11 @@ class TableWriter:
                 count = commit.append(self._spec.target, rows, info)
             else:
                 with session_settings(self.session, sound_rules(rows)), checks.marked(rows) as marked:
-                    kept, observation = checks.watched(marked)
+                    kept, counts = checks.watched(marked)
                     with jvm.held(kept) as held:
-                        violations = checks.violations(observation)
-                        checks.settle(marked, violations, 0)
+                        violations = counts()
+                        for table, bad in checks.quarantined(marked, violations, 0).items():
+                            quarantine.append(table, bad, self._spec, 0, 0)
                         count = commit.append(self._spec.target, held, replace(info, violations=violations))
         self._note(FlushReason.ONCE, count, 1, started, violations, EndedGroups())
 
@@ -167,7 +168,8 @@ class TableWriter:
         1. The buffers are closed: what arrives from now on waits for the next flush.
         2. This driver makes sure that it still has the flow, and that the target is the flow's.
         3. Each query's rows are merged into its table, as the transaction of their last micro-batch. After a crash here the
-           tables that have them skip them: the buffers are flushed again by the next start.
+           tables that have them skip them: the buffers are flushed again by the next start. Before the rows of a query that
+           appends, those of them that are quarantined are brought into their tables, in the same way.
         4. The query above, if there is one, replaces the target's rows, or those of the keys that have changed, as the
            transaction of all queries' micro-batches. After a crash before it, `recover` evaluates all of it.
         5. The buffers drop what was flushed. After a crash before that they are flushed again, into tables that have it.
@@ -227,13 +229,15 @@ class TableWriter:
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival, [(intake, batches[-1].last)])
         if intake.stream.output_mode is OutputMode.APPEND and self._spec.constraints:
-            self._violations = total(batch.violations or {} for batch in batches)
+            self._violations = total(batch.checked.violations for batch in batches if batch.checked is not None)
             info = replace(info, violations=self._violations)
         reach = key_ranges.union(batch.bounds for batch in batches)
         with self._described(f"flush of micro-batches {first} to {batches[-1].last} ({reason.value})"):
             if intake.stream.writes_target and self._lossy_key:  # maintained aggregates are not partitioned
                 refuse_lost_values(self._spec, intake.stream, self._lossy_key, self._changed_rows(intake, batches))
             if intake.stream.output_mode is OutputMode.APPEND:
+                commit.again_after_conflicts(partial(intake.buffer.quarantine, self.session, self._spec, batches), self._check)
+                announce(Moment.ROWS_QUARANTINED, self._spec.name)
                 commit.again_after_conflicts(partial(self._append, intake, batches, info), self._check)
             elif intake.aggregate is None:
                 self._merge_latest(intake, batches, reach, info)

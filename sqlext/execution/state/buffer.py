@@ -10,7 +10,6 @@ already, and the buffer has their names. Memory-only: blocks on the executors, w
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -25,7 +24,10 @@ from sqlext.errors import FlowError
 from sqlext.execution.delta import key_ranges
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.staged_files import StagedFiles, stage
+from sqlext.execution.state import checked_batch
+from sqlext.execution.state.checked_batch import CheckedBatch
 from sqlext.execution.state.row_checks import FlowChecks, Violations
+from sqlext.plan.flow_spec import FlowSpec
 from sqlext.quoting import quote
 from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
@@ -35,8 +37,6 @@ _FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; a lit
 _WHOLE = "_SUCCESS"
 _STAGED = "staged.json"
 """Describes files of a micro-batch that lie in the table's own folder; it is written as a whole."""
-_VIOLATIONS = "violations.json"
-"""How many rows of a micro-batch violate each constraint; it is there before the micro-batch is complete."""
 _LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's condition for a local checkpoint whose executor has gone
 _COMMITTER = {
     # without this mark, which a cluster may have turned off, a complete micro-batch could not be distinguished from a torn one
@@ -62,7 +62,7 @@ class BufferedBatch:
         bounds: the ranges of their keys; None: unknown.
         place: the folder of the rows, or of what describes `staged`, relative to the buffer's, if files hold them.
         staged: the files of the rows, if they lie in the table's folder.
-        violations: how many rows of the micro-batches violated each constraint, if constraints check them here.
+        checked: what the checks of the rows have found, if constraints check them here.
     """
 
     first: int
@@ -73,13 +73,13 @@ class BufferedBatch:
     bounds: Bounds | None = None
     place: str = ""
     staged: StagedFiles | None = None
-    violations: Violations | None = None
+    checked: CheckedBatch | None = None
     values: int = -1
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to be told of it: no rows, and no violations."""
-        return self.rows == 0 and not any((self.violations or {}).values())
+        return self.rows == 0 and (self.checked is None or self.checked.is_empty)
 
 
 class Buffer(Protocol):
@@ -109,9 +109,11 @@ class DurableBuffer:
         self._written = itertools.count(1)
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
+        return self._written_in(self._place(batch), frame, batch, arrived, key)
+
+    def _written_in(self, place: str, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         observation = Observation()
         seen = frame.observe(observation, *key_ranges.metrics(frame.schema, key))
-        place = self._place(batch)
         folder = self._home.child(place)
         seen.write.options(**_COMMITTER).parquet(folder.location)
         if not folder.child(_WHOLE).exists():
@@ -136,7 +138,7 @@ class DurableBuffer:
                 arrived,
                 place=place,
                 staged=self._staged(place) if is_staged else None,
-                violations=self._violations(place),
+                checked=checked_batch.found_in(self._home, place),
             )
             for batch, place, is_staged in found
             if place
@@ -153,10 +155,6 @@ class DurableBuffer:
                 return place, _STAGED in marks
         return "", False
 
-    def _violations(self, place: str) -> Violations | None:
-        file = self._home.child(place, _VIOLATIONS)
-        return Violations(json.loads(file.read_text())) if file.exists() else None
-
     def _staged(self, place: str) -> StagedFiles:
         return StagedFiles.from_json(self._home.child(place, _STAGED).read_text())
 
@@ -166,10 +164,17 @@ class DurableBuffer:
         reader = spark.read.schema(written).option("basePath", self._home.location)
         return reader.parquet(*(self._home.child(batch.place).location for batch in batches))
 
+    def quarantine(self, spark: SparkSession, spec: FlowSpec, batches: Sequence[BufferedBatch]) -> None:
+        """Bring the rows of `batches` that are to be quarantined into the tables for them; see `checked_batch.quarantine`."""
+        checked = [(batch.last, batch.checked) for batch in batches if batch.checked is not None]
+        checked_batch.quarantine(spark, self._home, spec, checked)
+
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
         """Delete the files; those that another driver wrote for the same micro-batch stay until `drop_through`."""
         for batch in batches:
             self._home.child(batch.place).delete()
+            if batch.checked is not None:
+                checked_batch.drop(self._home, batch.place, batch.checked)
             self._home.child(batch.place.partition("/")[0]).delete_empty()
 
     def drop_through(self, batch: int) -> None:
@@ -197,29 +202,28 @@ class StagedBuffer(DurableBuffer):
         self._checks = checks
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
+        place = self._place(batch)
         if self._checks is None:
             staged = stage(frame, self._table)
-            return super().write(frame, batch, arrived, key) if staged is None else self._described(staged, batch, arrived)
+            if staged is None:
+                return self._written_in(place, frame, batch, arrived, key)
+            return self._described_in(place, staged, batch, arrived)
         with self._checks.marked(frame) as marked:
-            kept, observation = self._checks.watched(marked)
+            kept, violations = self._checks.watched(marked)
             staged = stage(kept, self._table)
             if staged is not None:
-                violations = self._checks.violations(observation)
-                self._checks.settle(marked, violations, batch)
-                return self._described(staged, batch, arrived, violations)
+                checked = self._checked(self._checks, marked, violations(), batch, place)
+                return replace(self._described_in(place, staged, batch, arrived), checked=checked)
             with jvm.held(kept) as held:
-                violations = self._checks.violations(observation)
-                self._checks.settle(marked, violations, batch)
-                written = super().write(held, batch, arrived, key)
-        self._home.child(written.place, _VIOLATIONS).create_text(json.dumps(violations))
-        return replace(written, violations=violations)
+                checked = self._checked(self._checks, marked, violations(), batch, place)
+                return replace(self._written_in(place, held, batch, arrived, key), checked=checked)
 
-    def _described(self, staged: StagedFiles, batch: int, arrived: float, violations: Violations | None = None) -> BufferedBatch:
-        place = self._place(batch)
-        if violations is not None:
-            self._home.child(place, _VIOLATIONS).create_text(json.dumps(violations))
+    def _checked(self, checks: FlowChecks, marked: DataFrame, violations: Violations, batch: int, place: str) -> CheckedBatch:
+        return checked_batch.noted(self._home, place, violations, checks.quarantined(marked, violations, batch))
+
+    def _described_in(self, place: str, staged: StagedFiles, batch: int, arrived: float) -> BufferedBatch:
         self._home.child(place, _STAGED).create_text(staged.to_json())
-        return BufferedBatch(batch, batch, staged.rows, arrived, place=place, staged=staged, violations=violations)
+        return BufferedBatch(batch, batch, staged.rows, arrived, place=place, staged=staged)
 
 
 class MemoryBuffer:

@@ -19,6 +19,7 @@ from sqlext.clock import Clock
 from sqlext.execution.state.buffer import BufferedBatch, DurableBuffer, MemoryBuffer, StagedBuffer, latest_rows
 from sqlext.execution.state.buffer_output import BufferOutput, Element, LatencyMarker, Record, Watermark
 from sqlext.execution.state.row_checks import FlowChecks
+from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark.storage import HadoopPath
 
 
@@ -168,6 +169,10 @@ class IntakeBuffer:
     def latest_rows(self, spark: SparkSession, batches: Sequence[BufferedBatch]) -> DataFrame:
         """Return the newest row of each group in `batches`."""
         return latest_rows(self.rows(spark, batches), len(batches), self._key)
+
+    def quarantine(self, spark: SparkSession, spec: FlowSpec, batches: Sequence[BufferedBatch]) -> None:
+        """Bring the rows of `batches` that are to be quarantined into the tables for them, each once."""
+        self._durable.quarantine(spark, spec, batches)
 
     def flushed(self, batches: Sequence[BufferedBatch]) -> None:
         """Drop batches that are in the table now."""

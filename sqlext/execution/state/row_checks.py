@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import ConstraintError
@@ -25,6 +25,7 @@ from sqlext.plan.job_graph import QUALIFIES
 from sqlext.quoting import quote
 from sqlext.spark import jvm, row_errors
 from sqlext.spark.plans import analysed
+from sqlext.spark.row_counts import RowCounts
 from sqlext.spark.varying import has_moment
 
 _SHOWN_CHARACTERS = 300  # of a row in a message
@@ -118,25 +119,21 @@ class FlowChecks(RowChecks):
         else:
             yield found
 
-    def watched(self, marked: DataFrame) -> tuple[DataFrame, Observation]:
-        """Return the rows that go into the table; while Spark computes them, it counts the violations."""
-        observation = Observation()
-        kept = marked.observe(observation, *(F.count_if(~F.col(mark)).alias(mark) for mark in self._marks))
+    def watched(self, marked: DataFrame) -> tuple[DataFrame, Callable[[], Violations]]:
+        """Return the rows that go into the table; and the numbers of violations, after Spark has computed them, once."""
+        counts = RowCounts(marked, {each.name: ~F.col(mark) for mark, each in self._marks.items()})
         dropping = [mark for mark, each in self._marks.items() if not each.keeps_row]
-        kept = kept.where(_all_of(dropping)) if dropping else kept
-        return kept.drop(*self._marks, *OF_ERRORS), observation
+        kept = counts.rows.where(_all_of(dropping)) if dropping else counts.rows
+        return kept.drop(*self._marks, *OF_ERRORS), counts.values
 
-    def violations(self, observation: Observation) -> Violations:
-        """Return the numbers of violations, after the rows have been computed."""
-        return {each.name: int(observation.get[mark]) for mark, each in self._marks.items()}
-
-    def settle(self, marked: DataFrame, violations: Violations, batch: int) -> None:
-        """Refuse a micro-batch with a row that must not be; else quarantine those of its rows that are to be, each once.
+    def quarantined(self, marked: DataFrame, violations: Violations, batch: int) -> dict[tuple[str, ...], DataFrame]:
+        """Refuse a micro-batch with a row that must not be; else return those of its rows that are to be quarantined, by table.
 
         Raises:
             ConstraintError: a constraint with FAIL UPDATE is violated.
         """
         self._refuse(marked, violations, f"micro-batch {batch}")
+        found: dict[tuple[str, ...], DataFrame] = {}
         before: list[str] = []
         names = F.array_compact(F.array(*(F.when(~F.col(mark), F.lit(each.name)) for mark, each in self._marks.items())))
         for table, constraints in quarantines(self._spec.constraints).items():
@@ -144,8 +141,9 @@ class FlowChecks(RowChecks):
             if any(violations[each.name] for each in constraints):
                 chosen = marked.where(~_all_of(marks) & _all_of(before))
                 told = chosen.withColumn(quarantine.NAMES, names).drop(*self._marks, COMPUTED_MARK)
-                quarantine.append(table, told, self._spec, batch)
+                found[table] = quarantine.described(told, self._spec, batch)
             before += marks
+        return found
 
     @contextmanager
     def counted(self, rows: DataFrame, where: str) -> Iterator[tuple[DataFrame, Violations]]:
@@ -161,10 +159,9 @@ class FlowChecks(RowChecks):
             ConstraintError: a constraint with FAIL UPDATE is violated.
         """
         stays = F.col(quote(QUALIFIES)) if QUALIFIES in rows.columns else F.lit(True)
-        observation = Observation()
-        counts = (F.count_if(stays & ~F.col(mark)).alias(mark) for mark in self._marks)
-        with jvm.held(self._marked(rows).observe(observation, *counts)) as held:
-            violations = self.violations(observation)
+        counts = RowCounts(self._marked(rows), {each.name: stays & ~F.col(mark) for mark, each in self._marks.items()})
+        with jvm.held(counts.rows) as held:
+            violations = counts.values()
             self._refuse(held.where(stays), violations, where)
             yield self.qualified(held), violations
 
