@@ -23,6 +23,16 @@ from sqlext.private_files import FILE_MODE, make_private_folder
 from sqlext.spark.java import java_of, scala_object
 from sqlext.spark.jvm import causes_of, kinds_of, reason_of
 
+COMMITTER = {
+    # without this mark, which a cluster may have turned off, a complete micro-batch could not be distinguished from a torn one
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",  # saves one move of each file; nobody reads a folder without the mark
+    # Hadoop writes a checksum file beside each local file, and starts a process for each of the two. Checkpoints cannot avoid it:
+    # Spark's state store asks for the local file system by its class, and deletes files in another way than it writes them.
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""Options with which Spark writes files of which only a whole folder counts."""
 _LOCAL = "file:"
 _OF_ONE_DRIVER = "S3SingleDriverLogStore"  # Delta's own for S3: it only locks among the threads of a process
 _CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"  # of Hadoop's Options.CreateFileOptionKeys

@@ -30,23 +30,14 @@ from sqlext.execution.state.row_checks import FlowChecks, Violations
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.quoting import quote
 from sqlext.spark import jvm
-from sqlext.spark.storage import HadoopPath
+from sqlext.spark.storage import COMMITTER, HadoopPath
 
-BATCH_COLUMN = "__sqlext_batch"
+BATCH_COLUMN = checked_batch.FOLDER_COLUMN
 _FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; a literal would be compiled into each micro-batch
 _WHOLE = "_SUCCESS"
 _STAGED = "staged.json"
 """Describes files of a micro-batch that lie in the table's own folder; it is written as a whole."""
 _LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"  # Spark's condition for a local checkpoint whose executor has gone
-_COMMITTER = {
-    # without this mark, which a cluster may have turned off, a complete micro-batch could not be distinguished from a torn one
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
-    "mapreduce.fileoutputcommitter.algorithm.version": "2",  # saves one move of each file; nobody reads a folder without the mark
-    # Hadoop writes a checksum file beside each local file, and starts a process for each of the two. Checkpoints cannot avoid it:
-    # Spark's state store asks for the local file system by its class, and deletes files in another way than it writes them.
-    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "fs.file.impl.disable.cache": "true",
-}
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,7 @@ class DurableBuffer:
         observation = Observation()
         seen = frame.observe(observation, *key_ranges.metrics(frame.schema, key))
         folder = self._home.child(place)
-        seen.write.options(**_COMMITTER).parquet(folder.location)
+        seen.write.options(**COMMITTER).parquet(folder.location)
         if not folder.child(_WHOLE).exists():
             raise FlowError(f"Spark's commit protocol wrote no {_WHOLE} in {folder.location}. Use one that does: flows need it.")
         found = key_ranges.observed(observation.get, frame.schema, key)

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructType
 
 from sqlext.errors import FlowError
 from sqlext.execution.delta import quarantine as quarantine_table
 from sqlext.execution.state.row_checks import Violations
+from sqlext.plan.constraints import BATCH_COLUMN
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.spark.storage import HadoopPath
+from sqlext.spark.storage import COMMITTER, HadoopPath
 
+FOLDER_COLUMN = "__sqlext_batch"
+"""The column of which the name of a micro-batch's folder has the value."""
 _FORMAT = 1
 
 
@@ -68,7 +71,7 @@ def noted(home: HadoopPath, place: str, violations: Violations, rows: Mapping[tu
     quarantined = []
     for number, (table, chosen) in enumerate(rows.items()):
         written = f"{folder}/quarantined-{version}-{number}"
-        chosen.write.parquet(home.child(written).location)
+        chosen.write.options(**COMMITTER).parquet(home.child(written).location)
         quarantined.append(QuarantinedRows(table, written, chosen.schema.json()))
     found = CheckedBatch(violations, tuple(quarantined))
     home.child(_note(place)).create_text(json.dumps({"format": _FORMAT, **asdict(found)}))
@@ -121,11 +124,13 @@ def _rows_of(spark: SparkSession, home: HadoopPath, quarantined: Iterable[Quaran
     places: dict[str, list[str]] = {}
     for each in quarantined:
         places.setdefault(each.schema, []).append(home.child(each.place).location)
-    frames = [spark.read.schema(StructType.fromJson(json.loads(schema))).parquet(*at) for schema, at in places.items()]
+    reader = spark.read.option("basePath", home.location)  # the folder's name has the micro-batch
+    kinds = {schema: StructType.fromJson(json.loads(schema)).add(FOLDER_COLUMN, LongType()) for schema in places}
+    frames = [reader.schema(kinds[schema]).parquet(*at) for schema, at in places.items()]
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame, allowMissingColumns=True)
-    return rows
+    return rows.withColumnRenamed(FOLDER_COLUMN, BATCH_COLUMN)
 
 
 def _note(place: str) -> str:

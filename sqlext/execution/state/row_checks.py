@@ -9,9 +9,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import ConstraintError
-from sqlext.execution.delta import quarantine, target
+from sqlext.execution.delta import target
 from sqlext.plan.constraints import (
     COMPUTED_MARK,
+    CONSTRAINTS_COLUMN,
     INPUT_COLUMN,
     MARK_PREFIX,
     OF_ERRORS,
@@ -129,6 +130,9 @@ class FlowChecks(RowChecks):
     def quarantined(self, marked: DataFrame, violations: Violations, batch: int) -> dict[tuple[str, ...], DataFrame]:
         """Refuse a micro-batch with a row that must not be; else return those of its rows that are to be quarantined, by table.
 
+        They have `CONSTRAINTS_COLUMN`, and `INPUT_MARK` if that is there. What differs from one micro-batch to the next is not
+        in them: it would be compiled into each.
+
         Raises:
             ConstraintError: a constraint with FAIL UPDATE is violated.
         """
@@ -140,8 +144,7 @@ class FlowChecks(RowChecks):
             marks = [mark for mark, each in self._marks.items() if each in constraints]
             if any(violations[each.name] for each in constraints):
                 chosen = marked.where(~_all_of(marks) & _all_of(before))
-                told = chosen.withColumn(quarantine.NAMES, names).drop(*self._marks, COMPUTED_MARK)
-                found[table] = quarantine.described(told, self._spec, batch)
+                found[table] = chosen.withColumn(CONSTRAINTS_COLUMN, names).drop(*self._marks, COMPUTED_MARK)
             before += marks
         return found
 
