@@ -105,7 +105,8 @@ def append(name: tuple[str, ...], rows: DataFrame, spec: FlowSpec, first: int, l
 
     Args:
         name: the table, qualified; it is made again if somebody has dropped it.
-        rows: rows of the flow's table, with `CONSTRAINTS_COLUMN`, perhaps `INPUT_MARK`, and `BATCH_COLUMN`, unless all are of `last`.
+        rows: rows of the flow's table, with `CONSTRAINTS_COLUMN`, perhaps `INPUT_MARK`, and `BATCH_COLUMN`; without that, all are
+            of `last`.
         spec: the flow.
         first, last: the micro-batches.
     """
