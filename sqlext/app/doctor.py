@@ -27,7 +27,7 @@ from sqlext.execution.views.registry import ViewRegistry, created
 from sqlext.extension import jars
 from sqlext.extension.jars import is_cluster
 from sqlext.options import HOME_KEY
-from sqlext.spark.jvm import reason_of
+from sqlext.spark.failures import reason_of
 from sqlext.spark.process import java_figures
 from sqlext.spark.storage import HadoopPath
 

@@ -34,7 +34,7 @@ from sqlext.logs import JsonFormatter
 from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, LOG_FORMAT_KEY, LOG_FORMATS, is_option_key
 from sqlext.private_files import make_private_file
 from sqlext.redaction import RedactedFormatter
-from sqlext.spark.jvm import root_reason
+from sqlext.spark.failures import root_reason
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pyspark.logger import PySparkLogger
 from sqlext.app.reference import near_statement
 from sqlext.errors import KeyedFunctionError, PartitionFunctionError, Position, SqlextError
 from sqlext.redaction import of_application
-from sqlext.spark.jvm import reason_of
+from sqlext.spark.failures import reason_of
 from sqlext.sql.scripts import ScriptStatement
 from sqlext.sql.tokens import tokens
 

@@ -14,7 +14,8 @@ from sqlext.execution.jobs.manager import JobManager
 from sqlext.options import JOB_RECOVERY
 from sqlext.plan.explain import explain_bounded, lines_of
 from sqlext.planner.statement_plans import PlannedJob
-from sqlext.spark.jvm import UNRESOLVED_ROUTINE, frame_of, refusal_of
+from sqlext.spark.failures import UNRESOLVED_ROUTINE
+from sqlext.spark.jvm import frame_of, refusal_of
 from sqlext.sql.statements import BoundedStatement
 from sqlext.sql.tokens import blanked, end_of_stream_at, is_stream_relation, tokens
 

@@ -37,7 +37,7 @@ from sqlext.plan.job_graph import QUALIFIES, FlowPlan
 from sqlext.plan.lineage import Lineage
 from sqlext.planner.planner import plan_flow
 from sqlext.planner.statement_plans import FlowStatement, PlannedFlow
-from sqlext.spark import jvm, sessions
+from sqlext.spark import failures, jvm, sessions
 from sqlext.sql import grammar
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.references import references_in
@@ -235,7 +235,7 @@ def _refused_by_spark(own: SparkSession, query: Query, plan: FlowPlan) -> str | 
     if not refused:
         return None
     _, last = refused[-1]
-    return next(text for text, condition in refused if condition == last or not condition.startswith(jvm.UNRESOLVED_ROUTINE))
+    return next(text for text, condition in refused if condition == last or not condition.startswith(failures.UNRESOLVED_ROUTINE))
 
 
 def _refusal(spark: SparkSession, text: str) -> str | None:
@@ -243,7 +243,7 @@ def _refusal(spark: SparkSession, text: str) -> str | None:
     try:
         spark.sql(text)
     except AnalysisException as error:
-        return jvm.condition_of(error)
+        return failures.condition_of(error)
     return None
 
 

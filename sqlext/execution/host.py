@@ -11,13 +11,13 @@ from sqlext.clock import Clock, SystemClock
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.coordination.runs import RunEvent, RunState, tell
 from sqlext.execution.delta.table_logs import TableLogs
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.flows import faults
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.jobs.manager import JobManager
 from sqlext.execution.streaming.source_watch import SourceWatch
 from sqlext.execution.views.manager import ViewManager
-from sqlext.spark import jvm
+from sqlext.spark import failures, jvm
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Host:
             try:
                 self._lease.end()
             except SPARK_ERRORS as error:  # the storage does not answer; the file gets too old by itself
-                logger.warning("this host's sign of life could not be deleted: %s", jvm.reason_of(error))
+                logger.warning("this host's sign of life could not be deleted: %s", failures.reason_of(error))
 
     def _tell_ends(self) -> None:
         """Tell that the runs of flows have ended here; the registry keeps them as running, for the next host."""

@@ -15,7 +15,8 @@ from sqlext.errors import SqlextError, StatementCanceledError, UnsupportedError
 from sqlext.execution.coordination.lease import Lease, is_alive
 from sqlext.extension.results import LiveBatch, fetch
 from sqlext.plan.job_graph import OutputMode
-from sqlext.spark.jvm import check_streaming, outside_of_any_query, reason_of
+from sqlext.spark.failures import reason_of
+from sqlext.spark.jvm import check_streaming, outside_of_any_query
 from sqlext.spark.micro_batch_rules import sound_rules
 from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath

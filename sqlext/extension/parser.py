@@ -28,8 +28,8 @@ from sqlext.errors import Position, SqlextError
 from sqlext.functions.scalar import AGGREGATE_SET
 from sqlext.redaction import SECRET_NAMES, of_application, use_patterns
 from sqlext.spark import query_context_log
+from sqlext.spark.failures import reason_of
 from sqlext.spark.java import items_of, java_of, kept
-from sqlext.spark.jvm import reason_of
 from sqlext.spark.set_aggregates import aggregate_set
 from sqlext.sql.parameters import substitute
 from sqlext.sql.tokens import is_ours

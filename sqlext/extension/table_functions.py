@@ -25,8 +25,9 @@ from sqlext.functions.keyed import KEYED_FUNCTIONS
 from sqlext.functions.keyed import OPERATOR as PROCESS_KEYED
 from sqlext.functions.partition import PARTITION_FUNCTIONS, AggregateFunction
 from sqlext.spark import files, kafka
+from sqlext.spark.failures import reason_of
 from sqlext.spark.java import items_of, java_of, scala_seq
-from sqlext.spark.jvm import frame_of, plan_has_watermark, reason_of
+from sqlext.spark.jvm import frame_of, plan_has_watermark
 from sqlext.spark.plans import analysed, kind
 from sqlext.spark.sorted_plan import end_of_stream
 from sqlext.spark.to_its_end import read_to_its_end

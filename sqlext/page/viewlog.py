@@ -10,7 +10,6 @@ from typing import Any
 from sqlext.commands.view_statements import schedule_text
 from sqlext.errors import SqlextError
 from sqlext.execution.coordination.event_log import Folder
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.views.history import ViewState, report_in, state_in
 from sqlext.execution.views.rows import ViewRow
 from sqlext.page.commits import CommitLog, LastCommits, time_of
@@ -18,7 +17,7 @@ from sqlext.page.shown import shown_view
 from sqlext.page.snapshot import RefreshView, SourceView, ViewDetail, ViewSummary
 from sqlext.plan.view_spec import SourceVersion, ViewSpec
 from sqlext.redaction import Redaction
-from sqlext.spark.jvm import reason_of
+from sqlext.spark.failures import SPARK_ERRORS, reason_of
 
 _GONE = "The table was dropped or moved: there is none in {}."
 _REPLACED = "The table was dropped and created again."

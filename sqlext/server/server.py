@@ -13,15 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sqlext.errors import SetupError
 from sqlext.server.client_messages import hidden_folders
 from sqlext.server.thrift_errors import hide_stacks
 from sqlext.spark import java
-from sqlext.spark.jvm import root_reason
+from sqlext.spark.failures import SPARK_ERRORS, root_reason
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +125,7 @@ class ThriftServer(_Listener):
         server = java.scala_object(spark, "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2")
         try:
             self._server = server.startWithSparkSession(spark._jsparkSession, False)
-        except (PySparkException, Py4JJavaError) as error:
+        except SPARK_ERRORS as error:
             logger.exception("the Thrift server did not start")
             raise SetupError(f"The Thrift server did not start: {root_reason(error)}.") from None
         service = next(each for each in _services(self._server) if "Thrift" in each.getName())
@@ -158,7 +156,7 @@ class ConnectServer(_Listener):
         service = java.scala_object(spark, "org.apache.spark.sql.connect.service.SparkConnectService")
         try:
             service.start(spark._jsparkSession.sparkContext())
-        except (PySparkException, Py4JJavaError) as error:
+        except SPARK_ERRORS as error:
             logger.exception("the Spark Connect server did not start")
             raise SetupError(f"The Spark Connect server did not start: {root_reason(error)}.") from None
         self._server = service

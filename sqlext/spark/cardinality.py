@@ -12,10 +12,9 @@ import json
 import logging
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.footers import Footers
 from sqlext.spark.java import items_of, java_of
 
@@ -44,7 +43,7 @@ def has_many_strings(spark: SparkSession, aggregate: Any) -> bool:
     try:
         path = _some_file(spark, scan.relation().location()) if names else None
         return path is not None and _without_dictionary(spark, path, names)
-    except (Py4JJavaError, PySparkException) as error:  # the query itself will report what is wrong with the file
+    except SPARK_ERRORS as error:  # the query itself will report what is wrong with the file
         logger.debug("the dictionary of %s cannot be examined: %s", ", ".join(names), error)
         return False
 

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from sqlext.errors import SchemaError
 from sqlext.redaction import of_application
+from sqlext.spark.failures import SPARK_ERRORS, conditions_of
 from sqlext.spark.file_options import STREAM_OPTIONS
 from sqlext.spark.java import java_of
-from sqlext.spark.jvm import clone_session, conditions_of
+from sqlext.spark.jvm import clone_session
 from sqlext.sql.file_calls import READ_FILES
 
 NO_COLUMNS = ("UNABLE_TO_INFER_SCHEMA", "EMPTY_SCHEMA_NOT_SUPPORTED_FOR_DATASOURCE")
@@ -161,7 +161,7 @@ def _found(spark: SparkSession, files: Files, paths: Sequence[str]) -> list[Stru
         spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         return [_schema(spark, files, paths)]
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_ERRORS as error:
         if files.format not in _FOOTERS or not any(name.startswith(_NOT_TOGETHER) for name in conditions_of(error)):
             raise
     return [_schema(spark, files, [path]) for path in paths]  # one of a type that does not fit: each is read with the columns

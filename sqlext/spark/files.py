@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -24,10 +22,10 @@ from sqlext.quoting import STREAMED, fold
 from sqlext.redaction import of_application
 from sqlext.spark import csv_columns, file_schemas, rescue
 from sqlext.spark.arguments import constant, each_once, is_named, named
+from sqlext.spark.failures import SPARK_ERRORS, causes_of, conditions_of, reason_of, root_reason
 from sqlext.spark.file_options import ONLY_BATCH, OWN, STREAM_OPTIONS, USAGE, argument_named, format_named
 from sqlext.spark.file_schemas import FIXED, NO_COLUMNS, Files, is_glob
 from sqlext.spark.java import java_of
-from sqlext.spark.jvm import causes_of, conditions_of, reason_of, root_reason
 from sqlext.sql.file_calls import GROWING, KEPT, READ_FILES, FilesCall
 
 COLUMNS_OF = "__sqlext_columns_of_"
@@ -41,7 +39,6 @@ FUNCTIONS = (
 """The function for bounded reads, the one that `STREAM read_files(..)` in a flow becomes, their twins with `COLUMNS_OF`, and the
 one that tells arguments."""
 
-_SPARK_ERRORS = (PySparkException, Py4JJavaError)
 _RESCUED_FROM = ("json", "csv")
 _CORRUPT = "columnNameOfCorruptRecord"
 _BY_POSITION = {"csv": "enforceSchema", "avro": "positionalFieldMatching"}
@@ -78,7 +75,7 @@ def plan_of_call(spark: SparkSession, operator: str, arguments: Sequence[Any]) -
         if operator.startswith(COLUMNS_OF):
             return spark.createDataFrame([], columns)._jdf.queryExecution().analyzed()
         return _frame(spark, files, columns, is_stream)._jdf.queryExecution().analyzed()
-    except _SPARK_ERRORS as error:
+    except SPARK_ERRORS as error:
         raise _explained(files, error) from error
 
 
@@ -164,7 +161,7 @@ def _check_growing(files: Files, has_schema: bool) -> None:
 def _schema(name: str, ddl: str) -> StructType:
     try:
         found = StructType.fromDDL(ddl)
-    except _SPARK_ERRORS as error:
+    except SPARK_ERRORS as error:
         raise SchemaError(
             f"{READ_FILES}: `{name}` is `{ddl}`, which is no list of columns. Give names and types, such as 'id INT, at "
             f"TIMESTAMP'. {reason_of(error)}"
@@ -226,7 +223,7 @@ def _check_path(spark: SparkSession, files: Files, is_stream: bool) -> None:
         conf = spark._jsparkSession.sessionState().newHadoopConfWithOptions(settings)
         if not path.getFileSystem(conf).exists(path) and not is_glob(spark, files.path):
             raise NotFoundError(f"{READ_FILES}: `path` is `{files.shown}`, and there is no such file or folder.")
-    except _SPARK_ERRORS as error:
+    except SPARK_ERRORS as error:
         raise SchemaError(f"{READ_FILES}: `path` is `{files.shown}`, which cannot be looked at: {reason_of(error)}") from error
 
 
@@ -241,7 +238,7 @@ def _check_stream_options(spark: SparkSession, files: Files) -> None:
     try:
         scala_map = java.org.apache.spark.api.python.PythonUtils.toScalaMap(options)
         java.org.apache.spark.sql.execution.streaming.runtime.FileStreamOptions(scala_map)
-    except _SPARK_ERRORS as error:
+    except SPARK_ERRORS as error:
         given = ", ".join(f"`{name}` = `{value}`" for name, value in options.items())
         raise SchemaError(f"{READ_FILES}: Spark does not take {given}: {reason_of(error)}") from error
 
@@ -286,7 +283,7 @@ def columns_with_new(spark: SparkSession, files: Files, paths: Sequence[str]) ->
             found = csv_columns.grown(spark, files, files.kept, paths)
         else:
             found = file_schemas.grown(spark, files, paths)
-    except _SPARK_ERRORS as error:
+    except SPARK_ERRORS as error:
         raise SchemaError(
             f"{READ_FILES}: the files of `{files.shown}` cannot be searched for new columns, as {files.format}: {_reason(error)}"
         ) from error

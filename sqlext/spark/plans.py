@@ -19,8 +19,9 @@ from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from sqlext.spark.failures import kinds_of
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, transformed
-from sqlext.spark.jvm import alias, frame_of, kinds_of
+from sqlext.spark.jvm import alias, frame_of
 
 _ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import NotFoundError, SetupError, TornFileError
 from sqlext.private_files import FILE_MODE, make_private_folder
+from sqlext.spark.failures import causes_of, kinds_of, reason_of
 from sqlext.spark.java import java_of, scala_object
-from sqlext.spark.jvm import causes_of, kinds_of, reason_of
 
 COMMITTER = {
     # without this mark, which a cluster may have turned off, a complete micro-batch could not be distinguished from a torn one

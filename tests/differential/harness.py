@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.quoting import quote
-from sqlext.spark import jvm, sessions
+from sqlext.spark import failures, sessions
 from sqlext.spark.storage import HadoopPath
 from tests.differential.compare import Leniency, Result, difference
 from tests.differential.data import CREATE, CREATE_DIM, INSERT_DIM, Commits
@@ -199,7 +199,7 @@ class Group:
                 self._conditions[number] = condition
             return Result.of(frame)
         except (PySparkException, Py4JError) as error:  # Spark's own failures too: some queries its optimizer does not survive
-            return jvm.reason_of(error).partition("\n")[0]
+            return failures.reason_of(error).partition("\n")[0]
 
     def _without_dropped(self, number: int) -> Result:
         frame = self._sql.spark.sql(self._queries[number].render(Form.BATCH))

@@ -20,7 +20,7 @@ from sqlext.plan.flow_options import FlowOptions
 from sqlext.planner.planner import plan_flow
 from sqlext.planner.rule_book import rules_in_force
 from sqlext.redaction import REDACTED, RedactedFormatter, Redaction, SqlText, use_patterns
-from sqlext.spark.jvm import reason_of
+from sqlext.spark.failures import reason_of
 from sqlext.sql import grammar
 from sqlext.sql.statements import CreateStreamingTable
 

@@ -20,7 +20,7 @@ from sqlext.errors import NotFoundError, SetupError, TornFileError
 from sqlext.execution.coordination.event_log import Folder
 from sqlext.execution.coordination.home import make_home
 from sqlext.processes import is_process
-from sqlext.spark.jvm import reason_of
+from sqlext.spark.failures import reason_of
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ from sqlext.errors import OptionError, UnsupportedError
 from sqlext.execution.delta import delta_log
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
-from sqlext.spark import delta_tables, jvm
+from sqlext.spark import delta_tables, failures
+from sqlext.spark.failures import SPARK_ERRORS
 
 WEIGHT = f"{INTERNAL_PREFIX}weight"
 _FEED = "delta.enableChangeDataFeed"
@@ -191,8 +192,8 @@ def _weighted(spark: SparkSession, location: str, before: int, after: int) -> Da
         found = _read(spark, ends[1], before + 1, has_feed)
         weight = F.when(F.col("_change_type").isin(*_ADDED), 1).otherwise(-1).cast("bigint")
         return found.select(*(F.col(quote(name)) for name in found.columns if name not in _OF_FEED), weight.alias(WEIGHT))
-    except (PySparkException, Py4JJavaError) as error:
-        raise UnsupportedError(f"the changes cannot be read: {jvm.reason_of(error)}") from error
+    except SPARK_ERRORS as error:
+        raise UnsupportedError(f"the changes cannot be read: {failures.reason_of(error)}") from error
 
 
 def _read(spark: SparkSession, end: Any, first: int, has_feed: bool) -> DataFrame:

@@ -31,7 +31,7 @@ from sqlext.plan.cut import Cut
 from sqlext.plan.flow_spec import StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.quoting import quote, quote_parts
-from sqlext.spark import jvm
+from sqlext.spark import failures, jvm
 from sqlext.spark.settings import session_settings
 
 logger = logging.getLogger(__name__)
@@ -245,4 +245,4 @@ def again_after_conflicts(commit: Callable[[], T], check: Callable[[], None], at
         except _CONFLICTS as error:
             if left == 0:
                 raise
-            logger.info("a flush conflicted with another write and is repeated: %s", jvm.reason_of(error))
+            logger.info("a flush conflicted with another write and is repeated: %s", failures.reason_of(error))

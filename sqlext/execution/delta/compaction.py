@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from sqlext.execution.delta.commit import USER_METADATA
 from sqlext.execution.delta.delta_log import table_size
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.quoting import quote
-from sqlext.spark import jvm
+from sqlext.spark import failures
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.settings import session_settings
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Compaction:
             if self._is_hidden and self._flushes % _FLUSHES_BETWEEN_VACUUMS == 0:
                 spark.sql(f"VACUUM delta.{quote(self._location)} LITE")  # by the log: listing all files takes ten times as long
         except SPARK_ERRORS as error:
-            logger.warning("%s could not be compacted: %s", self._location, jvm.reason_of(error))
+            logger.warning("%s could not be compacted: %s", self._location, failures.reason_of(error))
 
     def _compact(self, spark: SparkSession, open_table: Callable[[], DeltaTable]) -> None:
         before = self._files(spark)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.catalog import Column as CatalogColumn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
@@ -19,7 +18,7 @@ from sqlext.plan.flow_spec import Column as ColumnMapping
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX, QUALIFIES, ColumnDefinition
 from sqlext.quoting import quote, quote_parts, quote_string
-from sqlext.spark import delta_tables, jvm
+from sqlext.spark import delta_tables, failures, jvm
 from sqlext.spark.storage import HadoopPath
 
 _SESSION_CATALOG = "spark_catalog"
@@ -136,7 +135,7 @@ def _columns(spark: SparkSession, name: Sequence[str]) -> Sequence[StructField]:
     try:
         return spark.table(quote_parts(name)).schema.fields
     except AnalysisException as error:
-        if jvm.condition_of(error) == "DELTA_READ_TABLE_WITHOUT_COLUMNS":  # declared, and no flow has given it columns yet
+        if failures.condition_of(error) == "DELTA_READ_TABLE_WITHOUT_COLUMNS":  # declared, and no flow has given it columns yet
             return ()
         raise
 
@@ -397,7 +396,3 @@ def check_identity(spark: SparkSession, spec: FlowSpec) -> None:
             f"The target {text} of flow `{spec.name}` was dropped and recreated, or replaced, so the rows that the flow had "
             "written are gone. Drop the flow (DROP FLOW) and create it again."
         )
-
-
-SPARK_ERRORS = (PySparkException, Py4JJavaError)
-"""The errors that Spark and Delta raise."""

@@ -18,7 +18,6 @@ from sqlext.errors import SqlextError
 from sqlext.execution.backlog.pacer import BacklogBatch, BacklogSettings, Pacer, SourceLook
 from sqlext.execution.backlog.readers import SourceReader, reader_of
 from sqlext.execution.backlog.status import BacklogStatus, SourceBacklogStatus, Switch, because
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.streaming.checkpoint import PlannedBatch
 from sqlext.execution.streaming.pace import Pace, Phase
@@ -26,7 +25,8 @@ from sqlext.execution.streaming.streams import StreamLeaf
 from sqlext.functions.backlog_reports import BacklogReport, backlog_report
 from sqlext.logs import carried
 from sqlext.plan.flow_spec import SourceSpec
-from sqlext.spark import jvm
+from sqlext.spark import failures
+from sqlext.spark.failures import SPARK_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class BacklogController:
                 _move(source, planned.get(id(source.intake), PlannedBatch()))
             looks = {source.name: self._look_at(source) for source in self._sources}
         except (SqlextError, *SPARK_ERRORS) as error:  # it is just being stopped, or the storage does not answer
-            logger.info("flow %s: its sources could not be looked at: %s", self._name, jvm.reason_of(error))
+            logger.info("flow %s: its sources could not be looked at: %s", self._name, failures.reason_of(error))
             return
         sources = {s.name: SourceBacklogStatus(s.leaf.alias, False, looks[s.name]) for s in self._sources}
         lag = max((age for look in looks.values() if (age := _age(look)) is not None), default=None)
@@ -278,7 +278,7 @@ class BacklogController:
             source.has_failed = False
         except (SqlextError, *SPARK_ERRORS) as error:  # if it is more than a moment, the query itself says what is wrong
             if not source.has_failed:
-                logger.warning("flow %s: source %s cannot be looked at: %s", self._name, source.name, jvm.reason_of(error))
+                logger.warning("flow %s: source %s cannot be looked at: %s", self._name, source.name, failures.reason_of(error))
             source.has_failed = True
             look = SourceLook()
         is_waiting = bool(look.unread) if look.unread is not None else not source.intake.is_quiet

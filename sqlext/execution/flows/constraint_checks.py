@@ -16,7 +16,7 @@ from sqlext.execution.flows.registry import Records
 from sqlext.plan.constraints import Constraint, Violation
 from sqlext.plan.flow_spec import Column
 from sqlext.plan.job_graph import QUALIFIES
-from sqlext.spark import conditions, jvm
+from sqlext.spark import conditions, failures
 
 
 def qualified(session: SparkSession, constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
@@ -70,7 +70,7 @@ def check_condition(session: SparkSession, columns: StructType, constraint: Cons
         found = conditions.analyse(session, columns, constraint.condition)
     except PySparkException as error:
         raise SchemaError(
-            f"The constraint `{constraint.name}` cannot be checked: {jvm.reason_of(error)}", constraint.position
+            f"The constraint `{constraint.name}` cannot be checked: {failures.reason_of(error)}", constraint.position
         ) from None
     if not found.is_deterministic or found.has_subquery:
         because = "reads other rows, in a subquery" if found.has_subquery else "gives a row different results"

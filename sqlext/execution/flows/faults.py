@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from sqlext.errors import NotFoundError, SetupError, SqlextError, WaitTimeoutError
 from sqlext.execution.state.buffer import is_lost
-from sqlext.spark import jvm
+from sqlext.spark import failures
 
 _NOT_THERE_YET = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
 _SCHEMA_CHANGED = ("DELTA_SCHEMA_CHANGED", "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS", "DELTA_STREAMING_METADATA_EVOLUTION")
@@ -62,7 +62,7 @@ _SAYS_STAYS = ("AccessControlException", "Permission denied", "AuthorizationExce
 
 def message_of(error: BaseException) -> str:
     """Return the message of a flow's error, without the text that Spark's streams put around it; for a bug, with its class."""
-    said = jvm.reason_of(error).split("terminated with exception:", 1)[-1].strip()
+    said = failures.reason_of(error).split("terminated with exception:", 1)[-1].strip()
     kind = type(error).__name__
     return f"{kind}: {said}" if isinstance(error, (LookupError, AssertionError)) and not is_told(error) and said != kind else said
 
@@ -88,8 +88,8 @@ def may_pass(error: BaseException) -> bool:
 
 def missing_file(error: BaseException) -> str | None:
     """Return the path of the missing file that an error is about; None for other errors."""
-    for java in jvm.causes_of(error):
-        if _FILE_IS_GONE.intersection(jvm.kinds_of(java)) and _cause_may_pass(java) is False:
+    for java in failures.causes_of(error):
+        if _FILE_IS_GONE.intersection(failures.kinds_of(java)) and _cause_may_pass(java) is False:
             found = _PATH.search(str(java.getMessage() or ""))
             return found[0].rstrip(".,:;") if found else None
     return None
@@ -97,7 +97,7 @@ def missing_file(error: BaseException) -> str | None:
 
 def is_schema_change(error: BaseException) -> bool:
     """Whether a source of the flow has other columns than when its query was analysed."""
-    return any(name.startswith(_SCHEMA_CHANGED) for each in _python_chain(error) for name in jvm.conditions_of(each))
+    return any(name.startswith(_SCHEMA_CHANGED) for each in _python_chain(error) for name in failures.conditions_of(each))
 
 
 def _python_chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -109,15 +109,15 @@ def _python_chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _java_may_pass(error: BaseException) -> bool:
-    if any(name.split(".")[0] in _NOT_THERE_YET for name in jvm.conditions_of(error)):
+    if any(name.split(".")[0] in _NOT_THERE_YET for name in failures.conditions_of(error)):
         return True
-    found = [_cause_may_pass(cause) for cause in jvm.causes_of(error)]
+    found = [_cause_may_pass(cause) for cause in failures.causes_of(error)]
     return True in found and False not in found
 
 
 def _cause_may_pass(java: Any) -> bool | None:
     """Return whether a Java error may pass; None if it does not say."""
-    kinds, text = jvm.kinds_of(java), str(java.getMessage() or "")
+    kinds, text = failures.kinds_of(java), str(java.getMessage() or "")
     says = [said in text for kind in kinds for said in _SAYS_MAY_PASS.get(kind, ())]
     if any(says):
         return not any(said in text for said in _SAYS_STAYS)

@@ -25,7 +25,7 @@ from sqlext.options import SCHEMA_EVOLUTION, Options
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX, FlowPlan
 from sqlext.quoting import STREAMED, quote_string
-from sqlext.spark import file_schemas, files, jvm
+from sqlext.spark import failures, file_schemas, files
 from sqlext.spark.file_schemas import Files
 from sqlext.sql.file_calls import KEPT, READ_FILES, FilesCall, calls_in, growing, with_kept
 
@@ -152,8 +152,8 @@ class FileColumns:
                 frame = self._analysed(columns)
             except AnalysisException as error:
                 raise SchemaError(
-                    f"Files have {self._listed(grown)}, with which the query cannot be analysed: {jvm.reason_of(error)} Name the "
-                    "query's columns."
+                    f"Files have {self._listed(grown)}, with which the query cannot be analysed: {failures.reason_of(error)} "
+                    "Name the query's columns."
                 ) from error
         names = [name.lower() for name in frame.columns]
         if doubled := next((name for name in names if names.count(name) > 1), None):

@@ -32,7 +32,7 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.savepoint import Savepoint
-from sqlext.spark import jvm
+from sqlext.spark import failures, jvm
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -257,8 +257,8 @@ class FlowSavepoints:
                 try:
                     with jvm.outside_of_any_query(flow.session):
                         self._flows.run(record.spec, flow.session, flow.options)
-                except (SqlextError, *target.SPARK_ERRORS) as error:
-                    logger.exception("flow %s could not be restarted: %s", record.spec.name, jvm.reason_of(error))
+                except (SqlextError, *failures.SPARK_ERRORS) as error:
+                    logger.exception("flow %s could not be restarted: %s", record.spec.name, failures.reason_of(error))
             raise
 
     def _home_of(self, spec: FlowSpec) -> HadoopPath:

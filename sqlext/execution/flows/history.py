@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import StatementCanceledError, UnsupportedError
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.state.buffer import BATCH_COLUMN
 from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.execution.streaming.checkpoint import Checkpoint
-from sqlext.spark import jvm
+from sqlext.spark import failures, jvm
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.micro_batch_rules import sound_rules
 from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
@@ -70,5 +70,5 @@ def partials_of_history(
                     query.stop()
                     raise StatementCanceledError("The statement was canceled.")
     except SPARK_ERRORS as error:
-        raise UnsupportedError(f"its history cannot be computed: {jvm.reason_of(error)}") from None
+        raise UnsupportedError(f"its history cannot be computed: {failures.reason_of(error)}") from None
     return spark.read.schema(aggregate.schema).parquet(rows)

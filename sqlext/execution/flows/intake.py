@@ -40,7 +40,7 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.constraints import OF_ERRORS
 from sqlext.plan.flow_spec import StateBackend, StreamSpec
 from sqlext.plan.job_graph import OutputMode
-from sqlext.spark import jvm
+from sqlext.spark import failures
 from sqlext.spark.state_size import StateSize
 from sqlext.spark.varying import with_moments_in_input
 
@@ -163,7 +163,7 @@ class Intake:
         if self.checkpoint.is_committed(batch):
             return True
         if has_ended:
-            raise self.error or FlowError(jvm.reason_of(self.exception() or FlowError("The query ended.")))
+            raise self.error or FlowError(failures.reason_of(self.exception() or FlowError("The query ended.")))
         time.sleep(seconds)
         return False
 
@@ -224,7 +224,7 @@ class Intake:
 
     def stop_query(self) -> None:
         """End the query. A micro-batch in progress is repeated on the next start."""
-        with suppress(*target.SPARK_ERRORS):  # Spark itself may have been stopped
+        with suppress(*failures.SPARK_ERRORS):  # Spark itself may have been stopped
             self._note_rest()
         if self._running is not None:
             self._running.stop()
@@ -359,7 +359,7 @@ class Intake:
     def exception(self) -> BaseException | None:
         """Return the error that ended the query, as Spark reports it."""
         query = self.query
-        return jvm.failure_of(query) if query is not None else None
+        return failures.failure_of(query) if query is not None else None
 
     @property
     def failure(self) -> BaseException:

@@ -39,7 +39,7 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.constraints import Constraint, quarantines
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.spark import jvm, sessions
+from sqlext.spark import failures, jvm, sessions
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -333,11 +333,11 @@ class FlowMaker:
             succession.undo_table(jvm.clone_session(self._spark), spec, self._registry.read())
             self._flows.forget(spec)
         except Exception as error:  # what kept the flow from being made is what the user is to see
-            logger.exception("flow %s could not be undone: %s", spec.name, jvm.reason_of(error))
+            logger.exception("flow %s could not be undone: %s", spec.name, failures.reason_of(error))
 
     def _run_again(self, flow: Flow) -> None:
         """Restart a flow that could not be replaced."""
         try:
             self._flows.run(flow.spec, flow.session, flow.options)
         except Exception as error:
-            logger.exception("flow %s could not be restarted: %s", flow.spec.name, jvm.reason_of(error))
+            logger.exception("flow %s could not be restarted: %s", flow.spec.name, failures.reason_of(error))

@@ -47,7 +47,7 @@ from sqlext.options import TARGET_LAG
 from sqlext.plan.constraints import Constraint
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.spark import jvm, sessions
+from sqlext.spark import failures, jvm, sessions
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -123,8 +123,8 @@ class FlowManager:
         """Stop a flow that stays in sight: `local_views` shows what its last flush did."""
         try:
             flow.stop()
-        except (SqlextError, *target.SPARK_ERRORS) as error:
-            logger.error("flow %s did not stop cleanly: %s", flow.spec.name, jvm.reason_of(error))
+        except (SqlextError, *failures.SPARK_ERRORS) as error:
+            logger.error("flow %s did not stop cleanly: %s", flow.spec.name, failures.reason_of(error))
 
     def freeze(self) -> None:
         """Look at no flow any more; their streams go on."""
@@ -327,8 +327,8 @@ class FlowManager:
         try:
             if flow is not None:
                 flow.stop()
-        except (SqlextError, *target.SPARK_ERRORS) as error:
-            logger.warning("flow %s did not stop cleanly: %s", flow.spec.name if flow else "", jvm.reason_of(error))
+        except (SqlextError, *failures.SPARK_ERRORS) as error:
+            logger.warning("flow %s did not stop cleanly: %s", flow.spec.name if flow else "", failures.reason_of(error))
 
     def let_go(self, flow_id: str) -> None:
         """Forget what this process has of a flow, which has ended."""

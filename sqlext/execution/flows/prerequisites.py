@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import FlowError
 from sqlext.execution.delta import delta_log
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.flows.status import PrerequisiteState, PrerequisiteStatus
 from sqlext.logs import carried
 from sqlext.plan.flow_spec import PrerequisiteSpec
-from sqlext.spark import jvm
+from sqlext.spark import failures, jvm
 from sqlext.spark.cancellation import end_jobs_of
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Prerequisites:
                 own.sql(spec.sql).write.format("delta").option("userMetadata", json.dumps(metadata)).mode("error").save(location)
         except SPARK_ERRORS as error:
             if not delta_log.exists(own, location):
-                raise FlowError(f"The bounded stage {spec.name} failed: {jvm.reason_of(error)}") from error
+                raise FlowError(f"The bounded stage {spec.name} failed: {failures.reason_of(error)}") from error
             logger.info("flow %s: another driver has finished stage %s first", self._flow, spec.name)
         finally:
             own.sparkContext.removeJobTag(self._tag)

@@ -30,7 +30,7 @@ from sqlext.options import ValueText
 from sqlext.plan.constraints import FLOW_COLUMN, FLOW_ID_COLUMN
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.quoting import quote, quote_parts, sql_name
-from sqlext.spark import conditions, delta_tables, jvm
+from sqlext.spark import conditions, delta_tables, failures, jvm
 
 _REASON = "replay"
 
@@ -83,7 +83,7 @@ def check_condition(spark: SparkSession, columns: StructType, condition: ValueTe
     try:
         found = conditions.analyse(spark, columns, condition.value)
     except PySparkException as error:
-        raise SchemaError(f"The condition cannot be used: {jvm.reason_of(error)}", condition.position) from None
+        raise SchemaError(f"The condition cannot be used: {failures.reason_of(error)}", condition.position) from None
     if found.has_subquery or not found.is_deterministic:
         raise UnsupportedError("The condition of REPLAY QUARANTINE must be about one row, and deterministic.", condition.position)
 

@@ -9,14 +9,14 @@ from pyspark.sql.types import StructField, StructType
 
 from sqlext.errors import FlowError, SchemaError
 from sqlext.execution.delta import delta_log, nested_fields, target
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.flows import faults
 from sqlext.execution.flows.file_columns import ADD_COLUMNS, may_grow
 from sqlext.options import SCHEMA_EVOLUTION, Options
 from sqlext.plan.flow_spec import Column, FlowSpec, StreamSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote, quote_parts
-from sqlext.spark import delta_tables, jvm
+from sqlext.spark import delta_tables, failures, jvm
+from sqlext.spark.failures import SPARK_ERRORS
 
 _ANEW = "REFRESH STREAMING TABLE .. FULL recreates a streaming table, with the columns that its query has now."
 _CHANGED_ROWS = ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE")
@@ -122,7 +122,7 @@ def _unfit(frame: DataFrame, name: str, column: str, kind: str) -> SchemaError:
 
 def explained(session: SparkSession, spec: FlowSpec, error: BaseException) -> BaseException:
     """Explain the error of a stream whose source had rows changed or deleted, or lost files; return other errors unchanged."""
-    found = jvm.parameters_of(error, _CHANGED_ROWS)
+    found = failures.parameters_of(error, _CHANGED_ROWS)
     if found is None:
         return _of_missing_file(session, spec, error)
     location, version = str(found.get("dataPath", "")), str(found.get("version", ""))

@@ -11,13 +11,13 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import FlowError
 from sqlext.execution.delta import delta_log, target
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.lineage import Input, shown
 from sqlext.quoting import quote_parts
 from sqlext.spark import delta_tables
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.storage import HadoopPath
 
 _PART = "hybrid_"

@@ -30,7 +30,7 @@ from sqlext.execution.state.buffer import is_lost
 from sqlext.logs import about, carried
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.spark import jvm
+from sqlext.spark import failures
 from sqlext.spark.cancellation import wait_for
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class FlowSupervisor:
             if (record := self._registry.read().get(spec.id)) is not None:  # somebody may have dropped it
                 self.note_failure(spec, error, record.epoch)
         except Exception as problem:  # the registry itself may be what fails
-            logger.exception("flow %s: its failure cannot be recorded: %s", spec.name, jvm.reason_of(problem))
+            logger.exception("flow %s: its failure cannot be recorded: %s", spec.name, failures.reason_of(problem))
             if faults.may_pass(problem) and spec.id not in self._retries.planned():
                 self._retries.plan(spec, faults.message_of(error))
 

@@ -50,7 +50,7 @@ from sqlext.options import (
     SNAPSHOT_MIN_PAUSE,
     Options,
 )
-from sqlext.spark import cancellation, jvm, sessions
+from sqlext.spark import cancellation, failures, sessions
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -243,9 +243,9 @@ class JobManager:
                 continue  # its statement was run again in the meantime
             try:
                 logger.info("resumed: %s", self.resume(job, functions, options))
-            except (SqlextError, *target.SPARK_ERRORS) as error:
-                self.not_resumed[job] = jvm.reason_of(error)
-                logger.error("job %s cannot be resumed: %s", job, jvm.reason_of(error))
+            except (SqlextError, *failures.SPARK_ERRORS) as error:
+                self.not_resumed[job] = failures.reason_of(error)
+                logger.error("job %s cannot be resumed: %s", job, failures.reason_of(error))
 
     # A run.
 
@@ -300,10 +300,10 @@ class JobManager:
                 cost = JobCost() if sink.is_filled(self._spark, spec) else self._run_missing(plan(), epoch, fence, options)
             except FencedError:
                 raise
-            except (SqlextError, *target.SPARK_ERRORS) as error:
+            except (SqlextError, *failures.SPARK_ERRORS) as error:
                 is_canceled = cancellation.is_canceled(self._spark)  # clears an interrupt, so the registry can be written
                 if not self._closing:  # else the next host resumes it
-                    self._registry.append(RegisteredEvent(spec.id, JobEventKind.FAILED, epoch, detail=jvm.reason_of(error)))
+                    self._registry.append(RegisteredEvent(spec.id, JobEventKind.FAILED, epoch, detail=failures.reason_of(error)))
                 if is_canceled:  # Spark's own message does not mention the job
                     raise StatementCanceledError(f"The statement was canceled.{_left(spec)}") from None
                 raise

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from sqlext.errors import JobError, UnsupportedError
 from sqlext.execution.jobs.slices import index_of_files, is_delta, with_index
 from sqlext.options import JOB_RECOVERY
+from sqlext.spark.failures import reason_of
 from sqlext.spark.java import items_of, java_of, scala_seq, texts_of, transformed
-from sqlext.spark.jvm import reason_of
 from sqlext.spark.storage import HadoopPath
 
 _OF_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"

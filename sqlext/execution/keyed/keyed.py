@@ -23,7 +23,8 @@ from sqlext.functions.keyed import OPERATOR, KeyedProcessFunction
 from sqlext.functions.partition import name_of
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
-from sqlext.spark.jvm import has_watermark, reason_of
+from sqlext.spark.failures import reason_of
+from sqlext.spark.jvm import has_watermark
 
 _TIME = f"{INTERNAL_PREFIX}time"
 _KEY = f"{INTERNAL_PREFIX}key_"

@@ -29,7 +29,8 @@ from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution.partitions.partition_worker import AggregateWindow, MapWindow, PartitionTask, ReduceWindow, SelectKey
 from sqlext.functions.partition import OPERATORS, AggregateFunction, check_arity, name_of, reads_batches
 from sqlext.plan.job_graph import INTERNAL_PREFIX, OperatorAttributes, OperatorAttributesBuilder
-from sqlext.spark.jvm import grouping_of, reason_of
+from sqlext.spark.failures import reason_of
+from sqlext.spark.jvm import grouping_of
 
 _KEY = f"{INTERNAL_PREFIX}key_"
 _SORT_KEY = f"{INTERNAL_PREFIX}sort_key"

@@ -25,7 +25,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.state.aggregate_shape import (
     columns_read,
     has_session,
@@ -44,8 +43,9 @@ from sqlext.spark.distinct_aggregates import (
     partial_column,
     without_sets,
 )
+from sqlext.spark.failures import SPARK_ERRORS, reason_of
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
-from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of, reason_of
+from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of
 from sqlext.spark.physical_plan import as_columns, fingerprint, frame_over, physical_plan, unknown_rows
 from sqlext.spark.two_steps import TwoSteps, can_be_stored, is_its_buffer, kind_of, source_of, split_top, two_steps
 from sqlext.spark.varying import Results, with_moments_below

@@ -11,11 +11,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.streaming import streams
 from sqlext.execution.streaming.pace import Pace, Phase
 from sqlext.plan.job_graph import OutputMode
-from sqlext.spark import jvm
+from sqlext.spark import failures, jvm
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.micro_batch_rules import sound_rules
 from sqlext.spark.settings import session_settings
 
@@ -203,7 +203,7 @@ class RunningQuery:
             if query is not None and query.isActive:
                 query.stop()
         except SPARK_ERRORS as error:
-            logger.warning("flow %s: its query could not be stopped: %s", self.name, jvm.reason_of(error))
+            logger.warning("flow %s: its query could not be stopped: %s", self.name, failures.reason_of(error))
 
     def release(self) -> None:
         """Release the query, which has ended."""

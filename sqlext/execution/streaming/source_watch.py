@@ -20,9 +20,9 @@ from contextlib import ExitStack, contextmanager
 
 from sqlext.errors import NotFoundError
 from sqlext.execution.delta.table_logs import TableLogs
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.streaming.running_query import RunningQuery
-from sqlext.spark import jvm
+from sqlext.spark import failures
+from sqlext.spark.failures import SPARK_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class SourceWatch:
         try:
             watched.end()
         except SPARK_ERRORS as error:
-            logger.info("%s: its rest could not be ended: %s", watched.running.name, jvm.reason_of(error))
+            logger.info("%s: its rest could not be ended: %s", watched.running.name, failures.reason_of(error))
 
     def _run(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
@@ -106,7 +106,7 @@ class SourceWatch:
             try:
                 is_running = self._closed.is_set() or each.see(newest, time.monotonic())
             except SPARK_ERRORS as error:  # Spark was stopped, or this query just ends
-                logger.info("%s: it is not watched any more: %s", each.running.name, jvm.reason_of(error))
+                logger.info("%s: it is not watched any more: %s", each.running.name, failures.reason_of(error))
                 is_running = False
             if not is_running:
                 with self._lock:
@@ -118,7 +118,7 @@ class SourceWatch:
             try:
                 found[location] = self._logs.newest(location, LOOK_SECONDS / 2)
             except (NotFoundError, *SPARK_ERRORS) as error:  # the queries look by themselves, and say what is wrong
-                logger.info("the table in %s cannot be looked at: %s", location, jvm.reason_of(error))
+                logger.info("the table in %s cannot be looked at: %s", location, failures.reason_of(error))
         return found
 
 

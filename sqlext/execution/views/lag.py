@@ -15,10 +15,10 @@ from sqlext.errors import NotFoundError
 from sqlext.execution.delta import delta_log
 from sqlext.execution.delta.changes import changed_files
 from sqlext.execution.delta.table_logs import TableLogs
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import RefreshReport, SourceVersion
-from sqlext.spark import jvm
+from sqlext.spark import failures
+from sqlext.spark.failures import SPARK_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def _if_known(look: Callable[[], T]) -> T | None:
     try:
         return look()
     except (NotFoundError, *SPARK_ERRORS) as error:
-        logger.info("a lag is not known: %s", jvm.reason_of(error))
+        logger.info("a lag is not known: %s", failures.reason_of(error))
         return None
 
 

@@ -27,7 +27,7 @@ from sqlext.execution.views.writing import Replacement
 from sqlext.logs import Subject, logged
 from sqlext.plan.lineage import Input, shown
 from sqlext.plan.view_spec import RefreshReport, SourceVersion, ViewSpec
-from sqlext.spark import jvm
+from sqlext.spark import failures, jvm
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -211,7 +211,8 @@ class LiveView:
             with jvm.active(self.session):
                 return self._current().is_behind()
         except Exception as error:  # noqa: BLE001  # whatever a source or the catalog has, a list of views is shown
-            logger.info("whether materialized view %s is behind is not known: %s", shown(self._spec.name), jvm.reason_of(error))
+            name, reason = shown(self._spec.name), failures.reason_of(error)
+            logger.info("whether materialized view %s is behind is not known: %s", name, reason)
             return None
         finally:
             self._turn.release()

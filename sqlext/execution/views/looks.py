@@ -6,8 +6,8 @@ import time
 
 from sqlext.errors import NotFoundError
 from sqlext.execution.delta.table_logs import TableLogs
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.views.refresh import Refresher
+from sqlext.spark.failures import SPARK_ERRORS
 
 _RECENT_SECONDS = 0.5
 """The age of a look at a table that is recent enough for another view."""

@@ -42,7 +42,7 @@ from sqlext.execution.views.registry import Records, ViewEvent, ViewEventKind, V
 from sqlext.execution.views.writing import Replacement
 from sqlext.plan.lineage import shown
 from sqlext.plan.view_spec import RefreshReport, ViewSpec
-from sqlext.spark import jvm
+from sqlext.spark import failures, jvm
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ class ViewMaker:
             self._model_place(view_id).delete()
             self._registry.append(ViewEvent(view_id, ViewEventKind.DROPPED, host=self._lease.host_id))
         except Exception as error:  # what kept the view from being made is what the user is to see
-            logger.exception("materialized view %s could not be undone: %s", view_id, jvm.reason_of(error))
+            logger.exception("materialized view %s could not be undone: %s", view_id, failures.reason_of(error))
 
 
 def _sentence(spec: ViewSpec, report: RefreshReport, is_replaced: bool) -> str:

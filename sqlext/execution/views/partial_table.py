@@ -17,12 +17,12 @@ from pyspark.sql.types import StructType
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.delta.compaction import Compaction
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.views.merging import Mergeable
 from sqlext.execution.views.writing import Identify, ViewTable
 from sqlext.quoting import quote
-from sqlext.spark import delta_tables, jvm
+from sqlext.spark import delta_tables, failures
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.storage import HadoopPath
 
 NONE = -1
@@ -77,7 +77,7 @@ class PartialTable:
             try:
                 self._spark.sql(f"RESTORE TABLE delta.{quote(self._place.location)} TO VERSION AS OF {version}").collect()
             except SPARK_ERRORS as error:
-                raise UnsupportedError(f"the partial results beside the view are gone: {jvm.reason_of(error)}") from None
+                raise UnsupportedError(f"the partial results beside the view are gone: {failures.reason_of(error)}") from None
         self._compaction.after_flush(self._spark, lambda: DeltaTable.forPath(self._spark, self._place.location))
 
     def add(self, found: Mergeable, columns: Sequence[str], differences: DataFrame, rows: int) -> int:

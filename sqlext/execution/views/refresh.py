@@ -24,7 +24,6 @@ from sqlext.errors import UnsupportedError, ViewError
 from sqlext.execution.delta import commit
 from sqlext.execution.delta.changes import WEIGHT, ChangedFiles, changed_files, net
 from sqlext.execution.delta.delta_log import table_size
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.state.row_checks import RowChecks
 from sqlext.execution.views.cost import full_costs_less
@@ -43,7 +42,8 @@ from sqlext.plan.constraints import Violation
 from sqlext.plan.cut import Cut, merged
 from sqlext.plan.lineage import Input
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
-from sqlext.spark import delta_tables, jvm
+from sqlext.spark import delta_tables, failures, jvm
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.inputs import inputs_of
 from sqlext.spark.plans import Node, forget_functions, id_of, output_of
 from sqlext.spark.settings import session_settings
@@ -209,9 +209,9 @@ def _by(names: Sequence[str]) -> str:
 
 def _why_not(error: BaseException) -> str:
     """Return why an error of Spark's keeps a refresh from being incremental, but not from being full; empty: it does not."""
-    if jvm.lacks_file(error):
+    if failures.lacks_file(error):
         return "files of the sources' old versions are gone"
-    return "Spark cannot plan the changes of this query" if jvm.cannot_be_planned(error) else ""
+    return "Spark cannot plan the changes of this query" if failures.cannot_be_planned(error) else ""
 
 
 class _OneRefresh:

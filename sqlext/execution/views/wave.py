@@ -18,14 +18,14 @@ from pyspark.sql import SparkSession
 
 from sqlext.clock import Deadline
 from sqlext.errors import SqlextError, StatementCanceledError
-from sqlext.execution.delta.target import SPARK_ERRORS
 from sqlext.execution.views.cuts import Cuts
 from sqlext.execution.views.live import LiveView
 from sqlext.execution.views.workers import Workers
 from sqlext.plan.cut import NoSharedCut, TableHistory, shared_cut
 from sqlext.plan.lineage import Input, Lineage, place, shown
 from sqlext.plan.view_spec import RefreshReport, SourceVersion
-from sqlext.spark import delta_tables, jvm
+from sqlext.spark import delta_tables, failures, jvm
+from sqlext.spark.failures import SPARK_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Wave:
             with jvm.active(self._session):
                 self._pins = self._found()
         except (SqlextError, *SPARK_ERRORS) as error:  # each view's refresh says what is wrong with its sources
-            logger.warning("no cut was found for a wave of %d views: %s", len(self._views), jvm.reason_of(error))
+            logger.warning("no cut was found for a wave of %d views: %s", len(self._views), failures.reason_of(error))
         self._hand_out()
 
     def wait(self, canceled: threading.Event | None, seconds: float) -> bool:
