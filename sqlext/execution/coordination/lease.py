@@ -14,13 +14,11 @@ import time
 import uuid
 from pathlib import Path
 
-from py4j.protocol import Py4JJavaError
-
 from sqlext.errors import NotFoundError, SetupError, TornFileError
 from sqlext.execution.coordination.event_log import Folder
 from sqlext.execution.coordination.home import make_home
 from sqlext.processes import is_process
-from sqlext.spark.failures import reason_of
+from sqlext.spark.failures import SPARK_ERRORS, reason_of
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -75,7 +73,7 @@ class Lease:
             now = written.get(self.host_id, float("-inf"))
             for name in [name for name, at in written.items() if now - at > _FORGOTTEN_AFTER_SECONDS]:
                 self._folder.child(name).delete()
-        except Py4JJavaError as error:
+        except SPARK_ERRORS as error:
             logger.warning("old signs of life could not be deleted: %s", reason_of(error))
 
     def is_elsewhere(self, host_id: str) -> bool:

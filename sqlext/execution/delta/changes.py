@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StringType, StructType, VariantType
@@ -198,6 +196,6 @@ def _weighted(spark: SparkSession, location: str, before: int, after: int) -> Da
 
 def _read(spark: SparkSession, end: Any, first: int, has_feed: bool) -> DataFrame:
     if has_feed:
-        with suppress(PySparkException, Py4JJavaError):  # it was off in between
+        with suppress(*SPARK_ERRORS):  # it was off in between
             return delta_tables.feed(spark, end, first, is_from_files=False)
     return delta_tables.feed(spark, end, first, is_from_files=True)

@@ -11,11 +11,11 @@ from typing import Any
 
 from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
 
 from sqlext.errors import NotFoundError, SetupError, SqlextError, WaitTimeoutError
 from sqlext.execution.state.buffer import is_lost
 from sqlext.spark import failures
+from sqlext.spark.failures import SPARK_ERRORS
 
 _NOT_THERE_YET = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
 _SCHEMA_CHANGED = ("DELTA_SCHEMA_CHANGED", "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS", "DELTA_STREAMING_METADATA_EVOLUTION")
@@ -69,7 +69,7 @@ def message_of(error: BaseException) -> str:
 
 def is_told(error: BaseException) -> bool:
     """Whether an error was written for users, by sqlext, Spark or the operating system; all others are bugs."""
-    return isinstance(error, (SqlextError, PySparkException, Py4JJavaError, OSError))
+    return isinstance(error, (SqlextError, *SPARK_ERRORS, OSError))
 
 
 def may_pass(error: BaseException) -> bool:
@@ -81,7 +81,7 @@ def may_pass(error: BaseException) -> bool:
             return False  # its own target: gone for good, or another one now
         if isinstance(each, (OSError, Py4JError)) and not isinstance(each, (SqlextError, Py4JJavaError)):
             return True
-        if isinstance(each, (PySparkException, Py4JJavaError)):
+        if isinstance(each, SPARK_ERRORS):
             return _java_may_pass(each)
     return False
 

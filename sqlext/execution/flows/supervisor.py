@@ -13,8 +13,6 @@ from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sqlext.clock import Deadline
@@ -32,6 +30,7 @@ from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import failures
 from sqlext.spark.cancellation import wait_for
+from sqlext.spark.failures import SPARK_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +211,7 @@ class FlowSupervisor:
             try:
                 flow.wait(timedelta(seconds=deadline.left))
                 return flow
-            except (SqlextError, PySparkException, Py4JJavaError):
+            except (SqlextError, *SPARK_ERRORS):
                 flow.tick()  # which finds out why
                 if not isinstance(flow.error, NewColumnsError):
                     raise

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name all of Spark's documentation uses
 from pyspark.sql.types import IntegerType, StructType
@@ -30,6 +28,7 @@ from sqlext.execution.state.row_checks import FlowChecks, Violations
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.quoting import quote
 from sqlext.spark import jvm
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.storage import COMMITTER, HadoopPath
 
 BATCH_COLUMN = checked_batch.FOLDER_COLUMN
@@ -247,7 +246,7 @@ class MemoryBuffer:
 
 def is_lost(error: BaseException) -> bool:
     """Return whether a flush failed because buffered rows were lost with an executor."""
-    return isinstance(error, (PySparkException, Py4JJavaError)) and _LOST_BLOCK in str(error)
+    return isinstance(error, SPARK_ERRORS) and _LOST_BLOCK in str(error)
 
 
 def _hold(frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, int, Bounds]:

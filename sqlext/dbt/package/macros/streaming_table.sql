@@ -29,14 +29,15 @@
     {%- set existing = none -%}
   {%- endif -%}
 
-  {%- set is_kept = flow is not none and is_ours and not should_full_refresh() and (
+  {%- set stays = flow is not none and is_ours and not should_full_refresh() -%}
+  {%- set is_kept = stays and (
       there.get('sqlext.dbt.fingerprint') == fingerprint or not sqlext._applies_change(relation, flow, compiled_code)) -%}
   {%- if not is_kept -%}
     {%- do properties.update({'sqlext.dbt.fingerprint': fingerprint}) -%}
   {%- endif -%}
   {%- if is_kept -%}
     {% do sqlext._keep_flow(relation, flow, properties, there) %}
-  {%- elif flow is not none and is_ours and not should_full_refresh() -%}
+  {%- elif stays -%}
     {%- set said = sqlext._rows(sqlext._create('refresh', relation, clauses, properties, compiled_code))[0][0] -%}
     {%- do store_raw_result(name='main', message=said.split('; ')[1:] | join('; ') or 'altered', code='refresh', rows_affected='-1') -%}
     {% do sqlext._comment_columns(relation) %}
