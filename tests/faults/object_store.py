@@ -29,6 +29,7 @@ class ObjectStore:
 
     Attributes:
         seen: how many requests met each fault.
+        latency: the seconds that each request takes at least.
         ignores_conditions: whether it writes over objects where it should refuse, as stores without conditional writes do.
     """
 
@@ -37,6 +38,7 @@ class ObjectStore:
         self.server_port = free_port()
         self.faults = faults
         self.ignores_conditions = False
+        self.latency = 0.0
         self.seen: Counter[str] = Counter()
         self._random = random.Random(1)
         self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -82,7 +84,7 @@ class ObjectStore:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.server_port)]
         with self._log.open("w") as file:
             self._server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-        eventually(self._has_bucket, 60, self._log.read_text)
+        eventually(self.put, 60, self._log.read_text)
         self._thread.start()
         return self
 
@@ -92,9 +94,11 @@ class ObjectStore:
         self._server.kill()
         self._server.wait()
 
-    def _has_bucket(self) -> bool:
-        address = f"http://127.0.0.1:{self.server_port}/{BUCKET}"
-        with suppress(OSError), urllib.request.urlopen(urllib.request.Request(address, method="PUT"), timeout=5) as answer:
+    def put(self, path: str = "", text: str = "") -> bool:
+        """Put an object, or make the bucket, past the proxy; return whether the server has answered that it is there."""
+        address = f"http://127.0.0.1:{self.server_port}/{BUCKET}/{path}".removesuffix("/")
+        request = urllib.request.Request(address, text.encode(), method="PUT")
+        with suppress(OSError), urllib.request.urlopen(request, timeout=5) as answer:
             return bool(answer.status == http.HTTPStatus.OK)
         return False
 
@@ -125,8 +129,7 @@ class ObjectStore:
                 if fault == "refused":
                     self._answer(503, [("Content-Type", "application/xml")], b"<Error><Code>SlowDown</Code></Error>")
                     return
-                if fault == "delayed":
-                    time.sleep(0.3)
+                time.sleep(store.latency + (0.3 if fault == "delayed" else 0.0))
                 status, headers, text = store._ask(self.command, self.path, dict(self.headers.items()), body)
                 if fault == "answer lost":
                     self.close_connection = True

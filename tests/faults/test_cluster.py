@@ -112,7 +112,8 @@ class World:
 
     def _events(self) -> list[dict[str, Any]]:
         """The registry's events of the last job."""
-        events = [json.loads(file.read_text()) for file in self._jobs.glob("registry/*.json")]
+        files = [file for file in self._jobs.glob("registry/*.json") if ".snapshot" not in file.name]  # events stay beside them
+        events = [json.loads(file.read_text()) for file in files]
         ours = {each["job_id"] for each in events if each["spec"] and json.loads(each["spec"])["target"][-1] == self.job}
         return [each for each in events if each["job_id"] in ours]
 
