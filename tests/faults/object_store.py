@@ -97,7 +97,8 @@ class ObjectStore:
     def put(self, path: str = "", text: str = "") -> bool:
         """Put an object, or make the bucket, past the proxy; return whether the server has answered that it is there."""
         address = f"http://127.0.0.1:{self.server_port}/{BUCKET}/{path}".removesuffix("/")
-        request = urllib.request.Request(address, text.encode(), method="PUT")
+        kind = {"Content-Type": "text/plain"}  # else the server takes the text for a form
+        request = urllib.request.Request(address, text.encode(), kind, method="PUT")
         with suppress(OSError), urllib.request.urlopen(request, timeout=5) as answer:
             return bool(answer.status == http.HTTPStatus.OK)
         return False

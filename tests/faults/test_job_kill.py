@@ -82,7 +82,9 @@ class World:
 
     def registered(self) -> list[dict[str, Any]]:
         """The registry's events of this job."""
-        events = [json.loads(file.read_text()) for file in sorted(self.folder.glob("warehouse/_sqlext/jobs/registry/*.json"))]
+        events = [
+            json.loads(file.read_text()) for file in sorted(self.folder.glob("warehouse/_sqlext/jobs/registry/*[0-9].json"))
+        ]
         ours = {event["job_id"] for event in events if event["spec"] and json.loads(event["spec"])["target"][-1] == self.table}
         return [event for event in events if event["job_id"] in ours]
 

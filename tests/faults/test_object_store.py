@@ -88,7 +88,8 @@ def registry_of(flows: int) -> dict[str, str]:
     folder = MemoryFolder("home")
     registry = FlowRegistry(folder)
     for number in range(flows):
-        spec = replace(SPEC, id=f"f-{number}", name=f"flow_{number}", target=("spark_catalog", "default", f"table_{number}"))
+        name = ("spark_catalog", "default", f"flow_{number}")
+        spec = replace(SPEC, id=f"f-{number}", name=name[-1], full_name=name, target=name)
         registry.append(FlowEvent(spec.id, EventKind.RESERVED, spec=spec.to_json()))
         registry.append(FlowEvent(spec.id, EventKind.STARTED, 1, "h-1"))
         registry.append(FlowEvent(spec.id, EventKind.STOPPED, 1, "h-1"))
