@@ -18,6 +18,7 @@ from sqlext.execution.jobs.execution_graph import ExecutionVertex, VertexKind
 from sqlext.execution.jobs.fragments import FragmentedPlan, cut
 from sqlext.execution.jobs.run import JobRun, RunSettings, prepare
 from sqlext.spark import jvm, sorted_plan
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
 BUCKETS = 2
@@ -210,3 +211,15 @@ def test_the_plan_of_a_job_does_not_depend_on_the_files_that_are_looked_at(spark
     plans = "".join(fragment.plan.toString() for fragment in cut(own, analysed, is_sorted=True).fragments)
     assert "SortAggregate" in plans
     assert "many_keys" not in plans
+
+
+def test_the_partitions_that_a_query_asks_for_are_kept(spark: SparkSession, job: Job) -> None:
+    """Else a function over the rows of each key gets them in pieces, once the result below it has many files."""
+    query = (
+        "SELECT k, count(DISTINCT p) AS n FROM (SELECT k, spark_partition_id() AS p FROM (SELECT k FROM facts DISTRIBUTE BY k))"
+    )
+    small = {"spark.sql.files.maxPartitionBytes": "1", "spark.sql.files.openCostInBytes": "1"}
+    with session_settings(spark, small):
+        job.run(f"{query} GROUP BY k")
+    assert job.rows
+    assert {n for _, n in job.rows} == {1}

@@ -166,7 +166,11 @@ class _Cutter:
             if not is_whole:
                 piece.buckets.add(below.buckets)
             piece.inputs.append(Input(below.id, is_whole))
-            return self._stand_in(node, len(piece.inputs) - 1)
+            leaf = self._stand_in(node, len(piece.inputs) - 1)
+            # An exchange that an operator requires Spark adds again where the piece lacks it. One that the query asks for, as
+            # partition functions do, stays: what is above relies on it, and does not say so.
+            is_required = str(node.shuffleOrigin().toString()).startswith("ENSURE_REQUIREMENTS")
+            return leaf if is_required else node.withNewChildren(scala_seq(self._spark, [leaf]))
         if kind == "BroadcastExchangeExec":  # Spark adds it again when it plans the piece
             return self._walk(node.child(), piece, is_whole=True)
         children = items_of(node.children())
