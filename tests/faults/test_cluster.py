@@ -8,7 +8,6 @@ end, nothing is lost or doubled. By hand: `python -m pytest tests/faults/test_cl
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from tests.faults.cluster import UNSHARE, Cluster, kill_driver
 from tests.faults.hosts import DEADLINE, Host, Hosts
+from tests.faults.job_events import events_of_job
 from tests.java import java_options
 from tests.support import eventually
 
@@ -112,10 +112,7 @@ class World:
 
     def _events(self) -> list[dict[str, Any]]:
         """The registry's events of the last job."""
-        files = [file for file in self._jobs.glob("registry/*.json") if ".snapshot" not in file.name]  # events stay beside them
-        events = [json.loads(file.read_text()) for file in files]
-        ours = {each["job_id"] for each in events if each["spec"] and json.loads(each["spec"])["target"][-1] == self.job}
-        return [each for each in events if each["job_id"] in ours]
+        return events_of_job(self._jobs, self.job)
 
     def finished_parts(self) -> int:
         """The number of parts of the last job that are committed; -1: it is not registered yet."""

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.faults.job_events import events_of_job
 from tests.java import java_options
 
 DEADLINE = 300.0
@@ -82,11 +83,7 @@ class World:
 
     def registered(self) -> list[dict[str, Any]]:
         """The registry's events of this job."""
-        events = [
-            json.loads(file.read_text()) for file in sorted(self.folder.glob("warehouse/_sqlext/jobs/registry/*[0-9].json"))
-        ]
-        ours = {event["job_id"] for event in events if event["spec"] and json.loads(event["spec"])["target"][-1] == self.table}
-        return [event for event in events if event["job_id"] in ours]
+        return events_of_job(self.folder / "warehouse/_sqlext/jobs", self.table)
 
     def finished_parts(self) -> list[tuple[int, int, int]]:
         """Vertex, part and epoch of each part's commit, of this job."""
