@@ -7,11 +7,22 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sqlext.errors import UnsupportedError
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import fold
 from sqlext.sql.first_rows import first_by
 from sqlext.sql.nodes import Stream
-from sqlext.sql.trees import drop_cte, function_name, is_aggregation, reads_stream, streaming_ctes, struct_of, window_calls
+from sqlext.sql.rewriter import RefusalError
+from sqlext.sql.trees import (
+    drop_cte,
+    function_name,
+    has_rows,
+    is_aggregation,
+    reads_stream,
+    streaming_ctes,
+    struct_of,
+    window_calls,
+)
 
 _RANK, _ROWS, _ROW, _AT = (f"{INTERNAL_PREFIX}{name}" for name in ("rank", "rows", "row", "at"))
 _BELOW = ("from_", "joins", "laterals", "where", "hint")
@@ -81,12 +92,22 @@ def top_n_to_max_by(query: exp.Query) -> exp.Query:
         rows = None if relation is None or ranked is None else _bound(select, ranked.rank, fold(relation.alias))
         if relation is None or ranked is None or rows is None:
             continue
+        _refuse_sample(relation)
         single = _single(select, relation, ranked) if rows == 1 else None
         if single is not None:
             query = _replaced(query, select, single)
         else:
             relation.set("this", _unpacked(ranked, rows))
     return query
+
+
+def _refuse_sample(relation: exp.Subquery) -> None:
+    if (sample := relation.args.get("sample")) is not None:
+        message = (
+            "TABLESAMPLE is taken of all rows that ROW_NUMBER() numbers, and only the first rows of each partition are kept. "
+            "Leave it out, or take the sample of the table that the query fills."
+        )
+        raise RefusalError(UnsupportedError(message), sample)
 
 
 def _replaced(query: exp.Query, old: exp.Select, new: exp.Select) -> exp.Query:
@@ -124,7 +145,8 @@ def _relation_of(select: exp.Select, query: exp.Query) -> exp.Subquery | None:
     """Return the subquery in a select's FROM; a WITH query that is used only there is put there first."""
     from_ = select.args.get("from_")
     relation = from_.this if from_ else None
-    if isinstance(relation, exp.Table) and not relation.db and select.args.get("where") is not None:
+    is_bare = relation is not None and not {name for name, value in relation.args.items() if value} - {"this", "alias"}
+    if isinstance(relation, exp.Table) and is_bare and select.args.get("where") is not None:
         name = fold(relation.name)
         used = [table for table in query.find_all(exp.Table) if not table.db and fold(table.name) == name]
         found = [cte for cte in query.find_all(exp.CTE) if fold(cte.alias) == name and not cte.args["alias"].args.get("columns")]
@@ -203,10 +225,13 @@ def _bound_of(condition: exp.Expr, rank: str, alias: str) -> int | None:
 
 
 def _single(select: exp.Select, relation: exp.Subquery, ranked: _Ranked) -> exp.Select | None:
-    """Return the select as one aggregate whose rows are those of the select; None where its columns are not all named."""
+    """Return the select as one aggregate whose rows are those of the select; None where its columns are not all named.
+
+    Without a partition the aggregate would have a row, of nulls, also where no row is.
+    """
     clauses = {clause for clause, value in select.args.items() if value and clause not in ("with_", "hint")}
     where = select.args["where"].this
-    if clauses != {"expressions", "from_", "where"} or relation.args.get("joins") or isinstance(where, exp.And):
+    if clauses != {"expressions", "from_", "where"} or relation.args.get("joins") or not _is_first(where.unnest()):
         return None
     columns = _columns(select, relation, ranked)
     if columns is None:
@@ -218,7 +243,16 @@ def _single(select: exp.Select, relation: exp.Subquery, ranked: _Ranked) -> exp.
         is_inside = name.name in values
         found = exp.Dot(this=ranked.first(row.copy()), expression=_quoted(name.name)) if is_inside else value.copy()
         items.append(found if found == exp.column(name.copy()) else exp.alias_(found, name.copy()))
-    return ranked.aggregate(items)
+    aggregate = ranked.aggregate(items)
+    if not ranked.partition:
+        aggregate.set("having", exp.Having(this=has_rows()))
+    return aggregate
+
+
+def _is_first(condition: exp.Expr) -> bool:
+    """Return whether a condition that limits the rank to 1 is true for 1: `r BETWEEN 2 AND 1` never is."""
+    low = condition.args.get("low") if isinstance(condition, exp.Between) else exp.Literal.number(1)
+    return not isinstance(condition, exp.And) and isinstance(low, exp.Literal) and low.is_int and int(low.name) <= 1
 
 
 def _columns(select: exp.Select, relation: exp.Subquery, ranked: _Ranked) -> list[tuple[exp.Identifier, exp.Expr]] | None:

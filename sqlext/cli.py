@@ -413,7 +413,7 @@ def _connectors(scripts: Sequence[ScriptFile]) -> str:
 def _read(file: str) -> ScriptFile:
     name = "<stdin>" if file == "-" else file
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
+        text = sys.stdin.read().removeprefix("\ufeff") if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except (UnicodeDecodeError, OSError) as error:
         reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise click.UsageError(f"{name} cannot be read: {reason}.") from None

@@ -156,7 +156,7 @@ class ConnectionLostError(SqlextError, ConnectionError):
 
 
 class TornFileError(SetupError):
-    """A small file does not match the checksum beside it: it is just being written, or a process died while it wrote it."""
+    """A small file does not match the checksum beside it, or is no text: a process is just writing it, or died while it did."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

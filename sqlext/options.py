@@ -153,6 +153,19 @@ SCHEMA_EVOLUTION = Option(
 
 OPTIONS: Mapping[str, Option[Any]] = {each.key: each for each in list(vars().values()) if isinstance(each, Option)}
 _BY_NAME = {name: each for each in OPTIONS.values() for name in (each.key, *each.aliases)}
+OF_JOBS = frozenset(
+    each.key
+    for each in (
+        SORTED_SHUFFLES,
+        JOB_RECOVERY,
+        JOB_EVENT_WRITE_BUFFER,
+        JOB_EVENT_FLUSH_INTERVAL,
+        SNAPSHOT_MIN_PAUSE,
+        PREVIOUS_WORKER_TIMEOUT,
+        JOB_RETENTION,
+    )
+)
+"""The keys of the options that decide how a query that ends runs."""
 _NAMESPACES = (
     "auto-cdc.",
     "execution.",
@@ -288,13 +301,18 @@ def is_option_key(key: str) -> bool:
     return key.lower().startswith(_NAMESPACES)
 
 
+def option_named(key: str) -> Option[Any] | None:
+    """Return the option of a key or alias, in any case; None: there is none."""
+    return _BY_NAME.get(key.lower())
+
+
 def option(key: str, position: Position | None = None) -> Option[Any]:
     """Return the option of a key or alias, in any case.
 
     Raises:
         OptionError: there is none; the message names the nearest key.
     """
-    if found := _BY_NAME.get(key.lower()):
+    if found := option_named(key):
         return found
     advice = did_you_mean(key, _BY_NAME) or f" Use one of {', '.join(OPTIONS)}."
     raise OptionError(f"sqlext has no option `{key}`.{advice}", position)

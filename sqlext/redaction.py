@@ -57,6 +57,8 @@ _VALUE = re.compile(  # in quotes that are themselves escaped or doubled, in pla
     r"""(?P<edge>\\+["']|'{2,}|"{2,})(?:(?!(?P=edge)).)*|(?P<quote>["'])(?:\\.|(?P=quote){2}|(?!(?P=quote)).)*|[^\s;&,'"\\]+""",
     re.DOTALL,
 )
+_EXCERPT = "== SQL"
+"""What stands, with a place, before the statement in Spark's message about it."""
 _AFTER_NOTHING = re.compile(r"[\s,;:)}\]&]")
 """A character that may follow an empty pair of quotes."""
 
@@ -100,7 +102,11 @@ class Redaction:
         return self.sql(text) if isinstance(text, SqlText) else self.message(text)
 
     def message(self, text: str) -> str:
-        """Redact a text that is not SQL, such as an error message."""
+        """Redact a text that is not SQL, such as an error message, but for Spark's excerpts of statements in it."""
+        prose, *excerpts = text.split(_EXCERPT)
+        return _EXCERPT.join((self._prose(prose), *(self._prose(self.sql(each)) for each in excerpts)))
+
+    def _prose(self, text: str) -> str:
         shown = _HEADER.sub(lambda found: f"{found[1] or found[2] or found[3]}{REDACTED}", self._addresses(text))
         return self._pairs(shown, is_code=False)
 

@@ -76,13 +76,15 @@ def history(changes: Iterable[Change], *, ignores_nulls: bool = False, tracks_on
 def _versions(changes: list[Change], ignores_nulls: bool, tracks_only_a: bool) -> Iterator[tuple[Value, ...]]:
     open_: tuple[Value, Value, int] | None = None
     for at, together in groupby(sorted(changes, key=lambda each: each.order), key=lambda each: each.at):
-        last = list(together)[-1]
-        if last.op == "D":
+        same = list(together)
+        if same[-1].op == "D":
             if open_ is not None:
                 yield (*open_, at)
             open_ = None
             continue
-        a, b = last.a, last.b
+        a, b = same[-1].a, same[-1].b
+        if ignores_nulls:
+            a, b = _newest_value(same, "a"), _newest_value(same, "b")
         if ignores_nulls and open_ is not None:
             a, b = (open_[0] if a is None else a), (open_[1] if b is None else b)
         if open_ is None:

@@ -13,8 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from pyspark.sql import DataFrame
+from sqlglot import exp
 
 from sqlext.errors import NotFoundError
+from sqlext.sql.dialect import parse_query, to_sql
 
 T = TypeVar("T")
 
@@ -103,3 +105,11 @@ def side_by_side(step: Callable[[T], object], cases: Iterable[T]) -> None:
     failed = [str(case) for case, error in zip(cases, failures, strict=True) if error is not None]
     if failed:
         raise BaseExceptionGroup(f"failed: {'; '.join(failed)}", [error for error in failures if error is not None])
+
+
+def written_anew(query: str) -> str:
+    """A query as the generator writes it where a rule has changed something of every select."""
+    tree = parse_query(query)
+    for each in tree.find_all(exp.Query, exp.CTE):
+        each.meta.clear()  # without its origin
+    return to_sql(tree, query)

@@ -15,7 +15,7 @@ def geometric_mean(values: list[float]) -> float | None:
     """
     if not values or min(values) <= 0:
         return None
-    return round(statistics.geometric_mean(values), 12)
+    return float(f"{statistics.geometric_mean(values):.14g}")  # what the logarithms below it add to the last digits is noise
 
 
 def harmonic_mean(values: list[float]) -> float | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Row
 
 from sqlext.functions.partition import AggregateFunction, PartitionFunction
 
@@ -29,9 +31,29 @@ class PartitionProfile(AggregateFunction):
 
 
 def json_lines(records: Iterator[Any]) -> Iterator[str]:
-    """Yield each row as a line of JSON; values of types that JSON lacks, such as dates, are written as text."""
+    """Yield each row as a line of JSON; values that JSON lacks, such as dates and NaN, are written as text.
+
+    Raises:
+        ValueError: two columns have one name.
+    """
     for row in records:
-        yield json.dumps(row.asDict(recursive=True), default=str)
+        yield json.dumps(_as_json(row), default=str)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value as `json.dumps` takes it, in the form of Spark's to_json."""
+    if isinstance(value, Row):
+        names = list(value.__fields__)
+        if len({*names}) < len(names):
+            raise ValueError(f"two columns of {', '.join(names)} have one name: give each a name of its own, by AS")
+        return {name: _as_json(each) for name, each in zip(names, value, strict=True)}
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _as_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def last_row(one: Any, other: Any) -> Any:

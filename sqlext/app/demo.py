@@ -25,6 +25,7 @@ from sqlext.app.runner import Runner, run_embedded
 from sqlext.app.script_run import ExitCode, ScriptFile
 from sqlext.errors import SetupError
 from sqlext.extension.results import Result
+from sqlext.plan.records import lines_of
 from sqlext.quoting import quote_string
 
 _MICRO_BATCHES = 50
@@ -188,7 +189,7 @@ def _commits(spark: SparkSession) -> list[dict[str, object]]:
     location = spark.sql("DESCRIBE DETAIL delays").first()["location"]  # type: ignore[index]  # one row always
     commits = []
     for path in sorted(Path(unquote(urlsplit(location).path), "_delta_log").glob("*.json")):
-        for line in path.read_text().splitlines():
+        for line in lines_of(path.read_text()):
             metadata = json.loads(line).get("commitInfo", {}).get("userMetadata")
             if metadata is not None and "sqlext" in json.loads(metadata):
                 commits.append(json.loads(metadata)["sqlext"])

@@ -26,6 +26,7 @@ from sqlext.app.served import ServedFile
 from sqlext.app.statement_run import StatementRunner, Task
 from sqlext.app.take_over import TakeOver
 from sqlext.app.warehouse_lock import WarehouseLock
+from sqlext.clock import Deadline
 from sqlext.errors import SetupError, SqlextError, WaitTimeoutError
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.extension.session import disable, host_of, registry_exists
@@ -321,8 +322,8 @@ class Runner:
         return self.interrupts.asked.is_set() or java_has_ended(self.spark)
 
     def _wait_until_idle(self, timeout: timedelta) -> ExitCode:
-        ends = datetime.now(UTC) + timeout
-        task = Task(lambda: self._wait_for_all(ends))
+        deadline = Deadline(timeout.total_seconds())
+        task = Task(lambda: self._wait_for_all(deadline))
         self._display.watch(
             "waiting until the flows are idle", lambda: not task.thread.is_alive() or self.interrupts.asked.is_set()
         )
@@ -338,19 +339,19 @@ class Runner:
             return ExitCode.FLOW_FAILED
         return ExitCode.FINE
 
-    def _wait_for_all(self, ends: datetime) -> None:
+    def _wait_for_all(self, deadline: Deadline) -> None:
         """Wait for each flow, and again while that brought new rows, since one flow may read what another has written."""
         for _ in range(len(self.statuses()) + 1):
             before = [flow.progress.rows_in for flow in self.statuses()]
             for flow in self.statuses():
                 if flow.is_running:
-                    self._wait_for(flow, ends)
+                    self._wait_for(flow, deadline)
             if before == [flow.progress.rows_in for flow in self.statuses()]:
                 return
 
-    def _wait_for(self, flow: FlowStatus, ends: datetime) -> None:
+    def _wait_for(self, flow: FlowStatus, deadline: Deadline) -> None:
         try:
-            self._host.flows.wait(flow.full_name, max(ends - datetime.now(UTC), timedelta()))
+            self._host.flows.wait(flow.full_name, timedelta(seconds=deadline.left))
         except WaitTimeoutError:
             raise
         except SqlextError as error:  # its status shows the error; the other flows are waited for nevertheless

@@ -12,6 +12,7 @@ from sqlext.app.output import Printer
 from sqlext.app.problems import Problem, report
 from sqlext.app.statement_run import StatementRunner
 from sqlext.errors import SetupError
+from sqlext.redaction import of_application
 from sqlext.sql.scripts import split
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ def exit_code_of(run: Callable[[], ExitCode], printer: Printer, log: str = "") -
     except Exception as error:
         logger.exception("unexpected")
         see = f"; see {log}" if log else ""
-        printer.error(f"sqlext failed ({type(error).__name__}: {error}). Please report this error{see}.")
+        said = of_application().message(str(error))
+        printer.error(f"sqlext failed ({type(error).__name__}: {said}). Please report this error{see}.")
         return ExitCode.STATEMENT_FAILED
 
 

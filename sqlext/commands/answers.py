@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.quoting import quote, quote_string
+from sqlext.quoting import quote
 from sqlext.redaction import Redaction
 from sqlext.spark import cancellation
 
@@ -79,13 +79,21 @@ def whole_command(spark: SparkSession, name: str, change: Callable[[threading.Ev
 def relation_sql(table: Table) -> str:
     """Return a query whose result is the table: plain SQL of Spark, which needs no session and no job.
 
-    The values travel as one JSON string literal.
+    The values travel as one JSON text.
     """
     rows = json.dumps([{name: _json_value(row.get(name)) for name in table.columns} for row in table.rows])
-    rows = rows.replace("${", "\\u0024{")  # or Spark would put a variable's value there
     fields = ", ".join(f"{quote(name)}: {kind}" for name, kind in table.columns.items())
-    schema = quote_string(f"ARRAY<STRUCT<{fields}>>")
-    return f"SELECT row.* FROM (SELECT explode(from_json({quote_string(rows)}, {schema})) AS row)"  # noqa: S608  # both are quoted
+    arguments = f"{_hexadecimal(rows)}, {_hexadecimal(f'ARRAY<STRUCT<{fields}>>')}"
+    return f"SELECT row.* FROM (SELECT explode(from_json({arguments})) AS row)"  # noqa: S608  # only digits
+
+
+def _hexadecimal(text: str) -> str:
+    """Return a text as an expression of digits: what an apostrophe, a backslash or `${` means depends on the session's settings.
+
+    >>> _hexadecimal("it's")
+    "CAST(X'69742773' AS STRING)"
+    """
+    return f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 
 def _json_value(value: Any) -> Any:

@@ -37,12 +37,14 @@ from sqlext.options import (
     CONNECTORS_KEY,
     HOME_KEY,
     LOG_FORMAT_KEY,
+    OF_JOBS,
     OPTIONS,
     STATE_TTL,
     Level,
     LevelTexts,
     ValueText,
     is_option_key,
+    option_named,
 )
 from sqlext.options import option as option_of
 from sqlext.options import parse as parse_option
@@ -288,7 +290,14 @@ class Commands:
 
 
 def _own_options(spark: SparkSession, statement: FlowStatement | BoundedStatement) -> dict[str, ValueText]:
-    """Return our options among the table's properties; INSERT INTO finds them on the table that is there."""
+    """Return our options among the table's properties; INSERT INTO finds them on the table that is there.
+
+    A job that inserts takes only those for jobs: others on the table are for its flow.
+    """
+    if isinstance(statement, statements.BoundedStatement) and statement.head.upper().startswith("INSERT"):
+        there = target.delta_properties_of(spark, statement.target)
+        named = {key: found for key in there if (found := option_named(key)) is not None}
+        return {key: ValueText(there[key]) for key, found in named.items() if found.key in OF_JOBS}
     if isinstance(statement, statements.Insert):
         there = target.properties_of(spark, target.qualified(spark, statement.target))
         return {key: ValueText(value) for key, value in there.items() if is_option_key(key)}

@@ -7,16 +7,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from sqlext.commands.answers import DeferredCommand, whole_command
 from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError, did_you_mean
 from sqlext.execution.delta import target
 from sqlext.execution.flows import constraint_checks
+from sqlext.execution.flows.creation import same_name
+from sqlext.execution.flows.registry import current
 from sqlext.execution.flows.replay import opened, replay
 from sqlext.execution.host import Host
 from sqlext.plan.constraints import EXPECT_PROPERTY, Constraint, Violation
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.quoting import quote_parts, quote_string
+from sqlext.plan.job_graph import DECLARED_PROPERTY
+from sqlext.quoting import fold, quote_parts, quote_string
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.statements import AlterConstraint, ReplayQuarantine
 
@@ -46,8 +50,7 @@ def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: Al
        the same statement does the rest.
     2. So does the table's property, from which REFRESH STREAMING TABLE .. FULL takes it.
     """
-    record = host.flows.record_of_table(name)
-    spec, shown = record.spec, ".".join(name)
+    spec, shown = _flow_of(spark, host, name), ".".join(name)
     target.check_same_table(spark, spec)
     there = next((each for each in spec.constraints if each.name.lower() == statement.constraint.lower()), None)
     if statement.text is None:
@@ -71,17 +74,39 @@ def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: Al
     return f"streaming table {shown} altered: constraint {statement.constraint} added"
 
 
+def _flow_of(spark: SparkSession, host: Host, name: tuple[str, ...]) -> FlowSpec:
+    """Return the flow that has made a streaming table, or one that writes into a table declared without a query."""
+    specs = _flows_into(host, name)
+    if specs and not any(each.owns_target for each in specs) and DECLARED_PROPERTY in target.properties_of(spark, name):
+        return specs[0]
+    return host.flows.record_of_table(name).spec
+
+
+def _flows_into(host: Host, table: tuple[str, ...]) -> list[FlowSpec]:
+    return [each.spec for each in current(host.flows.records()) if same_name(each.spec.target, table)]
+
+
 def _add(host: Host, spec: FlowSpec, constraint: Constraint) -> None:
+    for each in _flows_into(host, spec.target):
+        _check(host, each, constraint)
+    host.flows.constrain(spec.target, (*spec.constraints, replace(constraint, position=None)))
+
+
+def _check(host: Host, spec: FlowSpec, constraint: Constraint) -> None:
+    """See that the rows of a flow can be checked: those of its own columns."""
     session = host.flows.session_of(spec)
-    constraint_checks.check_condition(session, session.table(quote_parts(spec.target)).schema, constraint)
+    columns = spec.columns or spec.streams[0].columns
+    written = {fold(each.target) for each in columns}
+    schema = session.table(quote_parts(spec.target)).schema
+    its = StructType([each for each in schema if fold(each.name) in written])
+    constraint_checks.check_condition(session, its, constraint)
     constraint_checks.refuse_errors(constraint, spec.appends)
     if constraint.violation is Violation.QUARANTINE:
         constraint_checks.refuse_changing_rows(constraint, spec.appends)
-        constraint_checks.check_quarantine(session, spec.target, spec.columns, constraint, host.flows.records())
+        constraint_checks.check_quarantine(session, spec.target, columns, constraint, host.flows.records())
     is_state = any(each.writes_target and each.state_columns for each in spec.streams)
     if not spec.appends and (is_state or constraint.violation is Violation.DROP):
         raise _to_be_made_anew(spec, constraint)
-    host.flows.constrain(spec.target, (*spec.constraints, replace(constraint, position=None)))
 
 
 def _drop(host: Host, spec: FlowSpec, there: Constraint | None, statement: AlterConstraint) -> None:

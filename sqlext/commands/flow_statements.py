@@ -215,12 +215,15 @@ def _analysed(
         if text is None:
             raise
         takes_names = not plan.references.names_streams or sessions.takes_names_of_streams(user)
-        return SparkStatement(text if takes_names else without_stream_names(text))
+        refused = text if takes_names else without_stream_names(text)
+        if _refusal(user, refused) is None:  # the statement would do nothing, and not say so
+            raise
+        return SparkStatement(refused)
     return analyse_flow(own, plan, planned.options, found, isinstance(statement, CreateStreamingTable))
 
 
 def _refused_by_spark(own: SparkSession, query: Query, plan: FlowPlan) -> str | None:
-    """Return a text that Spark refuses in any session; None where only `own`, which has our views, knows what is wrong.
+    """Return a text that Spark refuses in `own`; None where only what it has of ours, such as views, knows what is wrong.
 
     The query as written comes first, for the places in its messages; what only our rules make sense of fails there too. A
     function that Spark misses only in some of the texts is ours, and rewritten in the others.

@@ -89,7 +89,7 @@ def _job_row(view: JobView) -> Mapping[str, Any]:
         "ended": _time(record.ended),
         "error": record.detail if str(record.state) == "FAILED" else None,
         "statement": SqlText(record.spec.text),
-        "parts": counted.get("parts"),
+        "parts": counted["parts"] + counted["skipped"] if counted else None,  # all that have finished, as while it runs
         "skipped": counted.get("skipped"),
         "event_bytes": counted.get("event_bytes"),
     }

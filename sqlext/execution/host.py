@@ -115,6 +115,7 @@ class Host:
             if not self._closing.is_set():
                 self.flows.tick()
                 self.views.tick()
+                self._watch.tick()
 
     def _beat_until_closed(self) -> None:
         while not self._closed.wait(_BEAT_SECONDS):

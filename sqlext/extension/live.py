@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.errors import SqlextError, StatementCanceledError, UnsupportedError
-from sqlext.execution.coordination.lease import Lease, is_alive
+from sqlext.execution.coordination.lease import Lease
 from sqlext.extension.results import LiveBatch, fetch
 from sqlext.plan.job_graph import OutputMode
 from sqlext.spark.failures import reason_of
@@ -66,8 +66,8 @@ class LiveQuery:
             StatementCanceledError: the statement was canceled.
             StreamingQueryException: the query failed.
         """
-        sweep_live(self._home)
         self._lease.beat()
+        sweep_live(self._home, self._lease)
         self._home.child(_FOLDER).make_private()
         try:
             with outside_of_any_query(self._frame.sparkSession):
@@ -100,11 +100,11 @@ class LiveQuery:
             held.unpersist()
 
 
-def sweep_live(home: HadoopPath) -> None:
-    """Delete the checkpoints of live queries whose processes have died."""
+def sweep_live(home: HadoopPath, lease: Lease) -> None:
+    """Delete the checkpoints of live queries whose processes have died, as a lease of this process sees it."""
     try:
         for name in home.child(_FOLDER).names():
-            if not is_alive(home.child("hosts"), name):
+            if lease.is_dead(name):
                 home.child(_FOLDER, name).delete()
                 home.child("hosts", name).delete()
     except (Py4JJavaError, CapturedException, SqlextError) as error:  # another process sweeps too, or this one may not delete it

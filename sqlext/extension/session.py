@@ -24,6 +24,7 @@ from sqlext.commands.option_levels import resolve_levels, session_levels
 from sqlext.errors import SetupError, UnsupportedError, did_you_mean
 from sqlext.execution.coordination.home import close_home
 from sqlext.execution.coordination.home_checks import check_is_shared
+from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.host import Host
 from sqlext.execution.views.consistent import FUNCTION as CONSISTENT_VERSIONS
 from sqlext.extension import jars, parser
@@ -207,7 +208,10 @@ def enable(spark: SparkSession) -> SparkSession:
     atexit.register(disable, session)
     home = HadoopPath(session, home_of(session))
     close_home(home)
-    sweep_live(home)
+    lease = Lease(home)
+    sweep_live(home, lease)
+    if lease.has_begun:
+        lease.end()
     resume_all(session)
     return session
 

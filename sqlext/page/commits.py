@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlext.errors import NotFoundError, SetupError
 from sqlext.execution.coordination.event_log import Folder
+from sqlext.plan.records import lines_of
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ class CommitLog:
 
     def _lines(self, version: int) -> list[str] | None:
         try:
-            return self._file(version).read_text().splitlines()
+            return lines_of(self._file(version).read_text())
         except NotFoundError:
             return None
 

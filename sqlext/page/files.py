@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from sqlext.errors import NotFoundError, SetupError
+from sqlext.errors import NotFoundError, SetupError, TornFileError
 from sqlext.execution.coordination.event_log import Folder
 from sqlext.spark.storage import HadoopPath
 
@@ -35,7 +35,8 @@ class LocalFolder:
         except FileNotFoundError:
             raise NotFoundError(f"There is no file {self.location}.") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise SetupError(f"The file {self.location} cannot be read: {error}.") from None
+            unreadable = TornFileError if isinstance(error, UnicodeDecodeError) else SetupError
+            raise unreadable(f"The file {self.location} cannot be read: {error}.") from None
 
     def modified(self) -> float | None:
         return self._path.stat().st_mtime if self._path.exists() else None

@@ -12,6 +12,7 @@ from sqlext.execution.coordination.event_log import EventLog, Folder
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, ExecutionVertexFinished, from_json
 from sqlext.execution.jobs.store import read_events
 from sqlext.page.snapshot import Span, VertexView
+from sqlext.plan.records import lines_of
 
 SINK = "into the table"
 
@@ -70,7 +71,7 @@ def finished_parts(commits: Iterable[str]) -> Iterator[FinishedPart]:
     """Yield the finished parts that the commits of a vertex's result record; torn commits are skipped."""
     for text in commits:
         try:
-            info = next(json.loads(line)["commitInfo"] for line in text.splitlines() if line.startswith('{"commitInfo"'))
+            info = next(json.loads(line)["commitInfo"] for line in lines_of(text) if line.startswith('{"commitInfo"'))
             event = from_json(info["userMetadata"]) if "userMetadata" in info else None
             at = datetime.fromtimestamp(int(info["timestamp"]) / 1000, UTC)
         except (StopIteration, ValueError, KeyError, TypeError, JobError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlext.errors import FlowError
 from sqlext.options import EXPIRED_ROWS, STATE_BACKEND, TOMBSTONE_RETENTION, Level, LevelTexts, ValueText
-from sqlext.plan.constraints import Constraint, constraint_from
+from sqlext.plan.constraints import Constraint, constraint_from, quarantines
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 from sqlext.plan.lineage import Input, inputs_from
 from sqlext.plan.records import from_record, to_record
@@ -246,6 +246,7 @@ class FlowSpec:
         generation: how often it was restored to a savepoint; each generation has transactions and a folder of its own.
         restored: the name of the savepoint that it was restored to last; empty: it was not restored.
         restoring: the id of the savepoint that its table is to be set back to before it runs again; empty: it is.
+        former_quarantines: the tables where it has quarantined rows by constraints that it has no more, qualified.
     """
 
     id: str
@@ -283,6 +284,7 @@ class FlowSpec:
     generation: int = 0
     restored: str = ""
     restoring: str = ""
+    former_quarantines: tuple[tuple[str, ...], ...] = ()
 
     @property
     def application(self) -> str:
@@ -341,6 +343,16 @@ class FlowSpec:
         reasons = dict.fromkeys(stream.rocksdb_because for stream in self.streams)
         return " ".join(reason for reason in reasons if reason not in ("", ROCKSDB_ASKED_FOR))
 
+    @property
+    def quarantine_tables(self) -> tuple[tuple[str, ...], ...]:
+        """The tables in which rows may be that it has quarantined, by its constraints of now or earlier ones."""
+        return tuple(dict.fromkeys((*quarantines(self.constraints), *self.former_quarantines)))
+
+    def with_constraints(self, constraints: tuple[Constraint, ...]) -> FlowSpec:
+        """Return the record with other constraints on the rows of the target."""
+        former = tuple(each for each in self.quarantine_tables if each not in quarantines(constraints))
+        return replace(self, constraints=constraints, former_quarantines=former)
+
     def with_properties(self, properties: Mapping[str, str]) -> FlowSpec:
         """Return the record after ALTER FLOW .. SET, which overrides hints and WITH clauses for the same options."""
         level = Level.PROPERTY.name
@@ -376,6 +388,7 @@ def _made(data: dict[str, Any]) -> FlowSpec:
         data[name] = tuple(Column(**column) for column in data.get(name, ()))
     for name in ("target", "session_bound", "full_name", "clauses"):
         data[name] = tuple(data.get(name, ()))
+    data["former_quarantines"] = tuple(map(tuple, data.get("former_quarantines", ())))
     data["constraints"] = tuple(map(constraint_from, data.get("constraints", ())))
     data["listed"] = None if data.get("listed") is None else tuple(data["listed"])
     return FlowSpec(**data)

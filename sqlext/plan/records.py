@@ -11,6 +11,14 @@ from sqlext.errors import SqlextError
 T = TypeVar("T")
 
 
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a file of JSON values, as Delta's and Spark's logs are.
+
+    Only a line feed ends a line: other characters at which Python's `splitlines` divides, such as U+2028, may be in a value.
+    """
+    return [line for line in text.split("\n") if line]
+
+
 def to_record(fields: Mapping[str, Any], version: int) -> str:
     """Return the JSON text of a record.
 

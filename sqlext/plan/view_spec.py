@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlext.errors import ViewError
 from sqlext.plan.constraints import Constraint, constraint_from
-from sqlext.plan.lineage import Input, inputs_from
+from sqlext.plan.lineage import Input, inputs_from, place
 from sqlext.plan.records import from_record, to_record
 
 SPEC_VERSION = 2
@@ -182,3 +182,13 @@ class RefreshReport:
     cut: Mapping[str, SourceVersion] = field(default_factory=dict)
     mixed: tuple[str, ...] = ()
     violations: Mapping[str, int] = field(default_factory=dict)
+
+    def moved(self, after: Mapping[str, SourceVersion]) -> list[str]:
+        """Return the sources whose files lie elsewhere now: a copy has the same id and versions, and may have other rows."""
+        before = {name: place(version.location) for name, version in self.sources.items()}
+        return [name for name, version in after.items() if before.get(name) and before[name] != place(version.location)]
+
+    def is_other(self, query: str, after: Mapping[str, SourceVersion]) -> bool:
+        """Return whether a query means something else now: by its hash, and the tables that it reads."""
+        ids = ({name: version.id for name, version in each.items()} for each in (self.sources, after))
+        return self.query != query or next(ids) != next(ids) or bool(self.moved(after))

@@ -17,8 +17,10 @@ from sqlext.plan.job_graph import AGGREGATE_PREFIX, Key
 from sqlext.planner.grouping import key_of
 from sqlext.planner.normal_form import NormalForm, is_above
 from sqlext.quoting import fold
-from sqlext.sql.dialect import position_of, to_sql, without_brackets
+from sqlext.sql.ctes import cte_of, ctes_around, with_needed
+from sqlext.sql.dialect import to_sql, without_brackets
 from sqlext.sql.nodes import Stream
+from sqlext.sql.source_text import position_of
 from sqlext.sql.tokens import tokens
 from sqlext.sql.trees import drop_cte, function_name, is_aggregation, relation_names, relations_of, window_calls
 
@@ -48,13 +50,8 @@ class _Rows(Enum):
     AGGREGATE = auto()
 
 
-@dataclass(frozen=True)
-class _Cte:
-    node: exp.CTE
-    rows: _Rows
-
-
-_Scope = dict[str, _Cte]
+_Scope = dict[str, _Rows]
+"""The origin of the rows of each WITH query in scope, by its name."""
 _RowSources = list[tuple[_Rows, exp.Expr]]
 
 
@@ -96,8 +93,7 @@ class _Splitter:
         """Split one query; `enclosing` are the names of the relations of the queries around it that it can use."""
         with_ = query.args.get("with_")
         for cte in with_.expressions if with_ else ():
-            rows = self.query(cte.this, scope, enclosing)
-            scope = {**{name: c for name, c in scope.items() if name != fold(cte.alias)}, fold(cte.alias): _Cte(cte, rows)}
+            scope = {**scope, fold(cte.alias): self.query(cte.this, scope, enclosing)}
         if isinstance(query, exp.Select):
             return self._select(query, scope, enclosing)
         if isinstance(query, exp.SetOperation):
@@ -114,8 +110,7 @@ class _Splitter:
         if isinstance(relation, Stream):
             rows = _Rows.STREAM
         elif isinstance(relation, exp.Table):
-            cte = scope.get(fold(relation.name)) if not relation.db else None
-            rows = cte.rows if cte else rows
+            rows = rows if relation.db else scope.get(fold(relation.name), rows)
         elif isinstance(relation, exp.Lateral) and isinstance(relation.this, exp.Query):
             rows = self.query(relation.this, scope, enclosing)
         elif isinstance(relation, exp.Query):
@@ -171,7 +166,7 @@ class _Splitter:
         has_aggregates_above = any(found is _Rows.AGGREGATE for found, _ in above)
         is_target = select is self._root and not has_aggregates_above and not is_above(select)
         if not is_target or key_of(select, self._source) is None:
-            self._maintain(select, scope)
+            self._maintain(select)
         return _Rows.AGGREGATE
 
     def _subqueries(self, nodes: Iterable[object], scope: _Scope, visible: frozenset[str]) -> _RowSources:
@@ -189,26 +184,27 @@ class _Splitter:
             self.refuse_beside(next(node for rows, node in found if rows is _Rows.STREAM))
         return next((kind for kind in (_Rows.STREAM, _Rows.AGGREGATE) if kind in kinds), _Rows.TABLES)
 
-    def _maintain(self, select: exp.Select, scope: _Scope) -> None:
+    def _maintain(self, select: exp.Select) -> None:
+        own = select.args.get("with_")
+        around = [*ctes_around(select), *(own.expressions if own else ())]
         form = NormalForm(select, self._source)
         inner = form.inner
-        if needed := list(_needed_ctes(inner, scope)):
-            is_recursive = any(cte.parent.args.get("recursive") for cte in needed if cte.parent)
-            inner.set("with_", exp.With(expressions=[cte.copy() for cte in needed], recursive=is_recursive))
+        with_needed(inner, around, self._source)
         text = _words(to_sql(inner, self._source))  # sqlglot's trees are equal where Spark's are not
         known = next((each for each in self.aggregates if _words(to_sql(each.select, self._source)) == text), None)
         if known is None:
             known = InnerAggregate(f"{AGGREGATE_PREFIX}{len(self.aggregates) + 1}", inner, form.key)
             self.aggregates.append(known)
         form.put_above(known.name)
+        select.set("with_", own)  # its subqueries above the aggregate may read them
 
     def refuse_beside(self, node: exp.Expr) -> None:
         """Raise UnsupportedError for rows of a stream that are combined with an aggregate."""
         stream = node.find(Stream) or node
         raise UnsupportedError(
             f"The rows of `{_one_line(to_sql(stream, self._source))}` are combined with an aggregate over a stream, and only the "
-            "aggregate is kept. Aggregate these rows as well, read them without STREAM, or put the aggregate into a streaming "
-            "table of its own and read that as a table.",
+            "aggregate is kept. Aggregate these rows as well, read them without STREAM, or keep the whole query, without STREAM, "
+            "by CREATE MATERIALIZED VIEW.",
             position_of(stream, self._source),
         )
 
@@ -257,25 +253,10 @@ def _outermost_queries(node: exp.Expr) -> Iterator[exp.Query]:
             yield each
 
 
-def _needed_ctes(query: exp.Query, scope: _Scope) -> list[exp.CTE]:
-    """Return the CTEs that a query reads, directly or through each other, in the order of their definition."""
-    needed: set[str] = set()
-    reading: list[exp.Expr] = [query]
-    while reading:
-        for table in reading.pop().find_all(exp.Table):
-            name = fold(table.name)
-            is_cte = not table.db and name in scope and not isinstance(table.parent, Stream)
-            if is_cte and name not in needed:
-                needed.add(name)
-                reading.append(scope[name].node)
-    return [cte.node for name, cte in scope.items() if name in needed]
-
-
 def _remove_unused_ctes(outer: exp.Query) -> None:
     """Remove the CTEs that the outer query no longer reads: the aggregates have copies of their own."""
     for cte in reversed(list(outer.find_all(exp.CTE))):
-        used = {fold(table.name) for table in outer.find_all(exp.Table) if not table.db}
-        if fold(cte.alias) not in used:
+        if not any(cte_of(table) is cte for table in outer.find_all(exp.Table)):
             drop_cte(cte)
 
 

@@ -17,7 +17,8 @@ from sqlext.quoting import fold, quote, quote_string
 START, END = "__START_AT", "__END_AT"
 """The columns of a table with history: the sequence of the change that began a version, and of that which ended it, or NULL."""
 _CHANGE, _SEQUENCE, _IS_DELETE, _DELETED, _CHANGED = "__change", "__sequence", "__is_delete", "__deleted", "__changed"
-_OWN = (_CHANGE, _SEQUENCE, _IS_DELETE, _DELETED, _CHANGED, START, END)
+_BEGINS, _RUN, _LIFE = "__begins", "__run", "__life"
+_OWN = tuple(map(fold, (_CHANGE, _SEQUENCE, _IS_DELETE, _DELETED, _CHANGED, _BEGINS, _RUN, _LIFE, START, END)))
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _check_named(name: Fragment, source: Sequence[SourceColumn]) -> None:
 
 
 def _check_column(capture: ChangeCapture, column: SourceColumn) -> None:
-    if column.name in _OWN:
+    if fold(column.name) in _OWN:
         raise SchemaError(f"`{column.name}` is a name of AUTO CDC's own. Rename the column in the source.", capture.position)
     if not column.has_order:
         raise UnsupportedError(
@@ -220,37 +221,45 @@ class _RowsIgnoringNulls:
 
 def _history(capture: ChangeCapture, columns: _Columns) -> str:
     """Return the versions of each key: runs of changes, none of them a deletion, that have the same tracked columns."""
-    sequence, is_delete, change = quote(_SEQUENCE), quote(_IS_DELETE), quote(_CHANGE)
+    sequence, is_delete, begins, run = quote(_SEQUENCE), quote(_IS_DELETE), quote(_BEGINS), quote(_RUN)
     keys = ", ".join(columns.keys)
     tracked = f"struct({', '.join(columns.tracked)})" if columns.tracked else "1"
     by_key = f"PARTITION BY {keys} ORDER BY {sequence}"
-    kept = [is_delete, *columns.values]
-    each_once = (
-        f"SELECT {keys}, {sequence}, max(struct({', '.join(kept)})) AS {change} "
-        f"FROM ({_changes(capture, columns.keys, columns.values)}) GROUP BY {keys}, {sequence}"
-    )
-    flat = f"SELECT {keys}, {sequence}, {', '.join(f'{change}.{each} AS {each}' for each in kept)} FROM ({each_once})"
-    if capture.ignores_nulls:
-        flat = _filled(flat, columns, by_key)
-    begins = (
+    changes = _changes(capture, columns.keys, columns.values)
+    flat = _filled(changes, columns, by_key) if capture.ignores_nulls else _each_once(changes, columns)
+    is_first = (
         f"{is_delete} OR coalesce(lag({is_delete}) OVER ({by_key}), TRUE) OR NOT ({tracked} <=> lag({tracked}) OVER ({by_key}))"
     )
-    begun = f"SELECT *, {begins} AS begins FROM ({flat})"
-    runs = f"SELECT *, count_if(begins) OVER ({by_key}) AS run FROM ({begun})"
+    begun = f"SELECT *, {is_first} AS {begins} FROM ({flat})"
+    runs = f"SELECT *, count_if({begins}) OVER ({by_key}) AS {run} FROM ({begun})"
     newest = "".join(f", max_by({each}, {sequence}) AS {each}" for each in columns.values)
     versions = (
         f"SELECT {keys}{newest}, min({sequence}) AS {quote(START)}, bool_or({is_delete}) AS {is_delete} "
-        f"FROM ({runs}) GROUP BY {keys}, run"
+        f"FROM ({runs}) GROUP BY {keys}, {run}"
     )
     ended = f"SELECT *, lead({quote(START)}) OVER (PARTITION BY {keys} ORDER BY {quote(START)}) AS {quote(END)} FROM ({versions})"
     return f"SELECT {', '.join(columns.shown)} FROM ({ended}) WHERE NOT {is_delete}"
 
 
-def _filled(flat: str, columns: _Columns, by_key: str) -> str:
-    """Return changes whose NULLs are the values of the change before, back to the last deletion."""
-    sequence, is_delete = quote(_SEQUENCE), quote(_IS_DELETE)
+def _each_once(changes: str, columns: _Columns) -> str:
+    """Return the change of each key and sequence that counts most."""
+    sequence, change = quote(_SEQUENCE), quote(_CHANGE)
+    keys, kept = ", ".join(columns.keys), [quote(_IS_DELETE), *columns.values]
+    newest = f"max(struct({', '.join(kept)})) AS {change}"
+    counting = f"SELECT {keys}, {sequence}, {newest} FROM ({changes}) GROUP BY {keys}, {sequence}"
+    return f"SELECT {keys}, {sequence}, {', '.join(f'{change}.{each} AS {each}' for each in kept)} FROM ({counting})"
+
+
+def _filled(changes: str, columns: _Columns, by_key: str) -> str:
+    """Return a change for each key and sequence: its NULLs are the values of the change before, back to the last deletion.
+
+    Of changes with the same sequence, each column has the greatest value, as with SCD type 1: no partial change is lost.
+    """
+    sequence, is_delete, life = quote(_SEQUENCE), quote(_IS_DELETE), quote(_LIFE)
     keys = ", ".join(columns.keys)
-    lives = f"SELECT *, count_if({is_delete}) OVER ({by_key}) AS life FROM ({flat})"
-    over = f"OVER (PARTITION BY {keys}, life ORDER BY {sequence})"
+    values = "".join(f", max(CASE WHEN NOT {is_delete} THEN {each} END) AS {each}" for each in columns.values)
+    flat = f"SELECT {keys}, {sequence}, max({is_delete}) AS {is_delete}{values} FROM ({changes}) GROUP BY {keys}, {sequence}"
+    lives = f"SELECT *, count_if({is_delete}) OVER ({by_key}) AS {life} FROM ({flat})"
+    over = f"OVER (PARTITION BY {keys}, {life} ORDER BY {sequence})"
     filled = "".join(f", last_value(CASE WHEN NOT {is_delete} THEN {each} END, TRUE) {over} AS {each}" for each in columns.values)
     return f"SELECT {keys}, {sequence}, {is_delete}{filled} FROM ({lives})"

@@ -11,6 +11,7 @@ from sqlext.functions.scalar import FUNCTIONS
 from sqlext.options import Level, ValueText
 from sqlext.plan.job_graph import JobGraph, Operator, OperatorAttributes, OperatorAttributesBuilder, Source
 from sqlext.quoting import fold
+from sqlext.sql.ctes import cte_of
 from sqlext.sql.dialect import to_sql
 from sqlext.sql.nodes import Stream, TableArgument
 from sqlext.sql.trees import aggregate_calls, function_name, is_aggregation, is_end_of_stream, window_calls
@@ -28,7 +29,8 @@ class GraphBuilder:
         self._text = source_text
         self._options = source_options
         self._operators: list[Operator] = []
-        self._ctes: dict[str, exp.Query] = {}
+        self._open: list[exp.CTE] = []
+        """The WITH queries whose operators are being added, from the outside in."""
         self._maintained: dict[str, int] = {}
         """The ids of maintained aggregates' operators by relation name; if not empty, new operators are above them."""
         self._prerequisites: dict[str, int] = {}
@@ -37,7 +39,6 @@ class GraphBuilder:
     def add_prerequisite(self, name: str, query: exp.Query) -> None:
         """Add the operators of a prerequisite, which later queries read by its name."""
         self._prerequisites[name] = self._query(query)
-        self._ctes = {}
 
     def build(self, query: exp.Query) -> JobGraph:
         """Return the graph of a query."""
@@ -52,18 +53,14 @@ class GraphBuilder:
         """
         maintained = {}
         for name, aggregate in aggregates.items():
-            self._ctes = {}
             last = self._query(aggregate)
             self._operators[last] = replace(self._operators[last], detail=f"{name}, {self._operators[last].detail}")
             maintained[name] = last
-        self._ctes, self._maintained = {}, maintained
+        self._maintained = maintained
         self._query(outer)
         return JobGraph(tuple(self._operators))
 
     def _query(self, query: exp.Expr) -> int:
-        with_ = query.args.get("with_")
-        for cte in with_.expressions if with_ else ():
-            self._ctes[fold(cte.alias)] = cte.this
         if isinstance(query, exp.Subquery):
             return self._modifiers(query, self._query(query.this))
         if isinstance(query, exp.SetOperation):
@@ -101,10 +98,15 @@ class GraphBuilder:
         return self._prerequisites | self._maintained
 
     def _reads_built(self, query: exp.Query) -> bool:
-        names = {fold(table.name) for table in query.find_all(exp.Table)}
-        return not names.isdisjoint(self._built) or any(
-            cte is not query and self._reads_built(cte) for name, cte in self._ctes.items() if name in names
-        )
+        seen: list[exp.Expr] = [query]
+        for part in seen:  # grows by the WITH queries that it finds
+            for table in part.find_all(exp.Table):
+                if fold(table.name) in self._built:
+                    return True
+                cte = cte_of(table)
+                if cte is not None and not any(cte is each for each in seen):
+                    seen.append(cte)
+        return False
 
     def _aggregate(self, select: exp.Select, at: int) -> int:
         group = select.args.get("group")
@@ -142,14 +144,22 @@ class GraphBuilder:
                 return self._built[relation.name]
             if arguments := [each for each in relation.this.find_all(TableArgument) if each.parent is relation.this]:
                 return self._called(relation, [each.this for each in arguments])
-            cte = self._ctes.get(fold(relation.name)) if not relation.db else None
-            if cte is not None:
-                return self._query(cte)
+            if (cte := cte_of(relation)) is not None:
+                return self._cte(cte)
             source = Source(_parts(relation), relation.alias_or_name, False)
             return self._add("Source", self._sql(relation), (), source=source)
         if isinstance(relation, exp.Query):
             return self._query(relation)
         return self._add("Source", self._sql(relation), ())
+
+    def _cte(self, cte: exp.CTE) -> int:
+        """Add a WITH query, once for each use of it; what it reads of itself (WITH RECURSIVE) are its rows of the step before."""
+        if any(cte is each for each in self._open):
+            return self._add("Source", f"{cte.alias}, of the step before", ())
+        self._open.append(cte)
+        last = self._query(cte.this)
+        self._open.pop()
+        return last
 
     def _called(self, call: exp.Table, tables: Sequence[exp.Expr]) -> int:
         """Add a call of a table function over tables: a full dam, unless it reads a stream that does not end."""

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
 from sqlext.plan.job_graph import QUALIFIES, Key
 from sqlext.planner.sameness import Sameness
 from sqlext.quoting import fold
-from sqlext.sql.dialect import position_of, to_sql
-from sqlext.sql.trees import function_name, is_aggregate_call
-
-_SUBTOTALS = (exp.Rollup, exp.Cube, exp.GroupingSets)
+from sqlext.sql.dialect import to_sql
+from sqlext.sql.source_text import position_of
+from sqlext.sql.trees import SUBTOTALS, aggregate_calls, function_name, grouping_leaves, is_aggregate_call, window_calls
 
 
 def key_of(select: exp.Select, source: str) -> Key | None:
     """Return the key of a streaming aggregate's output, or None when its select list omits or changes a grouping key.
 
     Raises:
-        UnsupportedError: a grouping key has no name or is ambiguous, or an ordinal counts columns that a `*` hides.
+        UnsupportedError: a grouping key has no name or is ambiguous, an ordinal counts columns that a `*` hides, or DISTINCT
+            comes after a window function.
     """
+    _refuse_window_before_distinct(select, source)
     group = select.args.get("group")
     items = [item for item in select.expressions if item.alias_or_name != QUALIFIES]
     if group is None:
@@ -37,10 +36,26 @@ def key_of(select: exp.Select, source: str) -> Key | None:
     return Key(tuple(dict.fromkeys(column for column in told if column))) if len(told) == len(columns) else None
 
 
+def _refuse_window_before_distinct(select: exp.Select, source: str) -> None:
+    """Refuse DISTINCT as the only grouping of a select with window functions or QUALIFY: they see duplicates."""
+    is_grouped = bool(select.args.get("group")) or any(True for _ in aggregate_calls(select))
+    if not select.args.get("distinct") or is_grouped:
+        return
+    found: exp.Expr | None = select.args.get("qualify") or next(window_calls(select), None)
+    if found is not None:
+        what = "QUALIFY" if isinstance(found, exp.Qualify) else "A window function"
+        raise UnsupportedError(
+            f"{what} comes before DISTINCT, so it needs all rows of the stream at once, duplicates too. To evaluate it over the "
+            "distinct rows, write FROM (SELECT DISTINCT ..); otherwise keep the whole query, without STREAM, by CREATE "
+            "MATERIALIZED VIEW.",
+            position_of(found, source) or position_of(select, source),
+        )
+
+
 def has_subtotals(group: exp.Expr) -> bool:
     """Return whether a GROUP BY has ROLLUP, CUBE or GROUPING SETS."""
     clauses = ("rollup", "cube", "grouping_sets")
-    return any(group.args.get(each) for each in clauses) or any(isinstance(e, _SUBTOTALS) for e in group.expressions)
+    return any(group.args.get(each) for each in clauses) or any(isinstance(e, SUBTOTALS) for e in group.expressions)
 
 
 def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
@@ -50,8 +65,10 @@ def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
         A copy, or None when all rows are one group.
 
     Raises:
-        UnsupportedError: an ordinal names no column, a name is ambiguous, or `*` is used where columns must be named.
+        UnsupportedError: an ordinal names no column, a name is ambiguous, `*` is used where columns must be named, or DISTINCT
+            comes after a window function.
     """
+    _refuse_window_before_distinct(select, source)
     group: exp.Group | None = select.args.get("group")
     items = select.expressions
     if group is None and not select.args.get("distinct"):
@@ -72,17 +89,6 @@ def resolved_group(select: exp.Select, source: str) -> exp.Group | None:
     for leaf, meant in [(leaf, scope.resolved(key)) for leaf, key in zip(leaves, keys, strict=True)]:
         leaf.replace(meant.copy())
     return group
-
-
-def grouping_leaves(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield the grouping expressions of a GROUP BY, also those inside ROLLUP, CUBE and GROUPING SETS, in their order."""
-    parts = [*node.expressions, *(part for arg in ("rollup", "cube", "grouping_sets") for part in node.args.get(arg) or ())]
-    for part in parts:
-        is_list = not isinstance(node, exp.Group) and isinstance(part, exp.Tuple)
-        if isinstance(part, _SUBTOTALS) or is_list:
-            yield from grouping_leaves(part)
-        else:
-            yield part
 
 
 def _not_an_ordinal(expression: exp.Expr) -> exp.Expr:

@@ -11,8 +11,9 @@ from sqlext.errors import UnsupportedError
 from sqlext.options import is_option_key
 from sqlext.plan.job_graph import HYBRID_PREFIX, HybridRelation, HybridSource
 from sqlext.quoting import fold
-from sqlext.sql.dialect import position_of, to_sql
+from sqlext.sql.dialect import to_sql
 from sqlext.sql.nodes import Hybrid, HybridPart, Stream, function_of
+from sqlext.sql.source_text import position_of
 from sqlext.sql.trees import is_end_of_stream
 
 _USAGE = "Write STREAM hybrid(TABLE history, STREAM live, on => column)."

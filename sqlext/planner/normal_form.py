@@ -15,11 +15,21 @@ from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
 from sqlext.plan.job_graph import INTERNAL_PREFIX, Key
-from sqlext.planner.grouping import grouping_leaves, has_subtotals, names_window, resolved_group
+from sqlext.planner.grouping import has_subtotals, names_window, resolved_group
 from sqlext.planner.sameness import Sameness
 from sqlext.quoting import fold
-from sqlext.sql.dialect import position_of, to_sql
-from sqlext.sql.trees import function_name, is_aggregate_call, is_aggregation, relation_names, window_calls, with_aliases_expanded
+from sqlext.sql.dialect import to_sql
+from sqlext.sql.source_text import position_of
+from sqlext.sql.trees import (
+    function_name,
+    grouping_leaves,
+    is_aggregate_call,
+    is_aggregation,
+    reads_parameter,
+    relation_names,
+    window_calls,
+    with_aliases_expanded,
+)
 
 GROUPING = f"{INTERNAL_PREFIX}grouping"
 """The column that distinguishes the subtotals of ROLLUP, CUBE and GROUPING SETS."""
@@ -55,6 +65,8 @@ class NormalForm:
         self._keys: list[exp.Expr] = []
         self._calls: list[exp.Expr] = []
         self._correlated: list[exp.Column] = []
+        self._named_outside: dict[str, exp.Expr] = {}
+        self._shadowing = frozenset(fold(item.alias) for item in select.expressions if self._shadows(item))
         self._has_subtotals = self._group is not None and has_subtotals(self._group)
         for leaf in grouping_leaves(self._group) if self._group else ():
             if not isinstance(leaf, exp.Literal) and not any(self._sameness.same(leaf, key) for key in self._keys):
@@ -71,7 +83,12 @@ class NormalForm:
         """Make the select the outer query over the relation `name`."""
         for column in self._correlated:
             column.set("table", exp.to_identifier(name))
-        self._select.set("from_", exp.From(this=exp.to_table(name)))
+        relation: exp.Expr = exp.to_table(name)
+        if self._named_outside:
+            names = [exp.alias_(column, each, quoted=True) for each, column in self._named_outside.items()]
+            rows = exp.Select(expressions=[exp.Star(), *names], from_=exp.From(this=relation))
+            relation = exp.Subquery(this=rows, alias=exp.TableAlias(this=exp.to_identifier(name)))
+        self._select.set("from_", exp.From(this=relation))
 
     def _make_inner(self, inner: exp.Select) -> exp.Select:
         for clause in (*ABOVE_CLAUSES, "with_", "having"):
@@ -137,20 +154,37 @@ class NormalForm:
         for node, column in found:
             node.replace(_called_the_same(node, column))
 
+    def _shadows(self, item: exp.Expr) -> bool:
+        """Return whether an item gives its output another value than that of the input's column of the name."""
+        return isinstance(item, exp.Alias) and not self._sameness.is_column(item.this, item.alias)
+
     def _outermost(self, root: exp.Expr, outputs: frozenset[str]) -> Iterator[exp.Expr]:
+        def is_output(node: exp.Expr, names: frozenset[str] = outputs) -> bool:
+            return isinstance(node, exp.Column) and not node.table and fold(node.name) in names
+
+        def is_key(node: exp.Expr) -> bool:
+            hidden = outputs & self._shadowing  # `-v AS v .. ORDER BY -v` means the output, also where -v is a key
+            means_another = any(is_output(each, hidden) for each in node.walk()) or reads_parameter(node)
+            return not means_another and self._key_column(node) is not None
+
         def is_known(node: exp.Expr) -> bool:
-            is_output = isinstance(node, exp.Column) and not node.table and fold(node.name) in outputs
-            return is_output or isinstance(node, exp.Query) or _is_call(node) or self._key_column(node) is not None
+            return is_output(node) or isinstance(node, exp.Query) or _is_call(node) or is_key(node)
 
         for node in root.walk(prune=is_known):
             if isinstance(node, exp.Query):
                 self._replace_correlated(node)
-            elif is_known(node) and not (isinstance(node, exp.Column) and not node.table and fold(node.name) in outputs):
+            elif is_known(node) and not is_output(node):
                 yield node
 
     def _column_for(self, node: exp.Expr) -> exp.Expr | None:
         if not _is_call(node):
             return self._key_column(node)
+        if reads_parameter(node):
+            raise UnsupportedError(
+                f"`{to_sql(node, self._source)}` aggregates a parameter of the lambda around it, which Spark cannot do. Use "
+                "aggregate(..), or another function of arrays.",
+                position_of(node, self._source),
+            )
         number = next((at for at, call in enumerate(self._calls, 1) if self._sameness.same(call, node)), None)
         if number is None:
             self._calls.append(node.copy())
@@ -191,13 +225,21 @@ class NormalForm:
         return None
 
     def _replace_correlated(self, query: exp.Query) -> None:
-        """Replace the qualified columns in a subquery that are keys of the select around it."""
+        """Replace the qualified columns in a subquery that are keys of the select around it.
+
+        A column without a qualifier may be one of the subquery's own relations, which Spark looks at first. So it stays, and the
+        key has its name, too, in the relation of the outer query.
+        """
         own = {name for select in query.find_all(exp.Select) for name in relation_names(select)}
         for column in list(query.find_all(exp.Column)):
             if fold(column.table) in self._relations - own and (found := self._key_column(column)) is not None:
                 column.replace(found)
                 if isinstance(found, exp.Column):
                     self._correlated.append(found)
+            elif not column.table and (name := fold(column.name)) not in self._named_outside:
+                numbers = [number for number, key in enumerate(self._keys, 1) if self._sameness.is_column(key, name)]
+                if len(numbers) == 1:
+                    self._named_outside[name] = exp.column(f"{INTERNAL_PREFIX}k{numbers[0]}")
 
     def _refuse_doubles(self, group: exp.Group) -> None:
         sets = _grouping_sets(group, self._keys, self._sameness)

@@ -18,11 +18,12 @@ from sqlext.planner.above import Split, split
 from sqlext.planner.graph_builder import GraphBuilder
 from sqlext.planner.hybrid_sources import cut_hybrids
 from sqlext.quoting import fold
-from sqlext.sql.dialect import position_of, to_sql, without_brackets
+from sqlext.sql.dialect import to_sql, without_brackets
 from sqlext.sql.end_of_stream import PrerequisiteQuery, called, cut_prerequisites, with_bounded_streams, without_clauses
 from sqlext.sql.grouping_sets import check_grouping_sets
 from sqlext.sql.nodes import HintCall, Stream, function_of
 from sqlext.sql.rewriter import Batch, Scope, rewrite
+from sqlext.sql.source_text import position_of
 from sqlext.sql.statements import Query
 from sqlext.sql.trees import function_name, is_aggregate_call, is_aggregation, our_hints, references_of, selects_of
 
@@ -63,7 +64,7 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
     capture = query.capture
     hints, source_options = read_options(query)
     tree, hybrids = cut_hybrids(query.tree, query.source)
-    tree, cut = cut_prerequisites(with_bounded_streams(Query(tree, query.source)).tree)
+    tree, cut = cut_prerequisites(with_bounded_streams(Query(tree, query.source)).tree, query.source)
     query = Query(tree, query.source)
     _check_stream_names(query, bool(hybrids))
     builder = GraphBuilder(query.source, source_options)
@@ -79,7 +80,9 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         else _plan_above(query, tree, parts, of_aggregates, builder)
     )
     streams = {fold(stream.alias) for stream in plan.graph.streams}
-    _refuse_ttl({alias: levels for alias, levels in source_options.items() if alias not in streams})
+    of_bounded = {alias: levels for alias, levels in source_options.items() if alias not in streams}
+    _refuse_ttl(of_bounded)
+    _refuse_hints(of_bounded)
     names = [relation.name for hybrid in hybrids for relation in hybrid.relations]
     of_hybrids = References(relations=tuple(fold(name[0]) for name in names if len(name) == 1))
     references = _all_references([plan.references, of_hybrids, *(references_of(each.tree) for each in cut)])
@@ -144,17 +147,21 @@ def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> Bou
     """Plan a query that has GLOBAL WINDOW END OF STREAM, and no stream outside of that clause.
 
     Raises:
-        OptionError: a hint or a WITH option is unknown, malformed, or on a relation that is not a stream.
+        OptionError: a hint is one of ours, or unknown; or a WITH option is unknown, or on a relation that is not a stream.
         UnsupportedError: a stream's options have no meaning in a bounded query.
     """
     check_grouping_sets(query)
     _, source_options = read_options(query)
     _refuse_ttl(source_options)
+    for hint in our_hints(query.tree):
+        raise OptionError(
+            f"The hint {hint.args['source']} is for a flow, and this query ends. Leave it out.", position_of(hint, query.source)
+        )
     cut_hybrids(query.tree, query.source)  # refuses any hybrid source: none has a meaning here
     tree, firings = rewrite(with_bounded_streams(query).tree, query.source, batches)
     graph = GraphBuilder(query.source, source_options).build(tree)
     return BoundedPlan(
-        sql=to_sql(called(tree, is_sorted), query.source).strip(),
+        sql=to_sql(called(tree, is_sorted, query.source), query.source).strip(),
         graph=graph,
         firings=firings,
         plain_sql=to_sql(without_clauses(tree), query.source).strip(),
@@ -171,7 +178,7 @@ def _plan_prerequisites(
     for each in cut:
         tree, fired = rewrite(each.tree, source, batches)
         builder.add_prerequisite(each.name, tree)
-        prerequisites.append(Prerequisite(each.name, to_sql(called(tree, is_sorted), source).strip(), each.after))
+        prerequisites.append(Prerequisite(each.name, to_sql(called(tree, is_sorted, source), source).strip(), each.after))
         firings += fired
     return tuple(prerequisites), tuple(firings)
 
@@ -246,10 +253,10 @@ def read_options(query: Query) -> tuple[dict[str, ValueText], dict[str, SourceOp
         The flow-wide options by key, and those of each stream by its folded alias.
 
     Raises:
-        OptionError: a hint or a WITH option is unknown, malformed, given twice, or on a relation that is not a stream.
+        OptionError: a hint or a WITH option is unknown, malformed, given twice, on a relation that is not a stream, or on one of
+            several streams of one alias.
     """
-    streams = {fold(_alias(stream)): stream for stream in query.tree.find_all(Stream)}
-    by_source = {alias: {Level.HINT: {}, Level.WITH: _with_options(stream, query)} for alias, stream in streams.items()}
+    by_source, shared = _options_by_alias(query)
     flow_wide: dict[str, ValueText] = {}
     seen: set[tuple[str, str]] = set()
     for hint in query.tree.find_all(HintCall):
@@ -275,6 +282,12 @@ def read_options(query: Query) -> tuple[dict[str, ValueText], dict[str, SourceOp
                     f"streams are {', '.join(sorted(by_source)) or 'none'}.",
                     position,
                 )
+            if alias in shared:
+                raise OptionError(
+                    f"The hint {hint.args['source']} names `{arguments[0]}`, and several streams have that name. Give each an "
+                    "alias of its own.",
+                    position,
+                )
             options = by_source[alias][Level.HINT]
         target = (hint.name, fold(arguments[0]) if spec.per_source else "")
         if target in seen:
@@ -284,6 +297,33 @@ def read_options(query: Query) -> tuple[dict[str, ValueText], dict[str, SourceOp
     return flow_wide, by_source
 
 
+def _options_by_alias(query: Query) -> tuple[dict[str, SourceOptions], set[str]]:
+    """Return the WITH options of each stream by its folded alias, and the aliases that several streams have.
+
+    Raises:
+        OptionError: an option is unknown or given twice, or streams of one alias have different ones.
+    """
+    found: dict[str, SourceOptions] = {}
+    shared: set[str] = set()
+    for stream in query.tree.find_all(Stream):
+        alias, options = fold(_alias(stream)), _with_options(stream, query)
+        if alias not in found:
+            found[alias] = {Level.HINT: {}, Level.WITH: options}
+            continue
+        shared.add(alias)
+        others = found[alias][Level.WITH]
+        for key in sorted(options.keys() | others.keys()):
+            one, other = options.get(key), others.get(key)
+            given = one or other
+            if given is not None and (one is None or other is None or one.value != other.value):
+                raise OptionError(
+                    f"`{key}` is `{given.value}` for one of several streams named `{_alias(stream)}`, and not for all. Give each "
+                    "an alias of its own, or all of them the same options.",
+                    given.position,
+                )
+    return found, shared
+
+
 def _refuse_ttl(source_options: Mapping[str, SourceOptions]) -> None:
     """Refuse a time to live of state for relations that queries read which end."""
     for alias, levels in source_options.items():
@@ -291,6 +331,16 @@ def _refuse_ttl(source_options: Mapping[str, SourceOptions]) -> None:
             raise UnsupportedError(
                 f"`{STATE_TTL.key}` is `{given.value}` for `{alias}`, and the query that reads it ends: it has no state that "
                 "could. Leave it out.",
+                given.position,
+            )
+
+
+def _refuse_hints(source_options: Mapping[str, SourceOptions]) -> None:
+    """Refuse hints for relations that queries read which end."""
+    for alias, levels in source_options.items():
+        for key, given in levels[Level.HINT].items():
+            raise OptionError(
+                f"`{key}` is `{given.value}` for `{alias}`, and the query that reads it ends: it has no backlog. Leave it out.",
                 given.position,
             )
 

@@ -6,11 +6,12 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import DataType
 
 from sqlext.errors import NameTakenError, RuleError, did_you_mean
+from sqlext.functions.results import over_array, with_declared_type
 from sqlext.functions.scalar import PythonFunction
 from sqlext.rules import BATCHES
 from sqlext.sql.rewriter import Batch, Rule
@@ -61,22 +62,17 @@ def sql_functions(function: PythonFunction) -> dict[str, Any]:
     An aggregate becomes two: a grouped aggregate for batch queries, and a function over a list for streams, which cannot run a
     grouped aggregate (`rules/python_aggregate_over_list.py`).
     """
+    kind = DataType.fromDDL(function.returns)
+    typed = with_declared_type(function.name, function.function, kind)
 
     def call(*arguments: Any) -> Any:  # without type hints: Spark would guess an Arrow function from them, and warn
-        return function.function(*arguments)
+        return typed(*arguments)
 
     call.__name__ = function.over_list_name if function.is_aggregate else function.name  # as plans show it, in each session
-    plain = F.udf(call, function.returns, useArrow=False)  # Spark 4.2 can hang in Arrow UDFs over columnar input
+    plain = F.udf(call, kind, useArrow=False)  # Spark 4.2 can hang in Arrow UDFs over columnar input
     if not function.is_aggregate:
         return {function.name: plain}
-    return {function.over_list_name: plain, function.name: _grouped(function)}
-
-
-def _grouped(function: PythonFunction) -> Any:
-    aggregate = function.function
-
-    def of_series(values: pd.Series) -> Any:
-        return aggregate(values.dropna().tolist())
-
-    of_series.__name__ = function.name  # the name of the column in a query without an alias
-    return pandas_udf(of_series, function.returns)  # type: ignore[call-overload]  # `Any`: the type is `returns`
+    grouped = over_array(typed, kind)
+    grouped.__name__ = function.name  # the name of the column in a query without an alias
+    made = arrow_udf(grouped, kind)  # type: ignore[call-overload]  # its stubs want literal types
+    return {function.over_list_name: plain, function.name: made}

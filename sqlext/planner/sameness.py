@@ -2,8 +2,8 @@
 
 Expressions are compared by their tokens, so when in doubt they differ: that may cause a query to be refused or computed twice,
 but never a wrong result. White space, comments, brackets around the whole, and the case of keywords and functions do not matter;
-string literals are compared exactly. A name may be qualified in one of the two and not in the other, where that cannot mean
-another column.
+string literals and the fields of VARIANT values are compared exactly. A name may be qualified in one of the two and not in the
+other, where that cannot mean another column.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlglot import exp
 from sqlext.quoting import fold
 from sqlext.sql.dialect import to_sql
 from sqlext.sql.nodes import Stream
-from sqlext.sql.tokens import Token, tokens
+from sqlext.sql.tokens import Token, tokens, words_of_paths
 from sqlext.sql.trees import named_relations, relations_of
 
 _KEYWORDS = frozenset(
@@ -131,10 +131,15 @@ class Sameness:
 
     def _read(self, found: list[Token]) -> Iterator[Piece]:
         at = 0
+        of_paths = words_of_paths(found)
         while at < len(found):
             token = found[at]
             if not _is_name(token):
                 yield token.text
+                at += 1
+                continue
+            if at in of_paths:  # a field of a VARIANT, whose case matters
+                yield _unquoted(token)
                 at += 1
                 continue
             stop = _end_of_chain(found, at)

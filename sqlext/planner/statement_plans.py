@@ -22,7 +22,7 @@ from sqlext.options import (
 from sqlext.options import option as option_of
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.job_graph import BoundedPlan, FlowPlan
-from sqlext.planner.planner import plan_bounded, plan_flow, plan_once
+from sqlext.planner.planner import plan_bounded, plan_flow, plan_once, read_options
 from sqlext.quoting import quote, quote_parts, quote_string
 from sqlext.sql.rewriter import Batch
 from sqlext.sql.statements import BoundedStatement, CreateStreamingTable, Insert, Query
@@ -80,7 +80,11 @@ def plan_statement(
                 f"{ttl.name} is `{ttl.given.value}`, and this query ends: it has no state that could. Leave it out.",
                 ttl.given.position,
             )
-    return PlannedJob(job, plan_bounded(job.query, batches, settled[SORTED_SHUFFLES]), settled)
+    bounded = plan_bounded(job.query, batches, settled[SORTED_SHUFFLES])
+    _, of_streams = read_options(job.query)
+    for levels in of_streams.values():
+        resolve(levels, parse_duration)  # they have no effect; what is no value is an error all the same
+    return PlannedJob(job, bounded, settled)
 
 
 def options_among(properties: Mapping[str, ValueText]) -> dict[str, ValueText]:

@@ -113,6 +113,18 @@ def rows_at(spark: SparkSession, location: str, version: int) -> DataFrame:
     if (files := known_files(at)) is not None:
         with active(spark):
             return DataFrame(at.deltaLog().createDataFrame(at, files, False, _none(spark)), spark)
+    return _scan(spark, at)
+
+
+def scan_at(spark: SparkSession, location: str, version: int) -> DataFrame:
+    """Return the rows of one version of the table at `location`; a filter skips files by their statistics.
+
+    Unlike a plan over the newest version, it never has the rows that somebody has cached.
+    """
+    return _scan(spark, snapshot_at(spark, location, version))
+
+
+def _scan(spark: SparkSession, at: Any) -> DataFrame:
     relation = at.deltaLog().createRelation(scala_seq(spark, []), java_of(spark).scala.Option.apply(at), _none(spark), True)
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 

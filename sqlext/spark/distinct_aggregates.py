@@ -143,7 +143,7 @@ def _function_of_set(spark: SparkSession, node: Any) -> tuple[str, Any]:
         name, call = function_over_set(spark.sparkContext, node), node.argument()
     if call is None or kind_of(call) != "AggregateExpression" or kind_of(call.aggregateFunction()) != "CollectSet":
         return "", None
-    return name, call
+    return (name, call) if call.aggregateFunction().ignoreNulls() else ("", None)  # RESPECT NULLS: a NULL is one of the values
 
 
 def _sets_in(expression: Any) -> list[Any]:

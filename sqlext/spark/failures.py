@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -98,6 +99,17 @@ def parameters_of(error: BaseException, conditions: Collection[str]) -> dict[str
         if "getCondition" in dir(java) and java.getCondition() in conditions:
             return {str(key): str(value) for key, value in dict(java.getMessageParameters()).items()}
     return None
+
+
+def fragment_of(error: BaseException) -> str:
+    """Return the part of a query that could not be computed for a row, such as `v / 0`; empty: the error does not say."""
+    with suppress(Py4JError):  # Spark may be gone, and its error still be told
+        for java in causes_of(error):
+            with suppress(Py4JError):  # Py4J cannot call the method of Delta's errors
+                for context in java.getQueryContext() if "getQueryContext" in dir(java) else ():
+                    if str(context.contextType().toString()) == "SQL":
+                        return " ".join(str(context.fragment()).split())
+    return ""
 
 
 def lacks_file(error: BaseException) -> bool:

@@ -244,10 +244,13 @@ def _check_stream_options(spark: SparkSession, files: Files) -> None:
 
 
 def _columns(spark: SparkSession, files: Files) -> StructType:
-    """Return the columns, without the rescued one: those given, or those that the files have now."""
+    """Return the columns, without the rescued one: those given, or those that the files have now.
+
+    A hint gives a column its type, and not its name: JSON has fields by their exact case.
+    """
     columns = _inferred(spark, files) if files.schema is None else files.schema
     hints = {} if files.hints is None else {fold(each.name): each for each in files.hints.fields}
-    typed = [hints.pop(fold(each.name), each) for each in columns.fields]
+    typed = [StructField(each.name, hints.pop(fold(each.name), each).dataType) for each in columns.fields]
     return StructType([*typed, *hints.values()])
 
 

@@ -15,13 +15,16 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.classic.column import Column
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from sqlext.errors import UnsupportedError
 from sqlext.plan.job_graph import OutputMode
 from sqlext.quoting import case_sensitive_names
 from sqlext.redaction import ADDRESS_NAMES, Redaction, of_application
+from sqlext.spark.column_types import in_order, merges
 from sqlext.spark.failures import condition_of, reason_of
 from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
 
@@ -70,8 +73,13 @@ def _call(method: Any, *args: Any) -> Any:
         raise ValueError(reason_of(error)) from None
 
 
-def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
+def check_streaming(frame: DataFrame, mode: OutputMode, way_out: str = "") -> None:
     """Check that Spark can run a streaming query, before anything is created for it.
+
+    Args:
+        frame: the query, analysed.
+        mode: its output mode.
+        way_out: for the error's message.
 
     Raises:
         UnsupportedError: it cannot; the message has Spark's reason.
@@ -83,7 +91,7 @@ def check_streaming(frame: DataFrame, mode: OutputMode) -> None:
     try:
         checker.checkForStreaming(plan, java_mode)
     except (CapturedException, Py4JJavaError) as error:
-        raise UnsupportedError(f"Spark cannot run this query as a stream: {reason_of(error)}") from None
+        raise UnsupportedError(f"Spark cannot run this query as a stream: {reason_of(error)} {way_out}".rstrip()) from None
 
 
 def check_subqueries(frame: DataFrame) -> None:
@@ -265,8 +273,15 @@ def can_store(frame: DataFrame, column: str, ddl: str) -> bool:
 
 
 def can_hold(frame: DataFrame, column: str, ddl: str) -> bool:
-    """Return whether the type `ddl` can hold all values of a column, different ones by different values."""
+    """Return whether the type `ddl` can hold all values of a column, of numbers perhaps not all digits."""
     return bool(_cast(frame).canUpCast(*_types(frame, column, ddl)))
+
+
+def keeps_apart(frame: DataFrame, column: str, ddl: str) -> bool:
+    """Return whether the type `ddl` can hold all values of a column, different ones by different values."""
+    if not can_hold(frame, column, ddl):
+        return False
+    return not merges(in_order(frame, {column: ddl}).schema[column].dataType, DataType.fromDDL(ddl))
 
 
 def _cast(frame: DataFrame) -> Any:
@@ -276,13 +291,29 @@ def _cast(frame: DataFrame) -> Any:
 def _types(frame: DataFrame, column: str, ddl: str) -> tuple[Any, Any]:
     jvm = java_of(frame.sparkSession)
     to_type = jvm.org.apache.spark.sql.types.DataType.fromDDL(f"c {ddl}").apply("c").dataType()
-    return frame._jdf.schema().apply(column).dataType(), to_type
+    return in_order(frame, {column: ddl})._jdf.schema().apply(column).dataType(), to_type
+
+
+def is_ascending(frame: DataFrame, order: SparkColumn) -> bool:
+    """Return whether an order by an expression over a DataFrame is Spark's default, ASC NULLS FIRST."""
+    (found,) = items_of(frame.sort(order)._jdf.queryExecution().analyzed().order())
+    return (str(found.direction().sql()), str(found.nullOrdering().sql())) == ("ASC", "NULLS FIRST")
 
 
 def have_order(frame: DataFrame) -> list[bool]:
     """Return for each column whether Spark can compare its values."""
     ordering = java_of(frame.sparkSession).org.apache.spark.sql.catalyst.expressions.RowOrdering
     return [bool(ordering.isOrderable(field.dataType())) for field in frame._jdf.schema().fields()]
+
+
+def collation_in(kind: DataType) -> str | None:
+    """Return a collation in a type, which is not Spark's own; None: there is none."""
+    if isinstance(kind, StringType):
+        return None if kind == StringType() else str(kind.collation)
+    inner = [each.dataType for each in kind] if isinstance(kind, StructType) else []
+    inner += [kind.elementType] if isinstance(kind, ArrayType) else []
+    inner += [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
+    return next((found for each in inner if (found := collation_in(each)) is not None), None)
 
 
 def release(frame: DataFrame) -> None:

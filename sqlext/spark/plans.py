@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
@@ -55,12 +54,10 @@ _CONDITIONS = (f"{_OPTIMIZER}ReorderJoin", f"{_OPTIMIZER}PushDownPredicates")
 _DEEPEST = 5
 """How many subqueries inside one another are made joins."""
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
-_MOMENTS = frozenset(
-    "CurrentTimestamp Now CurrentDate LocalTimestamp CurrentTime CurrentBatchTimestamp CurrentUser CurrentCatalog "
-    "CurrentDatabase CurrentTimeZone InputFileName InputFileBlockStart InputFileBlockLength".split()
-)
 _ID = re.compile(r"(?:#|CommonExpressionId\()(\d+)L?")
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+WHOLE_TEXTS = {"spark.sql.debug.maxToStringFields": str(2**31 - 1)}
+"""The setting with which Spark leaves out nothing in the text of an expression."""
 METADATA = "_metadata"
 """The column that Spark adds to files: where each row lies."""
 _JOIN_TYPES = "org.apache.spark.sql.catalyst.plans."
@@ -127,11 +124,13 @@ class Relation:
         name: catalog, database and table, or the folder of one that is read by its path.
         location: the folder of its files.
         pinned_to: the version, if the query itself names it.
+        id_of_pinned: Delta's id of the table, in that case.
     """
 
     name: str
     location: str
     pinned_to: int | None
+    id_of_pinned: str = ""
 
     @property
     def is_pinned(self) -> bool:
@@ -149,7 +148,10 @@ def relation_of(node: Any) -> Relation | None:
     location = str(index.deltaLog().dataPath().toString())
     table = node.catalogTable()
     name = str(table.get().identifier().unquotedString()) if table.isDefined() else location
-    return Relation(name, location, int(index.snapshotAtAnalysis().version()) if index.isTimeTravelQuery() else None)
+    if not index.isTimeTravelQuery():
+        return Relation(name, location, None)
+    at = index.snapshotAtAnalysis()
+    return Relation(name, location, int(at.version()), str(at.metadata().id()))
 
 
 def views_of(plan: Any) -> dict[str, str]:
@@ -162,25 +164,51 @@ def views_of(plan: Any) -> dict[str, str]:
 def text_of(plan: Any) -> str:
     """Return a text that is equal for equal plans, of whatever session: ids are numbered in the order of their appearance.
 
-    Of tables it has only the columns that the plan uses, so that one more makes no difference.
+    The active session must have `WHOLE_TEXTS`. Of tables it has only the columns that the plan uses, so that one more makes no
+    difference.
     """
-    used = {id_of(each) for node in nodes_of(plan) for each in references_of(node)} | {id_of(each) for each in output_of(plan)}
+    used = used_in(plan)
     numbers: dict[str, int] = {}
     lines = []
     for node in nodes_of(plan):
         relation = relation_of(node)
         if relation is None:
             parts = [str(node.nodeName()), *(str(each.toString()) for each in items_of(node.expressions()))]
-            parts += [str(node.joinType().toString())] if kind(node) == "Join" else []
+            parts += [str(each) for each in _beside_expressions(node)]
         else:
             listed = [each for each in output_of(node) if id_of(each) in used]
             parts = [
                 relation.name,
                 str(relation.pinned_to),
-                *(f"{each.toString()} {each.dataType().simpleString()}" for each in listed),
+                *(f"{each.toString()} {each.dataType().catalogString()}" for each in listed),
             ]
+            parts += [relation.location, relation.id_of_pinned] if relation.is_pinned else []
         lines.append(_ID.sub(lambda found: f"#{numbers.setdefault(found.group(1), len(numbers))}", " ".join(parts)))
     return "\n".join(lines)
+
+
+def _beside_expressions(node: Any) -> list[Any]:
+    """Return what a node says, besides its expressions, that decides on its rows."""
+    match kind(node):
+        case "Join":
+            return [node.joinType().toString()]
+        case "Generate":
+            return [node.outer()]
+        case "Range":
+            return [node.start(), node.end(), node.step()]
+        case "LocalRelation":
+            return [node.data().mkString(" ")]
+        case _:
+            return []
+
+
+def used_in(plan: Any) -> set[int]:
+    """Return the ids of the attributes that a query uses: what its nodes read, and what it and each of its subqueries returns."""
+    used = {id_of(each) for each in output_of(plan)}
+    for node in nodes_of(plan):
+        used |= {id_of(each) for each in references_of(node)}
+        used |= {id_of(each) for subquery in items_of(node.subqueries()) for each in output_of(subquery)}
+    return used
 
 
 def is_session(attribute: Any) -> bool:
@@ -370,30 +398,6 @@ class Plans:
         made = self._logical.Expand(scala_seq(self._spark, projections), node.output().appended(passed), child)
         return made, passed
 
-    def varies(self, plan: Any) -> str | None:
-        """Return the name of the first function whose value differs from one run to the next; None if there is none."""
-        current = self._java.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-        for node in nodes_of(plan):
-            for expression in items_of(node.expressions()):
-                if not expression.deterministic() or expression.containsPattern(current):
-                    found = self._varying(expression)
-                    if found is not None:
-                        return found
-        return None
-
-    def _varying(self, expression: Any) -> str | None:
-        """Find what varies; an aggregate function that Spark calls so depends on the order of rows only."""
-        children = items_of(expression.children())
-        found = next((each for child in children if (each := self._varying(child)) is not None), None)
-        if found is not None or kind(expression) in _MOMENTS:
-            return found or str(expression.prettyName())
-        is_cause = not expression.deterministic() and all(child.deterministic() for child in children)
-        return str(expression.prettyName()) if is_cause and not self._is_aggregate(expression) else None
-
-    def _is_aggregate(self, expression: Any) -> bool:
-        name = "org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction"
-        return bool(is_instance_of(self._spark.sparkContext._gateway, expression, name))
-
     def has_outer_references(self, plan: Any) -> bool:
         """Return whether a plan, or a subquery in it, reads attributes of a query around it."""
         outer = self._java.org.apache.spark.sql.catalyst.trees.TreePattern.OUTER_REFERENCE()
@@ -401,15 +405,20 @@ class Plans:
 
 
 def sql_functions_of(plan: Any) -> list[Any]:
-    """Return the identifiers of the functions in an analysed plan that are defined in SQL, and may be redefined."""
+    """Return the functions in an analysed plan that are defined in SQL, and may be redefined, as Spark's SQLFunction."""
     found: dict[str, Any] = {}
     for node in nodes_of(plan):
         inside = (each for expression in items_of(node.expressions()) for each in _expressions_of(expression))
         for each in (node, *inside):
             if kind(each) in ("SQLFunctionNode", "SQLScalarFunction"):
-                name = each.function().name()
-                found[str(name.quotedString())] = name
+                found[str(each.function().name().quotedString())] = each.function()
     return [*found.values()]
+
+
+def text_of_function(function: Any) -> str:
+    """Return the body of a function that is defined in SQL."""
+    texts = (function.exprText(), function.queryText())
+    return " ".join(str(text.get()) for text in texts if text.isDefined())
 
 
 def forget_functions(spark: SparkSession, names: Sequence[Any]) -> None:

@@ -66,7 +66,7 @@ def session_for(session: SparkSession, references: References) -> SparkSession:
     If the query gives its streams names, Spark takes them there.
     """
     own = jvm.clone_session(session)
-    settings.pin_time_zone(own)
+    settings.pin(own)
     for key, value in NAMED_STREAMS.items() if references.names_streams else ():
         own.conf.set(key, value)
     _declare(own, variables_of(session, references))

@@ -47,7 +47,7 @@ _MEANING = """
     parquet.binaryAsString parquet.datetimeRebaseModeInRead parquet.datetimeRebaseModeInWrite parquet.fieldId.read.enabled
     parquet.fieldId.read.ignoreMissing parquet.ignoreVariantAnnotation parquet.inferTimestampNTZ.enabled
     parquet.int96AsTimestamp parquet.int96RebaseModeInRead parquet.int96RebaseModeInWrite parquet.int96TimestampConversion
-    parquet.mergeSchema parquet.outputTimestampType parquet.reader.respectUnknownTypeAnnotation.enabled
+    parquet.mergeSchema parquet.reader.respectUnknownTypeAnnotation.enabled
     parquet.respectSummaryFiles
     sources.default sources.partitionColumnTypeInference.enabled sources.partitionOverwriteMode sources.validatePartitionColumns
     xml.variant.respectInferSchema
@@ -120,8 +120,13 @@ _WAYS = (
 )
 """Namespaces of settings that change how a query runs: speed, sizes, file formats."""
 
+ALL_FILES = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
+"""Settings with which a file that is gone or cannot be read is an error; with others its rows may be left out without a word."""
 
 TIME_ZONE = "spark.sql.session.timeZone"
+
+_ALWAYS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+"""Settings that each flow and job has, whatever its session says, and that are therefore not recorded."""
 
 
 def recorded(spark: SparkSession) -> dict[str, str]:
@@ -129,10 +134,17 @@ def recorded(spark: SparkSession) -> dict[str, str]:
     application = jvm.application_settings(spark)
     own = jvm.all_settings(spark)
     redaction = jvm.redaction(spark)
-    ways = {key: value for key, value in own.items() if key.startswith(_WAYS) and application.get(key) != value}
+    ways = {
+        key: value for key, value in own.items() if key.startswith(_WAYS) and key not in _ALWAYS and application.get(key) != value
+    }
     shown = {key: value for key, value in ways.items() if not redaction.is_secret(key, value) and spark.conf.isModifiable(key)}
     meaning = {key: _value(spark, key, own) for key in MEANING}
     return shown | {key: value for key, value in meaning.items() if value is not None}
+
+
+def meaning_of(settings: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return those of some recorded settings that change what a query means."""
+    return frozenset((key, settings[key]) for key in MEANING if key in settings)
 
 
 def restore(spark: SparkSession, settings: Mapping[str, str]) -> None:
@@ -140,36 +152,50 @@ def restore(spark: SparkSession, settings: Mapping[str, str]) -> None:
 
     Only those that differ are set, since Spark sends all that are set along with each task.
     """
-    own = jvm.all_settings(spark)
-    for key, value in settings.items():
-        if _value(spark, key, own) in (value, None) or not spark.conf.isModifiable(key):
-            continue
-        if value == UNDEFINED:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, value)
-    pin_time_zone(spark)
+    _set(spark, _differing(spark, settings))
+    pin(spark)
 
 
 @contextmanager
-def session_settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Set settings on a session within the block, and afterwards restore the previous ones."""
+def recorded_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Apply recorded settings to a session within the block, and afterwards restore the previous ones."""
+    with session_settings(spark, _differing(spark, settings)):
+        yield
+
+
+@contextmanager
+def session_settings(spark: SparkSession, values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set settings on a session within the block, and afterwards restore the previous ones; None: it is not set."""
     before = {key: spark.conf.get(key, None) for key in values}
     try:
-        for key, value in values.items():
-            spark.conf.set(key, value)
+        _set(spark, values)
         yield
     finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
+        _set(spark, before)
 
 
-def pin_time_zone(spark: SparkSession) -> None:
-    """Set a session's time zone to the one in effect: that may be the JVM's, which anybody in the process may change."""
-    spark.conf.set(TIME_ZONE, spark.conf.get(TIME_ZONE) or "UTC")
+def pin(spark: SparkSession) -> None:
+    """Set what the session of a flow or job must not leave to others.
+
+    Its time zone is the one in effect: that may be the JVM's, which anybody in the process may change. Timestamps have all their
+    microseconds in files between its tables, as they have in Delta's own.
+    """
+    _set(spark, {TIME_ZONE: spark.conf.get(TIME_ZONE) or "UTC", **_ALWAYS})
+
+
+def _differing(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, str | None]:
+    """Return those of recorded settings that a session has otherwise, and that can be set; None: it is not to be set."""
+    own = jvm.all_settings(spark)
+    differing = {key: value for key, value in settings.items() if _value(spark, key, own) not in (value, None)}
+    return {key: None if value == UNDEFINED else value for key, value in differing.items() if spark.conf.isModifiable(key)}
+
+
+def _set(spark: SparkSession, values: Mapping[str, str | None]) -> None:
+    for key, value in values.items():
+        if value is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)
 
 
 def _value(spark: SparkSession, key: str, own: Mapping[str, str]) -> str | None:

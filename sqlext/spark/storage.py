@@ -6,10 +6,9 @@ Calls Hadoop, Spark's checkpoint file manager and Delta's log store through Py4J
 from __future__ import annotations
 
 import copy
-import errno
-import os
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NotFoundError, SetupError, TornFileError
-from sqlext.private_files import FILE_MODE, make_private_folder
+from sqlext.private_files import create_file, make_private_folder, replace_file
 from sqlext.spark.failures import causes_of, kinds_of, reason_of
 from sqlext.spark.java import java_of, scala_object
 
@@ -149,6 +148,11 @@ class HadoopPath:
         return self._local is not None
 
     @property
+    def replaces_at_once(self) -> bool:
+        """Whether `write_text` replaces a file in one step; elsewhere there may be none for a moment."""
+        return self.is_local or self._system.has_conditional_create
+
+    @property
     def _local(self) -> Path | None:
         """The path on this machine; None if it is on another file system."""
         return Path(self.location.removeprefix(_LOCAL)) if self.location.startswith(_LOCAL) else None
@@ -204,7 +208,21 @@ class HadoopPath:
             self._fs.delete(self._path, False)
 
     def write_text(self, text: str) -> None:
-        """Write a small file atomically, replacing an existing one, as Spark does with the files of its checkpoints."""
+        """Write a small file atomically, replacing an existing one.
+
+        A local file is renamed, an object put, any other file written as Spark does with those of its checkpoints: some storages
+        delete the old one first; see `replaces_at_once`.
+
+        Raises:
+            SetupError: a local file cannot be written.
+        """
+        if (place := self._local) is not None:
+            with self._local_errors():
+                replace_file(place, text)
+            return
+        if self._system.has_conditional_create:
+            self._put(self._fs.createFile(self._path).recursive().overwrite(True), text)
+            return
         checkpointing = java_of(self._spark).org.apache.spark.sql.execution.streaming.checkpointing
         self._fs.mkdirs(self._path.getParent())
         stream = checkpointing.CheckpointFileManager.create(self._path, self._system.conf).createAtomic(self._path, True)
@@ -214,14 +232,13 @@ class HadoopPath:
             stream.cancel()
             raise
         stream.close()
-        self._close_file()
 
-    def _close_file(self) -> None:
-        """Restrict a file on this machine to its owner; Hadoop has created it readable by all."""
-        if (place := self._local) is not None:
-            for file in (place, place.with_name(f".{place.name}.crc")):
-                with suppress(FileNotFoundError):  # not every file has a checksum beside it
-                    file.chmod(FILE_MODE)
+    @contextmanager
+    def _local_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SetupError(f"The file {self.location} cannot be written: {error.strerror}.") from None
 
     def create_text(self, text: str) -> bool:
         """Create a small file atomically unless it exists.
@@ -234,8 +251,9 @@ class HadoopPath:
         Raises:
             SetupError: it cannot be written.
         """
-        if self._local is not None and (was_written := self._link_text(self._local, text)) is not None:
-            return was_written
+        if (place := self._local) is not None:
+            with self._local_errors():
+                return create_file(place, text)
         if self._system.has_conditional_create:
             return self._put_text(text)
         try:
@@ -249,18 +267,15 @@ class HadoopPath:
             if isinstance(error, Py4JJavaError) and "FileAlreadyExists" in str(error.java_exception.getClass().getName()):
                 return False
             raise SetupError(f"The file {self.location} cannot be written: {reason_of(error)}.") from None
-        self._close_file()
         return True
 
     def refuse_double_creation(self) -> None:
-        """Check that of all processes that create one file in this folder, one is told that it did; try it, but on this machine.
+        """Check that of all processes that create one file in this folder, one is told that it did; try it.
 
         Raises:
             SetupError: the store cannot promise that, or does not hold it.
         """
-        if self._local is not None:
-            return
-        if not self._system.has_conditional_create and self._system.log_store_class == _OF_ONE_DRIVER:
+        if not self.is_local and not self._system.has_conditional_create and self._system.log_store_class == _OF_ONE_DRIVER:
             raise SetupError(
                 f"The home {self.location} is on a store where two drivers could take one flow: Hadoop's client does not ask it "
                 f"for conditional writes, and Delta's log store is {_OF_ONE_DRIVER}. Set `spark.hadoop.fs.s3a.create.conditional."
@@ -286,10 +301,7 @@ class HadoopPath:
             SetupError: it cannot be written.
         """
         try:
-            builder = self._fs.createFile(self._path).recursive().overwrite(False).must(_CONDITIONAL_CREATE, True)
-            stream = builder.build()
-            stream.write(bytearray(text.encode()))
-            stream.close()
+            self._put(self._fs.createFile(self._path).recursive().overwrite(False).must(_CONDITIONAL_CREATE, True), text)
         except (Py4JJavaError, CapturedException) as error:
             kinds = {kind.rpartition(".")[2] for java in causes_of(error) for kind in kinds_of(java)}
             if not kinds & {"RemoteFileChangedException", "FileAlreadyExistsException"}:
@@ -297,43 +309,18 @@ class HadoopPath:
             return self._says(text)
         return True
 
+    @staticmethod
+    def _put(builder: Any, text: str) -> None:
+        stream = builder.build()
+        stream.write(bytearray(text.encode()))
+        stream.close()
+
     def _says(self, text: str) -> bool:
         """Return whether the object is the one that this call has written after all."""
         try:
             return self.read_text() == text
         except NotFoundError:  # and somebody has deleted it since
             return False
-
-    def _link_text(self, place: Path, text: str) -> bool | None:
-        """Create a local file by a hard link; Hadoop would start two processes to look at files.
-
-        Returns:
-            Whether this call wrote the file; None if the file system has no hard links.
-
-        Raises:
-            SetupError: it cannot be written.
-        """
-        made = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            number = os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
-            with os.fdopen(number, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(made, place)
-            except FileExistsError:
-                return False
-            except OSError as error:
-                if error.errno in (errno.EPERM, errno.ENOTSUP):
-                    return None
-                raise
-            finally:
-                made.unlink(missing_ok=True)
-        except OSError as error:
-            raise SetupError(f"The file {self.location} cannot be written: {error.strerror}.") from None
-        return True
 
     def _opened(self) -> Any:
         try:
@@ -348,7 +335,7 @@ class HadoopPath:
 
         Raises:
             NotFoundError: it does not exist.
-            TornFileError: it does not match the checksum that Hadoop keeps beside it.
+            TornFileError: it does not match the checksum that Hadoop keeps beside it, or is no text.
             SetupError: it cannot be read.
         """
         jvm = java_of(self._spark)
@@ -359,7 +346,8 @@ class HadoopPath:
         try:
             return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
         except (Py4JJavaError, CapturedException, UnicodeDecodeError) as error:
-            is_torn = any(kind.endswith(".ChecksumException") for java in causes_of(error) for kind in kinds_of(java))
+            kinds = (kind for java in causes_of(error) for kind in kinds_of(java))
+            is_torn = isinstance(error, UnicodeDecodeError) or any(kind.endswith(".ChecksumException") for kind in kinds)
             unreadable = TornFileError if is_torn else SetupError
             raise unreadable(f"The file {self.location} cannot be read: {reason_of(error)}.") from None
         finally:

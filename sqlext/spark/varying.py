@@ -107,7 +107,7 @@ def has_moment(spark: SparkSession, node: Any) -> bool:
 
 
 def with_moments_of(spark: SparkSession, plan: Any, at: int) -> Any:
-    """Replace the current time in an analysed plan by a constant.
+    """Replace the current time, date and time of day in an analysed plan by constants.
 
     Args:
         spark: the session.
@@ -116,7 +116,15 @@ def with_moments_of(spark: SparkSession, plan: Any, at: int) -> Any:
     """
     java = java_of(spark)
 
+    def time_of_day(node: Any) -> Any:
+        time = java.java.time.Instant.ofEpochMilli(at).atZone(node.zoneId()).toLocalTime()
+        kept = 10 ** (9 - int(node.precision()))  # nanoseconds of the last digit
+        time = time.withNano(int(time.getNano()) // kept * kept)
+        return java.org.apache.spark.sql.catalyst.expressions.Literal.create(time, node.dataType())
+
     def constant(node: Any) -> Any:
+        if _kind(node) == _TIME_OF_DAY:
+            return time_of_day(node)
         if _kind(node) not in _MOMENTS:
             return node
         zone = node.timeZoneId() if _kind(node) in ("CurrentDate", "LocalTimestamp") else java.scala.Option.apply("UTC")

@@ -20,9 +20,10 @@ from sqlglot.tokenizer_core import TokenType
 
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.functions.scalar import AGGREGATES
-from sqlext.quoting import STREAMED
+from sqlext.quoting import STREAMED, fold
 from sqlext.sql.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, UnsignedRightShift, VerbatimText
-from sqlext.sql.source_text import freeze, note, origin_of, text_of
+from sqlext.sql.pipe_operators import PIPE_SET, mark_open, parse_pipes
+from sqlext.sql.source_text import freeze, note, text_of
 from sqlext.sql.tokens import AFTER_A_TABLE, Token, tokens
 
 _UNSIGNED_SHIFT = TokenType.DAMP  # `&&` of other dialects, which Spark does not have
@@ -59,8 +60,8 @@ class _Parser(DatabricksParser):
     JOINS_HAVE_EQUAL_PRECEDENCE = False  # a comma stays one: Spark's streams join `a, b` by WHERE, and refuse CROSS JOIN
     BITWISE = {**DatabricksParser.BITWISE, _UNSIGNED_SHIFT: UnsignedRightShift}  # noqa: RUF012  # sqlglot's own form
 
-    _parse_select = _spanned("_parse_select")
-    _parse_select_query = _spanned("_parse_select_query")
+    _parse_any_select = _spanned("_parse_select")
+    _parse_any_select_query = _spanned("_parse_select_query")
     _parse_cte = _spanned("_parse_cte")
     _parse_expression = _spanned("_parse_expression")
     _parse_assignment = _spanned("_parse_assignment")
@@ -74,6 +75,32 @@ class _Parser(DatabricksParser):
     _parse_ordered = _spanned("_parse_ordered")
     _parse_any_table = _spanned("_parse_table")
 
+    def _parse_select(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
+        if kwargs.get("table"):
+            kwargs["consume_pipe"] = False  # a pipe after a relation takes all of FROM
+        return self._parse_any_select(*args, **kwargs)  # type: ignore[no-any-return]  # sqlglot's methods are untyped here
+
+    def _parse_select_query(self, *args: Any, **kwargs: Any) -> Any:
+        is_from = self._match(TokenType.FROM, advance=False)
+        query = self._parse_any_select_query(*args, **kwargs)
+        if is_from and isinstance(query, exp.Select):
+            mark_open(query)
+        return query
+
+    def _parse_statement(self) -> Any:
+        return self._with_pipes(super()._parse_statement())
+
+    def _parse_wrapped_select(self, table: bool = False) -> Any:
+        return self._with_pipes(super()._parse_wrapped_select(table))
+
+    def _with_pipes(self, query: Any) -> Any:
+        """Parse the pipe operators after a set operation, which binds tighter than they do."""
+        is_piped = isinstance(query, exp.Query) and self._match(TokenType.PIPE_GT, advance=False)
+        return self._parse_query_modifiers(self._parse_pipe_syntax_query(query)) if is_piped else query
+
+    def _parse_pipe_syntax_query(self, query: exp.Query) -> exp.Query:
+        return parse_pipes(self, query)
+
     def _parse_table(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
         if self._curr.token_type == TokenType.STREAM and self._stands_before_a_name():
             return self._parse_stream_relation()
@@ -84,6 +111,12 @@ class _Parser(DatabricksParser):
         if is_table and self._next and self._next.token_type == TokenType.L_PAREN:
             return self._parse_table_argument()
         return self._parse_any_lambda(*args, **kwargs)  # type: ignore[no-any-return]  # sqlglot's methods are untyped here
+
+    def _replace_lambda(self, node: exp.Expr | None, expressions: list[exp.Expr]) -> exp.Expr | None:
+        """Make identifiers of the columns in a lambda that are its parameters; sqlglot's own method does not fold names."""
+        parameters = {fold(each.name) for each in expressions}
+        first = [column.parts[0] for column in (node.find_all(exp.Column) if node else ())]
+        return super()._replace_lambda(node, [name for name in first if fold(name.name) in parameters])
 
     def _parse_cube_or_rollup(self, with_prefix: bool = False) -> exp.Cube | exp.Rollup | None:
         """Parse CUBE or ROLLUP of any expressions; sqlglot's own method knows none with a comparison."""
@@ -266,6 +299,7 @@ class _Generator(DatabricksGenerator):
     TRANSFORMS = {k: v for k, v in DatabricksGenerator.TRANSFORMS.items() if k not in _REWRITTEN_BY_SQLGLOT}  # noqa: RUF012
     EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar[set[type[exp.Expr]]] = set()  # Spark has nested CTEs
     AFTER_HAVING_MODIFIER_TRANSFORMS = {  # noqa: RUF012
+        PIPE_SET: lambda self, query: self.render_pipe_set(query),
         "end_of_stream": lambda _, query: " " + " ".join(_END_OF_STREAM) if query.args.get("end_of_stream") else "",
         **DatabricksGenerator.AFTER_HAVING_MODIFIER_TRANSFORMS,
     }
@@ -297,6 +331,10 @@ class _Generator(DatabricksGenerator):
             f"AS {alias}" if (alias := self.sql(stream, "alias")) else "",
         ]
         return " ".join(part for part in parts if part)
+
+    def render_pipe_set(self, query: exp.Expr) -> str:
+        assigned = [f"{self.sql(each, 'alias')} = {self.sql(each, 'this')}" for each in query.args.get(PIPE_SET) or ()]
+        return f" |> SET {', '.join(assigned)}" if assigned else ""
 
     def render_table_argument(self, argument: TableArgument) -> str:
         clauses = self.sql(argument, "clauses")
@@ -404,13 +442,3 @@ def _problem(error: ParseError, text: str) -> SyntaxProblem:
 def to_sql(node: exp.Expr, source: str) -> str:
     """Return the SQL of a node; parts that were parsed from `source` and have not changed since stay as written."""
     return _Generator(source).generate(node)  # a copy: the generator changes some nodes
-
-
-def position_of(node: exp.Expr, source: str) -> Position | None:
-    """Return the position in `source` of a node, or of its first part that has a known position."""
-    for part in node.walk():
-        if (origin := origin_of(part)) is not None:
-            return Position.of(source, origin.start, origin.stop)
-        if "start" in part.meta:
-            return Position.of(source, part.meta["start"], part.meta["end"] + 1)
-    return None

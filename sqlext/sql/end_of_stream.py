@@ -9,7 +9,7 @@ is a table before the streams start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -18,10 +18,11 @@ from sqlext.errors import UnsupportedError
 from sqlext.options import is_option_key
 from sqlext.plan.job_graph import PREREQUISITE_PREFIX
 from sqlext.quoting import fold
-from sqlext.sql.dialect import position_of
+from sqlext.sql.ctes import cte_of, ctes_around, with_needed
 from sqlext.sql.nodes import Stream, StreamOption, TableArgument
+from sqlext.sql.source_text import position_of
 from sqlext.sql.statements import Query
-from sqlext.sql.trees import is_end_of_stream
+from sqlext.sql.trees import function_name, is_end_of_stream
 
 END_OF_STREAM = "__sqlext_end_of_stream"
 """The table function whose argument is a bounded query."""
@@ -31,6 +32,8 @@ _RATE_LIMITS = frozenset(
     "maxfilespertrigger maxbytespertrigger maxoffsetspertrigger minoffsetspertrigger maxtriggerdelay maxfileage".split()
 )
 """Options of Spark's sources that limit the size of a micro-batch; a bounded query reads everything."""
+_BY_CHANCE = frozenset("monotonically_increasing_id rand randn random randstr shuffle uniform uuid".split())
+"""Spark's functions whose values differ between two evaluations."""
 _STARTS = frozenset("startingversion startingtimestamp".split())
 
 
@@ -78,11 +81,17 @@ def outermost(tree: exp.Query) -> list[exp.Query]:
     return [node for node in found if isinstance(node, exp.Query) and is_end_of_stream(node)]
 
 
-def called(tree: exp.Query, is_sorted: bool) -> exp.Query:
-    """Return a copy in which each query with the clause is a call instead, without the clause."""
+def called(tree: exp.Query, is_sorted: bool, source: str) -> exp.Query:
+    """Return a copy in which each query with the clause is a call instead, without the clause.
+
+    Raises:
+        UnsupportedError: the WITH queries that one of them reads would mean something else there.
+    """
     tree = tree.copy()
-    for query in outermost(tree):
-        call = _call(called(without_clause(query), is_sorted), is_sorted)
+    found = outermost(tree)
+    _check_read_once(tree, found, source)
+    for query in found:
+        call = _call(called(_without_clause(query, source), is_sorted, source), is_sorted)
         if query is tree:
             return call
         query.replace(call)
@@ -97,69 +106,85 @@ def without_clauses(tree: exp.Query) -> exp.Query:
     return tree
 
 
-def cut_prerequisites(tree: exp.Query) -> tuple[exp.Query, tuple[PrerequisiteQuery, ...]]:
+def cut_prerequisites(tree: exp.Query, source: str) -> tuple[exp.Query, tuple[PrerequisiteQuery, ...]]:
     """Replace each outermost query with the clause by a relation.
 
     Returns:
         A copy of the tree, and the queries that were cut out, each after the ones that it reads.
+
+    Raises:
+        UnsupportedError: the WITH queries that one of them reads would mean something else there.
     """
     tree = tree.copy()
     prerequisites: list[PrerequisiteQuery] = []
-    for number, query in enumerate(outermost(tree), 1):
+    found = outermost(tree)
+    _check_read_once(tree, found, source)
+    for number, query in enumerate(found, 1):
         name = f"{PREREQUISITE_PREFIX}{number}"
-        alone = _alone(query)
+        alone = _alone(query, source)
         read = _names(alone)
         prerequisites.append(PrerequisiteQuery(name, alone, tuple(each.name for each in prerequisites if each.name in read)))
         query.replace(exp.Select(expressions=[exp.Star()], from_=exp.From(this=exp.to_table(name))))
     return tree, tuple(prerequisites)
 
 
-def without_clause(query: exp.Query) -> exp.Query:
-    """Return a self-contained copy of a query: without its clause, and with the CTEs around it that it reads."""
-    alone = _alone(query)
+def _without_clause(query: exp.Query, source: str) -> exp.Query:
+    alone = _alone(query, source)
     alone.set("end_of_stream", None)
     return alone
 
 
-def _alone(query: exp.Query) -> exp.Query:
-    visible = {fold(cte.alias): cte for cte in _visible_ctes(query)}
+def _alone(query: exp.Query, source: str) -> exp.Query:
+    """Return a self-contained copy of a query: with the CTEs around it that it reads."""
     alone = query.copy()
-    needed = [cte.copy() for cte in _read_ctes(alone, visible)]
-    if needed:
-        own = alone.args.get("with_")
-        is_recursive = bool(own and own.args.get("recursive"))
-        alone.set("with_", exp.With(expressions=[*needed, *(own.expressions if own else [])], recursive=is_recursive))
+    with_needed(alone, ctes_around(query), source)
     return alone
+
+
+def _check_read_once(tree: exp.Query, alone: Sequence[exp.Query], source: str) -> None:
+    """See that no CTE with values by chance is read in two of the parts that run alone, or in one and in the rest.
+
+    Spark evaluates such a CTE once for a query; each part would have a sample of its own.
+    """
+    parts = [_read_in(query, ()) for query in alone] + [_read_in(tree, alone)]
+    for cte in tree.find_all(exp.CTE):
+        if sum(id(cte) in part for part in parts) > 1 and (chance := _by_chance(cte)):
+            raise UnsupportedError(
+                f"`{cte.alias}` has values by chance ({chance}) and is read by a query with GLOBAL WINDOW END OF STREAM and "
+                "outside of it, and each would see others. Keep it in a table, and read that.",
+                position_of(cte, source),
+            )
+
+
+def _read_in(query: exp.Query, without: Sequence[exp.Query]) -> set[int]:
+    """Return the ids of the CTEs that a query reads, directly or through others, apart from some parts of it."""
+
+    def is_apart(node: exp.Expr) -> bool:
+        return isinstance(node, exp.With) or any(node is each for each in without)
+
+    found: set[int] = set()
+    reading: list[exp.Expr] = [query]
+    while reading:
+        for node in reading.pop().walk(prune=is_apart):
+            cte = cte_of(node) if isinstance(node, exp.Table) else None
+            if cte is not None and id(cte) not in found:
+                found.add(id(cte))
+                reading.append(cte.this)
+    return found
+
+
+def _by_chance(cte: exp.CTE) -> str:
+    """Return the name of what gives a CTE other values each time it is evaluated; an empty string if nothing does."""
+    if any(sample.args.get("seed") is None for sample in cte.find_all(exp.TableSample)):
+        return "TABLESAMPLE"
+    names = {function_name(call) for call in cte.find_all(exp.Func)}
+    return next(iter(sorted(names & _BY_CHANCE)), "")
 
 
 def _call(query: exp.Query, is_sorted: bool) -> exp.Select:
     arguments = [TableArgument(this=query), exp.Literal.string(SORTED if is_sorted else UNSORTED)]
     function = exp.Table(this=exp.Anonymous(this=END_OF_STREAM, expressions=arguments))
     return exp.Select(expressions=[exp.Star()], from_=exp.From(this=function))
-
-
-def _visible_ctes(query: exp.Query) -> Iterator[exp.CTE]:
-    """Yield the CTEs of the queries around `query` that are in its scope, outer ones first."""
-    below: exp.Expr = query
-    scopes: list[list[exp.CTE]] = []
-    while (above := below.parent) is not None:
-        with_ = above.args.get("with_") if isinstance(above, exp.Query) else None
-        if with_ is not None and below is not with_:
-            scopes.append(list(with_.expressions))
-        elif isinstance(above, exp.With):
-            scopes.append(above.expressions[: above.expressions.index(below)])
-        below = above
-    for scope in reversed(scopes):
-        yield from scope
-
-
-def _read_ctes(query: exp.Query, visible: dict[str, exp.CTE]) -> list[exp.CTE]:
-    """Return the CTEs of `visible` that a query reads, directly or through others, in their own order."""
-    names = _names(query)
-    for name, cte in reversed(visible.items()):
-        if name in names:
-            names |= _names(cte)
-    return [cte for name, cte in visible.items() if name in names]
 
 
 def _names(node: exp.Expr) -> set[str]:

@@ -7,7 +7,7 @@ import math
 from sqlglot import exp
 
 from sqlext.errors import UnsupportedError
-from sqlext.sql.dialect import position_of
+from sqlext.sql.source_text import position_of
 from sqlext.sql.statements import Query
 from sqlext.sql.trees import total_of
 

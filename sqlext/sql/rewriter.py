@@ -16,7 +16,8 @@ from sqlglot import exp
 
 from sqlext.errors import RuleError, SqlextError
 from sqlext.plan.job_graph import Firing
-from sqlext.sql.dialect import position_of, to_sql
+from sqlext.sql.dialect import to_sql
+from sqlext.sql.source_text import position_of
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from sqlglot import exp
 
+from sqlext.errors import Position
+
 _ORIGIN = "sqlext_origin"
 _NEEDS_BRACKETS = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Connector)
 _NEEDS_NONE = (exp.Paren, exp.Dot)
@@ -149,3 +151,13 @@ def _spliced(source: str, origin: Origin, edits: list[_Edit]) -> str | None:
         parts += [source[at : edit.start], edit.text]
         at = edit.stop
     return None if at > origin.stop else "".join([*parts, source[at : origin.stop]])
+
+
+def position_of(node: exp.Expr, source: str) -> Position | None:
+    """Return the position in `source` of a node, or of its first part that has a known position."""
+    for part in node.walk():
+        if (origin := origin_of(part)) is not None:
+            return Position.of(source, origin.start, origin.stop)
+        if "start" in part.meta:
+            return Position.of(source, part.meta["start"], part.meta["end"] + 1)
+    return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlext.functions.partition import OPERATORS
@@ -15,7 +16,7 @@ from sqlext.options import HINTS, HOME_KEY, is_option_key
 
 _OUR_WORDS = re.compile(
     r"\b(?:stream(?:ing)?|materialized|lineage|flows?|savepoints?|jobs?|quarantine|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|target-lag|auto-cdc|sqlext"
-    rf"|{'|'.join(OPERATORS)}"
+    rf"|{'|'.join((*OPERATORS, *HINTS))}"
     r"|\w*(?:flush|backlog)\w*)\b",
     re.IGNORECASE,
 )
@@ -33,6 +34,12 @@ _TOKEN = re.compile(
   | (?P<symbol>.)
     """,
     re.VERBOSE | re.DOTALL,
+)
+_TYPES = frozenset(
+    """
+    ARRAY BIGINT BINARY BOOLEAN BYTE CHAR CHARACTER DATE DEC DECIMAL DOUBLE FLOAT GEOGRAPHY GEOMETRY INT INTEGER INTERVAL LONG
+    MAP NUMERIC REAL SHORT SMALLINT STRING STRUCT TIME TIMESTAMP TIMESTAMP_LTZ TIMESTAMP_NTZ TINYINT VARCHAR VARIANT VOID
+    """.split()
 )
 _BRACKET = re.compile(r"/\*(?!\+)|\*/")  # comments nest, hints do not
 
@@ -84,12 +91,46 @@ def normal_text(text: str, folds_case: bool) -> str:
     """Return a form of a text that is equal for texts that differ only in comments and white space.
 
     Args:
-        folds_case: whether texts that differ in the case of words are equal too.
+        folds_case: whether texts that differ in the case of words are equal too, apart from words in paths of VARIANT.
 
     >>> normal_text("SELECT k -- the key", folds_case=True) == normal_text("select K", folds_case=True)
     True
     """
-    return " ".join(token.text.lower() if folds_case and token.kind == "word" else token.text for token in tokens(text))
+    found = tokens(text)
+    exact = words_of_paths(found) if folds_case else frozenset()
+    folded = [folds_case and token.kind == "word" and at not in exact for at, token in enumerate(found)]
+    return " ".join(token.text.lower() if folds else token.text for token, folds in zip(found, folded, strict=True))
+
+
+def words_of_paths(found: list[Token]) -> frozenset[int]:
+    """Return the indexes of the words in paths of VARIANT, such as `v:x[0].y`: Spark takes `x` and `X` for two fields."""
+    words: set[int] = set()
+    types = 0  # how many types such as STRUCT< are open
+    for at, token in enumerate(found):
+        before, after = found[at - 1 : at], found[at + 1 : at + 2]
+        if token.text == "<" and before and before[0].upper in ("ARRAY", "MAP", "STRUCT"):
+            types += 1
+        elif token.text == ">" and types:
+            types -= 1
+        is_cast = any(each and each[0].text == ":" for each in (before, after))
+        is_type = types > 0 and bool(after) and after[0].upper in _TYPES  # STRUCT<x: INT>
+        if token.text == ":" and not is_cast and not is_type:
+            words.update(_path_from(found, at + 1))
+    return frozenset(words)
+
+
+def _path_from(found: list[Token], at: int) -> Iterator[int]:
+    """Yield the indexes of the words of a path that begins at `at`."""
+    while at < len(found):
+        if found[at].kind in ("word", "quoted"):
+            yield at
+            at += 1
+        elif found[at].text == "[":
+            at += 3
+        if at + 1 < len(found) and found[at].text == "." and found[at + 1].kind in ("word", "quoted"):
+            at += 1
+        elif at >= len(found) or found[at].text != "[":
+            return
 
 
 def _end_of_bracketed_comment(text: str, at: int) -> int:

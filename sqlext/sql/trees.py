@@ -11,6 +11,7 @@ from sqlext.functions.scalar import AGGREGATES, FUNCTIONS
 from sqlext.options import HINTS
 from sqlext.plan.job_graph import INTERNAL_PREFIX, References
 from sqlext.quoting import fold
+from sqlext.sql.ctes import cte_of
 from sqlext.sql.nodes import HintCall, Stream
 
 _SPARKS_NAMES = {
@@ -21,6 +22,8 @@ _SPARKS_NAMES = {
     "quantile": "percentile",
 }
 """Spark's names of functions for which sqlglot has another name."""
+
+SUBTOTALS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 
 def function_name(node: exp.Expr) -> str:
@@ -52,9 +55,19 @@ def aggregate_calls(select: exp.Select) -> Iterator[exp.Expr]:
     """Yield the aggregate calls of a select itself: in its list and HAVING, not in subqueries."""
     having = select.args.get("having")
     for part in (*select.expressions, *([having] if having else [])):
-        for node in part.walk(prune=lambda node: isinstance(node, exp.Query)):
-            if is_aggregate_call(node):
-                yield node
+        yield from aggregate_calls_in(part)
+
+
+def aggregate_calls_in(expression: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the aggregate calls in an expression, without those of its subqueries."""
+    for node in expression.walk(prune=lambda node: isinstance(node, exp.Query)):
+        if is_aggregate_call(node):
+            yield node
+
+
+def has_rows() -> exp.Expr:
+    """Return the condition, an aggregate, that there are rows: COUNT(*) > 0."""
+    return exp.GT(this=exp.Count(this=exp.Star(), big_int=True), expression=exp.Literal.number(0))
 
 
 def window_calls(select: exp.Select) -> Iterator[exp.Window]:
@@ -180,11 +193,14 @@ def drop_cte(cte: exp.CTE) -> None:
 
 
 def references_of(query: exp.Query) -> References:
-    """Return what of a query depends on its session: unqualified names at any depth, without CTEs and sqlext's internal names."""
-    ctes = {fold(cte.alias) for cte in query.find_all(exp.CTE)}
-    relations = {fold(table.name) for table in query.find_all(exp.Table) if not table.args.get("db")} - ctes
+    """Return what of a query depends on its session: unqualified names at any depth, without CTEs and sqlext's internal names.
+
+    The columns are all names that may be variables of the session: also `v` of `session.v`, and of `v.field`.
+    """
+    tables = query.find_all(exp.Table)
+    relations = {fold(table.name) for table in tables if not table.args.get("db") and cte_of(table) is None}
     functions = {function_name(call) for call in query.find_all(exp.Func)} - {""}
-    columns = {fold(column.name) for column in query.find_all(exp.Column) if not column.table}
+    columns = {name for column in query.find_all(exp.Column) for name in _possible_variables(column)}
 
     def users(names: set[str]) -> tuple[str, ...]:
         ours = {"", *OPERATORS}  # a table function's table has no name; the operators exist in every session
@@ -194,26 +210,36 @@ def references_of(query: exp.Query) -> References:
     return References(users(relations), users(functions), users(columns), names_streams)
 
 
+def _possible_variables(column: exp.Column) -> set[str]:
+    """Return the names of session variables that a column may be, or be a field of."""
+    names = [fold(part.name) for part in column.parts]
+    found = {names[0]}
+    for qualifier in (["session"], ["system", "session"]):
+        length = len(qualifier)
+        if len(names) > length and [name.lower() for name in names[:length]] == qualifier:
+            found.add(names[length])
+    return found
+
+
 def total_of(tree: exp.Query, number_of: Callable[[exp.Expr], int]) -> int:
     """Sum a number over the nodes of a query, counting the nodes of a WITH query once for each use of it.
 
     Args:
         number_of: the number of a single node; the name of a WITH query counts as the sum of that query.
     """
-    definitions = {fold(cte.alias): cte for cte in tree.find_all(exp.CTE)}
-    totals: dict[str, int] = {}
+    totals: dict[int, int] = {}
 
-    def total(node: exp.Expr, within: frozenset[str]) -> int:
+    def total(node: exp.Expr, within: frozenset[int]) -> int:
         found = 0
         for each in node.walk(prune=lambda each: isinstance(each, exp.With)):
-            name = fold(each.name) if isinstance(each, exp.Table) else ""
-            found += of(name, within) if name in definitions and name not in within else number_of(each)
+            cte = cte_of(each) if isinstance(each, exp.Table) else None
+            found += number_of(each) if cte is None or id(cte) in within else of(cte, within)
         return found
 
-    def of(name: str, within: frozenset[str]) -> int:
-        if name not in totals:
-            totals[name] = total(definitions[name].this, within | {name})
-        return totals[name]
+    def of(cte: exp.CTE, within: frozenset[int]) -> int:
+        if id(cte) not in totals:
+            totals[id(cte)] = total(cte.this, within | {id(cte)})
+        return totals[id(cte)]
 
     return total(tree, frozenset())
 
@@ -228,27 +254,104 @@ def is_end_of_stream(query: exp.Expr) -> bool:
     return bool(query.args.get("end_of_stream"))
 
 
-def with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
-    """Replace aliases of the select list in a HAVING condition by their expressions.
+def reads_parameter(node: exp.Expr) -> bool:
+    """Return whether an expression reads a parameter of a lambda around it: `e.k` and `lower(e)` in `e -> e.k = lower(e)`."""
 
-    HAVING resolves a name as such an alias first, and then as a column of the input; a column of the select list does not.
-    """
-    aliases = {fold(item.alias): item.this for item in select.expressions if isinstance(item, exp.Alias)}
+    def is_value(name: exp.Identifier) -> bool:
+        is_field = isinstance(name.parent, exp.Dot) and name.arg_key == "expression"
+        return not is_field and not isinstance(name.parent, exp.Column)
 
-    def expand(node: exp.Expr) -> exp.Expr:
-        expands = isinstance(node, exp.Column) and not node.table and fold(node.name) in aliases
-        if not expands or in_aggregate(node) or node.find_ancestor(exp.Query):  # a subquery's columns are its own
-            return node
-        return exp.Paren(this=aliases[fold(node.name)].copy())
-
-    return condition.transform(expand)
+    return any(is_value(name) and _is_of_lambda_around(name, node) for name in node.find_all(exp.Identifier))
 
 
-def in_aggregate(node: exp.Expr) -> bool:
-    """Return whether a node is inside the arguments of an aggregate call."""
-    above = node.parent
+def _is_of_lambda_around(name: exp.Identifier, node: exp.Expr) -> bool:
+    """Return whether a name in `node` is the parameter of a lambda that `node` is in, and of none within `node`."""
+    above: exp.Expr | None = name
+    is_within = True
     while above is not None:
-        if is_aggregate_call(above):
-            return True
+        if isinstance(above, exp.Lambda) and fold(name.name) in {fold(each.name) for each in above.expressions}:
+            return not is_within
+        is_within = is_within and above is not node
         above = above.parent
     return False
+
+
+def grouping_leaves(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the grouping expressions of a GROUP BY, also those inside ROLLUP, CUBE and GROUPING SETS, in their order."""
+    parts = [*node.expressions, *(part for arg in ("rollup", "cube", "grouping_sets") for part in node.args.get(arg) or ())]
+    for part in parts:
+        is_list = not isinstance(node, exp.Group) and isinstance(part, exp.Tuple)
+        if isinstance(part, SUBTOTALS) or is_list:
+            yield from grouping_leaves(part)
+        else:
+            yield part
+
+
+def with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
+    """Replace aliases of the select list in a HAVING condition, which is changed, by their expressions.
+
+    HAVING resolves an expression as a grouping expression first, then a name as such an alias, and then as a column of the input;
+    a column of the select list does not.
+    """
+    aliases = {fold(item.alias): item.this for item in select.expressions if isinstance(item, exp.Alias)}
+    relations = relation_names(select)
+    keys = [_comparable(key, relations) for key in _keys_of(select)]
+    root = exp.Paren(this=condition)
+
+    def is_closed(node: exp.Expr) -> bool:
+        if isinstance(node, (exp.Query, exp.Filter, exp.WithinGroup)) or is_aggregate_call(node):
+            return True  # a subquery's columns are its own, and those that are aggregated are the input's
+        comparable = _comparable(node, relations)
+        return any(comparable == key or (isinstance(node, exp.Column) and _is_field(comparable, key)) for key in keys)
+
+    for node in list(root.walk(prune=is_closed)):
+        if not isinstance(node, exp.Column) or is_closed(node) or any(fold(part.name) in relations for part in node.parts[:-1]):
+            continue
+        name, *fields = node.parts  # `s.v` is a field of the alias s
+        meant = aliases.get(fold(name.name))
+        if meant is not None and not (fields and function_name(meant) == fold(name.name)):  # window.start is a column by itself
+            whole = exp.Paren(this=meant.copy())
+            node.replace(exp.Dot.build([whole, *(field.copy() for field in fields)]) if fields else whole)
+    expanded: exp.Expr = root.this
+    return expanded.pop()
+
+
+def _keys_of(select: exp.Select) -> list[exp.Expr]:
+    """Return the grouping expressions of a select as HAVING may write them: with ALL, places and aliases resolved."""
+    group = select.args.get("group")
+    items = [item.unalias() for item in select.expressions]
+    if group is None:
+        return []
+    if group.args.get("all"):
+        return [item for item in items if not any(is_aggregate_call(node) for node in item.walk())]
+    return [_meant(leaf.unnest(), select) for leaf in grouping_leaves(group)]
+
+
+def _meant(key: exp.Expr, select: exp.Select) -> exp.Expr:
+    """Return what GROUP BY means by an expression: an item, by its place or alias, or the expression itself."""
+    items: list[exp.Expr] = select.expressions
+    if isinstance(key, exp.Literal) and key.is_int and 1 <= int(key.name) <= len(items):
+        return items[int(key.name) - 1].unalias()
+    for item in items if isinstance(key, exp.Column) and not key.table else ():
+        reads = {fold(column.name) for column in item.find_all(exp.Column)}
+        if isinstance(item, exp.Alias) and fold(item.alias) == fold(key.name) and fold(key.name) not in reads:
+            return item.unalias()
+    return key
+
+
+def _comparable(node: exp.Expr, relations: frozenset[str]) -> exp.Expr:
+    """Return an expression without brackets and relations' names, and with folded names: equal where Spark may find the same."""
+
+    def plain(each: exp.Expr) -> exp.Expr:
+        if isinstance(each, exp.Column):
+            *above, name = (fold(part.name) for part in each.parts)
+            return exp.Tuple(expressions=[exp.Literal.string(part) for part in (*(a for a in above if a not in relations), name)])
+        return each.unnest() if isinstance(each, exp.Paren) else each
+
+    found: exp.Expr = node.copy().transform(plain)
+    return found
+
+
+def _is_field(node: exp.Expr, column: exp.Expr) -> bool:
+    """Return whether a comparable column is a field of another."""
+    return isinstance(column, exp.Tuple) and node.expressions[: len(column.expressions)] == column.expressions

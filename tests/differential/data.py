@@ -11,12 +11,14 @@ COLUMNS = {
     "v": "INT",
     "w": "BIGINT",
     "d": "DECIMAL(10, 2)",
+    "wide": "DECIMAL(28, 3)",
     "x": "DOUBLE",
     "f": "FLOAT",
     "s": "STRING",
     "b": "BOOLEAN",
     "dt": "DATE",
     "ts": "TIMESTAMP",
+    "ntz": "TIMESTAMP_NTZ",
     "ds": "STRING",
     "j": "STRING",
     "payload": "STRUCT<id: INT, k: STRING, v: DOUBLE, ts: TIMESTAMP, deep: STRUCT<k: STRING, v: INT>>",
@@ -31,6 +33,7 @@ _TEXTS = ["''", "'a'", "'A'", "'Ab'", "'aB'", "'x-y'", "' '", "'it''s'", "'NaN'"
 _INTS = ["0", "1", "-1", "2", "3", "7", "10", "100", NULL]
 _LONGS = ["0L", "1L", "-5L", "12L", "3000000000L", NULL]
 _DECIMALS = ["0.00", "1.50", "-2.25", "10.00", "99.99", "1.5", NULL]
+_WIDE = ["1234567890123456789012345.678", "-0.001", "9999999999999999999999999.999", "0", NULL]
 _DOUBLES = ["DOUBLE('NaN')", "-0.0D", "0.0D", "1.5D", "-2.25D", "4.0D", "1024.5D", "DOUBLE('Infinity')", NULL]
 _FLOATS = ["FLOAT('NaN')", "-0.0F", "0.0F", "0.5F", "-8.25F", NULL]
 _BOOLEANS = ["true", "false", NULL]
@@ -43,6 +46,8 @@ _TIMES = [
     "TIMESTAMP'1969-12-31 23:59:59'",
     NULL,
 ]
+# The first is no time in New York, the second is two.
+_LOCAL_TIMES = ["TIMESTAMP_NTZ'2024-03-10 02:30:00'", "TIMESTAMP_NTZ'2024-11-03 01:30:00.000001'", NULL]
 _DAYS = ["'29.02.2024'", "'01.12.2023'", "'31.03.2024'", NULL]
 _JSON = [
     '\'{"order-id": "o1", "x": "low", "X": "UP", "a": [{"b": 2}]}\'',
@@ -98,12 +103,14 @@ def _row(random_: random.Random, number: int) -> tuple[str, ...]:
         "v": pick(_INTS),
         "w": pick(_LONGS),
         "d": pick(_DECIMALS),
+        "wide": pick(_WIDE),
         "x": pick(_DOUBLES),
         "f": pick(_FLOATS),
         "s": pick(_TEXTS),
         "b": pick(_BOOLEANS),
         "dt": pick(_DATES),
         "ts": pick(_TIMES),
+        "ntz": pick(_LOCAL_TIMES),
         "ds": pick(_DAYS),
         "j": pick(_JSON),
         "payload": pick([payload, payload, payload, NULL]),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -37,13 +37,20 @@ _CONDITIONS = ("{0} IS NOT NULL", "{0} IS NULL OR {1} IS NOT NULL", "{1} IS NULL
 _REFUSAL = "_LEGACY_ERROR_TEMP_3100"  # the condition that sqlext's own messages travel under
 _NOT_REFUSALS = ("sqlext failed on this statement", "The rule ", "Rule `")
 _SETTINGS = {  # much runs once, over a few rows
-    "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.stats.collect": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+_VARIED = {
+    "spark.sql.shuffle.partitions": ("1", "1", "3"),
+    "spark.sql.session.timeZone": ("Etc/UTC", "America/New_York", "Asia/Kathmandu"),
+    "spark.sql.ansi.enabled": ("true", "true", "false"),
+}
+"""Settings of which each group has one value."""
+_COMPACTED = ("", "", "ev", "dim", "kept")
+"""What may be compacted between two commits: nothing, the source, what it is joined with, the flows' tables."""
 
 
 class Verdict(Enum):
@@ -92,6 +99,8 @@ class Scenario:
         ways: in which the queries run.
         dropping: for each query the condition that its flows' rows must hold, with {0} and {1} for the first and the last column;
             empty: none; over again where there are more queries.
+        settings: of the session that makes the flows and runs the batch queries.
+        compacted: one of `_COMPACTED` before the commit of that number; over again where there are more commits.
     """
 
     commits: Commits
@@ -100,10 +109,16 @@ class Scenario:
     buffered: tuple[bool, ...]
     ways: tuple[str, ...] = WAYS
     dropping: tuple[str, ...] = ("",)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    compacted: tuple[str, ...] = ("",)
 
     def dropping_for(self, number: int) -> str:
         """The condition for the query of a number."""
         return self.dropping[number % len(self.dropping)]
+
+    def compacted_before(self, at: int) -> str:
+        """What is compacted before the commit of a number."""
+        return self.compacted[at % len(self.compacted)] if at else ""
 
 
 def scenario(random_: random.Random, commits: Commits, ways: tuple[str, ...] = WAYS) -> Scenario:
@@ -113,7 +128,11 @@ def scenario(random_: random.Random, commits: Commits, ways: tuple[str, ...] = W
     restarts[random_.randrange(1, count)] = random_.choice(("crash", "stop"))
     looks = (*(random_.random() < 0.5 for _ in range(count - 1)), True)
     buffered = tuple(random_.random() < 0.5 for _ in range(7))
-    return Scenario(commits, ("", *restarts[1:]), looks, buffered, ways, dropping_of(random.Random(repr(buffered))))
+    more = random.Random(repr((buffered, restarts, looks)))
+    settings = {key: more.choice(values) for key, values in _VARIED.items()}
+    compacted = tuple(more.choice(_COMPACTED) for _ in range(count))
+    dropping = dropping_of(random.Random(repr(buffered)))
+    return Scenario(commits, ("", *restarts[1:]), looks, buffered, ways, dropping, settings, compacted)
 
 
 def dropping_of(random_: random.Random) -> tuple[str, ...]:
@@ -122,10 +141,11 @@ def dropping_of(random_: random.Random) -> tuple[str, ...]:
 
 
 @contextmanager
-def arena(sql: Workshop) -> Iterator[None]:
-    """The settings under which groups run; afterwards they are as before."""
-    before = {key: sql.spark.conf.get(key, None) for key in _SETTINGS}
-    for key, value in _SETTINGS.items():
+def arena(sql: Workshop, scenario: Scenario) -> Iterator[None]:
+    """The settings under which a group runs; afterwards they are as before."""
+    settings = {**_SETTINGS, **scenario.settings}
+    before = {key: sql.spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
         sql.spark.conf.set(key, value)
     try:
         with patch.dict(sessions._FLOW_SETTINGS, [_POLLING]):
@@ -173,6 +193,7 @@ class Group:
     def _step(self, at: int) -> None:
         self._is_last = at == len(self._scenario.commits.rows) - 1
         self._restart(self._scenario.restarts[at])
+        self._compact(self._scenario.compacted_before(at))
         self._sql(self._scenario.commits.insert(at))
         if at == 0 or self._scenario.looks[at]:
             self._compute()
@@ -266,6 +287,14 @@ class Group:
                 self._quietly(flow, "STOP")
             for flow in flows:
                 self._quietly(flow, "START")
+
+    def _compact(self, what: str) -> None:
+        for table in self._open() if what == "kept" else filter(None, (what,)):
+            try:
+                self._sql(f"OPTIMIZE {table}")
+            except PySparkException as error:  # a flush that comes first wins
+                if "Concurrent" not in str(error):
+                    raise
 
     def _quietly(self, flow: str, what: str) -> None:
         number, way = self._flows[flow]

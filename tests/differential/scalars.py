@@ -14,7 +14,7 @@ from tests.differential.tree import Expression
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "int": ("v", "v", "payload.id", "payload.deep.v"),
     "bigint": ("id", "w"),
-    "decimal": ("d",),
+    "decimal": ("d", "d", "d", "wide"),
     "double": ("x", "payload.v"),
     "float": ("f",),
     "string": ("k", "k", "s", "payload.k", "payload.deep.k"),
@@ -22,7 +22,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "day": ("ds",),
     "boolean": ("b",),
     "date": ("dt",),
-    "timestamp": ("ts", "payload.ts"),
+    "timestamp": ("ts", "ts", "payload.ts", "payload.ts", "ntz"),
     "strings": ("tags",),
     "ints": ("nums",),
     "map": ("m",),

@@ -48,7 +48,7 @@ def test_queries_equal_batch(spark: SparkSession, pytestconfig: pytest.Config, g
     ways = (BACKENDS[group % 2], WAYS[-1]) if is_short else WAYS
     around = scenario(random_, rows, ways)
     generator = Generator(random_)
-    with arena(sql):
+    with arena(sql, around):
         outcomes = Group(sql, [generator.query() for _ in range(_A_GROUP)], around).run()
         _count(outcomes)
         failures = [outcome for outcome in outcomes if outcome.is_failure]
@@ -101,9 +101,11 @@ def describe(outcome: Outcome, around: Scenario) -> str:
     """All that it takes to see a failure by hand."""
     query = f"{outcome.way}: {outcome.query.render(form_of(outcome.way))}"
     query += f" -- with the constraint {around.dropping[0]}, DROP ROW" if around.dropping[0] else ""
-    steps = [data.CREATE, data.CREATE_DIM, data.INSERT_DIM, around.commits.insert(0), query]
+    settings = [f"SET {key} = {value}" for key, value in around.settings.items()]
+    steps = [*settings, data.CREATE, data.CREATE_DIM, data.INSERT_DIM, around.commits.insert(0), query]
     for at in range(len(around.commits.rows)):
-        steps += [around.restarts[at], around.commits.insert(at)] if at else []
+        compacted = around.compacted_before(at)
+        steps += [around.restarts[at], f"OPTIMIZE {compacted}" if compacted else "", around.commits.insert(at)] if at else []
         steps += ["WAIT FLOW"] if around.looks[at] else []
     return "\n".join([f"{outcome.way}: {outcome.verdict.value}", *(f"{step};" for step in steps if step), outcome.detail])
 

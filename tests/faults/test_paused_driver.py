@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow
@@ -15,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.faults.hosts import DEADLINE, epochs_of
+from tests.java import java_options
 from tests.support import eventually
 
 AHEAD = 600.0
@@ -29,7 +31,7 @@ class Driver:
         own.mkdir()
         self._told = own / "flows.txt"
         self.output = own / "output.txt"
-        command = [sys.executable, "-m", "tests.faults.driver", str(shared), str(own), str(ahead)]
+        command = [sys.executable, "-m", "tests.faults.driver", str(shared), str(own), str(ahead), java_options()]
         with self.output.open("w") as file:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
@@ -39,12 +41,24 @@ class Driver:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process and to its JVM."""
-        pid = self.process.pid
-        for each in (pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())):
+        for each in (self.process.pid, *self._java()):
             os.kill(each, number)
 
     def expect(self, line: str) -> None:
-        eventually(lambda: self.says(line), DEADLINE, lambda: self._told.read_text() + self.output.read_text())
+        eventually(lambda: self.says(line), DEADLINE, self._said)
+
+    def _java(self) -> list[int]:
+        pid = self.process.pid
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def _said(self) -> str:
+        """Return what the driver has told, and what the threads of Python and Java do now."""
+        self.process.send_signal(signal.SIGUSR1)
+        for each in self._java():
+            os.kill(each, signal.SIGQUIT)
+        with suppress(AssertionError):
+            eventually(lambda: "JNI global refs" in self.output.read_text(), 10.0)  # the end of Java's answer
+        return (self._told.read_text() if self._told.exists() else "It has told nothing.\n") + self.output.read_text()
 
 
 @pytest.fixture

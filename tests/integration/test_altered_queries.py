@@ -95,6 +95,19 @@ def test_columns_of_a_state_beside_the_table_are_added_removed_and_renamed(
     assert [each.name for each in sql.home("t").glob("state*")] == []
 
 
+def test_rows_are_checked_under_the_names_that_their_columns_get(sql: Workshop, lean: None) -> None:
+    sql.source()
+    sql("INSERT INTO ev VALUES ('c', -5)")
+    dropping = "(CONSTRAINT c EXPECT (least > 0) ON VIOLATION DROP ROW)"
+    query = "SELECT k, min(v) AS least, min(-v) AS negated FROM STREAM ev GROUP BY k"
+    sql(f"CREATE STREAMING TABLE t {dropping} AS {query}")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [("a", 1, -1), ("b", 2, -2), (None, 3, -3)]
+    said = sql("ALTER FLOW t AS SELECT k, min(-v) AS least, min(v) AS negated FROM STREAM ev GROUP BY k")[0][0]
+    assert "`least` a copy of `negated`" in said
+    assert sql.batch("SELECT * FROM t") == [("c", 5, -5)]
+
+
 REFUSED = (
     (FIRST.replace("v > 0", "v > 1"), "WHERE differs"),
     (FIRST.replace("GROUP BY k", "GROUP BY k, v").replace("k,", "k, v,", 1), "GROUP BY differs"),
@@ -299,6 +312,23 @@ def test_windows_with_a_watermark_get_what_is_stored_and_no_history(sql: Worksho
         ("1.0", "2026-01-01 00:00:00"),
         ("3.0", "2026-01-01 00:20:00"),
     ]
+
+
+def test_windows_that_have_left_the_state_are_not_lost_under_constraints(sql: Workshop, lean: None) -> None:
+    """A constraint must look at renamed columns again, and only the table has those rows."""
+    sql("CREATE TABLE ev (ts TIMESTAMP, v INT) USING delta")
+    windows = "FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 MINUTE GROUP BY window(ts, '10 minutes')"
+    query = f"SELECT window.start AS at, count(*) AS n, avg(v) AS mean {windows}"
+    sql(f"CREATE STREAMING TABLE t (CONSTRAINT c EXPECT (n > 0)) AS {query}")
+    for minute in ("01", "20", "40", "55"):
+        sql(f"INSERT INTO ev VALUES ('2026-01-01 00:{minute}:00', {minute})")
+        sql("WAIT FLOW t")
+    rows = sql.batch("SELECT CAST(at AS STRING), n FROM t")
+    assert len(rows) == 4
+    with pytest.raises(PySparkException, match=r"a watermark has let groups leave the state.* and a constraint would look at"):
+        sql(f"ALTER FLOW t AS SELECT window.start AS at, count(*) AS n, avg(v) AS average {windows}")
+    sql(f"ALTER FLOW t AS SELECT window.start AS at, count(*) AS n {windows}")
+    assert sql.batch("SELECT CAST(at AS STRING), n FROM t") == rows
 
 
 def test_a_state_in_rocksdb_is_refused_by_name(sql: Workshop, lean: None) -> None:

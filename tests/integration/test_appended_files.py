@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.exceptions import ConcurrentTransactionException
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlext.execution.delta import staged_files, transaction
+from sqlext.execution.delta import commit, staged_files, transaction
+from sqlext.execution.flows.appends import append_batches
+from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.testing import Moment, listened
 from tests.integration.workshop import Workshop, local
 from tests.support import side_by_side
@@ -58,21 +61,23 @@ def test_micro_batches_write_files_and_a_flush_is_one_commit(sql: Workshop) -> N
     sql.freeze()
     before = {name: versions(sql, name) for name in tables}
     arrive(sql, [*tables], 10)
+    sql("INSERT INTO ev VALUES ('a b=/%c', 13)")
+    side_by_side(sql.take_in, tables)
 
     def is_flushed_at_once(name: str) -> None:
         assert versions(sql, name) == before[name]
-        assert len(pending(sql, name)) == 3
-        assert sql.shown(name).buffered == 3
+        assert len(pending(sql, name)) == 4
+        assert sql.shown(name).buffered == 4
         sql(f"FLUSH FLOW {name}")
         assert versions(sql, name) == before[name] + 1
         assert pending(sql, name) == []
         assert sql.batch(f"SELECT * FROM {name}") == sql.batch(QUERY.format("ev"))
         newest = sql.commits(name)[-1]
-        assert (newest["rows"], newest["reason"], newest["last_batch"] - newest["first_batch"]) == (3, "command", 2)
+        assert (newest["rows"], newest["reason"], newest["last_batch"] - newest["first_batch"]) == (4, "command", 3)
 
     side_by_side(is_flushed_at_once, tables)
     changes = sql(f"SELECT _change_type, count(*) AS n FROM table_changes('fed', {before['fed'] + 1}) GROUP BY _change_type")
-    assert [tuple(row) for row in changes] == [("insert", 3)]
+    assert [tuple(row) for row in changes] == [("insert", 4)]
 
 
 @pytest.mark.parametrize("moment", [Moment.BATCH_BUFFERED, Moment.FLUSH_BEGUN, Moment.FLUSH_COMMITTED])
@@ -144,18 +149,108 @@ def test_a_table_with_columns_of_its_own_gets_its_rows_from_delta(sql: Workshop)
 
 
 def test_a_file_that_was_vacuumed_is_missed(sql: Workshop) -> None:
-    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({LATER}) AS {QUERY.format('STREAM ev')}")
+    """By the driver whose micro-batch has written it, and by a later one; nothing is committed."""
+    for table in ("own", "earlier"):
+        sql(f"CREATE STREAMING TABLE {table} TBLPROPERTIES ({LATER}) AS {QUERY.format('STREAM ev')}")
+        sql(f"WAIT FLOW {table}")
+    sql.freeze()
+    before = sql.batch("SELECT * FROM own")
+    arrive(sql, ["own", "earlier"], 10)
+
+    def vacuum(table: str) -> None:
+        (action,) = json.loads(pending(sql, table)[0].read_text())["files"]
+        (local(sql(f"DESCRIBE DETAIL {table}")[0].location) / json.loads(action)["add"]["path"]).unlink()
+
+    def is_missed(table: str) -> None:
+        with pytest.raises(PySparkException, match="is gone before it was committed: it was vacuumed"):
+            sql(f"WAIT FLOW {table}")
+        assert sql.batch(f"SELECT * FROM {table}") == before
+
+    vacuum("own")
+    is_missed("own")
+    sql.crash()
+    vacuum("earlier")
+    sql.resume()
+    is_missed("earlier")
+
+
+class OtherDriver:
+    """One that was taken for dead in the middle of its append, which lands once: of all micro-batches but the last."""
+
+    def __init__(self, sql: Workshop) -> None:
+        self._sql = sql
+        flow = sql.flow("t")
+        self._flow, self._last = flow.spec.id, flow._intakes[0].buffer.batches[-1].last - 1
+        self.has_landed = False
+
+    def land(self) -> None:
+        """Commit its append, unless it has."""
+        if self.has_landed:
+            return
+        self.has_landed = True
+        self._sql.spark.range(1).selectExpr("'other' AS k", "CAST(0 AS INT) AS twice").write.format("delta").mode(
+            "append"
+        ).options(txnAppId=self._flow, txnVersion=str(self._last)).saveAsTable("t")
+
+    def is_told_apart(self) -> bool:
+        """Whether the last micro-batch was added, and none of the others again; and that the commits tell so."""
+        rows = self._sql.batch("SELECT k, twice FROM t WHERE k = 'other' OR twice >= 20")
+        newest = self._sql.commits("t")[-1]
+        return rows == [("n", 24), ("other", 0)] and newest["first_batch"] == newest["last_batch"]
+
+
+VARCHAR = "(k VARCHAR(9), twice INT)"
+
+
+def other_driver_of(sql: Workshop, columns: str) -> OtherDriver:
+    """Make a flow with micro-batches in its buffer, and return a driver that is about to append some of them."""
+    sql(f"CREATE STREAMING TABLE t {columns} TBLPROPERTIES ({LATER}) AS {QUERY.format('STREAM ev')}")
     sql("WAIT FLOW t")
     sql.freeze()
     arrive(sql, ["t"], 10)
-    folder = local(sql("DESCRIBE DETAIL t")[0].location)
-    sql.crash()
-    (action,) = json.loads(pending(sql, "t")[0].read_text())["files"]
-    (folder / json.loads(action)["add"]["path"]).unlink()
-    sql.resume()
+    return OtherDriver(sql)
 
-    with pytest.raises(PySparkException, match="is gone before it was committed: it was vacuumed while the flow did not run"):
-        sql("WAIT FLOW t")
+
+@pytest.mark.parametrize("columns", ["", VARCHAR], ids=["staged", "buffered"])
+def test_an_append_of_fewer_micro_batches_that_lands_in_the_middle_of_one(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    other, append, commit_actions = other_driver_of(sql, columns), commit.append, transaction.commit_actions
+
+    def in_conflict(*arguments: Any) -> int:
+        if not other.has_landed:
+            other.land()
+            raise ConcurrentTransactionException("as Delta finds at the end of a write that has begun before")
+        return append(*arguments)
+
+    def after_the_other(*arguments: Any) -> int:
+        other.land()
+        return commit_actions(*arguments)
+
+    monkeypatch.setattr(commit, "append", in_conflict)
+    monkeypatch.setattr(staged_files, "commit_actions", after_the_other)
+    sql("FLUSH FLOW t")
+    assert other.has_landed
+    assert other.is_told_apart()
+
+
+@pytest.mark.parametrize("columns", ["", VARCHAR], ids=["staged", "buffered"])
+def test_an_append_of_fewer_micro_batches_that_lands_before_a_successors(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """After the successor has asked what the table has, and before Delta begins the successor's transaction."""
+    other = other_driver_of(sql, columns)
+    sql.crash()
+
+    def after_the_other(*arguments: Any) -> None:
+        other.land()
+        append_batches(*arguments)
+
+    monkeypatch.setattr(f"{TableWriter.__module__}.append_batches", after_the_other)
+    sql.resume()
+    sql("WAIT FLOW t")
+    assert other.has_landed
+    assert other.is_told_apart()
 
 
 def test_of_two_drivers_one_commits(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +258,7 @@ def test_of_two_drivers_one_commits(sql: Workshop, monkeypatch: pytest.MonkeyPat
     sql("WAIT FLOW t")
     sql.freeze()
     arrive(sql, ["t"], 10)
-    commit, to_do = transaction.commit_actions, ["the other driver, which has not seen that it is not the only one"]
+    commit_actions, to_do = transaction.commit_actions, ["the other driver, which has not seen that it is not the only one"]
 
     def commit_after_the_other(*arguments: Any) -> int:
         if to_do:
@@ -172,7 +267,7 @@ def test_of_two_drivers_one_commits(sql: Workshop, monkeypatch: pytest.MonkeyPat
             sql.spark.range(1).selectExpr("'other' AS k", "CAST(0 AS INT) AS twice").write.format("delta").mode("append").options(
                 txnAppId=flow, txnVersion=str(batch)
             ).saveAsTable("t")
-        return commit(*arguments)
+        return commit_actions(*arguments)
 
     monkeypatch.setattr(staged_files, "commit_actions", commit_after_the_other)
     sql("FLUSH FLOW t")

@@ -220,9 +220,9 @@ def test_columns_of_files_are_inferred_once(sql: Workshop, tmp_path: Path, monke
     inferred: list[str] = []
     columns_of = kept_columns._columns
 
-    def noted(spark: SparkSession, text: str, call: FilesCall, is_flow: bool) -> str:
+    def noted(spark: SparkSession, text: str, call: FilesCall, is_flow: bool, grows: bool) -> str:
         inferred.append(call.key)
-        return columns_of(spark, text, call, is_flow)
+        return columns_of(spark, text, call, is_flow, grows)
 
     monkeypatch.setattr(kept_columns, "_columns", noted)
     source = f"STREAM read_files('{tmp_path}', format => 'json')"
@@ -230,3 +230,16 @@ def test_columns_of_files_are_inferred_once(sql: Workshop, tmp_path: Path, monke
     sql("WAIT FLOW people")
     assert rows(sql, "people") == [(1, "Anna")]
     assert len(inferred) == 1
+
+
+def test_columns_may_have_names_that_the_query_would_use(sql: Workshop) -> None:
+    sql("CREATE TABLE races (id INT, run INT, begins STRING, life INT, t INT, at INT) USING delta")
+    sql("INSERT INTO races VALUES (1, 7, 'noon', NULL, 3, 1), (1, NULL, NULL, 9, NULL, 2), (1, NULL, 'one', NULL, 4, 2)")
+    clauses = "FROM STREAM races KEYS (id) IGNORE NULL UPDATES SEQUENCE BY at COLUMNS * EXCEPT (at)"
+    sql(f"CREATE STREAMING TABLE history FLOW AUTO CDC {clauses} STORED AS SCD TYPE 2")
+    sql("WAIT FLOW history")
+    assert rows(sql, "history") == [(1, 7, "noon", None, 3, 1, 2), (1, 7, "one", 9, 4, 2, None)]
+    truncated = clauses.replace("IGNORE", "APPLY AS TRUNCATE WHEN run < 0 IGNORE")
+    sql(f"CREATE STREAMING TABLE newest FLOW AUTO CDC {truncated}")
+    sql("WAIT FLOW newest")
+    assert rows(sql, "newest") == [(1, 7, "one", 9, 4)]

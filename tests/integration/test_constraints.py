@@ -52,6 +52,7 @@ def test_rows_pass_or_are_dropped_and_are_counted(sql: Workshop, options: str) -
 def test_rows_are_quarantined_once_and_come_back_once(sql: Workshop, options: str) -> None:
     sql(CLEAN.format(violation="QUARANTINE INTO bad", options=options))
     sql("WAIT FLOW clean")
+    assert sql.shown("clean").rows_in == sql.spark.table("ev").count(), "although the micro-batch is read twice"
     assert rows(sql, "clean") == GOOD
     assert rows(sql, "bad", "k, v, _constraints, _flow, _micro_batch IS NOT NULL, _quarantined_at IS NOT NULL") == sorted(
         [

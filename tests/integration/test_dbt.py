@@ -17,6 +17,7 @@ from pyhive import hive
 from pyspark.sql import SparkSession
 
 from sqlext.commands import flow_tables
+from sqlext.execution.jobs import sink
 from tests.dbt_project import Project, example, new_project
 from tests.integration.workshop import Workshop
 from tests.java import ONE_TIER
@@ -106,6 +107,36 @@ def test_a_changed_query_is_taken_in_place_as_far_as_the_model_allows(sql: Works
     assert sql.batch("SELECT * FROM models.counts") == [("a", 1), ("b", 1), (None, 1)]
 
 
+def test_a_table_whose_flow_is_gone_is_computed_anew_only_when_asked(sql: Workshop, project: Project) -> None:
+    """Its streams may no longer hold all that it was made of."""
+    project("run-operation", "sqlext.drop_flow", "--args", "{name: counts}")
+    sql("DELETE FROM events.ev WHERE k = 'a'")
+    (said,) = project("run", fails=True).values()
+    assert "There is a table models.counts already, and the flow that made it is not there" in said
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 1), ("b", 1), (None, 1)]
+    assert project("run", "--full-refresh") == {"counts": "OK"}
+    assert sql.batch("SELECT * FROM models.counts") == [("b", 1), (None, 1)]
+
+
+def test_other_flows_into_the_table_are_waited_for_and_left_alone(sql: Workshop, project: Project) -> None:
+    model = "{{ config(materialized='streaming_table', wait=true) }} select k, v from stream events.ev"
+    project.write("models/counts.sql", model)
+    assert project("run", "--full-refresh") == {"counts": "OK"}
+    sql.source("events.more")
+    sql("CREATE FLOW models.also AS INSERT INTO models.counts SELECT k, v FROM STREAM events.more")
+    sql("WAIT FLOW models.also")
+    sql("STOP FLOW models.counts")
+    project.edit("models/counts.sql", "wait=true", "wait=true, flush_interval='10 minutes'")
+    assert project("run") == {"counts": "altered, started"}
+    options = {row.property for row in sql("DESCRIBE FLOW models.also")}
+    assert not any(option.startswith("option execution.flush.max-interval") for option in options)
+    sql.freeze()  # nothing is flushed for being due or idle
+    sql("INSERT INTO events.ev VALUES ('c', 1)")
+    sql("INSERT INTO events.more VALUES ('d', 1)")
+    assert project("run") == {"counts": "unchanged"}
+    assert sql.batch("SELECT k FROM models.counts WHERE k >= 'c'") == [("c",), ("d",)]
+
+
 def test_what_cannot_be_taken_in_place_is_computed_anew_only_when_asked(sql: Workshop, project: Project) -> None:
     before = epoch(sql)
     project.edit("models/counts.sql", "select k", "select upper(k) as k")
@@ -155,6 +186,33 @@ def test_what_is_no_flows_is_taken_only_when_asked(sql: Workshop, project: Proje
     assert project("run") == {"counts": "OK"}
     (job,) = sql("SHOW JOBS")
     assert (job.status, job.target) == ("FINISHED", "spark_catalog.models.counts")
+
+
+def test_the_next_run_resumes_the_job_of_a_run_that_died(sql: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the table was there before; what has arrived since is left to the run after it."""
+    made = new_project(tmp_path / "bounded")
+    model = "select k, count(*) as n from stream events.ev group by k global window end of stream"
+    made.write("models/counts.sql", "{{ config(materialized='bounded_table', recovery=true) }} " + model)
+    assert made("run") == {"counts": "OK"}
+    sql("INSERT INTO events.ev VALUES ('a', 7)")
+    fill = sink.fill
+
+    def die(*given: Any) -> None:
+        raise LookupError("killed")  # no error of a job: its driver is gone
+
+    monkeypatch.setattr(sink, "fill", die)
+    made("run", fails=True)
+    monkeypatch.setattr(sink, "fill", fill)
+    sql.crash()
+    (lost, _) = sql("SHOW JOBS")
+    assert lost.status == "LOST"
+    sql("INSERT INTO events.ev VALUES ('a', 8)")
+    assert made("run") == {"counts": "OK"}
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 2), ("b", 1), (None, 1)]
+    latest = sql("SHOW JOBS")[0]
+    assert (latest.id, latest.status) == (lost.id, "FINISHED")
+    assert made("run") == {"counts": "OK"}
+    assert sql.batch("SELECT * FROM models.counts") == [("a", 3), ("b", 1), (None, 1)]
 
 
 def test_what_is_in_the_way_goes_only_when_the_query_is_taken(sql: Workshop, project: Project) -> None:

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.delta import commit, compaction, transaction
+from sqlext.execution.delta.transaction import TableTransaction
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.table_writer import TableWriter
+from sqlext.execution.state.delta_state import DeltaState, Show, StateFlush
+from sqlext.execution.state.state_beside import StateBeside
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
 from tests.support import eventually, side_by_side
 
@@ -229,6 +233,58 @@ def test_a_crash_between_the_two_commits_of_a_flush(sql: Workshop, monkeypatch: 
     assert are_contiguous(sql.commits("t"))
 
 
+def other_driver_before(monkeypatch: pytest.MonkeyPatch, kind: type[DeltaState]) -> list[object]:
+    """Let another driver's flush of the same micro-batches land right before one begins its transaction on the state, once."""
+    begin, flush, shown, landed = kind._begin, kind.flush, list[Show](), list[object]()
+
+    def flush_noted(state: DeltaState, what: StateFlush, show: Show) -> None:
+        shown.append(show)
+        flush(state, what, show)
+
+    def begin_after(state: DeltaState, what: StateFlush) -> TableTransaction | None:
+        if not landed:
+            landed.append(state)
+            flush(kind(state._spark, state._stream, state.location, state._spec, state._epoch), what, shown[-1])
+        return begin(state, what)
+
+    monkeypatch.setattr(kind, "flush", flush_noted)
+    monkeypatch.setattr(kind, "_begin", begin_after)
+    return landed
+
+
+def test_what_another_driver_has_just_stored_is_not_added_again(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = COUNTS.replace("sum(v)", "avg(v)")
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 10), ('c', 1)")
+    landed = other_driver_before(monkeypatch, StateBeside)
+    sql("WAIT FLOW t")
+    assert landed
+    sql("INSERT INTO ev VALUES ('a', 100), ('c', 2)")  # shows what is stored
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+
+
+def test_a_driver_that_has_lost_the_flow_in_the_middle_stores_nothing(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.replace('sum(v)', 'avg(v)').format(ONE_FILE)}")
+    sql("WAIT FLOW t")
+    state_table, flow = f"delta.`{sql.home('t') / 'state'}`", sql.flow("t")
+    before, begin = len(sql(f"DESCRIBE HISTORY {state_table}")), StateBeside._begin
+
+    def begin_and_lose(state: StateBeside, what: StateFlush) -> TableTransaction | None:
+        found = begin(state, what)
+        Fence(flow._home, "flow `t`", flow.epoch + 1).take()
+        return found
+
+    monkeypatch.setattr(StateBeside, "_begin", begin_and_lose)
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    with pytest.raises(PySparkException, match="taken over"):
+        sql("WAIT FLOW t")
+    assert len(sql(f"DESCRIBE HISTORY {state_table}")) == before
+
+
 def test_a_large_table_is_changed_row_by_row(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows marked in files that have marks already, whole files gone, new keys, and a table that others compact meanwhile."""
     monkeypatch.setattr(commit, "SMALL_TABLE_BYTES", 0)
@@ -363,6 +419,32 @@ def test_a_rewrite_by_somebody_else_is_fine(sql: Workshop) -> None:
     sql("INSERT INTO ev VALUES ('a', 10)")
     sql("WAIT FLOW t")
     assert sql.equals_batch()
+
+
+def test_a_table_that_is_the_state_may_get_wider_types(sql: Workshop) -> None:
+    sql("CREATE TABLE numbers (k INT, v INT) USING delta")
+    sql("INSERT INTO numbers VALUES (1, 5)")
+    query = "SELECT k, count(*) AS n, sum(v) AS total FROM {} GROUP BY k"
+    properties = {"rewritten": "", "merged": ", 'delta.enableChangeDataFeed' = 'true'"}
+
+    def widen(table: str) -> None:
+        widening = f"TBLPROPERTIES ('delta.enableTypeWidening' = 'true'{properties[table]})"
+        sql(f"CREATE STREAMING TABLE {table} {widening} AS {query.format('STREAM numbers')}")
+        sql(f"WAIT FLOW {table}")
+        sql(f"ALTER TABLE {table} ALTER COLUMN k TYPE DOUBLE")
+        sql(f"ALTER TABLE {table} ALTER COLUMN n TYPE DECIMAL(20, 0)")
+
+    side_by_side(widen, properties)
+    for _ in range(2):
+        sql("INSERT INTO numbers VALUES (1, 6), (2, 7)")
+        for table in properties:
+            sql(f"WAIT FLOW {table}")
+            assert sql.batch(f"SELECT * FROM {table}") == sql.batch(query.format("numbers")), table
+    assert sql.batch("SELECT * FROM rewritten") == [(1.0, 3, 17), (2.0, 2, 14)]
+    more = query.replace("sum(v) AS total", "sum(v) AS total, max(v) AS most").format("STREAM numbers")
+    sql(f"CREATE OR REFRESH STREAMING TABLE rewritten AS {more}")
+    sql("WAIT FLOW rewritten")
+    assert sql.batch("SELECT k, n, total, most FROM rewritten") == [(1.0, 3, 17, 6), (2.0, 2, 14, 7)]
 
 
 def test_a_flow_keeps_its_state_where_it_is(sql: Workshop) -> None:

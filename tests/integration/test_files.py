@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,9 @@ def test_json_is_read_with_its_own_columns_or_those_given(sql: Workshop, landing
     every = f"read_files(path => '{landing}', FORMAT => 'JSON', recursiveFileLookup => true"
     assert sql.batch(f"SELECT k, more, v FROM {every})") == [("a", None, 1.0), ("b", None, 2.5), ("c", True, None)]
     assert sql.batch(f"SELECT * FROM {every}, schema => 'v INT, k STRING')") == [(1, "a"), (None, "b"), (None, "c")]
-    hinted = sql.spark.sql(f"SELECT * FROM {every}, schemaHints => 'V DECIMAL(5, 2), at DATE')").schema
-    assert hinted.simpleString() == "struct<k:string,more:boolean,V:decimal(5,2),at:date>"
+    hinted = sql.spark.sql(f"SELECT * FROM {every}, schemaHints => 'V DECIMAL(5, 2), at DATE')")
+    assert hinted.schema.simpleString() == "struct<k:string,more:boolean,v:decimal(5,2),at:date>"
+    assert {row.v for row in hinted.collect()} == {Decimal("1.00"), Decimal("2.50"), None}
 
 
 def test_csv_has_a_header_and_types(sql: Workshop, landing: Path, write: Write) -> None:

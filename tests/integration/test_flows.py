@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -14,11 +15,11 @@ from typing import Any
 
 import pytest
 from delta.exceptions import ConcurrentAppendException
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from sqlglot import exp
 
 import sqlext
-from sqlext.errors import FlowError
+from sqlext.errors import FlowError, SetupError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta.transaction import TableTransaction
 from sqlext.execution.flows.intake import Intake
@@ -27,7 +28,7 @@ from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.host import Host
 from sqlext.planner import rule_book
 from sqlext.quoting import quote, quote_string
-from sqlext.spark import delta_tables
+from sqlext.spark import delta_tables, sessions
 from sqlext.spark.storage import HadoopPath
 from sqlext.testing import HandClock
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop, are_contiguous, local
@@ -351,6 +352,33 @@ def test_an_older_driver_is_fenced(sql: Workshop) -> None:
         newer.close()
 
 
+def test_a_driver_that_was_taken_for_dead_writes_no_more_when_its_flow_was_stopped(sql: Workshop) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    older, old_flow, before = sql.freeze(), sql.flow("t"), sql.batch("SELECT * FROM t")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql.take_in("t")
+    older._lease.end()  # it gave no sign of life for too long
+
+    newer = Host(sql.spark, older.home)
+    try:
+        assert newer.flows.stop(NAME) == "flow t stopped"
+        with pytest.raises(FlowError, match=r"has taken over flow `t` with epoch 2\. This one has epoch 1"):
+            old_flow.flush()
+        assert old_flow.status()[0] is FlowPhase.FENCED
+        older.flows.record(old_flow.spec.id, EventKind.FAILED, "what an old driver says last")
+        assert newer.flows.view(NAME).status == "STOPPED", "an old driver's word counts no more"
+        assert sql.batch("SELECT * FROM t") == before
+
+        newer.flows.start(NAME)
+        newer.flows.wait(NAME, timedelta(seconds=DEADLINE))
+        assert sql.equals_batch()
+        assert [c["epoch"] for c in sql.commits("t")] == [1, 3]
+    finally:
+        newer.close()
+
+
 def test_signs_of_life_of_hosts_that_died_long_ago_are_deleted(sql: Workshop, tmp_path: Path) -> None:
     hosts = tmp_path / "home" / "hosts"
     hosts.mkdir(parents=True)
@@ -417,6 +445,25 @@ def test_says_all_that_ends_with_its_session(sql: Workshop, backend: str) -> Non
     note = sql.shown("t").note or ""
     assert "wanted" in note
     assert plus_one in note
+
+
+@pytest.mark.parametrize("least", ["session.least", "system.session.least", "bounds.least", "session.bounds.least"])
+def test_a_session_variable_may_be_qualified(sql: Workshop, least: str) -> None:
+    sql.source()
+    sql("DECLARE OR REPLACE VARIABLE least INT DEFAULT 1")
+    sql("DECLARE OR REPLACE VARIABLE bounds STRUCT<least: INT> DEFAULT named_struct('least', 1)")
+    sql(f"CREATE STREAMING TABLE t AS SELECT k FROM STREAM ev WHERE v >= {least}")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [("a",), ("b",), (None,)]
+
+
+def test_what_only_the_flows_session_refuses_is_an_error(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a query that Spark runs in the user's session, and that creates nothing."""
+    sql.source()
+    sql("DECLARE OR REPLACE VARIABLE least INT DEFAULT 1")
+    monkeypatch.setattr(sessions, "variables_of", lambda *_: {})
+    with pytest.raises(AnalysisException, match="least"):
+        sql("CREATE STREAMING TABLE t AS SELECT k FROM STREAM ev WHERE v >= least")
 
 
 def test_names_are_quoted_and_never_pasted(sql: Workshop, tmp_path: Path) -> None:
@@ -515,15 +562,47 @@ def test_hosts_that_write_at_once_both_succeed(sql: Workshop, tmp_path: Path) ->
     assert sorted(written) == ["flow-0"] * 3 + ["flow-1"] * 3
 
 
+def test_a_home_without_hard_links_is_refused(sql: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file is created by a look and a rename, two processes could both be told that a flow is theirs."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    lease = Lease(HadoopPath(sql.spark, str(tmp_path / "home")))
+    with pytest.raises(SetupError, match=r"home/\.probe-.* cannot be written: its file system has no hard links"):
+        lease.beat()
+    assert not lease.has_begun
+
+
 def test_a_torn_sign_of_life_is_that_of_a_dead_process(sql: Workshop, tmp_path: Path) -> None:
-    """A process may die between the file and the checksum beside it."""
+    """A process of an older version may have died between the file and the checksum beside it."""
     home = HadoopPath(sql.spark, str(tmp_path / "home"))
     dead, other = Lease(home), Lease(home)
     dead.beat()
     assert other.is_alive(dead.host_id)
     file = tmp_path / "home" / "hosts" / dead.host_id
-    file.write_text(file.read_text() + " ")
+    file.with_name(f".{file.name}.crc").write_bytes(b"crc\0\0\0\x02\0\0\0\0\0")  # Hadoop's checksums, of other bytes
     assert not other.is_alive(dead.host_id)
+
+
+def test_a_sign_of_life_is_there_while_it_is_replaced(sql: Workshop, tmp_path: Path) -> None:
+    file = HadoopPath(sql.spark, str(tmp_path / "home")).child("hosts", "h")
+    file.write_text("0")
+    done = threading.Event()
+
+    def replace() -> None:
+        for number in range(1, 31):
+            file.write_text(str(number))
+        done.set()
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    missing = 0
+    while not done.is_set() and writer.is_alive():
+        missing += not local(file.location).exists()
+    writer.join(DEADLINE)
+    assert (missing, file.read_text()) == (0, "30")
 
 
 def test_a_torn_record_leaves_the_others_alone(sql: Workshop) -> None:
@@ -571,6 +650,28 @@ def test_a_users_rule_shows_and_counts(sql: Workshop, rule: Any) -> None:
     sql("CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM ev GROUP BY k")
     sql("WAIT FLOW t")
     assert sql.batch("SELECT * FROM t") == [("b", 1), (None, 1)]
+
+
+def test_a_python_aggregate_is_the_same_over_tables_and_streams(sql: Workshop) -> None:
+    """Its results have the declared type, and its values are those of the rows: big numbers, NaN, structs and times."""
+    sqlext.register_function("test_range", lambda values: max(values) - min(values), "DOUBLE", is_aggregate=True)
+    sqlext.register_function("test_known", lambda values: [repr(each) for each in values], "ARRAY<STRING>", is_aggregate=True)
+    sql(
+        "CREATE TABLE ev (k INT, v INT, l BIGINT, x DOUBLE, at TIMESTAMP, s STRUCT<a: INT, b: STRING>, d DECIMAL(9, 2)) "
+        "USING delta"
+    )
+    sql(
+        "INSERT INTO ev VALUES (1, 1, 9007199254740993, DOUBLE('NaN'), TIMESTAMP'2026-03-29 02:30:00', named_struct('a', 1, 'b', "
+        "'x'), 1.5), (1, NULL, NULL, NULL, NULL, NULL, NULL), (1, 4, NULL, NULL, NULL, NULL, NULL)"
+    )
+    lists = ", ".join(f"test_known({column}) AS {column}" for column in ("l", "x", "at", "s", "d"))
+    query = f"SELECT k, test_range(v) AS width, test_range(l) AS zero, {lists} FROM {{}} GROUP BY k"
+    sql(f"CREATE STREAMING TABLE t AS {query.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    ((k, width, zero, *known),) = sql.batch("SELECT * FROM t")
+    assert (k, width, zero) == (1, 3.0, 0.0)
+    assert known[:2] == [["9007199254740993"], ["nan"]]
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
 
 
 def test_functions_from_python(sql: Workshop, backend: str) -> None:

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.usefixtures("lean")
 BACKENDS = ("rocksdb", "delta")
 DELTA = "TBLPROPERTIES ('state.backend.type' = 'delta'"
 MEANS = COUNTS.replace("sum(v)", "avg(v)")
+WINDOW = "session_window(timestamp_seconds(v), '3 seconds')"
+SESSIONS = f"SELECT {WINDOW} AS w, count(*) AS n FROM {{}} GROUP BY {WINDOW}"
 ONE_ROW = "SELECT count(*) AS n, {}(v) AS x FROM {}"
 
 
@@ -65,6 +67,14 @@ CHANGES = [
         "DELETE FROM merged WHERE k = 'a'",
     ),
     Change("own", MEANS, f"{DELTA})", StateBeside, "_store", "DELETE FROM delta.`{home}/state`"),
+    Change(
+        "sessions",
+        SESSIONS,
+        f"{DELTA})",
+        transaction,
+        "commit_actions",
+        "INSERT INTO delta.`{home}/state` SELECT * FROM delta.`{home}/state`",
+    ),
     Change(
         "one_row",
         ONE_ROW.format("sum", "{}"),

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.streaming import streams
+from sqlext.execution.streaming.positions import DeltaOffset
 from tests.integration.test_memory_only import files
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
 from tests.support import eventually
@@ -80,6 +81,41 @@ def test_flushes_when_input_pauses_and_when_the_interval_is_over(sql: Workshop) 
     sql("INSERT INTO ev VALUES ('b', 1)")
     sql("START FLOW t")
     sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+def is_up_to_date(sql: Workshop) -> bool:
+    return bool(sql.shown("t").lag == timedelta())
+
+
+@pytest.mark.parametrize("comes", ["after", "before"])
+def test_rows_arrive_although_the_source_has_shrunk(sql: Workshop, comes: str) -> None:
+    """An OPTIMIZE after the last micro-batch, or between an arrival and its flush, makes the table smaller than what was read."""
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    for more in range(6):
+        sql(f"INSERT INTO ev VALUES ('a', {more}), ('b', {more})")
+    flow(sql, "20 seconds")
+    sql("WAIT FLOW t")
+    eventually(lambda: is_up_to_date(sql), DEADLINE)
+    statements = ["OPTIMIZE ev", "INSERT INTO ev VALUES ('a', 100)"]
+    for statement in statements if comes == "after" else reversed(statements):
+        sql(statement)
+    eventually(sql.equals_batch, DEADLINE)
+    eventually(lambda: is_up_to_date(sql), DEADLINE)
+    assert are_contiguous(sql.commits("t"))
+
+
+def test_an_optimize_alone_is_soon_read(sql: Workshop) -> None:
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    for more in range(3):
+        sql(f"INSERT INTO ev VALUES ('a', {more})")
+    flow(sql, "10 seconds")
+    sql("WAIT FLOW t")
+    sql("OPTIMIZE ev")
+    (source,) = sql.flow("t")._backlog._sources
+    version = max(row.version for row in sql("DESCRIBE HISTORY ev"))
+    eventually(lambda: DeltaOffset.parse(source.offset or "").version > version, DEADLINE)
+    eventually(lambda: is_up_to_date(sql), DEADLINE)
     assert sql.equals_batch()
 
 

@@ -162,6 +162,29 @@ def test_a_lost_file_is_made_again(spark: SparkSession, job: Job, damage: str) -
     assert job.rows == expected(spark, query)
 
 
+def test_what_has_read_a_lost_result_is_run_again(spark: SparkSession, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run again, rows may come in another order, and by what depends on it into other buckets; also if the next driver dies."""
+    query = QUERIES["aggregate"]
+    whole = job.run(query)
+    for vertex in range(whole.progress.graph.sink.id):
+        sorted(job.table(vertex).glob("part-*/*/*.parquet"))[0].unlink()
+    finish, first = JobRun._finish, {ExecutionVertex(0, part) for part in range(whole.progress.parallelism[0])}
+
+    def dies(run: JobRun, part: ExecutionVertex, *rest: Any) -> None:
+        if part.vertex > 0:
+            assert not {each for each in run.progress.skipped if each.vertex > 0}
+            raise OSError("died here")
+        finish(run, part, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JobRun, "_finish", dies)
+        with pytest.raises(OSError, match="died here"):
+            job.run(query)
+    resumed = job.run(query)
+    assert resumed.progress.skipped == first
+    assert job.rows == expected(spark, query)
+
+
 def test_a_commit_that_is_torn_is_run_again(spark: SparkSession, job: Job) -> None:
     query = QUERIES["aggregate"]
     whole = job.run(query)

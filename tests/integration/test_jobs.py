@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from sqlext.execution.jobs.manager import JobManager
 from sqlext.execution.jobs.outputs import PartOutput, VertexTable
 from sqlext.execution.jobs.registry import JobEventKind, JobRegistry, RegisteredEvent
 from tests.integration.workshop import Workshop, local
+from tests.support import eventually
 
 RECOVERY = "SET execution.batch.job-recovery.enabled = true"
 QUERY = "SELECT k, count(*) AS n, sum(v) AS s FROM STREAM facts GROUP BY k GLOBAL WINDOW END OF STREAM"
@@ -108,6 +112,20 @@ def test_a_streaming_table_in_batch_mode_is_a_job(jobs: Workshop) -> None:
     assert [row.status for row in jobs("SHOW JOBS")] == ["FINISHED"]
 
 
+def test_the_properties_of_the_table_that_an_insert_writes_to_count(jobs: Workshop) -> None:
+    """Those for jobs; others are for the table's flow."""
+    jobs("SET execution.batch.job-recovery.enabled = false")
+    given = "'execution.batch.job-recovery.enabled' = 'true', 'table.exec.state.ttl' = '1 hour'"
+    jobs(f"CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta TBLPROPERTIES ({given})")
+    jobs("CREATE TABLE files (k BIGINT, n BIGINT, s BIGINT) USING parquet")
+    jobs("RESET `execution.batch.job-recovery.enabled`")
+    jobs(f"INSERT INTO files {QUERY}")
+    assert jobs("SHOW JOBS") == []
+    jobs(f"INSERT INTO t {QUERY}")
+    assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+    assert [row.target for row in jobs("SHOW JOBS")] == ["spark_catalog.default.t"]
+
+
 def test_columns_that_folders_name(jobs: Workshop) -> None:
     """Of files in folders, each part reads some: what the folders say is read along."""
     jobs("CREATE TABLE folders (v BIGINT, day DATE, site STRING) USING parquet PARTITIONED BY (day, site)")
@@ -171,7 +189,8 @@ def test_the_host_resumes_by_itself_when_it_starts(
     assert rows(jobs) == expected
 
 
-def test_a_driver_that_died_after_the_table_was_filled_fills_it_once(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def filled_before_the_end(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill a table by a job whose driver dies before it can record that."""
     jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
     append = JobRegistry.append
 
@@ -185,6 +204,10 @@ def test_a_driver_that_died_after_the_table_was_filled_fills_it_once(jobs: Works
         jobs(f"INSERT INTO t {QUERY}")
     monkeypatch.undo()
     jobs.crash()
+
+
+def test_a_driver_that_died_after_the_table_was_filled_fills_it_once(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled_before_the_end(jobs, monkeypatch)
     expected = jobs.batch(BATCH.format("facts"))
     jobs("DROP TABLE facts")  # nothing has to be read again
     (row,) = jobs("SHOW JOBS")
@@ -482,3 +505,166 @@ def test_a_job_whose_files_have_changed_is_not_resumed(
     (landing / "3.json").write_text(json.dumps({"k": 1, "more": 2}))
     with pytest.raises(PySparkException, match=r"3\.json of \S+landing, which was changed after the job was submitted"):
         jobs(f"RESUME JOB {job}")
+
+
+# A job that was lost, and what has come since.
+
+
+REPLACING = ("CREATE OR REPLACE TABLE t USING delta AS", "INSERT OVERWRITE t")
+
+
+@pytest.mark.parametrize("head", REPLACING)
+def test_the_statement_of_a_lost_job_that_replaces_rows_resumes_it(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
+    expected = jobs.batch(BATCH.format("facts"))
+    job = killed(jobs, f"{head} {QUERY}", die_after, monkeypatch, 2)
+    jobs("INSERT INTO facts VALUES (1, 1000000)")
+    jobs("ALTER TABLE t SET TBLPROPERTIES ('mine' = 'yes')")  # as maintenance, this is not in the way
+    (answer,) = jobs(f"{head} {QUERY}")
+    assert "2 finished by an earlier driver" in answer[0]
+    assert rows(jobs) == expected
+    assert [(row.id, row.status) for row in jobs("SHOW JOBS")] == [(job, "FINISHED")]
+
+
+@pytest.mark.parametrize("head", REPLACING)
+def test_a_lost_job_does_not_replace_what_was_written_since(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    """The statement runs as a new job then."""
+    jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
+    job = killed(jobs, f"{head} {QUERY}", die_after, monkeypatch, 2)
+    jobs("INSERT INTO facts VALUES (1, 1000000)")
+    jobs("INSERT INTO t VALUES (1, 1, 1)")
+    jobs(f"{head} {QUERY}")
+    expected = jobs.batch(BATCH.format("facts"))
+    assert rows(jobs) == expected, "a new job ran"
+    with pytest.raises(PySparkException, match=rf"Job {job} .* spark_catalog\.default\.t, which .* after the job was submitted"):
+        jobs(f"RESUME JOB {job}")
+    assert rows(jobs) == expected
+    new, lost = jobs("SHOW JOBS")
+    assert (new.status, lost.id, lost.status) == ("FINISHED", job, "FAILED")
+
+
+def test_the_statement_of_a_lost_job_that_appends_asks_what_to_do_with_it(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows whether its rows are wanted once or twice."""
+    jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
+    statement = f"INSERT INTO t {QUERY}"
+    job = killed(jobs, statement, die_after, monkeypatch, 2)
+    with pytest.raises(PySparkException, match=f"Job {job} of the same statement.*RESUME JOB {job}.*CANCEL JOB {job}"):
+        jobs(statement)
+    jobs("INSERT INTO t VALUES (100, 1, 1)")
+    jobs(f"RESUME JOB {job}")
+    jobs(statement)
+    assert len(rows(jobs)) == 23
+
+
+def test_a_table_that_somebody_else_made_meanwhile(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = jobs.batch(BATCH.format("facts"))
+    statement = f"CREATE TABLE IF NOT EXISTS t USING delta AS {QUERY}"
+    job = killed(jobs, statement, die_after, monkeypatch, 2)
+    jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
+    with pytest.raises(PySparkException, match=rf"Job {job} is to create spark_catalog\.default\.t, which somebody else"):
+        jobs(f"RESUME JOB {job}")
+    assert rows(jobs) == []
+    (answer,) = jobs(statement)
+    assert "no job was submitted" in answer[0]
+    jobs("DROP TABLE t")
+    jobs(f"RESUME JOB {job}")
+    assert rows(jobs) == expected
+
+
+def test_a_table_that_somebody_else_made_while_the_job_ran(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlext.execution.jobs import sink
+
+    fill = sink.fill
+
+    def late(*given: Any) -> None:
+        jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
+        fill(*given)
+
+    monkeypatch.setattr(sink, "fill", late)
+    with pytest.raises(PySparkException, match=r"is to create spark_catalog\.default\.t, which somebody else"):
+        jobs(f"CREATE TABLE IF NOT EXISTS t USING delta AS {QUERY}")
+    assert [row.status for row in jobs("SHOW JOBS")] == ["FAILED"]
+
+
+def test_a_job_that_has_filled_its_table_is_not_canceled(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled_before_the_end(jobs, monkeypatch)
+    (row,) = jobs("SHOW JOBS")
+    (answer,) = jobs(f"CANCEL JOB {row.id}")
+    assert "was already filled" in answer[0]
+    assert [row.status for row in jobs("SHOW JOBS")] == ["FINISHED"]
+    assert len(rows(jobs)) == 11
+
+
+def test_a_job_that_is_canceled_while_its_table_is_filled(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlext.execution.jobs import sink
+
+    fill, said = sink.fill, Future[str]()
+
+    def late(*given: Any) -> None:
+        ((job, _),) = jobs.host.jobs._runs.values()
+        canceling = threading.Thread(target=lambda: said.set_result(jobs.host.jobs.cancel(job.id)))
+        canceling.start()
+        eventually(lambda: jobs.host.jobs.views()[0].status == "CANCELED", 60)
+        fill(*given)
+
+    monkeypatch.setattr(sink, "fill", late)
+    with contextlib.suppress(PySparkException):  # whatever the driver notices first
+        jobs(f"CREATE TABLE t USING delta AS {QUERY}")
+    answer, (row,) = said.result(60), jobs("SHOW JOBS")
+    is_there = jobs.spark.catalog.tableExists("t")
+    assert (row.status == "FINISHED") == ("was already filled" in answer) == is_there
+
+
+def test_a_job_that_another_process_cancels_while_its_table_is_filled(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlext.execution.jobs import run, sink
+
+    fill, said = sink.fill, list[str]()
+
+    def late(*given: Any) -> None:
+        fill(*given)
+        ((job, _),) = jobs.host.jobs._runs.values()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sink, "is_filled", lambda *_: False)  # as it was when the other process looked
+            said.append(JobManager(jobs.spark, jobs.host._home, Lease(jobs.host._home)).cancel(job.id))
+
+    monkeypatch.setattr(sink, "fill", late)
+    monkeypatch.setattr(run, "TICK_SECONDS", 60.0)  # the driver notices only afterwards
+    with pytest.raises(PySparkException, match=r"The folder of job .* is gone"):
+        jobs(f"CREATE TABLE t USING delta AS {QUERY}")
+    assert "SHOW JOBS shows FINISHED if it fills the table before" in said[0]
+    assert [row.status for row in jobs("SHOW JOBS")] == ["FINISHED"]
+    assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+
+
+def test_show_jobs_counts_all_parts_of_a_resumed_job(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs(f"CREATE TABLE whole USING delta AS {QUERY}")
+    (whole,) = jobs("SHOW JOBS")
+    jobs(f"RESUME JOB {killed(jobs, f'CREATE TABLE t USING delta AS {QUERY}', die_after, monkeypatch, 2)}")
+    resumed = jobs("SHOW JOBS")[0]
+    assert (resumed.parts, resumed.skipped) == (whole.parts, 2)
+
+
+def test_a_resumed_job_keeps_its_random_seeds_and_its_time_of_day(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = (
+        "SELECT k, max(r) AS r, max(s) AS s, min(u) AS u, CAST(current_time() AS STRING) AS at "
+        "FROM (SELECT k, rand() AS r, rand(7) AS s, uuid() AS u FROM STREAM facts) GROUP BY k GLOBAL WINDOW END OF STREAM"
+    )
+    job = killed(jobs, f"CREATE TABLE t USING delta AS {query}", die_after, monkeypatch, 1)
+    jobs(f"RESUME JOB {job}")
+    assert (jobs("SHOW JOBS")[0].status, jobs("SHOW JOBS")[0].skipped) == ("FINISHED", 1)
+    ((groups, times, values, ids),) = jobs.batch(
+        "SELECT count(*), count(DISTINCT at), count(DISTINCT r), count(DISTINCT u) FROM t"
+    )
+    assert (groups, times, values, ids) == (11, 1, 11, 11)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 
 import sqlext
 from sqlext.errors import KeyedFunctionError, SchemaError, UnsupportedError
@@ -156,6 +157,10 @@ def test_what_cannot_be_keyed(clicks: Workshop) -> None:
     stream = clicks.spark.readStream.table("clicks")
     with pytest.raises(UnsupportedError, match="by their event time only"):
         sqlext.process_keyed(stream.groupBy("user"), Sessions(), RETURNS, order_by="user")
+    for order in ("DESC", "NULLS LAST"):
+        read = f"process_keyed(TABLE(STREAM clicks) PARTITION BY user ORDER BY at {order}, 'sessions')"
+        with pytest.raises(PySparkException, match=r"from the earliest to the latest\. Leave out DESC and NULLS LAST"):
+            clicks(f"CREATE STREAMING TABLE backwards AS SELECT * FROM {read}")
     with pytest.raises(SchemaError, match="process_keyed cannot order rows as requested"):
         sqlext.process_keyed(frame.groupBy("user"), Sessions(), RETURNS, order_by="nope")
 
@@ -246,6 +251,32 @@ def test_the_same_function_over_a_stream_in_a_flow(clicks: Workshop) -> None:
     assert clicks.shown("of_call").note is None, "it can be resumed"
     plan = clicks(f"EXPLAIN CREATE STREAMING TABLE x AS SELECT * FROM {call.format('')}")[0].plan
     assert re.search(r"ProcessKeyed process_keyed\(.*\) \[no attributes\]", plan)
+
+
+class Times(sqlext.KeyedProcessFunction):
+    """The event time of each row."""
+
+    def process_element(self, row: Row, context: sqlext.KeyedContext) -> list[tuple[Any, ...]]:
+        return [(row.k, context.timestamp())]
+
+
+def test_a_time_without_a_zone_is_read_as_utc_whatever_the_session(sql: Workshop) -> None:
+    """Also one that no clock of the session's zone has shown, at the begin of its summer time."""
+    sql.spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+    times = ["2024-07-01 12:00:00", "2024-03-10 02:30:00.123456", "2024-11-03 01:30:00", "1969-12-31 23:59:59.9995"]
+    sql("CREATE TABLE local (k INT, at TIMESTAMP_NTZ) USING delta")
+    sql(f"INSERT INTO local VALUES {', '.join(f'({k}, TIMESTAMP_NTZ{at!r})' for k, at in enumerate(times))}")
+    utc = [datetime.fromisoformat(at).replace(tzinfo=UTC) - datetime.fromtimestamp(0, UTC) for at in times]
+    expected = [(k, since // timedelta(milliseconds=1)) for k, since in enumerate(utc)]
+
+    def of(frame: DataFrame) -> DataFrame:
+        return sqlext.process_keyed(frame.groupBy("k"), Times(), "k INT, at BIGINT", order_by="at")
+
+    assert rows(of(sql.spark.table("local"))) == expected
+    of(sql.spark.readStream.table("local")).createOrReplaceTempView("times")
+    sql("CREATE STREAMING TABLE t AS SELECT * FROM STREAM times")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == expected
 
 
 def test_a_call_within_a_prerequisite_of_a_flow(clicks: Workshop) -> None:

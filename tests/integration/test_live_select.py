@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,8 +79,9 @@ def test_what_a_killed_process_left_goes_and_what_others_show_stays(sql: Worksho
     other, killed = Lease(home), Lease(home)
     other.beat()
     killed.beat()
-    beat = json.loads(home.child("hosts", killed.host_id).read_text())
-    home.child("hosts", killed.host_id).write_text(json.dumps(beat | {"at": 0}))
+    beat = json.loads(home.child("hosts", other.host_id).read_text())
+    home.child("hosts", other.host_id).write_text(json.dumps(beat | {"at": 0}))  # by its clock, which is behind
+    os.utime(local(home.child("hosts", killed.host_id).location), (time.time() - 60, time.time() - 60))
     for name in (other.host_id, killed.host_id, "of-no-host"):
         home.child("live", name, "offsets").make()
     shown_until(sql.spark, "SELECT k FROM STREAM ev", [])
@@ -86,10 +89,12 @@ def test_what_a_killed_process_left_goes_and_what_others_show_stays(sql: Worksho
     assert home.child("hosts").names() == [other.host_id]
     assert oct(local(home.location + "/live").stat().st_mode & 0o777) == "0o700"
     other.beat()  # if the query took long
-    sweep_live(home)
+    mine = Lease(home)
+    sweep_live(home, mine)
     assert checkpoints(sql.spark) == [other.host_id]
     other.end()
-    sweep_live(home)
+    sweep_live(home, mine)
+    mine.end()
     assert checkpoints(sql.spark) == []
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.catalog import Catalog
 
 from sqlext.execution.delta import commit, own_table
 from tests.integration.workshop import Workshop, are_contiguous
@@ -160,3 +161,47 @@ def test_a_commit_that_is_there_is_not_repeated(sql: Workshop, monkeypatch: pyte
     sql("WAIT FLOW t")
     assert len(sql.commits("t")) == len(version) + 1
     assert sql.batch("SELECT k, n FROM t") == [("a", 2), ("b", 1), (None, 1)]
+
+
+def test_what_is_cached_follows_each_commit(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By transactions, by files that were written before, and by MERGE, which reads the table where it is the state."""
+    tables = {
+        "counts": "SELECT k, count(*) AS n, count(*) > 2 AS is_hot FROM {} GROUP BY k",
+        "means": "SELECT k, avg(v) AS mean FROM {} GROUP BY k",
+        "rows": "SELECT k, v FROM {}",
+    }
+    sql.source()
+    for table, query in tables.items():
+        properties = ", 'execution.flush.max-interval' = '10 minutes'" if table == "rows" else ""
+        options = f"TBLPROPERTIES ('state.backend.type' = 'delta'{properties})"
+        sql(f"CREATE STREAMING TABLE {table} {options} AS {query.format('STREAM ev')}")
+        sql(f"WAIT FLOW {table}")
+        sql(f"CACHE TABLE {table}")
+
+    def equals_batch(table: str) -> None:
+        sql(f"WAIT FLOW {table}")
+        assert sql.batch(f"SELECT * FROM {table}") == sql.batch(tables[table].format("ev"))
+
+    for is_few in (True, False):
+        if not is_few:
+            monkeypatch.setattr(commit, "are_few", lambda *_: False)
+        sql("INSERT INTO ev VALUES ('a', 4)")
+        side_by_side(equals_batch, tables)
+    assert sql.batch("SELECT n, is_hot FROM counts WHERE k = 'a'") == [(3, True)]
+
+
+def test_what_is_stored_is_never_what_is_cached(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where another application has kept the flow meanwhile: its commits are unknown to this one's cache."""
+    query = "SELECT k, count(*) AS n, count(*) > 2 AS is_hot FROM {} GROUP BY k"
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ('state.backend.type' = 'delta') AS {query.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    sql("CACHE TABLE t")
+    monkeypatch.setattr(Catalog, "refreshByPath", lambda *_: None)
+    for is_few in (True, False):
+        if not is_few:
+            monkeypatch.setattr(commit, "are_few", lambda *_: False)
+        sql("INSERT INTO ev VALUES ('a', 4)")
+        sql("WAIT FLOW t")
+    sql("UNCACHE TABLE t")
+    assert sql.batch("SELECT * FROM t") == [("a", 3, True), ("b", 1, False), (None, 1, False)]

@@ -363,6 +363,10 @@ def test_an_ambiguous_name(spark: SparkSession) -> None:
             lambda s: s.sql("SELECT 'a' COLLATE UTF8_LCASE AS c").groupBy("c"),
             "cannot group by `c`, which has the collation UTF8_LCASE.",
         ),
+        (
+            lambda s: s.sql("SELECT array(struct('a' COLLATE UTF8_LCASE)) AS c").groupBy("c"),
+            "cannot group by `c`, which has the collation UTF8_LCASE.",
+        ),
     ],
 )
 def test_what_has_no_windows(spark: SparkSession, make: Callable[[SparkSession], Any], message: str) -> None:

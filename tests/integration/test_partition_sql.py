@@ -203,3 +203,8 @@ def test_shipped_functions(spark: SparkSession) -> None:
     lines = spark.sql("SELECT * FROM map_partition(TABLE(SELECT id, DATE'2024-05-01' AS d FROM t WHERE id = 1), 'json_lines')")
     assert rows(lines) == [('{"id": 1, "d": "2024-05-01"}',)]
     assert lines.schema == StructType.fromDDL("line STRING")
+    odd = "SELECT double('NaN') AS x, -double('inf') AS y, map(DATE'2024-05-01', struct(1 AS a)) AS m"
+    lines = spark.sql(f"SELECT * FROM map_partition(TABLE({odd}), 'json_lines')")
+    assert rows(lines) == [('{"x": "NaN", "y": "-Infinity", "m": {"2024-05-01": {"a": 1}}}',)]
+    with pytest.raises(PySparkException, match="two columns of id, id have one name"):
+        spark.sql("SELECT * FROM map_partition(TABLE(SELECT id, id FROM t), 'json_lines')").collect()

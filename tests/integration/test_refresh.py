@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 from pyspark.errors import PySparkException
 
+from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import table_definition
 from sqlext.execution.flows import making, succession
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.manager import FlowManager
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
+from sqlext.spark.storage import HadoopPath
 from tests.integration.workshop import BUFFERED, COUNTS, Workshop, are_contiguous
 from tests.support import side_by_side
+from tests.unit.test_spec_registry import SPEC
 
 pytestmark = pytest.mark.usefixtures("lean")
 
@@ -292,7 +297,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "before the table": (making, "with_table", lambda _: fails),
     "after the table": (table_definition, "create", fails_after),
     "after the state's tables": (making, "with_table", fails_after),
-    "before the start": (FlowManager, "_started", lambda _: fails),
+    "before the start": (FlowManager, "_taken", lambda _: fails),
     "in the start": (Flow, "_start_queries", lambda _: fails),
     "after the start": (Flow, "start", fails_after),
 }
@@ -370,11 +375,13 @@ def test_a_crash_brings_the_old_flow_back_and_after_the_succession_forgets_it(
             patch.setattr(owner, name, fault(getattr(owner, name)))
             patch.setattr(succession, "undo_table", fails)  # a killed process undoes nothing
             patch.setattr(making.FlowMaker, "_run_again", lambda *_: None)
+            patch.setattr(making.FlowMaker, "sweep", lambda _: None)  # nor does it run the next statement
             with pytest.raises(PySparkException, match="the disk is gone"):
                 case.replace(sql)
     assert sorted(states(sql, "in_the_start_delta")) == ["RETRYING", "RUNNING"]
     with monkeypatch.context() as patch:
         patch.setattr(FlowManager, "forget", fails)
+        patch.setattr(making.FlowMaker, "sweep", lambda _: None)
         with pytest.raises(PySparkException, match="the disk is gone"):
             after.replace(sql)
     assert len(states(sql, after.table)) == 2
@@ -387,6 +394,62 @@ def test_a_crash_brings_the_old_flow_back_and_after_the_succession_forgets_it(
     assert len(states(sql, after.table)) == 1
     assert ids(sql)[after.table] != old
     assert sql.batch(f"SELECT * FROM {after.table}") == sql.batch(PER_KEY.format("ev"))
+
+
+def test_what_could_not_be_undone_does_not_count_as_a_flow_and_is_undone_by_the_next_statement(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql.source()
+    create = f"CREATE STREAMING TABLE IF NOT EXISTS t AS {STREAM}"
+    owner, name, fault = FAULTS["after the state's tables"]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fault(getattr(owner, name)))
+        patch.setattr(succession, "undo_table", fails)
+        for error in ("the disk is gone", "The flow `t` is just being created"):
+            with pytest.raises(PySparkException, match=error):
+                sql(create)
+    assert states(sql, "t") == ["RESERVED"]
+    sql(create)
+    assert states(sql, "t") == ["RUNNING"]
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+def test_a_flow_that_another_process_is_making_is_not_there_yet(sql: Workshop) -> None:
+    sql.source()
+    registry, other = sql.host.flows._registry, Lease(HadoopPath(sql.spark, sql.host.home))
+    other.beat()
+    table = ("spark_catalog", "default", "t")
+    spec = replace(SPEC, name="t", full_name=table, target=table, target_location="", owns_target=True, streams=())
+    registry.append(FlowEvent(spec.id, EventKind.RESERVED, host=other.host_id, spec=spec.to_json()))
+    expected = (
+        "The flow `t` is just being created, by another statement. Try again when that has ended; if its process has died, "
+        "after 30 s."
+    )
+    for how in ("STREAMING TABLE IF NOT EXISTS", "OR REFRESH STREAMING TABLE", "OR REPLACE STREAMING TABLE", "STREAMING TABLE"):
+        with pytest.raises(PySparkException, match=re.escape(expected)):
+            sql(f"CREATE {how} t AS {STREAM}")
+    with pytest.raises(PySparkException, match=re.escape(expected)):
+        sql("CREATE FLOW IF NOT EXISTS t AS INSERT INTO ev SELECT k, v FROM STREAM ev")
+    assert states(sql, "t") == ["RESERVED"]
+    other.end()
+    sql(f"CREATE STREAMING TABLE IF NOT EXISTS t AS {STREAM}")
+    assert states(sql, "t") == ["RUNNING"]
+
+
+def test_a_reservation_whose_answer_was_lost_is_taken_back(sql: Workshop, flow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = epoch(sql)
+    for statement in (
+        f"CREATE STREAMING TABLE u AS {STREAM}",
+        f"CREATE OR REPLACE STREAMING TABLE t AS {PER_KEY.format('STREAM ev')}",
+    ):
+        with monkeypatch.context() as patch:
+            fail_once(patch, FlowRegistry, "append", fails_after)
+            with pytest.raises(PySparkException, match="the disk is gone"):
+                sql(statement)
+    assert ids(sql) == {"t": flow}
+    assert epoch(sql) == before, "the old flow was not restarted"
+    go_on(sql, {"t": flow})
 
 
 def states(sql: Workshop, name: str) -> list[str]:

@@ -11,8 +11,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 import sqlext
+from sqlext.errors import SchemaError
 from sqlext.execution.flows import flow as flow_module
-from sqlext.execution.flows import work
+from sqlext.execution.flows import source_changes, work
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.manager import FlowManager
@@ -21,6 +22,8 @@ from sqlext.plan.flow_spec import FlowSpec
 from sqlext.testing import HandClock
 from tests.integration.workshop import BUFFERED, COUNTS, DEADLINE, Workshop
 from tests.support import eventually
+
+NAME = ("spark_catalog", "default", "t")
 
 
 def by_hand(sql: Workshop) -> HandClock:
@@ -101,6 +104,35 @@ def test_a_running_flow_comes_back_by_itself_and_the_next_process_tries_too(
     assert sql.equals_batch()
 
 
+def test_a_start_that_fails_while_it_takes_in_new_columns_has_failed(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.source()
+    sql("CREATE STREAMING TABLE t TBLPROPERTIES ('schema-evolution' = 'add columns') AS SELECT * FROM STREAM ev")
+    sql("WAIT FLOW t")
+    clock = by_hand(sql)
+    sql("STOP FLOW t")
+    sql("ALTER TABLE ev RENAME TO elsewhere")
+    with pytest.raises(PySparkException, match="`ev` cannot be found"):
+        sql("START FLOW t")
+    assert status(sql) == sql.host.flows.view(NAME).record.state == "RETRYING"
+    sql("ALTER TABLE elsewhere RENAME TO ev")
+    clock.advance(5)
+    eventually(lambda: status(sql) == "RUNNING", DEADLINE, lambda: str(sql.shown("t")))
+
+    def refuse(*_: Any) -> None:
+        raise SchemaError("A column has no name.")
+
+    sql("STOP FLOW t")
+    with monkeypatch.context() as patch:
+        patch.setattr(source_changes, "evolved", refuse)
+        with pytest.raises(PySparkException, match=r"A column has no name\."):
+            sql("START FLOW t")
+    assert (status(sql), sql.shown("t").error) == ("FAILED", "A column has no name.")
+    sql("START FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch("SELECT * FROM ev")
+
+
 def test_stop_ends_the_tries(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     sql.source()
     sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {COUNTS.format('STREAM ev')}")
@@ -126,6 +158,7 @@ def test_trouble_that_stays_fails_at_once(sql: Workshop) -> None:
     sql("INSERT INTO ev VALUES ('a', 0)")
     eventually(lambda: status(sql) == "FAILED", DEADLINE, lambda: str(sql.shown("t")))
     assert "Division by zero" in sql.shown("t").error
+    assert sql.shown("t").error.endswith("The expression is: 10 DIV v")
     assert sql.host.flows._retries.planned() == {}
 
 

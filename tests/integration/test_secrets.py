@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sqlext.page.collect import Collector
-from sqlext.spark.storage import HadoopPath
 from tests.integration.workshop import Workshop, local
 
 SECRET = "k3y"
@@ -86,16 +85,6 @@ def test_a_home_that_was_open_is_closed_before_anything_is_made(sql: Workshop) -
     sql.resume()
     assert sql("SHOW FLOWS") == []
     assert {oct(folder.stat().st_mode & 0o777) for folder in (home, home / "registry", home / "live")} == {"0o700"}
-
-
-def test_files_are_their_owner_s_where_there_are_no_hard_links(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HadoopPath, "_link_text", lambda *_: None)
-    home = HadoopPath(sql.spark, sql.host.home)
-    home.make_private()
-    assert home.child("some", "file").create_text("x")
-    assert not home.child("some", "file").create_text("y")
-    assert home.child("some", "file").read_text().strip() == "x"
-    assert modes(local(home.location) / "some") == {"0o600"}
 
 
 def test_a_failure(sql: Workshop) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import Row
 from sqlext.execution.delta import commit
 from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.state.session_state import SessionState
+from tests.integration.test_delta_state import other_driver_before
 from tests.integration.workshop import BUFFERED, Workshop, are_contiguous
 from tests.support import side_by_side
 
@@ -202,6 +203,18 @@ def test_a_crash_between_the_two_commits_of_a_flush(sql: Workshop, monkeypatch: 
     check_all(sql, queries)
     for name in flows:
         assert are_contiguous(sql.commits(name))
+
+
+def test_what_another_driver_has_just_stored_is_not_added_again(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    source(sql)
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS {QUERY.format(STREAM)}")
+    check(sql, QUERY)
+    insert(sql, STEPS[1])
+    landed = other_driver_before(monkeypatch, SessionState)
+    check(sql, QUERY)
+    assert landed
+    insert(sql, STEPS[2])
+    check(sql, QUERY)
 
 
 def test_a_crash_before_the_first_of_the_two(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,32 @@ def test_a_wider_type_that_is_used_is_told(sql: Workshop) -> None:
     assert sql.batch("SELECT * FROM copy") == sql.batch("SELECT * FROM ev")
 
 
+def test_fields_of_structs_go_to_their_names(sql: Workshop) -> None:
+    sql("CREATE TABLE ev (k INT, s STRUCT<a: INT, b: STRING>) USING delta")
+    sql("INSERT INTO ev SELECT 1, named_struct('a', 1, 'b', 'x')")
+    sql("CREATE STREAMING TABLE copy AS SELECT k, s FROM STREAM ev")
+    sql("CREATE STREAMING TABLE listed (k, s STRUCT<b: STRING, a: INT>) AS SELECT k, s FROM STREAM ev")
+    for table in ("fed", "by_batch"):
+        sql(f"CREATE TABLE {table} (k INT, s ARRAY<STRUCT<b: STRING, a: INT>>) USING delta")
+    sql("CREATE FLOW f AS INSERT INTO fed SELECT k, array(s) AS s FROM STREAM ev")
+    sql("INSERT INTO by_batch SELECT k, array(s) AS s FROM ev")
+    flows = ("copy", "listed", "f")
+    for flow in flows:
+        sql(f"WAIT FLOW {flow}")
+        sql(f"STOP FLOW {flow}")
+    assert sql.batch("SELECT * FROM fed") == sql.batch("SELECT * FROM by_batch") == [(1, [("x", 1)])]
+
+    sql("ALTER TABLE ev ALTER COLUMN s.b FIRST")
+    sql("INSERT INTO ev SELECT 2, named_struct('b', 'y', 'a', 2)")
+    for flow in flows:
+        sql(f"START FLOW {flow}")
+        sql(f"WAIT FLOW {flow}")
+    for table, field in (("copy", "s"), ("listed", "s"), ("fed", "s[0]")):
+        assert sql.batch(f"SELECT k, {field}.a, {field}.b FROM {table}") == [(1, 1, "x"), (2, 2, "y")], table
+    sql("CREATE MATERIALIZED VIEW seen (k, s STRUCT<a: INT, b: STRING>) AS SELECT * FROM ev")
+    assert sql.batch("SELECT k, s.a, s.b FROM seen") == [(1, 1, "x"), (2, 2, "y")]
+
+
 def test_a_source_whose_rows_were_changed_is_named_with_what_happened(sql: Workshop) -> None:
     statements = {"DELETE": "DELETE FROM of_delete WHERE k = 'a'", "UPDATE": "UPDATE of_update SET v = 9 WHERE k = 'a'"}
 

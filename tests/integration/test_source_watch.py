@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
+from sqlext.execution.delta import table_logs
+from sqlext.execution.delta.table_logs import TableLogs
 from sqlext.execution.streaming import source_watch, streams
+from sqlext.spark.java import java_of
+from sqlext.spark.waiting_clock import WaitingClock
 from sqlext.testing import DEADLINE
 from tests.integration.workshop import COUNTS, Workshop
 from tests.support import eventually
@@ -114,3 +119,60 @@ def test_a_flow_over_many_files_rests_between_its_listings(sql: Workshop, monkey
     sql("WAIT FLOW u")
     assert sql.equals_batch("u", "files")
     sql("STOP FLOW u")
+
+
+def test_a_query_at_rest_uses_no_processor(sql: Workshop) -> None:
+    """Its thread waits to be told; Spark's own clocks would have it look at the time again and again."""
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    sql(f"CREATE STREAMING TABLE t AS {COUNTS.format('STREAM ev')}")
+    rest(sql, "t")
+    query = sql.flow("t")._intakes[0].query
+    assert query is not None
+    thread = streams._execution(query).queryExecutionThread()
+    eventually(lambda: str(thread.getState().toString()) == "WAITING", DEADLINE)
+    sql("STOP FLOW t")
+    eventually(lambda: not thread.isAlive(), DEADLINE)
+
+
+def test_a_clock_waits_until_it_is_told(sql: Workshop) -> None:
+    clock, java, ended = WaitingClock(sql.spark), java_of(sql.spark), threading.Semaphore(0)
+    threads = []
+
+    def wait() -> None:
+        threads.append(java.java.lang.Thread.currentThread())
+        clock.java.waitTillTime(1)
+        ended.release()
+
+    def waiting() -> None:
+        threading.Thread(target=wait, daemon=True).start()
+        eventually(lambda: bool(threads) and str(threads[-1].getState().toString()) == "WAITING", DEADLINE)
+
+    waiting()
+    assert not ended.acquire(blocking=False)
+    clock.go_on()
+    assert ended.acquire(timeout=DEADLINE)
+    clock.go_on()
+    clock.go_on()
+    wait()  # it was told before, so it does not wait
+    waiting()
+    assert ended.acquire(blocking=False)
+    assert not ended.acquire(blocking=False), "two tells before a wait are one"
+    threads[-1].interrupt()
+    assert ended.acquire(timeout=DEADLINE)
+
+
+def test_the_log_of_a_table_that_was_made_anew_is_read_anew(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its versions begin with 0 again, at the same location."""
+    logs, made = TableLogs(sql.spark), "CREATE TABLE ev (k STRING, v INT) USING delta"
+    sql(made)
+    location = str(sql("DESCRIBE DETAIL ev")[0].location)
+    for version in range(1, 5):
+        sql("INSERT INTO ev VALUES ('a', 1)")
+        assert logs.newest(location) == version
+    sql("DROP TABLE ev")
+    sql(made)
+    sql("INSERT INTO ev VALUES ('a', 1)")
+    monkeypatch.setattr(table_logs, "_SURE_SECONDS", 0.0)
+    assert logs.newest(location) == 1
+    sql("INSERT INTO ev VALUES ('a', 1)")
+    assert logs.newest(location) == 2

@@ -196,6 +196,44 @@ def test_having_and_queries_above(
     assert [sql.batch(f"SELECT * FROM {flow}") for flow in ("kept", "gone")] == [kept[1], gone[1]]
 
 
+def test_the_time_since_a_savepoint_does_not_count(sql: Workshop, clock: HandClock) -> None:
+    """What came since is read again, and finds the groups as old as they were."""
+    flows = ["kept", "gone"]
+    create(sql, {"kept": (MEANS, BUFFER), "gone": (MEANS, f"{BUFFER}, {GONE}")})
+    insert(sql, "('a', 1), ('b', 2)", flows)
+    clock.advance(4 * DAY)
+    for flow in flows:
+        sql(f"SAVEPOINT FLOW {flow} AS s")
+    insert(sql, "('a', 3)", flows)
+    then = {flow: sql.batch(f"SELECT * FROM {flow}") for flow in flows}
+    clock.advance(20 * DAY)
+    for flow in flows:
+        sql(f"RESTORE FLOW {flow} TO s")
+        sql(f"WAIT FLOW {flow}")
+        assert sql.batch(f"SELECT * FROM {flow}") == then[flow]
+    clock.advance(4 * DAY)
+    insert(sql, "('a', 5), ('b', 6)", flows)  # a is 4 days old, and b is 8
+    assert sql.batch("SELECT k, n, total FROM kept") == [("a", 3, 9), ("b", 1, 2)]
+    assert sql.batch("SELECT k, n, total FROM gone") == [("a", 3, 9), ("b", 1, 6)]
+
+
+def test_what_a_savepoint_interrupts_lives_from_when_it_runs_again(sql: Workshop, clock: HandClock) -> None:
+    flows = ["kept", "gone"]
+    create(sql, {"kept": (MEANS, BUFFER), "gone": (MEANS, f"{BUFFER}, {GONE}")})
+    insert(sql, "('a', 1)", flows)
+    for flow in flows:
+        (sql.home(flow) / "begun" / "1").write_text(clock.now().isoformat())  # all that there is of one that has just begun
+        sql(f"SAVEPOINT FLOW {flow} AS s")
+    clock.advance(20 * DAY)
+    for flow in flows:
+        sql(f"RESTORE FLOW {flow} TO s")
+    insert(sql, "('c', 1)", flows)
+    clock.advance(DAY)
+    insert(sql, "('c', 2)", flows)
+    for flow in flows:
+        assert sql.batch(f"SELECT k, n, total FROM {flow}") == [("a", 1, 1), ("c", 2, 3)]
+
+
 def test_what_cannot_change(sql: Workshop, clock: HandClock) -> None:
     create(sql, {"t": (MEANS, BUFFER)})
     for key, value in (("table.exec.state.ttl", "8 days"), ("table.exec.state.ttl.expired-rows", "delete")):

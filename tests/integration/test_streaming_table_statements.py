@@ -107,6 +107,20 @@ def test_what_a_column_list_cannot_say_is_refused_and_nothing_is_made(sql: Works
     side_by_side(is_refused, UNSAYABLE)
 
 
+def test_a_key_goes_into_no_type_that_makes_one_value_of_several(sql: Workshop) -> None:
+    sql("CREATE TABLE events (id BIGINT, at TIMESTAMP) USING delta")
+    sql("CREATE TABLE ids (id DOUBLE, n BIGINT) USING delta")
+    sql("CREATE TABLE wider (id DECIMAL(20, 0), n BIGINT) USING delta")
+    ids = "SELECT id, count(*) AS n FROM STREAM events GROUP BY id"
+    with pytest.raises(PySparkException, match=r"`id` of the query is BIGINT, .* is DOUBLE: several groups would become one row"):
+        sql(f"CREATE FLOW f AS INSERT INTO ids {ids}")
+    hours = "SELECT date_trunc('HOUR', at) AS h, count(*) AS n FROM STREAM events GROUP BY 1"
+    with pytest.raises(PySparkException, match=r"`h` of the query is TIMESTAMP, .* is TIMESTAMP_NTZ: several groups"):
+        sql(f"CREATE STREAMING TABLE hours (h TIMESTAMP_NTZ, n BIGINT) AS {hours}")
+    sql(f"EXPLAIN CREATE FLOW f AS INSERT INTO wider {ids}")
+    assert sql("SHOW FLOWS") == []
+
+
 # ALTER and DROP.
 
 
@@ -244,7 +258,8 @@ def test_qualify_above_an_aggregate_equals_batch(sql: Workshop) -> None:
     queries = {
         "first": "SELECT k, sum(v) AS n FROM {} GROUP BY k QUALIFY row_number() OVER (ORDER BY n DESC) = 1",
         "most": "SELECT k, sum(v) AS n FROM {} GROUP BY k HAVING n > 1 QUALIFY max(n) OVER () = n",
-        "distinct_ones": "SELECT DISTINCT k FROM {} QUALIFY row_number() OVER (ORDER BY k) < 3",
+        "distinct_ones": "SELECT k FROM (SELECT DISTINCT k FROM {}) QUALIFY row_number() OVER (ORDER BY k) < 3",
+        "distinct_sums": "SELECT DISTINCT sum(v) AS n FROM {} GROUP BY k, v QUALIFY row_number() OVER (ORDER BY n) < 3",
     }
     sql.source()
 

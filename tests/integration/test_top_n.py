@@ -18,6 +18,9 @@ QUERIES = {
     "second": f"WITH ranked AS (SELECT s.*, {NEWEST} AS r FROM {{}} AS s) SELECT k, note.x AS x FROM ranked WHERE r = 2",
     "oldest": "SELECT k, at FROM {} QUALIFY row_number() OVER (PARTITION BY upper(k), 1 ORDER BY at) = 1",
     "everywhere": "SELECT * FROM {} QUALIFY row_number() OVER (ORDER BY v NULLS LAST, at) <= 3",
+    "last": "SELECT v, at FROM {} WHERE v > 4 QUALIFY row_number() OVER (ORDER BY at DESC) = 1",
+    "last_of_all": "SELECT * FROM {} WHERE v > 4 QUALIFY row_number() OVER (PARTITION BY 1 ORDER BY at DESC) = 1",
+    "none": f"SELECT v, r FROM (SELECT v, {NEWEST} AS r FROM {{}}) WHERE r BETWEEN 2 AND 1",
     "nulls_first": "SELECT v, at, r FROM (SELECT v, at, row_number() OVER (PARTITION BY v % 2 ORDER BY k DESC NULLS FIRST, "
     "at DESC) AS r FROM {}) WHERE r BETWEEN 1 AND 2",
     "joined": f"SELECT d.name, t.v FROM (SELECT k, v, {NEWEST} AS r FROM {{}}) AS t JOIN dim AS d ON d.k = t.k WHERE 1 >= t.r",

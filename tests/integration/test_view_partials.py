@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.exceptions import ConcurrentAppendException
 from pyspark.errors import PySparkException
 
+from sqlext.execution.delta.changes import WEIGHT
 from sqlext.execution.views import cost
+from sqlext.execution.views.incremental import Delta
+from sqlext.execution.views.merging import differences
+from sqlext.execution.views.partial_table import PartialTable
+from sqlext.execution.views.partials import Partials, partials_of
+from sqlext.spark import jvm
+from sqlext.spark.plans import Plans, analysed, output_of, tree_of
 from sqlext.spark.storage import HadoopPath
 from sqlext.testing import Moment, listened
 from tests.integration.workshop import Workshop
+from tests.support import rows
 
 pytestmark = pytest.mark.usefixtures("lean")
 
@@ -91,6 +101,34 @@ def test_after_a_crash_between_the_two_commits_nothing_is_added_twice(tables: Wo
     after = last(tables)
     assert (after["done"], after["refresh"]) == ("merge groups", before["refresh"] + 1)
     assert after["partials"] == before["partials"] + 3  # what was left, set back, and written again
+
+
+def test_two_processes_that_add_to_the_same_version(tables: Workshop, tmp_path: Path) -> None:
+    found, plans = kept_of(tables, "SELECT k, avg(v) AS a FROM o GROUP BY k"), Plans(tables.spark)
+    place = HadoopPath(tables.spark, tmp_path.as_uri())
+    one, other = (PartialTable(tables.spark, place, "v", "id") for _ in range(2))
+    child = found.kept.aggregate.children[0].plan
+    version = one.write(found.first(plans, child), lambda: None)
+    expected = tables.batch("SELECT k, 2 * count(*) FROM o GROUP BY k")
+    with jvm.active(tables.spark):
+        weight = plans.named(plans.literal("1L"), WEIGHT)
+        changed = Delta(plans.select(child, [*output_of(child), weight]), weight.toAttribute())
+        added = differences(plans, found.kept, changed)
+        before = one.begin(version, found.columns)
+        there = other.add(other.begin(version, found.columns), found.kept, found.columns, added, 5)
+        with pytest.raises(ConcurrentAppendException):
+            one.add(before, found.kept, found.columns, added, 5)
+        again = one.add(one.begin(version, found.columns), found.kept, found.columns, added, 5)
+    assert again > there
+    assert [rows(one.rows(each).select("p0", "p1")) for each in (there, again)] == [expected, expected]
+
+
+def kept_of(tables: Workshop, query: str) -> Partials:
+    """The partial results of a query."""
+    plans = Plans(tables.spark)
+    found = partials_of(plans, tree_of(plans.normal(analysed(tables.spark.sql(query)))))
+    assert found is not None
+    return found
 
 
 def test_a_view_whose_sources_have_grown_gets_partial_results(tables: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

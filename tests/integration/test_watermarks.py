@@ -181,6 +181,20 @@ def test_passed_groups_leave_the_state(sql: Workshop, monkeypatch: pytest.Monkey
     assert are_contiguous(sql.commits("means_delta"))
 
 
+def test_passed_groups_leave_the_state_after_more_micro_batches_than_spark_keeps(sql: Workshop) -> None:
+    sql("SET spark.sql.streaming.minBatchesToRetain = 2")
+    insert(sql, [("a", 1, 1), ("b", 12, 2), ("c", 40, 3)])  # to a watermark of minute 35
+    flows = create(sql, {"means": MEANS})
+    check(sql, flows)
+    assert ends_in_state(sql, "means_delta") == [10, 20, 50]
+    files: list[list[Values]] = [[("d", 41 + at, at)] for at in range(6)]
+    insert(sql, *files)
+    check(sql, flows)
+    last = sql.commits("means_delta")[-1]
+    assert (last["first_batch"], last["last_batch"]) == (1, 6)
+    assert ends_in_state(sql, "means_delta") == [50, 50]  # of c and d
+
+
 @pytest.mark.parametrize("writing", ["whole", "placed", "merged"])
 def test_a_crash_between_the_two_commits(sql: Workshop, monkeypatch: pytest.MonkeyPatch, writing: str) -> None:
     """The state has a flush that the table has not, and groups have left it: all that the flush has changed is shown."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import MutableMapping
 
-from sqlext.errors import NotFoundError, SetupError
+from sqlext.errors import NotFoundError, SetupError, TornFileError
 
 
 class MemoryFolder:
@@ -19,6 +19,8 @@ class MemoryFolder:
     Attributes:
         requests: the requests of this folder and all below it.
         unwritable: the end of names that cannot be written.
+        failing: the names whose next read fails, once each.
+        torn: the names that are torn.
     """
 
     def __init__(self, location: str = "mem:/r", files: MutableMapping[str, str] | None = None, seconds: float = 0.0) -> None:
@@ -26,12 +28,15 @@ class MemoryFolder:
         self.files: MutableMapping[str, str] = {} if files is None else files
         self.requests: list[str] = []
         self.unwritable = "?"
+        self.failing: set[str] = set()
+        self.torn: set[str] = set()
         self._seconds = seconds
         self._lock = threading.Lock()
 
     def child(self, *names: str) -> MemoryFolder:
         made = MemoryFolder("/".join((self.location, *names)), self.files, self._seconds)
         made.requests, made.unwritable, made._lock = self.requests, self.unwritable, self._lock
+        made.failing, made.torn = self.failing, self.torn
         return made
 
     def exists(self) -> bool:
@@ -47,6 +52,12 @@ class MemoryFolder:
 
     def read_text(self) -> str:
         self._request("read")
+        name = self.location.rpartition("/")[2]
+        if name in self.failing:
+            self.failing.discard(name)
+            raise SetupError(f"The file {self.location} cannot be read: connection reset.")
+        if name in self.torn:
+            raise TornFileError(f"The file {self.location} cannot be read: checksum error.")
         text = self.files.get(self.location)  # at once: other threads delete files
         if text is None:
             raise NotFoundError(f"There is no file {self.location}.")

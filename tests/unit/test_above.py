@@ -180,6 +180,12 @@ def test_with_subtotals_a_column_is_named_as_in_group_by(query: str, names: list
     assert [item.alias_or_name for item in found.outer.selects] == names
 
 
+def test_an_aggregate_of_a_lambdas_parameter_is_refused() -> None:
+    query = "SELECT transform(xs, v -> sum(v)) AS s FROM STREAM t GROUP BY xs LIMIT 3"
+    with pytest.raises(UnsupportedError, match=r"`SUM\(v\)` aggregates a parameter of the lambda around it"):
+        parts(query)
+
+
 def test_the_tree_that_was_given_stays_as_it_is() -> None:
     query = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k LIMIT 1"
     tree = parse_query(query)
@@ -204,3 +210,33 @@ def test_a_fixture_file_with_an_odd_end_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.sql").write_text("-- title\nSELECT 1;\nSELECT 2\n")
     with pytest.raises(ValueError, match=r"x\.sql, line 2: a statement has no end"):
         list(read(tmp_path / "x.sql"))
+
+
+# WITH queries
+
+
+def test_subqueries_above_an_aggregate_keep_its_with_queries() -> None:
+    _, above = parts(
+        "WITH w AS (SELECT * FROM x) SELECT k, count(*) AS n FROM STREAM s GROUP BY k HAVING k IN (SELECT k FROM w) LIMIT 2"
+    )
+    assert above.startswith("WITH w AS (SELECT * FROM x) SELECT ")
+
+
+def test_a_with_query_below_an_aggregate_may_have_the_name_of_what_it_reads() -> None:
+    aggregates, above = parts("WITH s AS (SELECT * FROM STREAM s WHERE v > 1) SELECT k, count(*) AS n FROM s GROUP BY k LIMIT 2")
+    assert aggregates[0].startswith("WITH s AS (SELECT * FROM STREAM s WHERE v > 1) SELECT ")
+    assert "WITH" not in above
+
+
+def test_the_names_of_hidden_with_queries_stay() -> None:
+    hidden = "WITH a AS (SELECT * FROM x), b AS (SELECT * FROM a)"
+    query = "SELECT k, count(*) AS n FROM STREAM s JOIN b USING (k) GROUP BY k"
+    aggregates, _ = parts(f"{hidden} SELECT * FROM (WITH a AS (SELECT * FROM y) {query}) LIMIT 2")
+    assert aggregates[0].startswith(f"{hidden} SELECT ")
+
+
+def test_two_with_queries_of_one_name_below_one_aggregate_are_refused() -> None:
+    own = "WITH b AS (SELECT * FROM a), a AS (SELECT * FROM y)"
+    query = "SELECT k, count(*) AS n FROM STREAM s JOIN b USING (k) JOIN a USING (k) GROUP BY k"
+    with pytest.raises(UnsupportedError, match="Two WITH queries named `a`"):
+        parts(f"WITH a AS (SELECT * FROM x) SELECT * FROM ({own} {query}) LIMIT 2")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from sqlext.commands.bounded_statements import without_clauses
 from sqlext.errors import OptionError, SqlextError, UnsupportedError
-from sqlext.planner.planner import plan_bounded
-from sqlext.planner.statement_plans import job_of
+from sqlext.planner.planner import plan_bounded, plan_once
+from sqlext.planner.statement_plans import job_of, plan_statement
 from sqlext.rules import BATCHES
 from sqlext.sql.dialect import parse_query
 from sqlext.sql.end_of_stream import is_bounded
@@ -237,3 +239,102 @@ def test_a_flows_statement_as_a_job() -> None:
     assert isinstance(insert, Insert)
     assert job_of(insert).head == "INSERT INTO `db`.`t` BY NAME"
     assert plan_bounded(job_of(insert).query, BATCHES, True).sql == called("SELECT k FROM a UNION ALL SELECT k FROM b")
+
+
+# WITH queries: the names that they hide, and those that they do not
+
+
+OF_NUMBERS = "r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5)"
+
+
+@pytest.mark.parametrize(
+    ("with_", "query", "needed"),
+    [
+        ("WITH a AS (SELECT * FROM a WHERE v > 1)", "SELECT max(v) FROM a", "WITH a AS (SELECT * FROM a WHERE v > 1)"),
+        ("WITH a AS (SELECT * FROM b), b AS (SELECT 1 AS v)", "SELECT max(v) FROM a", "WITH a AS (SELECT * FROM b)"),
+        (f"WITH RECURSIVE {OF_NUMBERS}", "SELECT max(n) FROM r", f"WITH RECURSIVE {OF_NUMBERS}"),
+    ],
+)
+def test_a_with_query_may_have_the_name_of_what_it_reads(with_: str, query: str, needed: str) -> None:
+    found = plan_bounded(query_of(f"{with_} SELECT * FROM ({query} {END}) AS q"), BATCHES, True)
+    assert found.sql == f"{with_} SELECT * FROM ({called(f'{needed} {query}')}) AS q"
+    assert plan_bounded(query_of(f"{with_} {query} {END}"), BATCHES, True).sql == called(f"{with_} {query}")
+
+
+def test_a_with_query_keeps_the_meaning_of_its_names_below_the_clause() -> None:
+    written = f"WITH a AS (SELECT 1 AS x) SELECT * FROM (SELECT max(x) FROM b {END}) AS q"
+    found = spark_sql(f"WITH a AS (SELECT 2 AS x), b AS (SELECT * FROM a) SELECT * FROM ({written}) AS p")
+    assert called("WITH a AS (SELECT 2 AS x), b AS (SELECT * FROM a) SELECT max(x) FROM b") in found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            f"WITH a AS (SELECT 1 AS x), b AS (SELECT * FROM a) SELECT * FROM (WITH a AS (SELECT 2 AS x) SELECT * FROM "
+            f"(SELECT max(x) FROM b JOIN a USING (x) {END}) AS q) AS p",
+            "Two WITH queries named `a` are read in a part of the query that runs alone. Give each its own name.",
+        ),
+        (
+            f"WITH a AS (SELECT 1 AS x) SELECT * FROM (WITH a AS (SELECT * FROM a) SELECT max(x) FROM a {END}) AS q",
+            "Two WITH queries named `a` are read in a part of the query that runs alone. Give each its own name.",
+        ),
+        (
+            f"WITH RECURSIVE {OF_NUMBERS} SELECT * FROM (WITH d AS (SELECT * FROM d) SELECT * FROM (SELECT 1 FROM r, d {END}))",
+            "The WITH query `d` reads a table of its own name, and is needed beside a WITH RECURSIVE, where that name would mean "
+            "itself. Give the WITH query another name.",
+        ),
+        *(
+            (
+                f"WITH a AS (SELECT * FROM {rows}) SELECT * FROM a JOIN (SELECT max(x) AS x FROM a {END}) AS q USING (x)",
+                f"`a` has values by chance ({chance}) and is read by a query with GLOBAL WINDOW END OF STREAM and outside of "
+                "it, and each would see others. Keep it in a table, and read that.",
+            )
+            for rows, chance in (("t WHERE rand() < 0.1", "rand"), ("t TABLESAMPLE (10 PERCENT)", "TABLESAMPLE"))
+        ),
+    ],
+)
+def test_refuses_with_queries_that_would_mean_something_else(text: str, message: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        spark_sql(text)
+    assert caught.value.message == message
+    assert caught.value.position is not None
+
+
+def test_a_sample_that_only_one_part_reads_is_one() -> None:
+    query = f"WITH a AS (SELECT * FROM t WHERE rand() < 0.1) SELECT * FROM (SELECT max(x) AS x FROM a {END}) AS q"
+    assert called("WITH a AS (SELECT * FROM t WHERE rand() < 0.1) SELECT max(x) AS x FROM a") in spark_sql(query)
+
+
+# Hints and options of flows
+
+
+@pytest.mark.parametrize("hint", ["FLUSH_INTERVAL('bananas')", "FLUSH_INTERVAL('1 min')", "BACKLOG_INTERVAL(t, '1 min')"])
+@pytest.mark.parametrize(
+    "query", [f"SELECT /*+ {{}} */ max(v) FROM STREAM t {END}", f"SELECT 1 FROM (SELECT /*+ {{}} */ 1 FROM STREAM t {END})"]
+)
+def test_a_query_that_ends_has_no_hints_of_flows(hint: str, query: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        spark_sql(query.format(hint))
+    assert caught.value.message == f"The hint {hint} is for a flow, and this query ends. Leave it out."
+    assert caught.value.position is not None
+
+
+def test_hints_of_spark_stay() -> None:
+    assert spark_sql(f"SELECT /*+ BROADCAST(t) */ max(v) FROM t {END}") == called("SELECT /*+ BROADCAST(t) */ max(v) FROM t")
+
+
+def test_an_insert_that_runs_once_has_no_hints_of_flows() -> None:
+    with pytest.raises(OptionError, match="is for a flow, and this query ends"):
+        plan_once(query_of("SELECT /*+ FLUSH_INTERVAL('1 min') */ k FROM t"), BATCHES, True)
+
+
+def test_the_options_of_streams_that_end_are_checked() -> None:
+    statement = parse(f"INSERT INTO x SELECT max(v) FROM STREAM t WITH ('backlog.lag-threshold' = 'bananas') {END}")
+    assert isinstance(statement, BoundedStatement)
+    with pytest.raises(OptionError, match=r"`backlog.lag-threshold` \(WITH clause\) cannot be `bananas`"):
+        plan_statement(statement, {}, BATCHES, no_duration)
+
+
+def no_duration(text: str) -> timedelta:
+    raise ValueError(text)

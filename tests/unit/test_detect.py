@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqlext.options import HINTS
 from sqlext.sql.tokens import is_ours, is_stream_relation, setting_key, tokens
 
 
@@ -126,6 +127,13 @@ def test_tokens_cover_a_text_in_order_and_without_overlap(text: str) -> None:
 
 
 # Statements of ours
+
+
+@pytest.mark.parametrize("hint", HINTS)
+def test_a_hint_of_ours_is_enough(hint: str) -> None:
+    assert is_ours(f"SELECT /*+ {hint}(t, '1 h') */ k FROM t")
+    assert is_ours(f"select /*+ {hint.lower()}(t, '1 h') */ k from t")
+
 
 COMMANDS = [
     "CREATE STREAMING TABLE t AS SELECT * FROM STREAM s",

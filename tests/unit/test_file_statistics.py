@@ -14,6 +14,9 @@ from sqlext.execution.delta.key_ranges import Range
 
 DAY_2024 = 19723  # 2024-01-01
 SECOND_2024 = DAY_2024 * 86_400
+SECOND_1973 = 1096 * 86_400
+SHANGHAI_1900 = -2_209_017_943_000_000  # midnight, at +08:05:43, which is +08:00 in statistics of the legacy format
+MONROVIA_1972 = (731 * 86_400 + 2670) * 1_000_000  # midnight of January 2, at -00:44:30
 
 
 def statistics(least: Any, greatest: Any, nulls: int = 0) -> str:
@@ -34,6 +37,8 @@ def holds(text: str | None, reach: Range, kind: DataType) -> bool:
         (DecimalType(20, 2), 0.1, 0.3, (Decimal("0.31"), Decimal("0.4")), False),
         (DecimalType(20, 2), 0.1, 0.3, (Decimal("0.30"), Decimal("0.4")), True),
         (StringType(), "b", "c", ("a", "az"), False),
+        (StringType(), "\ufffd", "z", ("\xe9", "\xe9"), True),  # least may be the byte 80, and that is less
+        (StringType(), "b", "c" * 32 + "\ufffd", ("d", "e"), False),
         (StringType(), "b", "c\ufffd", ("cz", "d"), True),  # cut off after 32 characters, with the last one's sign
         (DateType(), "2024-01-01", "2024-01-31", (DAY_2024 + 31, DAY_2024 + 40), False),
         (DateType(), "2024-01-01", "2024-01-31", (DAY_2024 + 30, DAY_2024 + 40), True),
@@ -52,7 +57,15 @@ def holds(text: str | None, reach: Range, kind: DataType) -> bool:
             (SECOND_2024 * 1_000_000 + 1_001_000, SECOND_2024 * 1_000_000 + 2_000_000),
             False,
         ),
-        (TimestampType(), "2024-01-01T00:00:00.000-01:00", "2024-01-01T00:00:01.000-01:00", (0, SECOND_2024 * 1_000_000), False),
+        (
+            TimestampType(),
+            "2024-01-01T00:00:00.000-01:00",
+            "2024-01-01T00:00:01.000-01:00",
+            (SECOND_1973 * 1_000_000, SECOND_2024 * 1_000_000),
+            False,
+        ),
+        (TimestampType(), "1900-01-01T00:00:00.000+08:00", "1900-01-01T00:00:00.000+08:00", (SHANGHAI_1900, SHANGHAI_1900), True),
+        (TimestampType(), "1972-01-02T00:00:00.000-00:44", "1972-01-02T00:00:00.000-00:44", (MONROVIA_1972, MONROVIA_1972), True),
     ],
 )
 def test_ranges(kind: DataType, least: Any, greatest: Any, reach: tuple[Any, Any], expected: bool) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqlext.errors import SetupError
 from sqlext.execution.flows.flush import Flusher, FlushPolicy, FlushReason
 
 DEADLINE = 60.0  # seconds that a test waits for a thread before it fails
@@ -121,6 +122,7 @@ class Table:
         self.failures: list[Exception] = []
         self.threads: set[str] = set()
         self.error: Exception | None = None
+        self.error_afterwards: Exception | None = None
         self._begins = threading.Semaphore(0)
         self._may_end = threading.Semaphore(0)
         self._failed = threading.Event()
@@ -141,6 +143,8 @@ class Table:
 
     def afterwards(self) -> None:
         self.swept += 1
+        if self.error_afterwards is not None:
+            raise self.error_afterwards
 
     def failed(self, error: Exception) -> None:
         self.failures.append(error)
@@ -308,6 +312,19 @@ def test_who_waits_is_told_only_after_the_flow_knows_of_the_failure(table: Table
     may_know.set()
     assert flusher.wait(ticket, DEADLINE)
     assert table.failures == [table.error]
+
+
+def test_what_fails_after_a_flush_leaves_it_done_and_the_next_one_comes(
+    flusher: Flusher, table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.error_afterwards = SetupError("The file cannot be opened: no answer.")
+    table.let_end(2)
+    for _ in range(2):
+        assert flusher.wait(flusher.ask(FlushReason.COMMAND), DEADLINE)
+        assert not flusher.is_busy
+    assert (flusher.error, table.failures) == (None, [])
+    assert "views" in caplog.text
+    assert "no answer" in caplog.text
 
 
 # The end

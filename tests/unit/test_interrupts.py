@@ -21,7 +21,7 @@ from sqlext.spark import cancellation
 @pytest.fixture
 def interrupts() -> Iterator[Interrupts]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]  # a shell's background jobs ignore some of them
     found = Interrupts()
     found.install()
     yield found

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, strategies
 
 from sqlext import options as module
+from sqlext.commands.option_levels import levels_in
 from sqlext.errors import OptionError, Position
 from sqlext.options import (
     BACKLOG_LAG_THRESHOLD,
@@ -455,3 +456,44 @@ def test_hints_set_these_options_for_the_flow_or_for_one_source() -> None:
         "BACKLOG_THRESHOLD": ("BACKLOG_THRESHOLD", BACKLOG_LAG_THRESHOLD, True),
         "STATE_TTL": ("STATE_TTL", STATE_TTL, True),
     }
+
+
+# The settings of a session
+
+
+RUNTIME, MEMORY, ALIAS = "execution.runtime-mode", "execution.flush.memory-buffer-only", "execution.flush.cache-only"
+CONF = "spark.sqlext."
+
+
+@pytest.mark.parametrize(
+    ("settings", "application", "of_session", "of_conf"),
+    [
+        ({RUNTIME: "BATCH", "execution.foo": "1", "spark.app.name": "x"}, {}, {RUNTIME: "BATCH"}, {}),
+        ({RUNTIME.upper(): "BATCH"}, {}, {RUNTIME: "BATCH"}, {}),
+        ({ALIAS: "true"}, {}, {MEMORY: "true"}, {}),
+        ({CONF + ALIAS: "true"}, {CONF + ALIAS: "true"}, {}, {MEMORY: "true"}),
+        ({CONF + ALIAS: "true"}, {CONF + ALIAS: "false"}, {MEMORY: "true"}, {}),
+        ({CONF + ALIAS: "true", MEMORY: "false"}, {}, {MEMORY: "false"}, {}),
+        ({ALIAS: "true", MEMORY: "true"}, {}, {MEMORY: "true"}, {}),
+    ],
+)
+def test_a_setting_may_be_an_alias_in_any_case(
+    settings: dict[str, str], application: dict[str, str], of_session: dict[str, str], of_conf: dict[str, str]
+) -> None:
+    found = levels_in(settings, application)
+    assert {key: given.value for key, given in found[Level.SESSION].items()} == of_session
+    assert {key: given.value for key, given in found[Level.CONF].items()} == of_conf
+
+
+@pytest.mark.parametrize(
+    ("settings", "application"),
+    [
+        ({ALIAS: "true", MEMORY: "false"}, {}),
+        ({RUNTIME.upper(): "BATCH", RUNTIME: "STREAMING"}, {}),
+        ({RUNTIME.upper(): "BATCH", RUNTIME.title(): "STREAMING"}, {}),
+        (dict.fromkeys([CONF + MEMORY], "true") | {CONF + ALIAS: "false"}, {CONF + MEMORY: "true", CONF + ALIAS: "false"}),
+    ],
+)
+def test_settings_that_are_one_option_must_agree(settings: dict[str, str], application: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=r"the same option, is `.*`\. Keep one of them\."):
+        resolve(levels_in(settings, application), duration)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -178,15 +179,15 @@ def test_a_key_takes_the_outputs_spelling_and_order() -> None:
         assert Key(("K",), all_but=True).resolve(["k", "K"]) == ("k",)
 
 
-@pytest.mark.parametrize("are_case_sensitive", [True, False])
-def test_streams_that_differ_by_case_are_two_where_names_do(are_case_sensitive: bool) -> None:
+def test_streams_that_differ_by_case_are_two_where_names_do() -> None:
     text = "SELECT T.k FROM STREAM ev WITH ('backlog.lag-threshold' = '7 min') AS T JOIN STREAM ex AS t ON T.k = t.k"
-    with case_sensitive_names(are_case_sensitive):
+    with case_sensitive_names(True):
         found = {source.alias: dict(source.options.get(Level.WITH, {})) for source in plan(text).graph.streams}
         aliases = [*FlowOptions.of_plan(plan(text), {}, duration).streams]
-    if are_case_sensitive:
-        assert {alias: bool(options) for alias, options in found.items()} == {"T": True, "t": False}
-    assert aliases == (["T", "t"] if are_case_sensitive else ["t"])
+    assert {alias: bool(options) for alias, options in found.items()} == {"T": True, "t": False}
+    assert aliases == ["T", "t"]
+    with pytest.raises(OptionError, match="several streams named"):
+        plan(text)
 
 
 NO_NAME = "The column `{0}` has no name of its own. Give it one: {0} AS name."
@@ -306,6 +307,43 @@ def test_a_hint_that_cannot_be_meant_is_refused(hint: str, message: str) -> None
 def test_a_hint_is_given_once(hints: str, name: str, second: str) -> None:
     message = f"The hint {name} is given twice. Give it once."
     assert refusal(f"SELECT /*+ {hints} */ k FROM STREAM t") == (OptionError, message, second)
+
+
+TTL = "'table.exec.state.ttl' = '1 hour'"
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        f"STREAM a WITH ({TTL}) AS s UNION ALL SELECT k FROM STREAM b AS s",
+        f"STREAM a AS s UNION ALL SELECT k FROM STREAM b WITH ({TTL}) AS S",
+        f"STREAM a UNION ALL SELECT k FROM (SELECT * FROM STREAM a WITH ({TTL}))",
+        f"STREAM a WITH ('table.exec.state.ttl' = '2 hours') UNION ALL SELECT k FROM STREAM a WITH ({TTL})",
+    ],
+)
+def test_streams_of_one_alias_have_the_same_options(streams: str) -> None:
+    kind, message, marked = refusal(f"SELECT k FROM {streams}")
+    assert kind is OptionError
+    assert re.search("`table.exec.state.ttl` is `. hours?` for one of several streams named `[aAsS]`, and not for all", message)
+    assert "table.exec.state.ttl" in marked
+
+
+def test_streams_of_one_alias_and_the_same_options_are_read() -> None:
+    found = plan(f"SELECT k FROM STREAM a WITH ({TTL}) UNION ALL SELECT k FROM STREAM a WITH ({TTL})")
+    assert [list(source.options[Level.WITH]) for source in found.graph.streams] == [["table.exec.state.ttl"]] * 2
+
+
+@pytest.mark.parametrize("misspelt", ["STREAM a WITH ('backlog.lag' = '1 s') AS s", "STREAM a AS s"])
+def test_the_options_of_each_stream_of_an_alias_are_checked(misspelt: str) -> None:
+    kind, message, _ = refusal(f"SELECT k FROM {misspelt} UNION ALL SELECT k FROM STREAM b WITH ('backlog.lag' = '1 s') AS s")
+    assert (kind, message.split(".")[0]) == (OptionError, "sqlext has no option `backlog")
+
+
+def test_a_hint_names_one_stream() -> None:
+    hint = "STATE_TTL(s, '1 hour')"
+    message = f"The hint {hint} names `s`, and several streams have that name. Give each an alias of its own."
+    query = f"SELECT /*+ {hint} */ k FROM STREAM a AS s UNION ALL SELECT k FROM STREAM b AS s"
+    assert refusal(query) == (OptionError, message, hint)
 
 
 @pytest.mark.parametrize(
@@ -661,6 +699,33 @@ def test_names_of_the_whole_query_are_known() -> None:
     assert found.relations == ("d", "t")
     assert {"mine", "count", "size"} <= set(found.functions)
     assert {"limit_of", "v", "y"} <= set(found.columns)
+
+
+@pytest.mark.parametrize(
+    ("query", "relations", "sources"),
+    [
+        ("WITH d AS (SELECT * FROM d WHERE a) SELECT s.k FROM STREAM s JOIN d USING (k)", ("d", "s"), ["s", "d"]),
+        ("WITH a AS (SELECT * FROM b), b AS (SELECT * FROM a) SELECT s.* FROM STREAM s JOIN b USING (k)", ("b", "s"), ["s", "b"]),
+        ("WITH t AS (SELECT * FROM STREAM t) SELECT * FROM t", ("t",), ["t"]),
+        (
+            "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT k FROM STREAM s JOIN r ON n = k",
+            ("s",),
+            ["s"],
+        ),
+    ],
+)
+def test_a_with_query_may_have_the_name_of_what_it_reads(query: str, relations: tuple[str, ...], sources: list[str]) -> None:
+    found = plan(query)
+    assert found.references.relations == relations
+    assert [each.source.name[-1] for each in found.graph.operators if each.source is not None] == sources
+    assert found.sql == query
+
+
+def test_a_column_may_be_a_session_variable_whatever_qualifies_it() -> None:
+    found = plan(
+        "SELECT session.a, `SESSION`.b, system.session.c, d.field, session.e.field FROM STREAM t WHERE f > system.session.g.x"
+    )
+    assert {"a", "b", "c", "d", "e", "f", "g"} <= set(found.references.columns)
 
 
 def test_two_aggregates_and_what_is_above_are_one_graph() -> None:

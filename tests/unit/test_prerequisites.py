@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sqlext.errors import OptionError
 from sqlext.plan.flow_spec import FlowSpec, PrerequisiteSpec
 from sqlext.plan.job_graph import FlowPlan, Key, OutputMode, Prerequisite
 from sqlext.planner.planner import plan_flow
@@ -79,3 +80,10 @@ def test_a_recorded_flow_keeps_its_prerequisites() -> None:
     spec = FlowSpec("id", "f", ("c", "d", "t"), "loc", "tid", "text", (), prerequisites=prerequisites)
     assert FlowSpec.from_json(spec.to_json()) == spec
     assert [each["name"] for each in json.loads(spec.to_json())["stages"]] == ["__sqlext_stage_1", "__sqlext_stage_2"]
+
+
+def test_a_hint_for_a_stream_that_ends_is_refused() -> None:
+    query = HISTORY.replace("SELECT s.k", "SELECT /*+ BACKLOG_INTERVAL({}, '1 min') */ s.k", 1)
+    assert plan(query.format("s")).prerequisites
+    with pytest.raises(OptionError, match="is `1 min` for `hist`, and the query that reads it ends: it has no backlog"):
+        plan(query.format("hist"))

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from sqlext.logs import JsonFormatter
 from sqlext.redaction import REDACTED, RedactedFormatter, Redaction
 
 SHOW = Redaction()
@@ -148,6 +149,8 @@ def test_messages(text: str, shown: str) -> None:
         "basic a",
         "authorization:",
         "|| 'a' ",
+        "== SQL",
+        "== SQL '",
     ],
 )
 def test_no_text_takes_long(piece: str) -> None:
@@ -166,3 +169,40 @@ def test_what_is_logged_with_its_traceback() -> None:
     shown = RedactedFormatter("%(message)s").format(record)
     assert "k3y" not in shown
     assert "Traceback" in shown
+
+
+REFUSED = """
+[PARSE_SYNTAX_ERROR] Syntax error at or near 'BAD': extra input 'BAD'. SQLSTATE: 42601 (line 1, pos 43)
+
+== SQL ==
+CREATE TABLE x USING jdbc OPTIONS (user 'ann', password 'k3y') BAD
+---------------------------------------------------------------^^^
+"""
+"""What Spark says of a statement that it cannot parse."""
+
+
+def test_the_statement_in_spark_s_message_about_it() -> None:
+    assert SHOW.message(REFUSED) == REFUSED.replace("k3y", REDACTED)
+    context = "The value cannot be cast.\n== SQL (line 1, position 8) ==\nCAST('password=k3y' AS INT)\n^^^^^^\n"
+    assert SHOW.message(context) == context.replace("k3y", REDACTED)
+    assert SHOW.message(SHOW.message(REFUSED)) == SHOW.message(REFUSED)
+
+
+def test_what_is_logged_of_refused_statements() -> None:
+    """Of two exceptions, with prose of their own."""
+    texts = [
+        f"it can't be parsed, password=k3y {REFUSED}",
+        f"Spark's answer at jdbc:postgresql://ann:k3y@db, token=k3y {REFUSED}",
+    ]
+    try:
+        try:
+            raise ValueError(texts[0])
+        except ValueError as first:
+            raise TypeError(texts[1]) from first
+    except TypeError:
+        record = logging.LogRecord("sqlext", logging.ERROR, "", 0, "failed", (), sys.exc_info())
+    for formatter in (RedactedFormatter(), JsonFormatter()):
+        shown = formatter.format(record)
+        assert "k3y" not in shown
+        assert shown.count(f"CREATE TABLE x USING jdbc OPTIONS (user 'ann', password '{REDACTED}') BAD") == 2
+        assert "The above exception was the direct cause of the following exception" in shown

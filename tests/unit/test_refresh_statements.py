@@ -75,6 +75,14 @@ def test_what_counts_in_a_text(other: str) -> None:
     assert normal_text(other, folds_case=True) != normal_text("SELECT k, 'A' FROM STREAM s", folds_case=True)
 
 
+def test_case_counts_in_the_path_of_a_variant() -> None:
+    text = "SELECT v:Name.first[0].Last::INT AS n, CAST(x AS STRUCT<A: ARRAY<INT>>) FROM STREAM s"
+    same = "select V:Name.first[0].Last :: int as N, cast(X as struct<a: array<int>>) from stream S"
+    assert normal_text(same, folds_case=True) == normal_text(text, folds_case=True)
+    for field in ("Name", "first", "Last"):
+        assert normal_text(text.replace(field, field.swapcase()), folds_case=True) != normal_text(text, folds_case=True)
+
+
 def test_case_of_names_counts_where_it_tells_columns_apart() -> None:
     assert normal_text("SELECT k", folds_case=False) != normal_text("SELECT K", folds_case=False)
 

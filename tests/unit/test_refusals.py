@@ -39,7 +39,7 @@ def all_rows(what: str) -> str:
 def beside(stream: str) -> str:
     return (
         f"The rows of `{stream}` are combined with an aggregate over a stream, and only the aggregate is kept. Aggregate these "
-        "rows as well, read them without STREAM, or put the aggregate into a streaming table of its own and read that as a table."
+        "rows as well, read them without STREAM, or keep the whole query, without STREAM, by CREATE MATERIALIZED VIEW."
     )
 
 
@@ -73,6 +73,12 @@ PIVOT = (
     "PIVOT (sum(v) FOR c IN ('a', 'b')). Otherwise write one aggregate with FILTER for each column: "
     "sum(v) FILTER (WHERE c = 'a') AS a, with GROUP BY."
 )
+BEFORE_DISTINCT = (
+    "{} comes before DISTINCT, so it needs all rows of the stream at once, duplicates too. To evaluate it over the distinct "
+    "rows, write FROM (SELECT DISTINCT ..); otherwise keep the whole query, without STREAM, by CREATE MATERIALIZED VIEW."
+)
+COUNTED = "SELECT DISTINCT k, count(*) OVER (PARTITION BY k) AS c FROM STREAM t"
+IN_WINDOWS = BEFORE_DISTINCT.format("A window function")
 AGGREGATE = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
 
 
@@ -97,6 +103,21 @@ AGGREGATE = "SELECT k, count(*) AS n FROM STREAM t GROUP BY k"
         ("SELECT k FROM STREAM t MINUS SELECT k FROM d", SETS, None),
         ("SELECT count(*) AS n FROM (SELECT k FROM STREAM t UNION SELECT k FROM d) x", SETS, None),
         ("SELECT * FROM STREAM t PIVOT (sum(v) FOR k IN ('a', 'b'))", PIVOT, None),
+        (
+            "SELECT * FROM (SELECT k, v, row_number() OVER (ORDER BY v) r FROM STREAM t) TABLESAMPLE (10 PERCENT) WHERE r = 1",
+            "TABLESAMPLE is taken of all rows that ROW_NUMBER() numbers, and only the first rows of each partition are kept. "
+            "Leave it out, or take the sample of the table that the query fills.",
+            None,
+        ),
+        # DISTINCT is evaluated last
+        (COUNTED, IN_WINDOWS, "count(*) OVER (PARTITION BY k)"),
+        (f"{COUNTED} ORDER BY c DESC LIMIT 10", IN_WINDOWS, "count(*) OVER (PARTITION BY k)"),
+        (f"SELECT k FROM ({COUNTED}) WHERE c > 1", IN_WINDOWS, "count(*) OVER (PARTITION BY k)"),
+        (
+            "SELECT DISTINCT k FROM STREAM t QUALIFY row_number() OVER (ORDER BY k) <= 3",
+            BEFORE_DISTINCT.format("QUALIFY"),
+            "row_number() OVER (ORDER BY k) <= 3",
+        ),
         # rows of a stream beside an aggregate
         (f"{AGGREGATE} UNION ALL SELECT k, 1 FROM STREAM u", beside("STREAM u"), "STREAM u"),
         (f"SELECT x.k FROM STREAM  u JOIN ({AGGREGATE}) x ON u.k = x.k", beside("STREAM u"), "STREAM  u"),

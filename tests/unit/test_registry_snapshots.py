@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqlext.errors import NameTakenError, SetupError
 from sqlext.execution.coordination.registry import Registry
+from sqlext.execution.coordination.snapshot_log import EVENTS_A_SNAPSHOT, SnapshotLog
 from sqlext.execution.flows import registry as flows
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
 from sqlext.execution.jobs import registry as jobs
@@ -88,3 +93,103 @@ def test_a_registry_of_many_flows_is_opened_by_a_few_requests() -> None:
     assert other.read() == registry.read()
     assert len(other.read()) == 1_000
     assert len(folder.requests) < 60
+
+
+def test_two_hosts_never_have_the_same_epoch_where_one_cannot_read_what_the_other_wrote() -> None:
+    folder = MemoryFolder("mem:/home")
+    one, other = FlowRegistry(folder), FlowRegistry(folder)
+
+    def started(host: str) -> Callable[[flows.Records], FlowEvent]:
+        return lambda records: FlowEvent("f-1", EventKind.STARTED, records["f-1"].epoch + 1, host)
+
+    one.append(FlowEvent("f-1", EventKind.RESERVED, spec=FLOW.to_json()))
+    other.read()
+    assert one.append(started("h-1"))["f-1"].epoch == 1
+    folder.failing.add(f"{2:020d}.json")
+    with pytest.raises(SetupError, match=r"The file mem:/home/registry/0+2\.json cannot be read"):
+        other.append(started("h-2"))
+    assert other.append(started("h-2"))["f-1"].epoch == 2
+
+
+# What this version cannot read
+
+NEWER = json.dumps({**json.loads(FLOW.to_json()), "version": 6, "full_name": ["c", "s", "Orders"]})
+FOREIGN: dict[str, list[Any]] = {
+    "another version of the definition": [FlowEvent("f-2", EventKind.RESERVED, spec=NEWER)],
+    "an altered definition of another version": [
+        FlowEvent("f-2", EventKind.RESERVED, spec=replace(FLOW, id="f-2").to_json()),
+        FlowEvent("f-2", EventKind.STARTED, 3, "h-1"),
+        FlowEvent("f-2", EventKind.ALTERED, spec=NEWER),
+        FlowEvent("f-2", EventKind.STOPPED, 3, "h-1"),
+    ],
+    "an unknown kind": [
+        FlowEvent("f-2", EventKind.RESERVED, spec=replace(FLOW, id="f-2").to_json()),
+        {"flow_id": "f-2", "kind": "paused", "at": "2026-11-26T09:00:00.000+00:00"},
+        FlowEvent("f-2", EventKind.STARTED, 1, "h-1"),
+    ],
+    "an unknown field": [{"flow_id": "f-2", "kind": "reserved", "spec": FLOW.to_json(), "region": "eu"}],
+}
+
+
+def a_log_with(folder: MemoryFolder, events: Iterable[Any]) -> list[str]:
+    """Write a flow and then other events, as another version of sqlext does; return the texts of those."""
+    log = SnapshotLog(folder.child("registry"))
+    mine = FlowEvent("f-1", EventKind.RESERVED, spec=FLOW.to_json())
+    texts = [json.dumps(each if isinstance(each, dict) else asdict(each)) for each in (mine, *events)]
+    assert all(log.append(text) for text in texts)
+    return texts[1:]
+
+
+def in_snapshot(folder: MemoryFolder) -> list[str]:
+    (name,) = (name for name in folder.files if name.endswith(".snapshot.json"))
+    return list(json.loads(folder.files[name])["events"])
+
+
+@pytest.mark.parametrize("events", FOREIGN.values(), ids=FOREIGN.keys())
+def test_what_this_version_cannot_read_stays_in_the_registry(events: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    folder = MemoryFolder("mem:/home")
+    texts = a_log_with(folder, events)
+    registry = FlowRegistry(folder)
+    assert list(registry.read()) == ["f-1"]
+    assert caplog.text.count("f-2 of the registry mem:/home/registry is skipped: ") == 1
+    for _ in range(EVENTS_A_SNAPSHOT):
+        registry.append(FlowEvent("f-1", EventKind.PHASE))
+    kept = [json.loads(text) for text in in_snapshot(folder) if json.loads(text)["flow_id"] == "f-2"]
+    written = [json.loads(text) for text in texts]
+    assert [(each["kind"], each.get("spec")) for each in kept] == [(each["kind"], each.get("spec")) for each in written]
+    assert list(FlowRegistry(folder).read()) == ["f-1"]
+
+
+def test_what_this_version_cannot_read_is_forgotten_when_it_is_dropped() -> None:
+    folder = MemoryFolder("mem:/home")
+    a_log_with(folder, [*FOREIGN["another version of the definition"], FlowEvent("f-2", EventKind.DROPPED)])
+    registry = FlowRegistry(folder)
+    registry.read()
+    registry.refuse_unread(("c", "s", "orders"))
+    for _ in range(EVENTS_A_SNAPSHOT):
+        registry.append(FlowEvent("f-1", EventKind.PHASE))
+    assert [json.loads(text)["flow_id"] for text in in_snapshot(folder)] == ["f-1"]
+
+
+def test_the_name_of_what_this_version_cannot_read_is_taken() -> None:
+    folder = MemoryFolder("mem:/home")
+    a_log_with(folder, FOREIGN["another version of the definition"])
+    registry = FlowRegistry(folder)
+    registry.read()
+    registry.refuse_unread(("c", "s", "customers"))
+    for name in (("c", "s", "orders"), FLOW.target):
+        with pytest.raises(NameTakenError) as caught:
+            registry.refuse_unread(name)
+        assert caught.value.message == (
+            f"{'.'.join(name)} is in the registry mem:/home/registry, in a record that cannot be read. A flow was recorded in "
+            "version 6 of the registry's format; this sqlext reads version 5. Use the sqlext that wrote it, or a home of its own "
+            "(spark.sqlext.home)."
+        )
+
+
+def test_a_torn_event_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    folder = MemoryFolder("mem:/home")
+    a_log_with(folder, [])
+    folder.files[f"mem:/home/registry/{2:020d}.json"] = '{"flow_id": "f-2'
+    assert list(FlowRegistry(folder).read()) == ["f-1"]
+    assert "an event of the registry mem:/home/registry is skipped: it is torn" in caplog.text

@@ -34,6 +34,7 @@ def are_same(one: str, other: str, relations: str = "STREAM db.t") -> bool:
         ("(a + b)", "a /* and */ + b"),
         ("case WHEN a then 'x' END", "CASE when a THEN 'x' end"),
         ("t.a.b.c.d.e", "a.b.c.d.e"),
+        ("max(v:x[0].y::INT)", "MAX(T.V:`x`[0].y::int)"),
     ],
 )
 def test_same(one: str, other: str) -> None:
@@ -50,6 +51,10 @@ def test_same(one: str, other: str) -> None:
         ("get_json_object(j, '$.x')", "get_json_object(j, '$.X')"),
         ("to_date(x)", "to_date(x, 'yyyy-MM-dd')"),
         ("to_date(x, 'yyyy-MM-dd')", "to_date(x, 'yyyy-mm-dd')"),
+        ("v:x", "v:X"),
+        ("max(v:x::INT)", "max(v:X::INT)"),
+        ("v:x[0].y", "v:x[0].Y"),
+        ("v:x.y[0].date", "v:x.y[0].DATE"),
         ("a + b", "b + a"),
         ("`a.b`", "a.b"),
         ("'k'", "k"),

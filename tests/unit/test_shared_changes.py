@@ -108,6 +108,13 @@ def test_a_table_that_was_created_anew_in_the_same_folder_is_read_by_itself(shar
     assert len(reader.asked) == 2
 
 
+def test_settings_of_another_meaning_read_by_themselves(shared: SharedChanges, reader: Reader) -> None:
+    zones = [frozenset({("spark.sql.session.timeZone", zone)}) for zone in ("UTC", "Asia/Tokyo", "UTC")]
+    taken = [shared.take(SPARK, *between(3, 4), ["id"], zone) for zone in zones]
+    assert taken[0] is taken[2]
+    assert len(reader.asked) == 2
+
+
 def test_what_several_views_read_is_held_for_some_seconds(shared: SharedChanges, reader: Reader, clock: HandClock) -> None:
     shared.give_back(shared.take(SPARK, *between(3, 4), ["id"]))
     clock.advance(9)

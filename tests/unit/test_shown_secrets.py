@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 
 from sqlext import redaction
 from sqlext.app.local_session import LocalSession
+from sqlext.app.output import Printer
+from sqlext.app.script_run import ExitCode, exit_code_of
 from sqlext.app.statement_run import Run
 from sqlext.commands.answers import Table
 from sqlext.plan.explain import explain_flow, lines_of
@@ -90,3 +92,11 @@ def test_spark_s_ui_shows_a_statement_without_secrets() -> None:
     with pytest.raises(ValueError, match=SECRET):
         LocalSession(cast(SparkSession, spark)).execute(run)
     assert spark.shown == [f"SELECT * FROM t WITH ('password' = '{REDACTED}')"]
+
+
+def test_an_unexpected_error_is_printed_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> ExitCode:
+        raise KeyError("password=k3y")
+
+    assert exit_code_of(fail, Printer(), "the log") is ExitCode.STATEMENT_FAILED
+    assert capsys.readouterr().err == f"sqlext failed (KeyError: 'password={REDACTED}'). Please report this error; see the log.\n"

@@ -10,6 +10,7 @@ import pytest
 
 from sqlext.errors import SetupError
 from sqlext.execution.coordination import snapshot_log
+from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.coordination.snapshot_log import EVENTS_A_SNAPSHOT, SnapshotLog
 from tests.unit.memory_folder import MemoryFolder
 
@@ -156,3 +157,49 @@ def test_a_snapshot_that_cannot_be_written_does_not_stop_events(caplog: pytest.L
     filled(folder, EVENTS_A_SNAPSHOT + 2)
     assert "was not compacted" in caplog.text
     assert len(Names(folder).read()) == EVENTS_A_SNAPSHOT + 2
+
+
+@pytest.mark.parametrize(("known", "failing"), [(0, 1), (0, 3), (0, 4), (2, 3), (2, 4)])
+def test_events_that_cannot_be_read_now_are_read_later(known: int, failing: int) -> None:
+    folder = MemoryFolder()
+    filled(folder, known)
+    names = Names(folder)
+    names.read()
+    other = Names(folder)
+    for number in range(known, 4):
+        other.add(str(number))
+    folder.failing.add(f"{failing:020d}.json")
+    with pytest.raises(SetupError, match=rf"The file mem:/r/{failing:020d}\.json cannot be read: connection reset\."):
+        names.read()
+    assert names.read() == ["0", "1", "2", "3"]
+
+
+def test_an_event_that_cannot_be_read_after_a_snapshot_loses_nothing() -> None:
+    folder = MemoryFolder()
+    filled(folder, EVENTS_A_SNAPSHOT + 3)
+    names = Names(folder)
+    folder.failing.add(f"{EVENTS_A_SNAPSHOT + 2:020d}.json")
+    with pytest.raises(SetupError, match="connection reset"):
+        names.read()
+    assert names.read() == [str(number) for number in range(EVENTS_A_SNAPSHOT + 3)]
+
+
+def test_a_torn_event_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    folder = MemoryFolder()
+    filled(folder, 3)
+    folder.torn.add(f"{2:020d}.json")
+    assert Names(folder).read() == ["0", "2"]
+    assert "event skipped: The file mem:/r/00000000000000000002.json cannot be read: checksum error." in caplog.text
+
+
+def test_a_log_without_snapshots_reads_events_again_that_could_not_be_read() -> None:
+    folder = MemoryFolder()
+    log = EventLog(folder)
+    assert all(log.append(text) for text in "abc")
+    other = EventLog(folder)
+    folder.failing.add(f"{2:020d}.json")
+    with pytest.raises(SetupError, match="connection reset"):
+        other.read_new()
+    assert (other.read_new(), other.count) == (["a", "b", "c"], 3)
+    folder.torn.add(f"{1:020d}.json")
+    assert EventLog(folder).read_new() == ["", "b", "c"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from sqlext.errors import FlowError, RunsElsewhereError, SetupError
+import pytest
+
+from sqlext.errors import FlowError, RunsElsewhereError, SetupError, SqlextError
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.registry import EventKind
 from sqlext.execution.flows.retries import Retries
@@ -19,13 +21,12 @@ class FailedFlow:
 
     spec = SPEC
     epoch = 1
+    phase = FlowPhase.FAILED
+    is_idle = False
 
     def __init__(self) -> None:
-        self.error = SetupError("the broker is gone")
+        self.error: SqlextError = SetupError("the broker is gone")
         self.subject = {"flow": "views"}
-
-    def status(self) -> tuple[FlowPhase, None, None]:
-        return FlowPhase.FAILED, None, None
 
     def tick(self) -> None:
         """Do nothing."""
@@ -40,8 +41,11 @@ class Flows:
     def __init__(self) -> None:
         self.all: dict[str, Flow] = {}
         self.events: list[EventKind] = []
+        self.problem: Exception | None = None
 
     def record(self, flow_id: str, kind: EventKind, *_: object) -> None:
+        if self.problem is not None:
+            raise self.problem
         self.events.append(kind)
 
 
@@ -76,3 +80,17 @@ class Registry:
 
     def read(self) -> dict[str, Any]:
         return {SPEC.id: self}
+
+
+def test_a_failure_that_cannot_be_recorded_now_is_not_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    """The flow is tried again later, and its failure is recorded then."""
+    flows, retries = Flows(), Retries(HandClock())
+    supervisor = FlowSupervisor(cast(Any, flows), cast(Any, None), cast(Any, None), retries, cast(Any, None))
+    failed = FailedFlow()
+    failed.error = FlowError("v / 0")
+    flows.all = {SPEC.id: cast(Flow, failed)}
+    flows.problem = SetupError("The file f cannot be read: connection reset.")
+    supervisor.tick()
+    supervisor.tick()
+    assert retries.planned()[SPEC.id].error == "v / 0"
+    assert caplog.text.count("its failure cannot be recorded: The file f cannot be read: connection reset.") == 1

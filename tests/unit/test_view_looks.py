@@ -24,6 +24,9 @@ class View:
         self.asked += 1
         return self.answer
 
+    def is_other(self) -> bool:
+        return self.is_behind()
+
 
 def asked(found: Looks, view: View) -> int:
     """Look once; return how often the view has been asked so far."""
@@ -69,3 +72,14 @@ def test_versions_are_believed_for_a_while(logs: TableVersions, monkeypatch: pyt
     monkeypatch.setattr(looks, "_BELIEVED_SECONDS", 0.0)
     found, view = Looks(cast(Any, logs)), View("view", "orders")
     assert [asked(found, view) for _ in range(2)] == [1, 2]
+
+
+def test_whether_the_query_means_something_else_is_asked_from_time_to_time(
+    logs: TableVersions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, view = Looks(cast(Any, logs)), View("view", "orders")
+    view.answer = True
+    assert [found.is_other(cast(Refresher, view)) for _ in range(3)] == [True, False, False]
+    monkeypatch.setattr(looks, "_BELIEVED_SECONDS", 0.0)
+    assert found.is_other(cast(Refresher, view))
+    assert view.asked == 2

@@ -63,6 +63,13 @@ class SourceLook:
     unit: str = ""
     reported: bool | None = None
 
+    @property
+    def has_unread(self) -> bool | None:
+        """Whether anything is unread; None: unknown. A source may know the age of what is unread, and not the amount."""
+        if self.unread or self.lag is not None:
+            return True
+        return None if self.unread is None else False
+
 
 class SourceBacklog:
     """isProcessingBacklog of one source: the last report counts. Not thread-safe."""

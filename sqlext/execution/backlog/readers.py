@@ -23,6 +23,7 @@ from sqlext.execution.delta import delta_log
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.execution.streaming.positions import DeltaOffset
 from sqlext.execution.streaming.streams import SourceKind, StreamLeaf
+from sqlext.plan.records import lines_of
 from sqlext.spark import delta_tables
 from sqlext.spark.java import java_of, scala_object
 from sqlext.spark.storage import HadoopPath
@@ -76,7 +77,8 @@ class UnknownReader:
 class DeltaReader:
     """The reader of a Delta table: its first snapshot is history; after that, versions count.
 
-    Sizes in bytes are those of the table's version checksum files, so commits that remove files make them smaller than they are.
+    Only versions say whether anything is unread. Its size in bytes is by the table's version checksum files: commits that remove
+    files make it smaller than it is, and where the table is no larger than what was read, as after an OPTIMIZE, it is unknown.
     """
 
     def __init__(self, spark: SparkSession, leaf: StreamLeaf, now: Now) -> None:
@@ -96,12 +98,12 @@ class DeltaReader:
             if self._has_history is None:
                 self._has_history = size is None or size.files > 0
             return SourceLook(self._has_history, None, size.bytes if size else None, "bytes")
-        before = self._bytes_before(end)
-        unread = max(size.bytes - before, 0.0) if size is not None and before is not None else None
-        if end.is_starting and self._has_history is not False:
-            return SourceLook(True, None, unread, "bytes")
         if end.version > latest:
             return SourceLook(False, None, 0.0, "bytes")
+        before = self._bytes_before(end)
+        unread = size.bytes - before if size is not None and before is not None and size.bytes > before else None
+        if end.is_starting and self._has_history is not False:
+            return SourceLook(True, None, unread, "bytes")
         return SourceLook(False, self._age(end.version, latest), unread, "bytes")
 
     def handed_over(self, offset: str | None) -> float | None:
@@ -177,7 +179,7 @@ class FilesReader:
         wanted += [str(number) for number in range(first, through + 1)]
         for name in wanted:
             if name in names:
-                lines = self._log.child(name).read_text().splitlines()
+                lines = lines_of(self._log.child(name).read_text())
                 self._read.update(_plain(unquote(json.loads(line)["path"])) for line in lines[1:])
         self._read_through = through
 

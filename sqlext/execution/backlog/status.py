@@ -61,6 +61,12 @@ class BacklogStatus:
         return None if None in found else sum(each for each in found if each is not None)
 
     @property
+    def has_unread(self) -> bool | None:
+        """Whether any source has something that no micro-batch has read yet; None: unknown."""
+        found = [source.look.has_unread for source in self.sources.values()]
+        return True if True in found else None if None in found else False
+
+    @property
     def streams(self) -> frozenset[str]:
         """The aliases of the sources in backlog."""
         return frozenset(source.alias for source in self.sources.values() if source.is_processing_backlog)

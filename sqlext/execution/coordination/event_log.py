@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from sqlext.errors import SetupError
+from sqlext.errors import TornFileError
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,13 @@ class Folder(Protocol):
         """Return whether there is a file or folder."""
 
     def read_text(self) -> str:
-        """Return the text of a small file; NotFoundError if it does not exist, SetupError if it cannot be read."""
+        """Return the text of a small file.
+
+        Raises:
+            NotFoundError: it does not exist.
+            TornFileError: it is torn, and no time heals that.
+            SetupError: it cannot be read, or not now.
+        """
 
     def modified(self) -> float | None:
         """Return when the file was written last, in seconds since 1970 by the clock of the storage; None if it does not exist."""
@@ -63,15 +69,14 @@ class EventLog:
         """Return the texts written since the last call, in order; `count` counts all that were read or written.
 
         A torn file gives an empty text, and is logged.
+
+        Raises:
+            SetupError: one of them cannot be read now; the next call returns all of them.
         """
         texts: list[str] = []
-        while (file := self._file(self.count)).exists():
-            try:
-                texts.append(file.read_text())
-            except SetupError as error:
-                logger.error("event skipped: %s", error)
-                texts.append("")
-            self.count += 1
+        while (file := self._file(self.count + len(texts))).exists():
+            texts.append(text_of(file))
+        self.count += len(texts)
         return texts
 
     def append(self, text: str) -> bool:
@@ -89,3 +94,12 @@ class EventLog:
 
     def _file(self, number: int) -> Folder:
         return self._folder.child(f"{self._first + number:020d}.json")
+
+
+def text_of(file: Folder) -> str:
+    """Return the text of an event; an empty one if it is torn, which is logged."""
+    try:
+        return file.read_text()
+    except TornFileError as error:
+        logger.error("event skipped: %s", error)
+        return ""

@@ -1,7 +1,7 @@
 """Leases, which show whether the process that runs a flow is alive: each host regularly writes a small file under the home.
 
 How old a host's file is, another host sees by the clock of the storage, which has dated that file and its own: the clocks of
-machines may differ.
+machines may differ. While the storage does not take its own signs of life, the others do not get older for it.
 """
 
 from __future__ import annotations
@@ -27,43 +27,45 @@ BEAT_SECONDS = 5.0
 """The time between two writes of a host's file, in seconds."""
 DEAD_AFTER_SECONDS = 30.0
 """How old a host's last sign of life is when the host counts as dead."""
+_TRUSTED_SECONDS = 2 * BEAT_SECONDS
+"""How long after its own last sign of life a host sees others get older."""
 _FORGOTTEN_AFTER_SECONDS = 86_400.0
 """How old the sign of life of a dead host is when another process deletes it."""
 _READS = 3
 _BETWEEN_READS = 0.05
-"""How often, and how many seconds apart, a sign of life is read that does not match its checksum."""
+"""How often, and how many seconds apart, a sign of life is read that may just be being replaced."""
 
 
 class Lease:
     """This process's sign of life, and access to those of others.
 
-    Used by the host's thread `sqlext-lease` and by statements; each call is one small file operation.
+    Used by the host's thread `sqlext-lease` and by statements; each call is one or two small file operations.
     """
 
     def __init__(self, home: HadoopPath) -> None:
         self._home = home
         self._folder = home.child("hosts")
         self.host_id = uuid.uuid4().hex
-        self._beaten = float("-inf")
-        self._dated: tuple[float, float] | None = None  # the last beat by the storage's clock, and by this process's
+        self._beaten: tuple[float, float | None] | None = None  # when it last did, by this process's clock and by the storage's
 
     @property
     def has_begun(self) -> bool:
         """Whether this process has given a sign of life yet."""
-        return self._beaten > float("-inf")
+        return self._beaten is not None
 
     def beat(self) -> None:
         """Write the file, if it is time. It is the first file that a process writes, so this creates the home."""
-        if time.monotonic() - self._beaten < BEAT_SECONDS:
+        before = self._beaten
+        if before is not None and time.monotonic() - before[0] < BEAT_SECONDS:
             return
-        is_first = not self.has_begun
-        if is_first:
+        if before is None:
             make_home(self._home)
-        self._beaten = time.monotonic()
+        file = self._folder.child(self.host_id)
         beat = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "at": time.time()}
-        self._folder.child(self.host_id).write_text(json.dumps(beat))
-        self._dated = None
-        if is_first:
+        file.write_text(json.dumps(beat))
+        dated = file.modified()
+        self._beaten = time.monotonic(), dated  # in this order: however long that took, nobody looks older than they are
+        if before is None:
             self._forget_old()
 
     def _forget_old(self) -> None:
@@ -77,43 +79,54 @@ class Lease:
             logger.warning("old signs of life could not be deleted: %s", reason_of(error))
 
     def is_elsewhere(self, host_id: str) -> bool:
-        """Return whether a host is another one, and alive."""
-        return host_id != self.host_id and self.is_alive(host_id)
+        """Return whether a host is another one, and alive; as `is_dead` sees it."""
+        return host_id != self.host_id and not self.is_dead(host_id)
+
+    def is_dead(self, host_id: str) -> bool:
+        """Return whether a host is not alive, for what undoes or takes over its work.
+
+        This process gives a sign of life first, which shows the storage's clock.
+        """
+        if host_id == self.host_id:
+            return False
+        self.beat()
+        return not is_alive(self._folder, host_id, self._storage_time(), has_gaps=not self._home.replaces_at_once)
 
     def is_alive(self, host_id: str) -> bool:
-        """Return whether a host has given a sign of life recently; on this machine, also whether its process exists."""
+        """Return whether a host has given a sign of life recently; on this machine, also whether its process exists.
+
+        This is one look, for what is shown.
+        """
         if host_id == self.host_id:
             return True
         return is_alive(self._folder, host_id, self._storage_time())
 
     def _storage_time(self) -> float | None:
-        """Return the time by the clock of the storage; it is asked once after each beat. None: nothing is written yet."""
-        beaten, dated = self._beaten, self._dated
-        if self.has_begun and dated is None:
-            written = self._folder.child(self.host_id).modified()
-            dated = self._dated = None if written is None else (written, beaten)
-        return None if dated is None else dated[0] + time.monotonic() - dated[1]
+        """Return the time by the clock of the storage, but not much later than the last beat. None: it is not known yet."""
+        beaten, dated = self._beaten or (0.0, None)
+        return None if dated is None else dated + min(time.monotonic() - beaten, _TRUSTED_SECONDS)
 
     def end(self) -> None:
         """Delete the sign of life, so that the next process need not wait until it is too old."""
         self._folder.child(self.host_id).delete()
 
 
-def is_alive(hosts: Folder, host_id: str, now: float | None = None) -> bool:
+def is_alive(hosts: Folder, host_id: str, now: float | None = None, has_gaps: bool = False) -> bool:
     """Return whether a host is alive.
 
     Args:
         hosts: the folder of the signs of life, `hosts` in the home.
         host_id: the id of the host.
-        now: the time by the clock of the storage; None, for processes that are not hosts themselves: it is not known, and the
-            clocks of machines are compared.
+        now: the time by the clock of the storage; None, for processes that give no sign of life themselves: it is not known, and
+            the clocks of machines are compared.
+        has_gaps: whether a file that is replaced is missing for a moment; one that is missing is then looked for again.
 
     Raises:
         SetupError: its sign of life is there, and cannot be read.
     """
     try:
         file = hosts.child(host_id)
-        beat = json.loads(_read(file))
+        beat = json.loads(_read(file, (NotFoundError, TornFileError) if has_gaps else (TornFileError,)))
         written = None if now is None else file.modified()
         age = time.time() - float(beat["at"]) if now is None or written is None else now - written
         return age < DEAD_AFTER_SECONDS and not (beat.get("machine") == machine() and not is_process(int(beat["pid"])))
@@ -142,11 +155,15 @@ def beats(hosts: Folder) -> list[tuple[str, float]]:
     return found
 
 
-def _read(file: Folder) -> str:
-    """Read a sign of life, which a live host may just be replacing: the file comes first, and its checksum after it."""
+def _read(file: Folder, passing: tuple[type[Exception], ...]) -> str:
+    """Read a sign of life, which a live host may just be replacing: the file comes first, and its checksum after it.
+
+    Args:
+        passing: the errors that are gone when it is replaced.
+    """
     for _ in range(_READS):
         try:
             return file.read_text()
-        except TornFileError:
+        except passing:
             time.sleep(_BETWEEN_READS)
     return file.read_text()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlext.errors import NotFoundError, SetupError
-from sqlext.execution.coordination.event_log import Folder
+from sqlext.execution.coordination.event_log import Folder, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,8 @@ class SnapshotLog:
         """Return what was written since the last call, or everything.
 
         Raises:
-            SetupError: events are gone that no readable snapshot stands for.
+            SetupError: events are gone that no readable snapshot stands for, or one cannot be read now: the next call reads the
+                same again.
         """
         for _ in range(_ATTEMPTS):
             try:
@@ -144,13 +145,17 @@ class SnapshotLog:
 
     def _read_on(self) -> News:
         is_anew = not self._is_whole()
-        texts = self._read_all() if is_anew else []
-        while (file := self._event(self._count + 1)).exists():
-            texts.append(_text_of(file))
-            self._count += 1
+        if is_anew:
+            self._begin_anew()
+        last, texts = self._read_all() if is_anew else (self._count, [])
+        while (file := self._event(last + 1)).exists():
+            texts.append(text_of(file))
+            last += 1
+        self._count = last  # not before: where one of them cannot be read now, all are read again
         return News(is_anew, texts)
 
-    def _read_all(self) -> list[str]:
+    def _read_all(self) -> tuple[int, list[str]]:
+        """Return the number of the last event, and all texts."""
         listed, snapshots = self._listed()
         numbers = set(listed)
         base, texts = self._newest_readable(snapshots)
@@ -163,9 +168,9 @@ class SnapshotLog:
                 f"The log {self.location} has number {beyond}, but no readable event {last + 1}: files are missing. Restore them."
             )
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sqlext-events") as pool:
-            texts += pool.map(lambda number: _text_of(self._event(number)), range(base + 1, last + 1))
-        self._base, self._newest, self._count = base, max(snapshots, default=0), last
-        return texts
+            texts += pool.map(lambda number: text_of(self._event(number)), range(base + 1, last + 1))
+        self._base, self._newest = base, max(snapshots, default=0)
+        return last, texts
 
     def _newest_readable(self, snapshots: Sequence[int]) -> tuple[int, list[str]]:
         for number in reversed(snapshots):
@@ -199,17 +204,6 @@ class SnapshotLog:
             return _decoded(self._snapshot(snapshot).read_text())[0]
         except (SetupError, NotFoundError, ValueError, KeyError, TypeError):
             return None
-
-
-def _text_of(file: Folder) -> str:
-    """Return an event; an empty text if it is torn, which is logged."""
-    try:
-        return file.read_text()
-    except NotFoundError:
-        raise
-    except SetupError as error:
-        logger.error("event skipped: %s", error)
-        return ""
 
 
 def _encoded(texts: Sequence[str]) -> str:

@@ -14,7 +14,17 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from sqlext.errors import OptionError, UnsupportedError
 from sqlext.execution.delta import delta_log
@@ -22,10 +32,15 @@ from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, failures
 from sqlext.spark.failures import SPARK_ERRORS
+from sqlext.spark.java import items_of
+from sqlext.spark.settings import ALL_FILES
 
 WEIGHT = f"{INTERNAL_PREFIX}weight"
 _FEED = "delta.enableChangeDataFeed"
 _COLUMN_ID = "delta.columnMapping.id"
+_SEVERAL_TYPES = "VARIANT"  # in the schema of a variant, in the place of the type of a list's elements
+MIXED_VARIANT = "a variant has values of several types in one list, by which rows cannot be told from one another"
+"""The message of an error of Spark's at such a row."""
 _PLAIN = "UTF8_BINARY"
 _ADDED = ("insert", "update_postimage")
 _OF_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -43,15 +58,20 @@ def changes_of(spark: SparkSession, table: str, before: int, after: int) -> Data
         The table's columns, and `_weight`, a BIGINT: how many more of that row the later version has, below 0 how many fewer.
 
     Raises:
-        OptionError: a version is below 0, or `after` is before `before`.
+        OptionError: a version is below 0, or `after` is before `before`; or Spark is to leave out files that it cannot read.
         AnalysisException: there is no such Delta table.
         UnsupportedError: the changes cannot be read any more.
     """
     if not 0 <= before <= after:
         raise OptionError(f"Versions {before} and {after} of {table} are no range. Give the earlier one first, from 0 on.")
     location = delta_tables.named(spark, table)[0]
+    for key, value in ALL_FILES.items():  # Spark reads them only when the caller asks for the rows
+        if spark.conf.get(key) != value:
+            raise OptionError(f"With {key} = true, changes of {table} could be left out. SET {key} = false, and ask again.")
     try:
-        return changes(spark, location, before, after).withColumnRenamed(WEIGHT, "_weight")
+        rows = changes(spark, location, before, after)
+        check_same_columns(spark, location, before, after, rows.columns)
+        return rows.withColumnRenamed(WEIGHT, "_weight")
     except UnsupportedError as error:
         raise UnsupportedError(f"Of {table}, versions {before} to {after}, {error}.") from error
 
@@ -121,7 +141,8 @@ def net(rows: DataFrame) -> DataFrame:
 def identity(name: str, kind: DataType) -> Column:
     """Return an expression of a column that is equal for the same values only, and that can be grouped and joined by.
 
-    -0.0 is not 0.0 here, nor 'a' 'A' in a column whose collation says so; maps are lists of their entries.
+    -0.0 is not 0.0 here, nor 'a' 'A' in a column whose collation says so; maps are lists of their entries. Of a variant with
+    values of several types in one list it is an error: its schema and its JSON do not tell a date in it from a text.
     """
     return _identity(F.col(quote(name)), kind)
 
@@ -148,7 +169,9 @@ def _identity(value: Column, kind: DataType) -> Column:
             )
             return F.array_sort(pairs)
         case VariantType():
-            return F.concat(F.schema_of_variant(value), F.lit(" "), F.to_json(value))
+            schema = F.schema_of_variant(value)
+            told = F.concat(schema, F.lit(" "), F.to_json(value))
+            return F.when(schema.contains(_SEVERAL_TYPES), F.raise_error(F.lit(MIXED_VARIANT))).otherwise(told)
         case _:
             return value
 
@@ -167,17 +190,33 @@ def check_same_columns(spark: SparkSession, location: str, before: int, after: i
     """Check that columns are the same in two versions: no change of their values tells that a column is another one now.
 
     Raises:
-        UnsupportedError: a column was dropped and added again, renamed, or got another type.
+        UnsupportedError: a column or a field in it was dropped and added again, renamed, or got another type; or the table is
+            partitioned by others: all files are read as the later version has them, also those that it has no more.
     """
-    old, new = (_columns(spark, location, version) for version in (before, after))
+    ends = [delta_tables.snapshot_at(spark, location, version) for version in (before, after)]
+    old, new = ({field.name: _shape_of(field) for field in delta_tables.schema_of(end)} for end in ends)
     for name in columns:
         if name in old and old[name] != new.get(name):
             raise UnsupportedError(f"the column {name} of {location} has changed")
+    if len({tuple(map(str, items_of(end.metadata().partitionColumns()))) for end in ends}) > 1:
+        raise UnsupportedError(f"the partitioning of {location} has changed")
 
 
-def _columns(spark: SparkSession, location: str, version: int) -> dict[str, tuple[str, object]]:
-    schema = delta_tables.schema_of(delta_tables.snapshot_at(spark, location, version))
-    return {field.name: (field.dataType.simpleString(), field.metadata.get(_COLUMN_ID)) for field in schema}
+def _shape_of(field: StructField) -> object:
+    """Return a column's type and Delta's id of it and of each field in it; names may come back, ids never do."""
+    return field.metadata.get(_COLUMN_ID), _shape(field.dataType)
+
+
+def _shape(kind: DataType) -> object:
+    match kind:
+        case StructType():
+            return [(field.name, _shape_of(field)) for field in kind]
+        case ArrayType():
+            return "array", _shape(kind.elementType)
+        case MapType():
+            return "map", _shape(kind.keyType), _shape(kind.valueType)
+        case _:
+            return kind.simpleString()
 
 
 def _weighted(spark: SparkSession, location: str, before: int, after: int) -> DataFrame:

@@ -211,7 +211,7 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
     """Append the rows of a micro-batch in one commit, once however often Spark repeats the micro-batch.
 
     Returns:
-        The number of rows in the micro-batch.
+        The number of rows in the micro-batch; 0 if they were in the table already.
     """
     observation = Observation()
     (
@@ -223,7 +223,9 @@ def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
         .option("userMetadata", info.to_json())
         .saveAsTable(quote_parts(name))
     )
-    return int(observation.get["rows"])
+    counted: Any = observation._jo  # noqa: SLF001  # there is no public way to ask
+    row = counted.getRow()  # an empty one if Delta has written none; PySpark has only an assertion for that
+    return int(row.getLong(0)) if row.length() else 0
 
 
 def _transaction(info: CommitInfo) -> dict[str, str]:

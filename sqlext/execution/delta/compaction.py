@@ -17,7 +17,6 @@ from sqlext.execution.delta.commit import USER_METADATA
 from sqlext.execution.delta.delta_log import table_size
 from sqlext.quoting import quote
 from sqlext.spark import failures
-from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.settings import session_settings
 
 logger = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class Compaction:
                 self._compact(spark, open_table)
             if self._is_hidden and self._flushes % _FLUSHES_BETWEEN_VACUUMS == 0:
                 spark.sql(f"VACUUM delta.{quote(self._location)} LITE")  # by the log: listing all files takes ten times as long
-        except SPARK_ERRORS as error:
+        except Exception as error:  # noqa: BLE001  # of Spark, of the storage, or of a file of the log that is torn
             logger.warning("%s could not be compacted: %s", self._location, failures.reason_of(error))
 
     def _compact(self, spark: SparkSession, open_table: Callable[[], DeltaTable]) -> None:

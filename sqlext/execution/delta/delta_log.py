@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NotFoundError
+from sqlext.plan.records import lines_of
 from sqlext.spark import delta_tables
 from sqlext.spark.storage import HadoopPath
 
@@ -88,7 +89,7 @@ def info_of(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def actions(spark: SparkSession, location: str, version: int) -> list[dict[str, Any]] | None:
     """Return the actions of one version's commit; None if its file has been cleaned up."""
     try:
-        return [json.loads(line) for line in _file(spark, location, version, "json").read_text().splitlines()]
+        return [json.loads(line) for line in lines_of(_file(spark, location, version, "json").read_text())]
     except NotFoundError:
         return None
 

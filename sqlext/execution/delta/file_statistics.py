@@ -21,6 +21,12 @@ from sqlext.execution.delta.key_ranges import Bounds, Range
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CUT_OFF = 999  # microseconds: statistics truncate timestamps to milliseconds
+_EXACT_SINCE = (datetime(1973, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+"""Before, zones have offsets with seconds. With timeParserPolicy = LEGACY, Spark leaves them out, or writes today's offset."""
+_PREFIX = 32
+"""The characters that statistics have of a text; a greatest one that was cut off has one more."""
+_NO_TEXT = "\ufffd"
+"""What stands in statistics for bytes that are no UTF-8, which Spark orders by what they are."""
 
 
 def may_hold(statistics: str | None, reach: Bounds, schema: StructType) -> bool:
@@ -50,12 +56,16 @@ def _may_hold(found: Mapping[str, Mapping[str, Any]], name: str, reach: Range, k
         return True
     least, greatest = _comparable(least, kind), _comparable(greatest, kind)
     if isinstance(kind, TimestampType):
+        if min(least, reach.least) < _EXACT_SINCE:
+            return True
         greatest += _CUT_OFF
     return bool(least <= reach.greatest and greatest >= reach.least)
 
 
 def _comparable(value: Any, kind: DataType) -> Any:
     """Return a value in the form in which `key_ranges.metrics` observes it."""
+    if isinstance(value, str) and _NO_TEXT in value[:_PREFIX]:
+        raise ValueError(value)
     if isinstance(kind, TimestampType):
         return (datetime.fromisoformat(value) - _EPOCH) // timedelta(microseconds=1)
     return (date.fromisoformat(value) - _EPOCH.date()).days if isinstance(kind, DateType) else value

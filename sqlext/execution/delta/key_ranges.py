@@ -48,14 +48,20 @@ def metrics(schema: StructType, key: Sequence[str]) -> list[Column]:
         value = _comparable(F.col(quote(name)), schema[name].dataType)
         found += [F.min(value).alias(f"least{index}"), F.max(value).alias(f"greatest{index}")]
         found += [F.count_if(value.isNull()).alias(f"nulls{index}")]
+        if _is_text(schema, name):
+            found.append(F.count_if(~F.is_valid_utf8(value)).alias(f"invalid{index}"))
     return found
 
 
 def observed(values: Mapping[str, Any], schema: StructType, key: Sequence[str]) -> Bounds:
-    """Return the ranges from the observed values of `metrics`."""
+    """Return the ranges from the observed values of `metrics`.
+
+    A text that is no valid UTF-8, as a cast from BINARY may give, is another one in Python: there is no range of such a column.
+    """
     return {
         name: Range(values[f"least{index}"], values[f"greatest{index}"], bool(values[f"nulls{index}"]))
         for index, name in enumerate(_with_statistics(schema, key))
+        if not (_is_text(schema, name) and values[f"invalid{index}"])
     }
 
 
@@ -65,7 +71,8 @@ def union(all_bounds: Iterable[Bounds | None]) -> Bounds:
     known = [bounds for bounds in found if bounds is not None]
     if not known or len(known) != len(found):
         return {}
-    return {name: reduce(_wider, (bounds[name] for bounds in known)) for name in known[0]}
+    names = [name for name in known[0] if all(name in bounds for bounds in known)]
+    return {name: reduce(_wider, (bounds[name] for bounds in known)) for name in names}
 
 
 def condition(bounds: Bounds, schema: StructType, table: str) -> Column | None:
@@ -87,8 +94,11 @@ def condition(bounds: Bounds, schema: StructType, table: str) -> Column | None:
 def _with_statistics(schema: StructType, key: Sequence[str]) -> list[str]:
     """Return the key columns ordered as in statistics, so no strings with another collation than Spark's own."""
     kinds = (IntegralType, DecimalType, DateType, TimestampType)
-    plain_string = StringType()
-    return [name for name in key if isinstance(schema[name].dataType, kinds) or schema[name].dataType == plain_string]
+    return [name for name in key if isinstance(schema[name].dataType, kinds) or _is_text(schema, name)]
+
+
+def _is_text(schema: StructType, name: str) -> bool:
+    return bool(schema[name].dataType == StringType())
 
 
 def _comparable(column: Column, kind: DataType) -> Column:

@@ -85,11 +85,14 @@ def create(spark: SparkSession, name: tuple[str, ...], columns: Mapping[str, str
 
 
 def undo(spark: SparkSession, name: tuple[str, ...], flow_id: str) -> None:
-    """Drop a quarantine table that a flow which is undone has made; rows of others keep it."""
-    if not target.exists(spark, name) or target.describe(spark, name).properties.get(_MADE_BY) != flow_id:
+    """Delete what a flow which is undone has quarantined, and the table if it has made it; rows of others keep it."""
+    if not target.exists(spark, name):
         return
-    if not spark.table(quote_parts(name)).where(F.col(FLOW_ID_COLUMN) != flow_id).take(1):
+    is_made = target.describe(spark, name).properties.get(_MADE_BY) == flow_id
+    if is_made and not spark.table(quote_parts(name)).where(F.col(FLOW_ID_COLUMN) != flow_id).take(1):
         spark.sql(f"DROP TABLE {quote_parts(name)}")
+    else:
+        forget(spark, name, flow_id)
 
 
 def last_batch(spark: SparkSession, name: tuple[str, ...], spec: FlowSpec) -> int:
@@ -147,7 +150,7 @@ def _has_appended(name: tuple[str, ...], rows: DataFrame, of_row: Mapping[str, s
 
 def forget(spark: SparkSession, name: tuple[str, ...], flow_id: str) -> None:
     """Delete the rows of a flow that another one has replaced, which reads its input again."""
-    if target.exists(spark, name):
+    if target.exists(spark, name) and FLOW_ID_COLUMN in target.describe(spark, name).columns:  # else somebody has made another
         DeltaTable.forName(spark, quote_parts(name)).delete(F.col(FLOW_ID_COLUMN) == flow_id)
 
 

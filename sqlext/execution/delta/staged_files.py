@@ -12,8 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial, reduce
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -28,6 +31,8 @@ from sqlext.spark.jvm import active
 from sqlext.spark.storage import HadoopPath
 
 _FORMAT = 1
+_AT_ONCE = 8
+"""The number of files that are looked for at once: on an object store, each takes some ten milliseconds."""
 _NEEDS_WRITER = ("delta.universalFormat.", "delta.enableIcebergCompat")
 """Beginnings of properties of tables for which Delta's writer does more than writing files."""
 
@@ -89,19 +94,22 @@ def stage(rows: DataFrame, location: str) -> StagedFiles | None:
 
 
 def check_files(spark: SparkSession, location: str, staged: Sequence[StagedFiles]) -> None:
-    """See that files which an earlier driver has written are still there.
+    """See that files are still there; a table would be unreadable with a commit of those that are not.
 
     Raises:
         FlowError: one is gone.
     """
-    with active(spark):
-        folder = HadoopPath(spark, location)
-        for action in (_action(spark, file) for each in staged for file in each.files):
-            if not folder.child(str(action.toPath().toString())).exists():
-                raise FlowError(
-                    f"The file {action.path()} of {location}, which a micro-batch has written, is gone before it was committed: "
-                    "it was vacuumed while the flow did not run. REFRESH STREAMING TABLE .. FULL recomputes the table."
-                )
+    folder = HadoopPath(spark, location)
+    names = [unquote(json.loads(file)["add"]["path"]) for each in staged for file in each.files]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sqlext-files") as pool:
+        are_there = pool.map(lambda name: folder.child(name).exists(), names)
+    for name, is_there in zip(names, are_there, strict=True):
+        if not is_there:
+            raise FlowError(
+                f"The file {name} of {location}, which a micro-batch has written, is gone before it was committed: it was "
+                "vacuumed. REFRESH STREAMING TABLE .. FULL recomputes the table. VACUUM must keep files for longer than rows "
+                "wait for a flush."
+            )
 
 
 def append(spark: SparkSession, location: str, staged: Sequence[StagedFiles], identity: CommitIdentity) -> bool:
@@ -143,10 +151,7 @@ def rows_of(spark: SparkSession, location: str, staged: Sequence[StagedFiles], c
             written_for = log.getSnapshotAt(each.version, none, none, False)
             frame = log.createDataFrame(written_for, scala_seq(spark, actions), False, none)
             frames.append(_with_new(DataFrame(frame, spark), snapshot, columns))
-    rows = frames[0]
-    for frame in frames[1:]:
-        rows = rows.unionByName(frame, allowMissingColumns=True)
-    return rows
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
 
 
 def _with_new(rows: DataFrame, now: Any, columns: Sequence[str]) -> DataFrame:

@@ -1,6 +1,7 @@
 """The newest versions of Delta tables, each found by one look at the log however many ask.
 
-The commit of version n creates the file n.json in the log. So a look asks whether the next one is there, and lists nothing.
+The commit of version n creates the file n.json in the log. So a look asks whether the next one is there, and lists nothing. From
+time to time it asks for that of the version itself too: a table that was dropped and made anew begins with version 0.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from sqlext.errors import NotFoundError
 from sqlext.spark import delta_tables
 from sqlext.spark.storage import HadoopPath
 
+_SURE_SECONDS = 5.0
+"""The seconds for which it is taken for granted that a version is still there."""
 _FORGOTTEN_AFTER = 600.0
 """The seconds after which a table is forgotten that nobody asks for."""
 
@@ -41,7 +44,7 @@ class TableLogs:
 
         Raises:
             NotFoundError: there is no Delta table.
-            PySparkException, Py4JJavaError: its storage does not answer.
+            PySparkException, Py4JJavaError, OSError: its storage does not answer.
         """
         now = time.monotonic()
         with self._lock:
@@ -64,6 +67,7 @@ class _TableLog:
         self._folder: HadoopPath | None = None
         self._version: int | None = None
         self._looked = float("-inf")
+        self._sure_at = float("-inf")  # when the version was there
 
     def newest(self, max_age: float) -> int:
         with self._lock:
@@ -74,13 +78,26 @@ class _TableLog:
 
     def _look(self) -> int:
         version, folder = self._version, self._folder
-        if version is None or folder is None:  # no look yet, or commits that lie elsewhere
+        if version is None or folder is None or not self._is_there(folder, version):  # no look yet, or commits that lie elsewhere
             snapshot = delta_tables.snapshot(self._spark, self._location)
             if int(snapshot.version()) < 0:
                 raise NotFoundError(f"There is no Delta table in {self._location}.")
             if delta_tables.has_commits_in_log(snapshot):
                 self._folder = HadoopPath(self._spark, self._location).child("_delta_log")
+            self._sure_at = time.monotonic()
             return int(snapshot.version())
-        while folder.child(f"{version + 1:020d}.json").exists():
+        while _commit(folder, version + 1).exists():
             version += 1
         return version
+
+    def _is_there(self, folder: HadoopPath, version: int) -> bool:
+        now = time.monotonic()
+        if now - self._sure_at >= _SURE_SECONDS:
+            if not _commit(folder, version).exists():
+                return False
+            self._sure_at = now
+        return True
+
+
+def _commit(folder: HadoopPath, version: int) -> HadoopPath:
+    return folder.child(f"{version:020d}.json")

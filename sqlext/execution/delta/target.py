@@ -18,7 +18,7 @@ from sqlext.plan.flow_spec import Column as ColumnMapping
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX, QUALIFIES, ColumnDefinition
 from sqlext.quoting import quote, quote_parts, quote_string
-from sqlext.spark import delta_tables, failures, jvm
+from sqlext.spark import column_types, delta_tables, failures, jvm
 from sqlext.spark.storage import HadoopPath
 
 _SESSION_CATALOG = "spark_catalog"
@@ -131,6 +131,14 @@ def properties_of(spark: SparkSession, name: Sequence[str]) -> Mapping[str, str]
     return describe(spark, name).properties if exists(spark, name) else {}
 
 
+def delta_properties_of(spark: SparkSession, name: Sequence[str]) -> Mapping[str, str]:
+    """Return the properties of a Delta table, by the name that Spark knows it by; none if it is no Delta table, or not there."""
+    try:
+        return delta_tables.named(spark, quote_parts(name))[2] if name and exists(spark, name) else {}
+    except AnalysisException:
+        return {}
+
+
 def _columns(spark: SparkSession, name: Sequence[str]) -> Sequence[StructField]:
     try:
         return spark.table(quote_parts(name)).schema.fields
@@ -172,7 +180,7 @@ def check_column_list(output: DataFrame, columns: Sequence[ColumnDefinition], ke
             continue
         is_key, stores = name in key, jvm.can_store(output, name, column.type)
         pads = column.type.lower().startswith("char") or "collate" in column.type.lower()  # treats different texts as equal
-        if not stores or (is_key and (pads or not jvm.can_hold(output, name, column.type))):
+        if not stores or (is_key and (pads or not jvm.keeps_apart(output, name, column.type))):
             given = ddl_of(output.schema[name].dataType)
             apart = ": several groups would become one row" if is_key and stores else ""
             raise SchemaError(
@@ -302,7 +310,7 @@ def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) ->
                 f"The key column `{column.target}` of {'.'.join(target.name)} is {kind}, which treats different texts as "
                 "equal, so several groups would become one row. Use STRING."
             )
-        if not jvm.can_hold(frame, column.output, column.type):
+        if not jvm.keeps_apart(frame, column.output, column.type):
             given = ddl_of(frame.schema[column.output].dataType)
             raise SchemaError(
                 f"The key `{column.output}` of the query is {given}, but the column `{column.target}` of "
@@ -314,8 +322,10 @@ def check_key(frame: DataFrame, target: Target, key: Sequence[ColumnMapping]) ->
 def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qualifies: bool = False) -> DataFrame:
     """Return the query's output under the target's names and types, with the HAVING column last if there is one, and `OF_ERRORS`.
 
-    A value that does not fit its column's type is an error, as in Spark's own INSERT, whatever the mode of CAST.
+    A value that does not fit its column's type is an error, as in Spark's own INSERT, whatever the mode of CAST. Structs have
+    their fields in the target's order.
     """
+    frame = _in_order(frame, columns)
     listed = [f"{stored} AS {quote(c.target)}" for c, stored in zip(columns, _all_stored(frame, columns), strict=True)]
     marks = [each for each in OF_ERRORS if each in frame.columns]
     return frame.selectExpr(*listed, *([quote(QUALIFIES)] if has_qualifies else []), *marks)
@@ -323,8 +333,13 @@ def in_target_columns(frame: DataFrame, columns: Sequence[ColumnMapping], has_qu
 
 def in_target_types(frame: DataFrame, columns: Sequence[ColumnMapping]) -> DataFrame:
     """Return the query's output under its own names, in the target's types; see `in_target_columns`."""
+    frame = _in_order(frame, columns)
     stored = dict(zip((c.output for c in columns), _all_stored(frame, columns), strict=True))
     return frame.selectExpr(*(f"{expression} AS {quote(output)}" for output, expression in stored.items()))
+
+
+def _in_order(frame: DataFrame, columns: Sequence[ColumnMapping]) -> DataFrame:
+    return column_types.in_order(frame, {column.output: column.type for column in columns})
 
 
 def _all_stored(frame: DataFrame, columns: Sequence[ColumnMapping]) -> list[str]:

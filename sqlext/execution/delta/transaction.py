@@ -335,6 +335,8 @@ def commit_actions(
 ) -> int:
     """Commit actions of Delta's in one of its transactions, and return the new version.
 
+    What sessions have cached of the table is computed anew when it is read next, as after Delta's own commands.
+
     Args:
         has_metrics: whether the transaction has written the files with the metrics of its operation, rows and bytes, which then
             go into the table's history. A MERGE has others, of a plan of its own that does not exist here.
@@ -347,7 +349,9 @@ def commit_actions(
         identity.app_id, identity.app_version, java.scala.Option.apply(int(time.time() * 1000))
     )
     with session_settings(spark, {USER_METADATA: identity.metadata, _METRICS: str(has_metrics).lower()}):
-        return int(transaction.commit(scala_seq(spark, [*actions, done]), operation))
+        version = int(transaction.commit(scala_seq(spark, [*actions, done]), operation))
+    spark.catalog.refreshByPath(str(transaction.deltaLog().dataPath().toString()))
+    return version
 
 
 def _statistics(file: Any) -> str | None:

@@ -41,6 +41,7 @@ from sqlext.execution.flows.state_choice import with_state
 from sqlext.execution.state.delta_state import state_in
 from sqlext.execution.state.distinct_values import values_in
 from sqlext.execution.state.row_checks import FlowChecks, Violations
+from sqlext.execution.state.state_in_table import as_partials
 from sqlext.execution.state.state_table import StateTable
 from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.moments import Moment, announce
@@ -281,8 +282,7 @@ class Alteration:
             if last_transaction(self._session, location, self._spec.application, version) != batch:
                 raise FlowError(f"The last flush of flow `{self._spec.name}` is not complete. START FLOW it first.")
         StateTable(self._session, location, self._spec, self._epoch).refuse_changes_of_others(version)
-        names = stream.state_columns or tuple(old.schema.names)
-        return rows.select(*(F.col(quote(mine)).alias(name) for mine, name in zip(names, old.schema.names, strict=True)))
+        return as_partials(rows, stream.state_columns or old.schema.names, old)
 
     def _over_history(self, batch: int | None, canceled: Event) -> DataFrame | None:
         """Return the partial results of what is added, over all that the flow has read; None: nothing is added, or was read."""
@@ -334,15 +334,15 @@ class Alteration:
     def _rows(self, spec: FlowSpec, table: TableTransaction, state: DataFrame) -> DataFrame:
         """Return the target's new rows."""
         change, stream = self._redefinition, spec.streams[0]
-        if change.shown is not None:
+        if (shown := change.copied) is not None:
             targets = {column.output: column.target for column in self._spec.streams[0].columns}
-            return table.rows.select(*(F.col(quote(targets[change.shown[c.output]])).alias(c.target) for c in stream.columns))
+            return table.rows.select(*(F.col(quote(targets[shown[c.output]])).alias(c.target) for c in stream.columns))
         return target.in_target_columns(change.aggregate.results(state), stream.columns, stream.has_qualifies)
 
     @contextmanager
     def _checked(self, rows: DataFrame) -> Iterator[tuple[DataFrame, Violations | None]]:
         """Yield rows for the target, and how many violate each constraint; those of the table itself have been checked."""
-        if not self._spec.constraints or self._redefinition.shown is not None:
+        if not self._spec.constraints or self._redefinition.copied is not None:
             yield rows, None
             return
         with FlowChecks(self._spec).counted(rows, "the rows of the new query") as found:

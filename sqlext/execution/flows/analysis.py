@@ -19,13 +19,15 @@ from sqlext.execution.streaming import queries
 from sqlext.execution.streaming.queries import QueryAnalysis
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import StateBackend, StateTtl
-from sqlext.plan.job_graph import FlowPlan, OutputMode
+from sqlext.plan.job_graph import INTERNAL_PREFIX, FlowPlan, OutputMode
 from sqlext.plan.lineage import Input
 from sqlext.quoting import fold
 from sqlext.spark import jvm
 from sqlext.spark.grouping_columns import grouping_columns
 from sqlext.spark.inputs import inputs_of
 from sqlext.spark.plans import analysed as analysed_plan
+
+_WAY_OUT = "Over tables, CREATE MATERIALIZED VIEW keeps such a query, without STREAM."
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,10 @@ def _analysed(name: str, sql: str, frame: DataFrame, plan: FlowPlan, options: Fl
     if not frame.isStreaming:
         raise UnsupportedError("The query reads no stream. Write FROM STREAM t to read t as one.")
     if not is_by_session(frame):  # those Spark cannot run, and sqlext can where partial results can be put together
-        jvm.check_streaming(frame, mode)
+        jvm.check_streaming(frame, mode, _WAY_OUT)
         jvm.check_subqueries(frame)
     key = grouping_columns(frame) if mode is OutputMode.UPDATE else ()
-    _refuse_key_without_order(frame, key)
+    _refuse_key_by_which_no_row_is_found(frame, key)
     aggregate, rocksdb_because = state_of(frame, mode, options, ttl)
     state_ttl.check(plan, options, frame, aggregate, rocksdb_because)
     return AnalysedQuery(name, sql, frame, key, aggregate, rocksdb_because, queries.durable_because(frame, mode), ttl)
@@ -149,12 +151,22 @@ def _refuse_doubled_keys(plan: FlowPlan, output: DataFrame) -> None:
         )
 
 
-def _refuse_key_without_order(frame: DataFrame, key: tuple[str, ...]) -> None:
-    """Refuse maps in a key: a flush finds the row of a group by its key, and Spark groups by maps but cannot compare them."""
+def _refuse_key_by_which_no_row_is_found(frame: DataFrame, key: tuple[str, ...]) -> None:
+    """Refuse maps and collations in a key: a flush finds the row of a group by its key.
+
+    Spark groups by maps but cannot compare them; it groups by collations, but neither its state store nor Delta has them.
+    """
     for name in key:
-        kind = target.ddl_of(frame.schema[name].dataType)
-        if "MAP<" in kind:
+        kind = frame.schema[name].dataType
+        shown = "A key of the query" if name.startswith(INTERNAL_PREFIX) else f"The key `{name}` of the query"
+        text = ".." if name.startswith(INTERNAL_PREFIX) else name
+        if "MAP<" in target.ddl_of(kind):
             raise UnsupportedError(
-                f"The key `{name}` of the query is {kind}, and Spark cannot compare maps, so no row of the table could be found "
-                f"by it. Group by array_sort(map_entries({name})) instead."
+                f"{shown} is {target.ddl_of(kind)}, and Spark cannot compare maps, so no row of the table could be found by it. "
+                f"Group by array_sort(map_entries({text})) instead."
+            )
+        if (collation := jvm.collation_in(kind)) is not None:
+            raise UnsupportedError(
+                f"{shown} has the collation {collation}, which neither Spark's state store nor a Delta table can have in a key. "
+                f"Group by collate({text}, 'UTF8_BINARY'), or by lower(..) of that."
             )

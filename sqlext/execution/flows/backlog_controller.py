@@ -134,7 +134,7 @@ class BacklogController:
             looks = {source.name: self._look_at(source) for source in self._sources}
         except (SqlextError, *SPARK_ERRORS) as error:  # it is just being stopped, or the storage does not answer
             logger.info("flow %s: its sources could not be looked at: %s", self._name, failures.reason_of(error))
-            return
+            looks = {source.name: SourceLook() for source in self._sources}  # what was seen before says nothing now
         sources = {s.name: SourceBacklogStatus(s.leaf.alias, False, looks[s.name]) for s in self._sources}
         lag = max((age for look in looks.values() if (age := _age(look)) is not None), default=None)
         self.status, self._seen_at = replace(self.status, sources=sources, lag=lag), time.monotonic()
@@ -281,7 +281,7 @@ class BacklogController:
                 logger.warning("flow %s: source %s cannot be looked at: %s", self._name, source.name, failures.reason_of(error))
             source.has_failed = True
             look = SourceLook()
-        is_waiting = bool(look.unread) if look.unread is not None else not source.intake.is_quiet
+        is_waiting = not source.intake.is_quiet if look.has_unread is None else look.has_unread
         if source.leaf.has_watermark and source.watermark is not None and is_waiting:
             age = self._clock.now() - source.watermark
             look = replace(look, lag=max(look.lag or timedelta(), age))
@@ -309,8 +309,9 @@ class BacklogController:
         if old is None or new is None:
             unread = self._pacer.sources[source.name].look.unread
             return 0.0 if unread == 0 else None
-        source.throughput = (new - old) / max(seconds, 0.001)
-        return (new - old) / (first_limit * size)
+        read = max(new - old, 0.0)  # less than nothing where commits in between have removed files
+        source.throughput = read / max(seconds, 0.001)
+        return read / (first_limit * size)
 
     def _catch_up(self, looks: Mapping[str, SourceLook]) -> timedelta | None:
         left = [

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from sqlext.errors import NameTakenError, UnsupportedError
+from sqlext.execution.coordination.lease import DEAD_AFTER_SECONDS
 from sqlext.execution.delta import quarantine, table_definition, target
 from sqlext.execution.flows.analysis import AnalysedFlow, AnalysedQuery
 from sqlext.execution.flows.partition_keys import lossy
-from sqlext.execution.flows.registry import FlowRecord, Records, without_case
+from sqlext.execution.flows.registry import FlowRecord, FlowState, Records, without_case
 from sqlext.execution.flows.state_choice import with_state
 from sqlext.options import texts_by_level
 from sqlext.plan.constraints import Constraint, quarantines
@@ -111,11 +112,25 @@ def existing(records: Records, request: FlowRequest, name: tuple[str, ...], tabl
 
     Args:
         name, table: the request's, qualified.
+
+    Raises:
+        NameTakenError: it is just being created, or what comes in its place is.
     """
     if request.definition is not None:
-        own = (record for record in records.values() if record.spec.owns_target and same_name(record.spec.target, table))
-        return next(own, None)
-    return next((record for record in records.values() if same_name(record.spec.qualified_name, name)), None)
+        found = [record for record in records.values() if record.spec.owns_target and same_name(record.spec.target, table)]
+    else:
+        found = [record for record in records.values() if same_name(record.spec.qualified_name, name)]
+    for record in found:
+        _refuse_reserved(record)
+    return next(iter(found), None)
+
+
+def _refuse_reserved(record: FlowRecord) -> None:
+    if record.state is FlowState.RESERVED:
+        raise NameTakenError(
+            f"The flow `{record.spec.name}` is just being created, by another statement. Try again when that has ended; if its "
+            f"process has died, after {DEAD_AFTER_SECONDS:.0f} s."
+        )
 
 
 def check_free(
@@ -136,11 +151,13 @@ def check_free(
         if replaced is not None and record.spec.id == replaced.spec.id:
             continue
         if without_case(record.spec.qualified_name) == without_case(name):
+            _refuse_reserved(record)
             raise NameTakenError(
                 f"There is a flow `{record.spec.name}` already, into {'.'.join(record.spec.target)}. Choose another name, or "
                 "DROP FLOW it."
             )
         if same_name(record.spec.target, table) and not (appends and record.spec.appends):
+            _refuse_reserved(record)
             raise NameTakenError(
                 f"The flow `{record.spec.name}` writes to {'.'.join(table)} already. Only flows that append rows share a table: "
                 "others, and a statement that makes it anew, would undo each other's rows. Choose another, or DROP FLOW it."

@@ -65,14 +65,13 @@ def update(spec: FlowSpec, request: FlowRequest, there: Mapping[str, str]) -> Up
     comments = [next((c for c in clauses if c[:7].upper() == "COMMENT"), "") for clauses in (spec.clauses, request.clauses)]
     return Update(
         replace(
-            spec,
+            spec.with_constraints(recorded(request)),
             given=given,
             sources=sources,
             text=request.text,
             query=request.query,
             clauses=request.clauses,
             listed=request.listed,
-            constraints=recorded(request),
         ),
         {key: value for key, value in request.properties.items() if there.get(key) != value},
         tuple(key for key in there if _is_of_statement(key) and key not in request.properties),

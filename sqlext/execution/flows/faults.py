@@ -28,6 +28,8 @@ _STAYS = (
     "org.apache.hadoop.security.AccessControlException",
 )
 """Kinds of I/O error that no time heals."""
+_MOST_FRAGMENT = 300
+"""The characters of an expression that a message shows."""
 _FILE_IS_GONE = {"java.io.FileNotFoundException", "java.nio.file.NoSuchFileException"}
 _PATH = re.compile(r"(?:\b[a-z][a-z0-9]+:)?/\S+")
 _MAY_PASS = (
@@ -61,8 +63,13 @@ _SAYS_STAYS = ("AccessControlException", "Permission denied", "AuthorizationExce
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of a flow's error, without the text that Spark's streams put around it; for a bug, with its class."""
+    """Return the message of a flow's error, without the text that Spark's streams put around it; for a bug, with its class.
+
+    Where a row could not be computed, the message has the expression.
+    """
     said = failures.reason_of(error).split("terminated with exception:", 1)[-1].strip()
+    if (fragment := failures.fragment_of(error)) and fragment not in said:
+        said = f"{said} The expression is: {fragment[:_MOST_FRAGMENT]}"
     kind = type(error).__name__
     return f"{kind}: {said}" if isinstance(error, (LookupError, AssertionError)) and not is_told(error) and said != kind else said
 

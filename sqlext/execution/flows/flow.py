@@ -53,8 +53,6 @@ from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
 
-_PROGRESS_SECONDS = 0.5  # how often Spark's progress is read; it is a large JSON
-
 
 class Flow:
     """Runs one flow.
@@ -93,7 +91,6 @@ class Flow:
         self._phase = FlowPhase.STARTING
         self._error: BaseException | None = None
         self._stopping = False
-        self._progress_read = float("-inf")
         self._has_rested = False
         self._takes_intervals = takes_intervals(spec, options)
         streams = () if spec.runs_once else spec.streams
@@ -118,7 +115,7 @@ class Flow:
             policy_of(spec, options),
             self._intakes,
             self._flusher,
-            IntervalTrigger(self._intakes, lambda: self._backlog.status.unread, clock) if self._takes_intervals else None,
+            IntervalTrigger(self._intakes, lambda: self._backlog.status, clock) if self._takes_intervals else None,
             lambda: self._is_sink_backlog,
             lambda: self._meter.last_flush_seconds,
             self.work,
@@ -345,6 +342,11 @@ class Flow:
             return self._phase, progress, message_of(self._error) if self._error else ""
 
     @property
+    def phase(self) -> FlowPhase:
+        """Its phase; `status` tells more, at a price."""
+        return self._phase
+
+    @property
     def error(self) -> BaseException | None:
         """Why it failed, if it has."""
         with self._lock:
@@ -362,6 +364,12 @@ class Flow:
 
     # What the host's ticker calls.
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has come to rest at an earlier tick, with nothing to flush, so that there is nothing to look at."""
+        is_at_rest = self._has_rested and self._phase is FlowPhase.RUNNING and self._intakes.are_at_rest
+        return is_at_rest and not self._intakes.has_buffered
+
     def tick(self) -> None:
         """Look at the queries, and ask for a flush when one is due."""
         if self._phase is not FlowPhase.RUNNING or self._stopping:
@@ -372,17 +380,8 @@ class Flow:
                 if not self._stopping:  # STOP FLOW may have come since the look above, and ended it
                     self._fail(explained(self.session, self.spec, failed.failure))
                 return
-            self._read_progress()
-        elif not self._intakes.has_buffered:
-            return
+            self._intakes.read_progress_at_times(self._clock.monotonic())
         self._schedule.tick()
-
-    def _read_progress(self) -> None:
-        """Read what Spark says of the queries, from time to time, and at the begin of each rest."""
-        now = self._clock.monotonic()
-        if self._has_rested or now - self._progress_read >= _PROGRESS_SECONDS:
-            self._progress_read = now
-            self._intakes.read_progress()
 
     def new_switches(self) -> tuple[Switch, ...]:
         """Return the changes of phase since the last call."""
@@ -406,7 +405,7 @@ class Flow:
     def batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
         """Note how long a micro-batch took."""
         self._backlog.batch_ended(intake, batch, seconds)
-        self._schedule.batch_ended(seconds)
+        self._schedule.batch_ended(intake, seconds)
 
     # Shared.
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from sqlext.logs import carried
+from sqlext.spark import failures
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Flusher:
         name: the flow's, for the thread's.
         flush: does it; called on the flush thread only.
         failed: told once, on the flush thread, when a flush fails.
-        afterwards: called when nobody waits for the flush any more; must not raise.
+        afterwards: called when nobody waits for the flush any more; what it could not do, it does after the next one.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Flusher:
         failed: Callable[[Exception], None],
         afterwards: Callable[[], None],
     ) -> None:
+        self._name = name
         self._flush = flush
         self._afterwards = afterwards
         self._failed = failed
@@ -142,24 +144,29 @@ class Flusher:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        try:
+            self._flush_until_closed()
+        except Exception as error:  # whatever ends this thread ends the flow, with its cause
+            logger.debug("flush failed", exc_info=True)
+            try:
+                self._failed(error)  # first: whoever waits asks the flow whether it has failed
+            finally:
+                with self._condition:
+                    self.error = error
+                    self._condition.notify_all()
+
+    def _flush_until_closed(self) -> None:
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._wish is not None or self._closed)
                 if self._wish is None:
                     return
                 reason, self._wish, ticket = self._wish, None, self._asked
-            try:
-                self._flush(reason)
-            except Exception as error:  # whatever ends a flush ends the flow, with its cause
-                logger.debug("flush failed", exc_info=True)
-                try:
-                    self._failed(error)  # first: whoever waits asks the flow whether it has failed
-                finally:
-                    with self._condition:
-                        self.error = error
-                        self._condition.notify_all()
-                return
+            self._flush(reason)
             with self._condition:
                 self._done = ticket
                 self._condition.notify_all()
-            self._afterwards()
+            try:
+                self._afterwards()
+            except Exception as error:  # noqa: BLE001  # the flush is done: nothing that follows it ends the flow
+                logger.warning("flow %s: what follows a flush is left to the next one: %s", self._name, failures.reason_of(error))

@@ -93,10 +93,10 @@ class FlushSchedule:
             elif reason is FlushReason.CACHE_FULL:
                 self._flusher.ask(reason)
 
-    def batch_ended(self, seconds: float) -> None:
+    def batch_ended(self, intake: Intake, seconds: float) -> None:
         """Note that a micro-batch has ended after so many seconds."""
         if self._trigger is not None:
-            self._trigger.batch_ended(seconds)
+            self._trigger.batch_ended(intake, seconds)
 
     def flush_first(self, reason: FlushReason) -> None:
         """Flush, and wait for it, before anything else is done.

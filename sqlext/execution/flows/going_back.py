@@ -15,7 +15,7 @@ from sqlext.errors import FlowError, SqlextError, StatementCanceledError, Unsupp
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
-from sqlext.execution.flows import alteration, restoration
+from sqlext.execution.flows import alteration, replay, restoration
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.live_flows import LiveFlows
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, current, find
@@ -52,6 +52,9 @@ class Flows(Protocol):
 
     def let_go(self, flow_id: str) -> None:
         """Forget what this process has of a flow, which has ended."""
+
+    def fence(self, spec: FlowSpec, epoch: int) -> Fence:
+        """Return the fence of a flow, as the driver with an epoch sees it."""
 
     def options_of(self, spec: FlowSpec) -> FlowOptions:
         """Return a flow's options, resolved from its record."""
@@ -120,6 +123,7 @@ class FlowSavepoints:
             alteration.refuse_begun(self._home_of(spec), spec)
             store.clear_leftovers(self._lease.is_elsewhere)
             with self._paused(record, flow, canceled):
+                replay.finish_all(session, spec)
                 content = content_of(self._home_of(spec), spec)
                 refuse_placed_state(spec, content)
                 refuse_changed_state(session, spec, content)
@@ -176,7 +180,8 @@ class FlowSavepoints:
                 self._flows.end(flow)
                 if canceled.is_set():
                     raise StatementCanceledError("The statement was canceled.")
-                restoration.prepare(check, store, savepoint, spec, home)  # 2
+                replay.finish_all(check, record.spec)
+                restoration.prepare(check, store, savepoint, spec, home, self._clock.now())  # 2
                 store.by_id(savepoint.id)  # as long as it is on record, all of it was there to be copied
                 announce(Moment.RESTORE_PREPARED, spec.name)
                 epoch = self._decide(record, spec)  # 3
@@ -199,7 +204,7 @@ class FlowSavepoints:
         if not spec.restoring:
             return spec
         home, store = self._home_of(spec), self._store(spec)
-        fence = Fence(home, f"flow `{spec.name}`", epoch)
+        fence = self._flows.fence(spec, epoch)
         fence.take()
         own = self._flows.session_of(spec)
         restoration.set_table_back(own, store, spec, epoch, fence.check)  # 4
@@ -270,7 +275,7 @@ class FlowSavepoints:
 
 def _refuse_phase(record: FlowRecord, flow: Flow | None) -> None:
     """Refuse a savepoint of a flow that neither runs nor was stopped."""
-    phase = None if flow is None else flow.status()[0]
+    phase = None if flow is None else flow.phase
     if phase is FlowPhase.PREREQUISITES:
         raise UnsupportedError(f"Flow `{record.spec.name}` has no rows yet: its bounded stages run. WAIT FLOW it first.")
     is_at_rest = record.state is FlowState.STOPPED and not record.spec.restoring

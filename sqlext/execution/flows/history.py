@@ -20,11 +20,10 @@ from sqlext.execution.streaming.checkpoint import Checkpoint
 from sqlext.spark import failures, jvm
 from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.micro_batch_rules import sound_rules
-from sqlext.spark.settings import session_settings
+from sqlext.spark.settings import ALL_FILES, session_settings
 from sqlext.spark.storage import HadoopPath
 
 _POLL_SECONDS = 1
-_ALL_FILES = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
 
 
 def partials_of_history(
@@ -63,7 +62,7 @@ def partials_of_history(
     stream = aggregate.input.writeStream.queryName(name).option("checkpointLocation", own.location)
     writer = stream.foreachBatch(store).trigger(once=True)
     try:
-        with session_settings(spark, {**_ALL_FILES, **sound_rules(aggregate.input)}), jvm.outside_of_any_query(spark):
+        with session_settings(spark, {**ALL_FILES, **sound_rules(aggregate.input)}), jvm.outside_of_any_query(spark):
             query = writer.start()
             while not query.awaitTermination(_POLL_SECONDS):
                 if canceled.is_set():

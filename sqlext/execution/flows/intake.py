@@ -272,6 +272,8 @@ class Intake:
         """Forget what only the flush of micro-batches needs, which are in the table now."""
         if self.stream.ttl is not None:
             self.checkpoint.forget_begun(self.committed)
+        if self.lateness is not None:
+            self.lateness.forget_before(self.committed + 1)
 
     def note_all_flushed(self) -> None:
         """After a clean stop: nothing up to the newest micro-batch needs to be brought back."""
@@ -410,7 +412,8 @@ class Intake:
             return
         with self._lock:
             self._last_report = report.at
-            fresh = {batch: rows for batch, rows in report.rows.items() if batch > self._last_batch_seen}
+            passes = self.buffer.passes
+            fresh = {each: rows // passes.pop(each, 1) for each, rows in report.rows.items() if each > self._last_batch_seen}
             self._last_batch_seen = max(fresh, default=self._last_batch_seen)
             self._progress = replace(
                 self._progress,

@@ -11,12 +11,15 @@ from sqlext.execution.streaming.pace import Pace
 from sqlext.execution.streaming.running_query import RunningQuery
 from sqlext.plan.flow_spec import StreamSpec
 
+_PROGRESS_SECONDS = 0.5  # it is a large JSON
+
 
 class Intakes(Sequence[Intake]):
     """The intakes of one flow, in the order of its streaming queries. Any thread may call it, as it may its intakes."""
 
     def __init__(self, intakes: Iterable[Intake]) -> None:
         self._intakes = tuple(intakes)
+        self._progress_read = float("-inf")  # only the ticker's
 
     @overload
     def __getitem__(self, index: int) -> Intake: ...
@@ -97,10 +100,12 @@ class Intakes(Sequence[Intake]):
         arrivals = (intake.buffer.oldest_arrival(is_waiting) for intake in self)
         return min((arrival for arrival in arrivals if arrival is not None), default=None)
 
-    def read_progress(self) -> None:
-        """Ask Spark what the queries have done."""
-        for intake in self:
-            intake.read_progress()
+    def read_progress_at_times(self, now: float) -> None:
+        """Ask Spark what the queries have done, from time to time, and when all have just come to rest; for the host's ticker."""
+        if self.are_at_rest or now - self._progress_read >= _PROGRESS_SECONDS:
+            self._progress_read = now
+            for intake in self:
+                intake.read_progress()
 
     def job_groups(self) -> list[str]:
         """Return the job groups of the micro-batches that run."""

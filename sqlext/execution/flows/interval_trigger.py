@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlext.clock import Clock
+from sqlext.execution.backlog.status import BacklogStatus
 from sqlext.execution.flows.flush import FlushPolicy, FlushReason
 from sqlext.execution.flows.intake import Intake
 from sqlext.options import CHECKPOINT_INTERVAL
@@ -44,13 +46,13 @@ class IntervalTrigger:
 
     Args:
         intakes: whose queries stand still.
-        unread: how much no micro-batch has taken yet; None: a source cannot tell.
+        backlog: what no micro-batch has taken yet.
         clock: measures intervals.
     """
 
-    def __init__(self, intakes: Sequence[Intake], unread: Callable[[], float | None], clock: Clock) -> None:
+    def __init__(self, intakes: Sequence[Intake], backlog: Callable[[], BacklogStatus], clock: Clock) -> None:
         self._intakes = intakes
-        self._unread = unread
+        self._backlog = backlog
         self._clock = clock
         self._lock = threading.Lock()
         self._switching = threading.Lock()
@@ -60,7 +62,7 @@ class IntervalTrigger:
         self._seen: float | None = 0.0
         self._asked_at = clock.monotonic()
         self._batch_seconds = 0.0
-        self._batches = 0
+        self._batches = Counter[Intake]()  # that are in the table
         self._running_freely = 0
 
     @property
@@ -82,10 +84,11 @@ class IntervalTrigger:
 
     def tick(self, policy: FlushPolicy) -> None:
         """Ask for a micro-batch when a flush is due."""
-        now, unread = self._clock.monotonic(), self._unread()
+        now, backlog = self._clock.monotonic(), self._backlog()
+        has_unread = backlog.has_unread
         with self._lock:
-            self._see(now, unread)
-            oldest = self._asked_at if unread is None else self._oldest_arrival
+            self._see(now, has_unread, backlog.unread)
+            oldest = self._asked_at if has_unread is None else self._oldest_arrival
             reason = policy.due(now, oldest, self._quiet_since, False, self._batch_seconds)
             waits = now - self._asked_at >= policy.quiet.total_seconds()  # for the micro-batch that was asked for last
             if reason is None or self._running_freely or not waits:
@@ -94,10 +97,10 @@ class IntervalTrigger:
         for intake in self._intakes:
             intake.running.take_one()
 
-    def _see(self, now: float, unread: float | None) -> None:
-        if not unread:
+    def _see(self, now: float, has_unread: bool | None, unread: float | None) -> None:
+        if not has_unread:
             self._oldest_arrival = self._quiet_since = None
-        elif unread != self._seen:
+        elif unread != self._seen or self._oldest_arrival is None:
             self._oldest_arrival = self._oldest_arrival or now
             self._quiet_since = now
         self._seen = unread
@@ -109,10 +112,10 @@ class IntervalTrigger:
             self._seen = 0.0
             self._asked_at = self._clock.monotonic()
 
-    def batch_ended(self, seconds: float) -> None:
+    def batch_ended(self, intake: Intake, seconds: float) -> None:
         """Note that the micro-batch is in the table."""
         with self._lock:
-            self._batches += 1
+            self._batches[intake] += 1
             self._batch_seconds = seconds
 
     @contextmanager
@@ -145,9 +148,9 @@ class IntervalTrigger:
     def _take(self, intake: Intake, may_wait: Callable[[], bool]) -> None:
         """Wait until Spark finds no more input.
 
-        If there is always more, wait for two micro-batches: the second one was planned after this call.
+        If there is always more, wait for two micro-batches of its own: the second one was planned after this call.
         """
         intake.running.forget_last_look()
-        before = self._batches
-        while not intake.running.has_found_nothing and self._batches < before + 2 and may_wait():
+        before = self._batches[intake]
+        while not intake.running.has_found_nothing and self._batches[intake] < before + 2 and may_wait():
             time.sleep(_POLL_SECONDS)

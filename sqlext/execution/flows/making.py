@@ -33,10 +33,10 @@ from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.live_flows import LiveFlows
 from sqlext.execution.flows.preparation import prepare, try_table
 from sqlext.execution.flows.redefinition import redefined
-from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records
+from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, still_there
 from sqlext.execution.streaming import queries
 from sqlext.moments import Moment, announce
-from sqlext.plan.constraints import Constraint, quarantines
+from sqlext.plan.constraints import Constraint
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import failures, jvm, sessions
@@ -65,6 +65,9 @@ class Flows(Protocol):
 
     def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
         """Record a flow's options, and apply them to the running flow."""
+
+    def fence(self, spec: FlowSpec, epoch: int) -> Fence:
+        """Return the fence of a flow, as the driver with an epoch sees it."""
 
     def options_of(self, spec: FlowSpec) -> FlowOptions:
         """Return a flow's options, resolved from its record."""
@@ -106,6 +109,8 @@ class FlowMaker:
         session = request.session
         full_name = target.qualified(session, request.name)
         records = self._registry.read()
+        self._registry.refuse_unread(full_name)
+        self._registry.refuse_unread(name)
         there = existing(records, request, full_name, name)
         if there is not None and request.if_not_exists:
             return f"flow {there.spec.name} ({there.spec.id}) exists already, and stays as it is"
@@ -122,9 +127,10 @@ class FlowMaker:
         if reserved.replaces_table:
             try_table(request, home)
         self._lease.beat()
-        self._registry.append(partial(self._reserved, reserved, request.appends, replaced))
-        was_running = flow is not None and flow.is_running
+        was_running = False
         try:
+            self._registry.append(partial(self._reserved, reserved, request.appends, replaced))
+            was_running = flow is not None and flow.is_running
             self._flows.end(flow)
             spec = with_table(reserved, request, destination, home)
             announce(Moment.TABLE_MADE, spec.name)
@@ -152,7 +158,7 @@ class FlowMaker:
         """
         session, done = request.session, list[str]()
         if alteration.note_in(self._home_of(record.spec)) is not None and self._flows.start_record(record):
-            record, done = self._registry.read()[record.spec.id], ["restarted"]
+            record, done = still_there(self._registry.read(), record.spec), ["restarted"]
         spec = record.spec
         target.check_same_table(session, spec)
         change = definition.update(spec, request, target.describe(session, spec.target).properties)
@@ -191,7 +197,7 @@ class FlowMaker:
         except UnsupportedError as error:
             definition.check_same(spec, request, [definition.QUERY], error.message)
             raise
-        return self._registry.read()[spec.id], said
+        return still_there(self._registry.read(), spec), said
 
     def change_query(self, record: FlowRecord, request: FlowRequest, canceled: threading.Event) -> str:
         """Give a flow another query, in place; see `alteration.py`.
@@ -216,12 +222,12 @@ class FlowMaker:
         table = target.describe(session, spec.target)
         change = redefined(spec, request, table)
         constraint_checks.check(request, spec.target, None, self._registry.read())
-        check = self._fence_of(record).check
+        check = self._flows.fence(record.spec, record.epoch).check
 
         def change_it() -> FlowSpec:
             new = Alteration(session, home, spec, request, change, record.epoch, check).run(self._lease.host_id, canceled)
             check()
-            self._altered(new)
+            self._registry.alter(new)
             announce(Moment.ALTERATION_RECORDED, spec.name)
             check()
             alteration.finish(home, new)
@@ -232,8 +238,8 @@ class FlowMaker:
         return "; ".join(map(str, change.changes)) or f"the columns have {'another' if is_moved else 'the same'} order"
 
     def _widened(self, record: FlowRecord, spec: FlowSpec) -> FlowSpec:
-        self._fence_of(record).check()
-        self._altered(spec)
+        self._flows.fence(record.spec, record.epoch).check()
+        self._registry.alter(spec)
         return spec
 
     def _while_at_rest(
@@ -268,19 +274,12 @@ class FlowMaker:
     def _after_failure(self, record: FlowRecord, is_restarted: bool) -> None:
         """Undo a change of a query that has failed, or bring it to its end, if its commit was made; restart the flow."""
         home, note = self._home_of(record.spec), alteration.note_in(self._home_of(record.spec))
-        now = self._registry.read()[record.spec.id].spec
+        now = still_there(self._registry.read(), record.spec).spec
         if note is not None and note.host == self._lease.host_id:  # else another driver has seen to it
-            now = alteration.settled(jvm.clone_session(self._spark), home, now, self._altered)
+            now = alteration.settled(jvm.clone_session(self._spark), home, now, self._registry.alter)
         if is_restarted:
-            self._fence_of(record).check()
+            self._flows.fence(record.spec, record.epoch).check()
             self._flows.run(now, self._flows.session_of(now), self._flows.options_of(now))
-
-    def _fence_of(self, record: FlowRecord) -> Fence:
-        """Return the fence of a flow, as its last driver sees it."""
-        return Fence(self._home_of(record.spec), f"flow `{record.spec.name}`", record.epoch)
-
-    def _altered(self, spec: FlowSpec) -> None:
-        self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
 
     def _home_of(self, spec: FlowSpec) -> HadoopPath:
         return self._home.child("flows", spec.id)
@@ -290,9 +289,10 @@ class FlowMaker:
         return FlowEvent(spec.id, EventKind.RESERVED, host=self._lease.host_id, spec=spec.to_json())
 
     def sweep(self) -> None:
-        """Undo flows that a dead process left half created, and complete replacements that it left half done.
+        """Undo flows that were left half created, and complete replacements that a dead process left half done.
 
-        What another thread of this process is about is left to it: whoever has a turn waits for no other one.
+        This process leaves one where undoing it has failed. What another thread of it is about is left to that thread: whoever
+        has a turn waits for no other one.
         """
         for record in self._registry.read().values():
             if self._is_in_question(record):
@@ -301,18 +301,19 @@ class FlowMaker:
                         if has_turn:
                             self._sweep(record.spec.id, self._registry.read())
                 except Exception:  # one flow's trouble must not stop the others
-                    logger.exception("flow %s: what a process that died left of it cannot be cleared away", record.spec.name)
+                    logger.exception("flow %s: what was left of its creation cannot be cleared away", record.spec.name)
 
     def _is_in_question(self, record: FlowRecord) -> bool:
-        is_made_or_replaces = record.state is FlowState.RESERVED or bool(record.spec.replaces)
-        return is_made_or_replaces and (record.has_succeeded or not self._lease.is_alive(record.host))
+        if record.state is FlowState.RESERVED:  # of this process too: who has the turn knows that nobody is making it
+            return not self._lease.is_elsewhere(record.host)
+        return bool(record.spec.replaces) and (record.has_succeeded or self._lease.is_dead(record.host))
 
     def _sweep(self, flow_id: str, records: Records) -> None:
         record = records.get(flow_id)
         if record is None or not self._is_in_question(record):
             return
         if succession.is_half_made(record, records):
-            logger.warning("flow %s was not finished by the process that made it, and is undone", record.spec.name)
+            logger.warning("flow %s was not made to its end, and is undone", record.spec.name)
             self._undo(record.spec)
         elif record.spec.replaces in records:
             self._end_succession(record.spec, records[record.spec.replaces].spec)
@@ -320,18 +321,20 @@ class FlowMaker:
     def _end_succession(self, spec: FlowSpec, replaced: FlowSpec) -> None:
         """Record that a flow runs in the place of another: it is not undone any more, and the other one is removed."""
         self._registry.append(FlowEvent(spec.id, EventKind.SUCCEEDED, host=self._lease.host_id))
-        for name in quarantines(replaced.constraints):
+        for name in replaced.quarantine_tables:
             quarantine.forget(jvm.clone_session(self._spark), name, replaced.id)
         self._flows.forget(replaced)
 
     def _undo(self, spec: FlowSpec) -> None:
-        """Undo the creation of a flow, given its reservation.
+        """Undo the creation of a flow, given its reservation; nothing was made of one that is not on record.
 
         Its table is dropped if the flow created it, and the table that it replaced is restored.
         """
         try:
-            succession.undo_table(jvm.clone_session(self._spark), spec, self._registry.read())
-            self._flows.forget(spec)
+            records = self._registry.read()
+            if spec.id in records:
+                succession.undo_table(jvm.clone_session(self._spark), spec, records)
+                self._flows.forget(spec)
         except Exception as error:  # what kept the flow from being made is what the user is to see
             logger.exception("flow %s could not be undone: %s", spec.name, failures.reason_of(error))
 

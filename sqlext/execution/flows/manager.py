@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -19,7 +18,7 @@ from sqlext.errors import FlowError, NotFoundError, OptionError, RunsElsewhereEr
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
-from sqlext.execution.flows import alteration, file_columns, prerequisites, redefinition, runs, source_changes, state_choice
+from sqlext.execution.flows import alteration, file_columns, prerequisites, redefinition, replay, runs, source_changes
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.going_back import FlowSavepoints
@@ -35,9 +34,11 @@ from sqlext.execution.flows.registry import (
     current,
     find,
     find_table,
+    still_there,
 )
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.savepoints import content_of
+from sqlext.execution.flows.state_choice import FIXED
 from sqlext.execution.flows.status import FlowPhase, PrerequisiteStatus
 from sqlext.execution.flows.supervisor import FlowSupervisor
 from sqlext.execution.flows.views import FlowView, FlowViews, LocalView
@@ -89,9 +90,7 @@ class FlowManager:
         """
         self._maker.sweep()
         active = [record for record in self._registry.read().values() if record.is_active]
-        if hosts := {record.host for record in active} - {self._lease.host_id}:
-            self._lease.beat()  # which shows the storage's clock
-        dead = {host for host in hosts if not self._lease.is_alive(host)}
+        dead = {host for host in {record.host for record in active} if self._lease.is_dead(host)}
         return [each.spec.name for each in active if each.host in dead and self._resume(each.spec)]
 
     def _resume(self, spec: FlowSpec) -> bool:
@@ -202,10 +201,18 @@ class FlowManager:
                     flow.stop(canceled)
                 flow.forgive()
             self._retries.drop(record.spec.id)
-            self.record(record.spec.id, EventKind.STOPPED, epoch=record.epoch)  # also of a start that has failed
+            self._note_stopped(record)  # also of a start that has failed
             is_partial = flow is not None and flow.work.is_interrupted
             late = "; its last flush was interrupted, and what it held comes with the next start" if is_partial else ""
             return f"flow {record.spec.name} stopped{late}"
+
+    def _note_stopped(self, record: FlowRecord) -> None:
+        spec = record.spec
+        if record.is_active and record.host != self._lease.host_id:  # its host is taken for dead, but may only be paused
+            epoch = self._registry.append(partial(self._taken, EventKind.STOPPED, spec))[spec.id].epoch
+            self.fence(spec, epoch).take()
+        else:
+            self.record(spec.id, EventKind.STOPPED, epoch=record.epoch)
 
     def flush(self, name: tuple[str, ...]) -> str:
         """Flush a flow of this process now."""
@@ -248,7 +255,7 @@ class FlowManager:
     def alter(self, name: tuple[str, ...], properties: Mapping[str, str]) -> str:
         """Set options; they apply at once to a flow that runs here."""
         with self._live.turn_of(name) as record:
-            if (key := next((each for each in state_choice.FIXED if each in properties), None)) is not None:
+            if (key := next((each for each in FIXED if each in properties), None)) is not None:
                 raise OptionError(
                     f"The state of flow `{record.spec.name}` stays as it is: `{key}` is for new flows. CREATE OR REPLACE its "
                     "streaming table with it."
@@ -278,7 +285,7 @@ class FlowManager:
             # the table's own flow comes last: as long as it has others, the statement that a crash has interrupted goes on
             for record in sorted(current(self._registry.read()), key=lambda each: each.spec.owns_target):
                 if same_name(record.spec.target, table) and record.spec.constraints != constraints:
-                    spec = replace(record.spec, constraints=constraints)
+                    spec = record.spec.with_constraints(constraints)
                     create_quarantines(self.session_of(spec), spec)
                     self.alter_record(record, spec, self.options_of(spec))
 
@@ -291,7 +298,7 @@ class FlowManager:
         goes_on = flow is not None and was_running and flow.set_options(spec, options)
         if flow is not None and was_running and not goes_on:
             flow.stop()
-        self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+        self._registry.alter(spec)
         if flow is not None and was_running and not goes_on:
             self.run(spec, flow.session, options)
 
@@ -354,31 +361,34 @@ class FlowManager:
         if (note := alteration.note_in(home)) is not None and self._lease.is_elsewhere(note.host):
             raise FlowError(f"Another process is altering the query of flow `{spec.name}`. START FLOW it when that has ended.")
         self._lease.beat()
-        records = self._registry.append(partial(self._started, spec))
+        records = self._registry.append(partial(self._taken, EventKind.STARTED, spec))
         self.end(self._live.get(spec.id))
         epoch = records[spec.id].epoch
         with about(flow=".".join(spec.qualified_name), epoch=epoch):  # also on the threads that the flow makes
-            self._run(spec, session, options, epoch, note)
+            try:
+                self._run(spec, session, options, epoch, note)
+            except BaseException as error:
+                self._supervisor.note_failure(spec, error, epoch)
+                raise
 
     def _run(self, spec: FlowSpec, session: SparkSession, options: FlowOptions, epoch: int, note: alteration.Note | None) -> None:
         home = self._home.child("flows", spec.id)
-        try:
-            if note is not None and (settled := self._settled(spec, epoch, home)) is not spec:
+        if note is not None:  # a dead process has begun another query
+            self.fence(spec, epoch).take()
+            settled = alteration.settled(jvm.clone_session(self._spark), home, spec, self._registry.alter)
+            if settled is not spec:
                 spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)
-            spec = self.savepoints.finished(spec, epoch)
-        except BaseException as error:
-            self._supervisor.note_failure(spec, error, epoch)
-            raise
+        spec = self.savepoints.finished(spec, epoch)
+        replay.finish_at_start(session, spec)
         sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
         if (changed := source_changes.evolved(session, spec, options.flow)) is not spec:
             spec = changed
-            self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))
+            self._registry.alter(spec)
         flow = Flow(spec, options, epoch, home, session, self._clock, self._watch)
         try:
             with self._live.busy_with(flow):
                 flow.start()
-        except BaseException as error:
-            self._supervisor.note_failure(spec, error, flow.epoch)
+        except BaseException:
             if flow.is_running:
                 self.end(flow)
             raise
@@ -387,23 +397,17 @@ class FlowManager:
             self.end(flow)
         self._supervisor.note_running(spec.id)
 
-    def _settled(self, spec: FlowSpec, epoch: int, home: HadoopPath) -> FlowSpec:
-        """Bring to its end what a dead process has begun of another query for a flow, or undo it."""
-        Fence(home, f"flow `{spec.name}`", epoch).take()
-        return alteration.settled(
-            jvm.clone_session(self._spark),
-            home,
-            spec,
-            lambda new: self._registry.append(FlowEvent(new.id, EventKind.ALTERED, spec=new.to_json())),
-        )
+    def fence(self, spec: FlowSpec, epoch: int) -> Fence:
+        """Return the fence of a flow, as the driver with an epoch sees it."""
+        return Fence(self._home.child("flows", spec.id), f"flow `{spec.name}`", epoch)
 
-    def _started(self, spec: FlowSpec, records: Records) -> FlowEvent:
-        """Return the event of a start: its epoch fences the driver before it. A flow of another live process is not taken."""
-        record = records[spec.id]
+    def _taken(self, kind: EventKind, spec: FlowSpec, records: Records) -> FlowEvent:
+        """Return the event of a start or stop whose epoch fences the driver before; a flow of a live process is not taken."""
+        record = still_there(records, spec)
         if record.is_active and self._lease.is_elsewhere(record.host):
             raise RunsElsewhereError(f"Flow `{spec.name}` runs in another process.")
         complete = spec.to_json() if record.state is FlowState.RESERVED else ""
-        return FlowEvent(spec.id, EventKind.STARTED, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
+        return FlowEvent(spec.id, kind, epoch=record.epoch + 1, host=self._lease.host_id, spec=complete)
 
     def record(self, flow_id: str, kind: EventKind, detail: str = "", epoch: int | None = None, next_try: str = "") -> None:
         """Write an event of a flow into the registry; without an epoch, that of the flow here."""
@@ -421,7 +425,7 @@ class FlowManager:
         record = find(self._registry.read(), name)
         with self._live.turn_at(record.spec.target):
             flow = self.here(record)
-        if flow is None or (flow.status()[0] is FlowPhase.STOPPED):
+        if flow is None or flow.phase is FlowPhase.STOPPED:
             because = f" ({record.error})" if record.error else ""
             advice = "START FLOW it first."
             if record.next_try is not None:

@@ -71,6 +71,7 @@ class Redefinition:
         checked: the columns of partial results of `history` that are stored, too: both must be the same.
         columns: what becomes of each column of the table, first those of the new query in their order.
         shown: if each column of the new query is one of the table, the old column of each; else None.
+        copied: the same, but None also if constraints have to look at other values under the names that they have.
     """
 
     aggregate: MergeableAggregate
@@ -81,6 +82,7 @@ class Redefinition:
     checked: Mapping[str, str]
     columns: tuple[ColumnChange, ...]
     shown: Mapping[str, str] | None
+    copied: Mapping[str, str] | None
 
     @property
     def changes(self) -> tuple[ColumnChange, ...]:
@@ -125,12 +127,15 @@ def redefined(spec: FlowSpec, request: FlowRequest, table: Target) -> Redefiniti
     if history is not None and history.is_ordered:
         texts = ", ".join(each.text for each in added)
         raise UnsupportedError(f"{texts}: a result depends on the order in which rows arrived, and the history does not have it.")
-    if shown is None and old.event_time is not None:
+    is_checked_again = bool(spec.constraints) and any(old != new for new, old in (shown or {}).items())
+    copied = None if is_checked_again else shown
+    if copied is None and old.event_time is not None:
         raise UnsupportedError(
-            "a watermark has let groups leave the state, so other results of theirs than those in the table are not known."
+            "a watermark has let groups leave the state, so other results of theirs than those in the table are not known"
+            f"{', and a constraint would look at another column by its name' if is_checked_again else ''}."
         )
     _check_table(spec, request, table, columns)
-    return Redefinition(aggregate, old, stored, history, computed, checked, columns, shown)
+    return Redefinition(aggregate, old, stored, history, computed, checked, columns, shown, copied)
 
 
 def _check_flow(spec: FlowSpec, request: FlowRequest) -> StreamSpec:

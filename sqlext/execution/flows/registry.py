@@ -5,7 +5,6 @@ A flow's state is the fold of its events. No Spark job runs, so a statement abou
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,13 +12,11 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from sqlext.errors import FlowError, NotFoundError, did_you_mean
+from sqlext.errors import NotFoundError, did_you_mean
 from sqlext.execution.coordination.event_log import Folder
 from sqlext.execution.coordination.registry import Registry, RegistryEvent
 from sqlext.execution.coordination.snapshot_log import SnapshotLog
 from sqlext.plan.flow_spec import FlowSpec
-
-logger = logging.getLogger(__name__)
 
 
 class EventKind(StrEnum):
@@ -63,6 +60,8 @@ class FlowEvent(RegistryEvent):
         next_try: when a failed flow is retried, in ISO 8601.
         detail: an error's message; or the new phase of a flow, and the reason.
     """
+
+    id_field = "flow_id"
 
     flow_id: str
     kind: EventKind
@@ -118,19 +117,17 @@ _STATES = {
 
 
 def fold(events: Iterable[FlowEvent], before: Records = MappingProxyType({})) -> dict[str, FlowRecord]:
-    """Return the flows that exist after `events`, by id; a torn record is skipped and logged.
+    """Return the flows that exist after `events`, by id.
 
     Args:
         before: the flows before them.
+
+    Raises:
+        FlowError: a record cannot be read.
     """
     records = dict(before)
     for event in events:
-        try:
-            spec = FlowSpec.from_json(event.spec) if event.spec else None
-        except FlowError as error:
-            logger.error("flow %s is skipped: %s", event.flow_id, error)
-            records.pop(event.flow_id, None)
-            continue
+        spec = FlowSpec.from_json(event.spec) if event.spec else None
         if event.kind is EventKind.RESERVED and spec is not None:
             records[event.flow_id] = FlowRecord(spec, FlowState.RESERVED, event.epoch, event.host, "", event.at)
         record = records.get(event.flow_id)
@@ -205,6 +202,13 @@ def find(records: Records, name: tuple[str, ...]) -> FlowRecord:
     raise NotFoundError(f"There is no flow `{name[-1]}` in {'.'.join(name[:-1])}.{advice} SHOW FLOWS lists them.")
 
 
+def still_there(records: Records, spec: FlowSpec) -> FlowRecord:
+    """Return the record of a flow that was there a moment ago; raise NotFoundError if it was dropped meanwhile."""
+    if (record := records.get(spec.id)) is None:
+        raise NotFoundError(f"There is no flow `{spec.name}` any more: it was dropped meanwhile. SHOW FLOWS lists them.")
+    return record
+
+
 def all_by_end(records: Records, text: str) -> list[FlowRecord]:
     """Return the flows whose qualified names end with a text; there is no current schema to complete it."""
     end = without_case(text.split("."))
@@ -268,5 +272,9 @@ class FlowRegistry(Registry[FlowEvent, FlowRecord]):
     """
 
     def __init__(self, home: Folder, written: Callable[[FlowEvent, Records], None] = lambda event, records: None) -> None:
-        nothing = FlowEvent("", EventKind.DROPPED)
-        super().__init__(SnapshotLog(home.child("registry")), EventKind, nothing, fold, events_of, written)
+        log = SnapshotLog(home.child("registry"))
+        super().__init__(log, EventKind, FlowEvent, FlowSpec.from_json, fold, events_of, written)
+
+    def alter(self, spec: FlowSpec) -> None:
+        """Record what a flow is from now on."""
+        self.append(FlowEvent(spec.id, EventKind.ALTERED, spec=spec.to_json()))

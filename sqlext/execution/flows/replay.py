@@ -5,14 +5,16 @@ For each flow whose rows are in the quarantine table:
 1. Rows that hold all constraints which would keep them out are written as files of the flow's table, which no version names yet.
 2. These rows are deleted from the quarantine table, in a commit that names the files. After a crash before it, nothing has
    happened; VACUUM deletes the files.
-3. The files are added to the flow's table, in a commit with the same transaction. After a crash before it, the next REPLAY finds
-   the transaction of step 2 in the quarantine table and not in the flow's, and adds the files first.
+3. The files are added to the flow's table, in a commit with the same transaction. After a crash before it, whatever comes next,
+   a start of the flow, REPLAY, SAVEPOINT or RESTORE, finds the transaction of step 2 in the quarantine table and not in the
+   flow's, and adds the files first.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
@@ -20,17 +22,20 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from sqlext.errors import FlowError, SchemaError, UnsupportedError
+from sqlext.errors import FlowError, SchemaError, SqlextError, UnsupportedError
 from sqlext.execution.delta import commit, delta_log, staged_files, target
 from sqlext.execution.delta.staged_files import StagedFiles
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, TableTransaction
 from sqlext.execution.state.row_checks import holds
 from sqlext.moments import Moment, announce
 from sqlext.options import ValueText
-from sqlext.plan.constraints import FLOW_COLUMN, FLOW_ID_COLUMN
+from sqlext.plan.constraints import FLOW_COLUMN, FLOW_ID_COLUMN, INPUT_COLUMN
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.quoting import quote, quote_parts, sql_name
+from sqlext.quoting import quote, quote_parts
 from sqlext.spark import conditions, delta_tables, failures, jvm
+from sqlext.spark.settings import recorded, recorded_settings
+
+logger = logging.getLogger(__name__)
 
 _REASON = "replay"
 
@@ -64,16 +69,16 @@ def opened(spark: SparkSession, name: tuple[str, ...]) -> Quarantine:
     return Quarantine(name, found.location)
 
 
-def flows_in(spark: SparkSession, table: Quarantine, condition: ValueText | None) -> dict[str, int]:
-    """Return the flows whose rows meet a condition, by name, and the numbers of these rows.
+def flows_in(spark: SparkSession, table: Quarantine, condition: ValueText | None) -> dict[tuple[str, str], int]:
+    """Return the flows whose rows meet a condition, by name and id, and the numbers of these rows.
 
     Raises:
         SchemaError: Spark refuses the condition, or it is not about one row.
     """
     rows = spark.table(quote_parts(table.name))
     check_condition(spark, rows.schema, condition)
-    found = _chosen(rows, condition).groupBy(FLOW_COLUMN).count().collect()
-    return {str(row[FLOW_COLUMN]): int(row["count"]) for row in sorted(found, key=str)}
+    found = _chosen(rows, condition).groupBy(FLOW_COLUMN, FLOW_ID_COLUMN).count().collect()
+    return {(str(row[FLOW_COLUMN]), str(row[FLOW_ID_COLUMN])): int(row["count"]) for row in sorted(found, key=str)}
 
 
 def check_condition(spark: SparkSession, columns: StructType, condition: ValueText | None) -> None:
@@ -103,16 +108,20 @@ class Replay:
         self._spec = spec
         self._app = f"{spec.id}/{_REASON}/{delta_tables.table_id(session, table.location)}"
 
-    def run(self, condition: ValueText | None) -> int:
+    def run(self, condition: ValueText | None, asked: Mapping[str, str]) -> int:
         """Bring back the rows that meet a condition and hold the flow's constraints; return their number.
+
+        Args:
+            condition: None: all rows.
+            asked: the settings under which the condition is meant, which are those of the statement's session.
 
         Raises:
             UnsupportedError: the flow's table needs Delta's own writer, or the quarantine table has no deletion vectors.
         """
         target.check_same_table(self._session, self._spec)
-        return commit.again_after_conflicts(lambda: self._run(condition), lambda: None)
+        return commit.again_after_conflicts(lambda: self._run(condition, asked), lambda: None)
 
-    def _run(self, condition: ValueText | None) -> int:
+    def _run(self, condition: ValueText | None, asked: Mapping[str, str]) -> int:
         session = self._session
         self.finish()
         snapshot = delta_tables.snapshot(session, self._table.location)
@@ -123,7 +132,9 @@ class Replay:
                 f"Rows cannot be taken out of {'.'.join(self._table.name)} one by one: ALTER TABLE it SET TBLPROPERTIES "
                 "('delta.enableDeletionVectors' = 'true')."
             )
-        rows = _chosen(transaction.placed_rows({}), condition).where(F.col(FLOW_COLUMN) == sql_name(self._spec.qualified_name))
+        rows = transaction.placed_rows({}).where((F.col(FLOW_ID_COLUMN) == self._spec.id) & F.col(INPUT_COLUMN).isNull())
+        with recorded_settings(session, asked):
+            rows = _chosen(rows, condition)
         for each in self._spec.constraints:
             rows = rows if each.keeps_row else rows.where(holds(each, rows))
         with jvm.counted(rows) as (held, count):
@@ -204,17 +215,45 @@ def replay(
     Returns:
         A sentence with the numbers of rows, by table, and how many stay and why.
     """
-    by_name = {sql_name(spec.qualified_name): spec for spec in specs}
-    said = []
-    for name, there in flows_in(spark, table, condition).items():
-        spec = by_name.get(name)
-        if spec is None or not spec.appends:
-            said.append(f"{there} rows stay: there is no flow {name} that appends rows")
+    appending = {spec.id: spec for spec in specs if spec.appends}
+    for spec in appending.values():
+        if table.name in spec.quarantine_tables:
+            Replay(session_of(spec), table, spec).finish()
+    said, asked = [], recorded(spark)
+    for (name, flow_id), there in flows_in(spark, table, condition).items():
+        if flow_id not in appending:
+            said.append(f"{there} rows stay: the flow {name} that has quarantined them is no more, or appends no rows")
             continue
-        done = Replay(session_of(spec), table, spec).run(condition)
+        spec = appending[flow_id]
+        done = Replay(session_of(spec), table, spec).run(condition, asked)
         said.append(f"{done} rows replayed into {'.'.join(spec.target)}")
         said += [f"{there - done} rows stay: they still violate its constraints"] if done < there else []
     return "; ".join(said) or f"there are no such rows in {'.'.join(table.name)}"
+
+
+def finish_all(session: SparkSession, spec: FlowSpec) -> None:
+    """Add the files of replays that a crash has left between their two commits; see `Replay.finish`.
+
+    Args:
+        session: one like the flow's own, and of nobody else.
+        spec: the flow.
+    """
+    for name in spec.quarantine_tables if spec.appends else ():
+        try:
+            table = opened(session, name)
+        except SqlextError:  # nothing is quarantined there any more
+            continue
+        Replay(session, table, spec).finish()
+
+
+def finish_at_start(session: SparkSession, spec: FlowSpec) -> None:
+    """Do `finish_all`, in a copy of a session; where that is not possible, the flow starts, and REPLAY QUARANTINE says why."""
+    if not spec.quarantine_tables:
+        return
+    try:
+        finish_all(jvm.clone_session(session), spec)
+    except (SqlextError, *failures.SPARK_ERRORS) as error:
+        logger.error("flow %s: a replay that was not finished: %s", spec.name, failures.reason_of(error))
 
 
 def _chosen(rows: DataFrame, condition: ValueText | None) -> DataFrame:

@@ -19,6 +19,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -31,7 +32,7 @@ from sqlext.execution.flows.creation import same_name
 from sqlext.execution.flows.registry import Records, current
 from sqlext.execution.flows.savepoints import SavepointStore, content_of, copy_content, tables_in
 from sqlext.execution.flows.source_positions import check_rest
-from sqlext.plan.constraints import quarantines
+from sqlext.execution.state.expiring_state import set_forward
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.lineage import Input
 from sqlext.plan.savepoint import Savepoint
@@ -82,7 +83,6 @@ def check_restorable(
     refuse_savepoints(spark, spec, records)
     target.check_same_table(spark, savepoint.spec)
     _refuse_readers(spec, records)
-    _refuse_new_quarantine(spec, savepoint)
     _refuse_rows_of_others(spark, spec, savepoint)
     table_copy.check_definition(spark, spec.target_location, savepoint.metadata)
     store.check_rows(savepoint)
@@ -97,16 +97,6 @@ def _refuse_readers(spec: FlowSpec, records: Records) -> None:
         raise UnsupportedError(
             f"Flow `{readers[0]}` reads {'.'.join(spec.target)} as a stream, and has read rows that would be set back. DROP FLOW "
             "it first, and create it again afterwards."
-        )
-
-
-def _refuse_new_quarantine(spec: FlowSpec, savepoint: Savepoint) -> None:
-    """Refuse if rows would stay in a quarantine of which the flow, as it was, knew nothing, and come into its table."""
-    new = [name for name in quarantines(spec.constraints) if name not in quarantines(savepoint.spec.constraints)]
-    if new:
-        raise UnsupportedError(
-            f"Flow `{spec.name}` quarantines rows in {'.'.join(new[0])}, and did not at savepoint `{savepoint.name}`: these rows "
-            "would then be in its table, too. ALTER STREAMING TABLE .. DROP CONSTRAINT first."
         )
 
 
@@ -144,21 +134,30 @@ def restored(savepoint: Savepoint, spec: FlowSpec) -> FlowSpec:
         spec: the flow as it is now.
     """
     return replace(
-        savepoint.spec, generation=spec.generation + 1, restored=savepoint.name, restoring=savepoint.id, replaces=spec.replaces
+        savepoint.spec,
+        generation=spec.generation + 1,
+        restored=savepoint.name,
+        restoring=savepoint.id,
+        replaces=spec.replaces,
+        former_quarantines=tuple(dict.fromkeys((*savepoint.spec.former_quarantines, *spec.quarantine_tables))),
     )
 
 
-def prepare(spark: SparkSession, store: SavepointStore, savepoint: Savepoint, spec: FlowSpec, home: HadoopPath) -> None:
+def prepare(
+    spark: SparkSession, store: SavepointStore, savepoint: Savepoint, spec: FlowSpec, home: HadoopPath, now: datetime
+) -> None:
     """Copy a savepoint's checkpoints and tables into the folder of the restored flow (step 2).
 
     Args:
         spec: the restored flow.
         home: the flow's folder.
+        now: the time. The state of groups ends as much later as has passed since the savepoint.
     """
     folder = content_of(home, spec)
     folder.delete()
     copy_content(spark, store.files(savepoint), folder)
     for table in tables_in(folder):
+        set_forward(spark, table.location, now - datetime.fromisoformat(savepoint.at))
         version = delta_tables.version(spark, table.location)
         said = {"flow": spec.name, "flow_id": spec.id, "reason": _REASON, "savepoint": savepoint.name, "read_version": version}
         identity = CommitIdentity(spec.application, 0, json.dumps({"sqlext": said | {"application": spec.application}}))
@@ -184,8 +183,12 @@ def set_table_back(spark: SparkSession, store: SavepointStore, spec: FlowSpec, e
     set_back = partial(_set_back, spark, store.rows(savepoint), savepoint, spec, epoch)
     with jvm.described(spark, f"flow {spec.name}: restore to savepoint {savepoint.name}", spec.id):
         check()
-        for name, rows in store.quarantined(spark, savepoint).items():  # again after a crash: the same rows
-            quarantine.set_back(spark, name, rows, spec)
+        kept = store.quarantined(spark, savepoint)
+        for name in spec.quarantine_tables:  # again after a crash: the same rows
+            if name in kept:
+                quarantine.set_back(spark, name, kept[name], spec)
+            else:
+                quarantine.forget(spark, name, spec.id)  # it had no rows there then
         commit.again_after_conflicts(set_back, check)
     logger.info("flow %s: %s is as it was at savepoint %s", spec.name, ".".join(spec.target), savepoint.name)
 

@@ -22,8 +22,8 @@ from sqlext.execution.state.buffer import DurableBuffer
 from sqlext.execution.state.delta_state import state_in
 from sqlext.execution.state.distinct_values import values_in
 from sqlext.execution.state.state_table import StateTable
+from sqlext.execution.streaming.checkpoint import BEGUN
 from sqlext.moments import Moment, announce
-from sqlext.plan.constraints import quarantines
 from sqlext.plan.flow_spec import RESTORED, FlowSpec, StateBackend
 from sqlext.plan.job_graph import OutputMode
 from sqlext.plan.savepoint import Savepoint
@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 FOLDER = "savepoints"
 _RECORD, _FILES, _TARGET, _QUARANTINE = "savepoint.json", "files", "target", "quarantine-"
 _BUFFER = "buffer"
-_NOT_COPIED = (_BUFFER, FOLDER)
+_NOT_COPIED = (_BUFFER, FOLDER, BEGUN)
+"""A micro-batch that a savepoint interrupts is in none of its tables: what it brings lives from when it runs again."""
 _MAKER = "made-by"
 """The file with the id of the process that makes a savepoint; the first one in its folder."""
 _EPOCH = "epoch-"
@@ -165,14 +166,14 @@ class SavepointStore:
         return made
 
     def _copy_quarantined(self, spark: SparkSession, spec: FlowSpec, key: str, last: int) -> None:
-        for number, name in enumerate(quarantines(spec.constraints)):
+        for number, name in enumerate(spec.quarantine_tables):
             if target.exists(spark, name):
                 place = self._folder.child(key, f"{_QUARANTINE}{number}").location
                 quarantine.rows_of(spark, name, spec.id, last).write.parquet(place)
 
     def quarantined(self, spark: SparkSession, savepoint: Savepoint) -> dict[tuple[str, ...], DataFrame]:
         """Return the rows that the flow had quarantined, by table."""
-        names = enumerate(quarantines(savepoint.spec.constraints))
+        names = enumerate(savepoint.spec.quarantine_tables)
         places = {name: self._folder.child(savepoint.id, f"{_QUARANTINE}{number}") for number, name in names}
         return {name: spark.read.parquet(place.location) for name, place in places.items() if place.exists()}
 

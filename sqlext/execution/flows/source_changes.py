@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StructField
 
 from sqlext.errors import FlowError, SchemaError
 from sqlext.execution.delta import delta_log, nested_fields, target
@@ -106,10 +106,9 @@ def _new_inside(frame: DataFrame, stream: StreamSpec) -> dict[str, list[nested_f
     found = {}
     given = {field.name.lower(): field.dataType for field in frame.schema}
     for column in stream.columns:
-        if (now := given.get(column.output.lower())) is not None:
-            (before,) = StructType.fromDDL(f"c {column.type}").fields  # type: ignore[attr-defined]  # DDL of columns is a struct
-            if new := nested_fields.new_fields(before.dataType, now, (column.target,)):
-                found[column.output] = new
+        now = given.get(column.output.lower())
+        if now is not None and (new := nested_fields.new_fields(DataType.fromDDL(column.type), now, (column.target,))):
+            found[column.output] = new
     return found
 
 

@@ -21,7 +21,7 @@ from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.flows import faults, file_columns
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.live_flows import LiveFlows
-from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
+from sqlext.execution.flows.registry import EventKind, FlowRegistry
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.state.buffer import is_lost
@@ -85,7 +85,7 @@ class FlowSupervisor:
     def tick(self) -> None:
         """Look at each flow, report what has failed, and begin the tries that are due; nothing once this is closed."""
         flows = () if self._closing.is_set() else tuple(self._flows.all.values())
-        for flow in flows:
+        for flow in (each for each in flows if not each.is_idle):
             with about(**flow.subject):
                 self._guarded(flow.tick, flow.spec)
                 self._guarded(partial(self._report_failure, flow), flow.spec)
@@ -122,15 +122,17 @@ class FlowSupervisor:
         try:
             if (record := self._registry.read().get(spec.id)) is not None:  # somebody may have dropped it
                 self.note_failure(spec, error, record.epoch)
-        except Exception as problem:  # the registry itself may be what fails
-            logger.exception("flow %s: its failure cannot be recorded: %s", spec.name, failures.reason_of(problem))
-            if faults.may_pass(problem) and spec.id not in self._retries.planned():
-                self._retries.plan(spec, faults.message_of(error))
+        except Exception as problem:  # noqa: BLE001  # the registry itself may be what fails
+            self._note_unrecorded(spec, error, problem)
+
+    def _note_unrecorded(self, spec: FlowSpec, error: BaseException, problem: Exception) -> None:
+        """Plan a try of a flow whose failure could not be recorded: unless it runs then, its failure is recorded then."""
+        logger.error("flow %s: its failure cannot be recorded: %s", spec.name, failures.reason_of(problem), exc_info=problem)
+        if faults.may_pass(problem) and spec.id not in self._retries.planned():
+            self._retries.plan(spec, faults.message_of(error))
 
     def _report_failure(self, flow: Flow) -> None:
-        phase, _, _ = flow.status()
-        error = flow.error
-        if phase is not FlowPhase.FAILED or flow in self._reported or error is None:
+        if flow.phase is not FlowPhase.FAILED or flow in self._reported or (error := flow.error) is None:
             return
         self._reported.add(flow)
         change = faults.message_of(error) if faults.is_schema_change(error) else ""
@@ -141,13 +143,20 @@ class FlowSupervisor:
             self._changes_seen[flow.spec.id] = change  # the same change twice is one that no start takes in
             self._on_thread(partial(self._resume_failed, flow), flow.spec)
         else:
-            self.note_failure(flow.spec, error, flow.epoch)
+            try:
+                self.note_failure(flow.spec, error, flow.epoch)
+            except Exception as problem:  # noqa: BLE001  # as above
+                self._note_unrecorded(flow.spec, error, problem)
 
     def note_done(self, flow: Flow) -> None:
         """Record that a flow has run once, if it has and that is not recorded, and end its threads."""
-        if flow.spec.runs_once and flow not in self._reported and flow.status()[0] is FlowPhase.DONE:
+        if flow.spec.runs_once and flow not in self._reported and flow.phase is FlowPhase.DONE:
             self._reported.add(flow)
-            self._flows.record(flow.spec.id, EventKind.DONE, epoch=flow.epoch)
+            try:
+                self._flows.record(flow.spec.id, EventKind.DONE, epoch=flow.epoch)
+            except Exception:  # the next tick tries again
+                self._reported.discard(flow)
+                raise
             flow.stop()
 
     def _report_switches(self, flow: Flow) -> None:
@@ -189,7 +198,7 @@ class FlowSupervisor:
                 spec = file_columns.widened(spec, flow.error)
             self._run_or_note(spec, flow.session, options)
             if (now := self._flows.all.get(spec.id)) is not None and now is not flow:
-                self._registry.append(FlowEvent(spec.id, EventKind.ALTERED, spec=now.spec.to_json()))
+                self._registry.alter(now.spec)
         except Exception as error:  # noqa: BLE001  # the registry does not answer, or there is a bug
             self.note_anyhow("could not be restarted", flow.spec, error)
 

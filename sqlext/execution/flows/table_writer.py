@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,19 +12,21 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.clock import Clock
-from sqlext.execution.delta import commit, key_ranges, quarantine, staged_files, target
+from sqlext.execution.delta import commit, key_ranges, target
 from sqlext.execution.delta.compaction import Compaction
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.own_table import OwnTable
-from sqlext.execution.delta.transaction import CommitIdentity
+from sqlext.execution.flows.appends import append_batches
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
+from sqlext.execution.flows.missing_batches import append_missing
+from sqlext.execution.flows.once import append_once
 from sqlext.execution.flows.partition_keys import lossy, refuse_lost_values
 from sqlext.execution.flows.query_above import QueryAbove
 from sqlext.execution.flows.status import EndedGroups
-from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
+from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch, rows_in
 from sqlext.execution.state.delta_state import Advance, DeltaState, StateFlush, state_in
 from sqlext.execution.state.distinct_values import DistinctValues, partials_among, values_in
 from sqlext.execution.state.expiring_state import ExpiringState
@@ -39,9 +41,8 @@ from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
 from sqlext.plan.job_graph import OutputMode
 from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
-from sqlext.quoting import quote, quote_parts
+from sqlext.quoting import quote_parts
 from sqlext.spark import delta_tables, jvm, state_size
-from sqlext.spark.micro_batch_rules import sound_rules
 from sqlext.spark.settings import session_settings
 from sqlext.spark.state_size import StateSize
 from sqlext.spark.storage import HadoopPath
@@ -139,27 +140,16 @@ class TableWriter:
         self._note(FlushReason.MICRO_BATCH, count, 1, started, {}, EndedGroups())
 
     def append_once(self) -> None:
-        """Append the rows of a flow that runs once, unless an earlier driver has."""
+        """Append the rows of a flow that runs once, unless an earlier driver has; see `once.append_once`."""
         self._check()
         target.check_identity(self.session, self._spec)
+        place = self._home.child("buffer")
         if last_transaction(self.session, self._spec.target_location, self._spec.application) is not None:
+            place.delete()
             return
-        started, (stream,) = self._clock.monotonic(), self._spec.streams
-        frame, checks = self.session.sql(stream.sql), FlowChecks(self._spec)
-        rows = target.in_target_columns(checks.caught(frame, stream.columns), stream.columns)
-        info = self._commit_info(0, 0, -1, FlushReason.ONCE, None, None)
-        violations = Violations()
+        started, info = self._clock.monotonic(), self._commit_info(0, 0, -1, FlushReason.ONCE, None, None)
         with self._described("INSERT INTO ONCE"):
-            if not self._spec.constraints:
-                count = commit.append(self._spec.target, rows, info)
-            else:
-                with session_settings(self.session, sound_rules(rows)), checks.marked(rows) as marked:
-                    kept, counts = checks.watched(marked)
-                    with jvm.held(kept) as held:
-                        violations = counts()
-                        for table, bad in checks.quarantined(marked, violations, 0).items():
-                            quarantine.append(table, bad, self._spec, 0, 0)
-                        count = commit.append(self._spec.target, held, replace(info, violations=violations))
+            count, violations = append_once(self.session, self._spec, place, self._epoch, info, self._check)
         self._note(FlushReason.ONCE, count, 1, started, violations, EndedGroups())
 
     def flush(self, reason: FlushReason) -> None:
@@ -188,7 +178,7 @@ class TableWriter:
         for intake, taken in full:  # 3
             self._merge(intake, taken, reason, arrival)
         batches = [batch for _, taken in full for batch in taken.batches]
-        rows = _rows_of(batches)
+        rows = rows_in(batches)
         if self._spec.above:  # 4
             self._replace(before, rows, reason, arrival, full)
         announce(Moment.FLUSH_COMMITTED, self._spec.name)
@@ -225,7 +215,7 @@ class TableWriter:
         if not batches:
             intake.committed = taken.batches[-1].last
             return
-        rows = _rows_of(batches)
+        rows = rows_in(batches)
         first = intake.committed + 1 if intake.rewinding_to is not None else batches[0].first
         info = self._commit_info(first, batches[-1].last, rows, reason, taken.watermark, arrival, [(intake, batches[-1].last)])
         if intake.stream.output_mode is OutputMode.APPEND and self._spec.constraints:
@@ -238,7 +228,11 @@ class TableWriter:
             if intake.stream.output_mode is OutputMode.APPEND:
                 commit.again_after_conflicts(partial(intake.buffer.quarantine, self.session, self._spec, batches), self._check)
                 announce(Moment.ROWS_QUARANTINED, self._spec.name)
-                commit.again_after_conflicts(partial(self._append, intake, batches, info), self._check)
+                table, buffered = (self.session, self._spec.target_location), partial(intake.buffer.rows, self.session)
+                add = partial(append_batches, self.session, self._spec, buffered)
+                append = partial(append_missing, *table, batches, info, lambda batch: self._read([(intake, batch)]), add)
+                while commit.again_after_conflicts(append, self._check):
+                    pass  # what an earlier driver has left takes two commits
             elif intake.aggregate is None:
                 self._merge_latest(intake, batches, reach, info)
             else:
@@ -258,7 +252,7 @@ class TableWriter:
         shown = last_transaction(self.session, self.location(intake.stream), self._spec.application)
         behind = [batch for batch in taken.batches if shown is not None and batch.last <= shown]
         if behind:
-            info = self._commit_info(behind[0].first, behind[-1].last, _rows_of(behind), reason, taken.watermark, arrival)
+            info = self._commit_info(behind[0].first, behind[-1].last, rows_in(behind), reason, taken.watermark, arrival)
             flushed = self._state_flush(intake, behind, info)
             commit.again_after_conflicts(partial(state.flush, flushed, lambda advance: None), self._check)  # the table has it
         return taken.batches[len(behind) :]
@@ -298,21 +292,6 @@ class TableWriter:
         info = replace(advance.info or flushed.info, read_version=advance.read_version)
         self._merge_rows(stream, advance.rows, reach, info, 1, advance.additions, advance.all_rows)
         self._ended += EndedGroups(info.groups_ended or 0, info.rows_dropped or 0)
-
-    def _append(self, intake: Intake, batches: Sequence[BufferedBatch], info: commit.CommitInfo) -> None:
-        """Add the rows of micro-batches to the target in one commit: their files, where they have been written for the table."""
-        location, columns = self._spec.target_location, [column.target for column in intake.stream.columns]
-        staged = [batch.staged for batch in batches if batch.staged is not None]
-        others = [batch for batch in batches if batch.staged is None]
-        of_earlier_driver = [batch.staged for batch in batches if batch.staged is not None and batch.rows < 0]
-        staged_files.check_files(self.session, location, of_earlier_driver)
-        identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
-        if not others and staged_files.append(self.session, location, staged, identity):
-            return
-        frames = [staged_files.rows_of(self.session, location, staged, columns)] if staged else []
-        frames += [intake.buffer.rows(self.session, others).drop(BATCH_COLUMN)] if others else []
-        rows = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
-        commit.append(self._spec.target, rows.select(*map(quote, columns)), info)
 
     def _merge_latest(self, intake: Intake, batches: Sequence[BufferedBatch], reach: Bounds, info: commit.CommitInfo) -> None:
         """Merge the newest row of each group into the query's table."""
@@ -437,9 +416,3 @@ class TableWriter:
             whole = {name: SourceVersion(key, at, location) for name, (location, key, at) in named.items() if at is not None}
             cuts.append(Cut(whole, tuple(name for name in named if name not in whole)))
         return merged(cuts)
-
-
-def _rows_of(batches: Iterable[BufferedBatch]) -> int:
-    """Return the number of changed groups; -1 if some were counted by an earlier driver."""
-    counts = [batch.rows for batch in batches]
-    return sum(counts) if min(counts, default=0) >= 0 else -1

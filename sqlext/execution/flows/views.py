@@ -92,6 +92,6 @@ class FlowViews:
             is_lost = record.is_active and not self._lease.is_alive(record.host)
             return FlowView(record, "LOST" if is_lost else record.state.value, None, record.error, False, name, record.next_try)
         phase, progress, error = flow.status(_RECENT_SECONDS)
-        if record.state is FlowState.FAILED and phase is FlowPhase.FAILED:
-            error = record.error or error  # also of a start that came later, and failed before there was a new flow
+        if record.state is FlowState.FAILED and phase in (FlowPhase.FAILED, FlowPhase.STOPPED):  # perhaps in a later start
+            phase, error = FlowPhase.FAILED, record.error or error
         return FlowView(record, phase.value, progress, error, True, name)

@@ -6,13 +6,12 @@ vertices; the registry holds its definition and its state.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -25,6 +24,7 @@ from sqlext.execution.coordination.fence import Fence, FencedError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.jobs import runs, sink
+from sqlext.execution.jobs.cost import JobCost, filled, sentence
 from sqlext.execution.jobs.events import ExecutionJobVertexInitialized, JobEvent
 from sqlext.execution.jobs.execution_graph import Progress
 from sqlext.execution.jobs.outputs import finished_events
@@ -40,7 +40,7 @@ from sqlext.execution.jobs.registry import (
 )
 from sqlext.execution.jobs.run import JobRun, RunSettings
 from sqlext.execution.jobs.store import JobEventStore, read_events
-from sqlext.execution.jobs.submission import JobRequest, PlannedJob, check_references, planned, planned_again
+from sqlext.execution.jobs.submission import JobRequest, PlannedJob, check_references, is_same, planned, planned_again
 from sqlext.logs import about
 from sqlext.options import (
     JOB_EVENT_FLUSH_INTERVAL,
@@ -58,25 +58,10 @@ logger = logging.getLogger(__name__)
 Fingerprints = Callable[[Iterable[str]], Mapping[str, str]]
 """Returns the fingerprints of registered functions, by name."""
 
+_LOST = "LOST"
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class JobCost:
-    """The cost of a job for this driver.
-
-    Attributes:
-        parts: the number of parts that this driver ran.
-        skipped: the number of parts that earlier drivers had finished.
-        seconds: the time that the job took.
-        event_bytes: the bytes written to the event store.
-    """
-
-    parts: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-    event_bytes: int = 0
+_STOPS = "its driver in another process stops soon, and SHOW JOBS shows FINISHED if it fills the table before"
 
 
 @dataclass(frozen=True)
@@ -119,19 +104,21 @@ class JobManager:
     def submit(self, session: SparkSession, request: JobRequest, options: Options) -> str:
         """Run a statement as a job, to its end, or resume its job.
 
-        If a job was creating a new table when its driver died, running the statement again resumes that job.
+        If a job was creating a new table or replacing rows when its driver died, running the statement again resumes that job,
+        unless its table was changed since.
 
         Returns:
             A sentence with the job's id, parts and time.
 
         Raises:
             NameTakenError: the table that the statement creates exists, or another job is creating it.
+            JobError: a job of the same statement appends rows, and its driver died.
             SqlextError, PySparkException: the job failed; its finished parts are kept for RESUME JOB.
         """
         check_references(session, request.references)
         name = target.qualified(session, request.target)
-        if (earlier := self._maker_of(name)) is not None and sink.makes_table(session, request.head):
-            return self._resume_earlier(earlier, request, options)
+        if (earlier := self._earlier(session, request, name)) is not None:
+            return self._resume_earlier(session, earlier, request, options)
         there = sink.target_state(session, request.head, name)
         if there.is_done:
             return f"there is a table {'.'.join(name)} already; no job was submitted"
@@ -141,7 +128,7 @@ class JobManager:
         self._registry.append(
             RegisteredEvent(job.spec.id, JobEventKind.SUBMITTED, host=self._lease.host_id, spec=job.spec.to_json())
         )
-        return self._run(job.spec, lambda: job, options)
+        return self._run(job.spec, lambda: job, options, is_resumed=False)
 
     def resume(self, job_id: str, functions: Fingerprints, options: Options) -> str:
         """Resume a job that failed or whose driver died.
@@ -152,7 +139,7 @@ class JobManager:
 
         Raises:
             NotFoundError: there is no such job.
-            JobError: the job has ended or is running, or its functions or inputs were changed.
+            JobError: the job has ended or is running, or its functions, inputs or target were changed.
         """
         record = find(self._registry.read(), job_id)
         if record.state in (JobState.FINISHED, JobState.CANCELED):
@@ -166,10 +153,13 @@ class JobManager:
                 f"{', '.join(sorted(changed))}. Register the original ones, or run CANCEL JOB {record.spec.id} and then the "
                 "statement again."
             )
-        return self._run(record.spec, partial(planned_again, self._spark, record.spec), options)
+        return self._run(record.spec, partial(planned_again, self._spark, record.spec), options, is_resumed=True)
 
     def cancel(self, job_id: str) -> str:
         """Cancel a job that has not finished, in whichever process it runs, and delete its folder.
+
+        A job whose driver ended after it had filled the table cannot be canceled: it counts as finished. A driver in another
+        process that fills the table before it stops records that itself.
 
         Raises:
             NotFoundError: there is no such job.
@@ -178,13 +168,36 @@ class JobManager:
         record = find(self._registry.read(), job_id)
         if record.state in (JobState.FINISHED, JobState.CANCELED):
             raise JobError(f"Job {record.spec.id} is {record.state} already: there is nothing to cancel.")
-        epoch = record.epoch + 1
-        self._fence(record.spec, epoch).take()
-        self._registry.append(RegisteredEvent(record.spec.id, JobEventKind.CANCELED, epoch=epoch))
-        if (running := self._runs.get(record.spec.id)) is not None:
-            running[1].cancel()
-        self._folder(record.spec).delete()
-        return f"job {record.spec.id} canceled"
+        spec, epoch = record.spec, record.epoch + 1
+        is_elsewhere = self._lease.is_elsewhere(record.host)
+        self._fence(spec, epoch).take()
+        is_filled = sink.is_filled(self._spark, spec)
+        if not is_filled:
+            record = self._registry.append(RegisteredEvent(spec.id, JobEventKind.CANCELED, epoch=epoch))[spec.id]
+            self._stop(spec)
+            is_filled = self._finish_if_filled(record)
+        else:
+            self._registry.append(filled(spec, epoch))
+        self._folder(spec).delete()
+        if is_filled:
+            return f"job {spec.id} was not canceled: its table {'.'.join(spec.target)} was already filled, so the job is FINISHED"
+        later = f"; {_STOPS}" if is_elsewhere else ""
+        return f"job {spec.id} canceled{later}"
+
+    def _stop(self, spec: JobSpec) -> None:
+        """Cancel the parts of a job that runs in this process, and wait until it has ended, for a while."""
+        if (running := self._runs.get(spec.id)) is None:
+            return
+        running[1].cancel()
+        with self._claims:
+            self._claims.wait_for(lambda: spec.id not in self._claimed, _CLOSE_SECONDS)
+
+    def _finish_if_filled(self, record: JobRecord) -> bool:
+        """Return whether a job was canceled only after it had filled its table, and record then that it has finished."""
+        is_late = record.state is JobState.CANCELED and sink.is_filled(self._spark, record.spec)
+        if is_late:
+            self._registry.append(filled(record.spec, record.epoch))
+        return is_late
 
     def views(self) -> list[JobView]:
         """Return all jobs, the newest first."""
@@ -239,26 +252,51 @@ class JobManager:
         for job in self.resumed:
             if self._closing:
                 return
-            if job not in self.unfinished():
-                continue  # its statement was run again in the meantime
             try:
-                logger.info("resumed: %s", self.resume(job, functions, options))
+                if job in self.unfinished():  # else its statement was run again in the meantime
+                    logger.info("resumed: %s", self.resume(job, functions, options))
             except (SqlextError, *failures.SPARK_ERRORS) as error:
                 self.not_resumed[job] = failures.reason_of(error)
                 logger.error("job %s cannot be resumed: %s", job, failures.reason_of(error))
 
     # A run.
 
-    def _maker_of(self, name: tuple[str, ...]) -> JobRecord | None:
-        """Return the job that is creating a table, or was creating it when its driver died."""
-        records = self._registry.read().values()
-        made = (record for record in records if record.spec.makes_table and record.spec.target == name)
-        return next((record for record in made if record.state is JobState.RUNNING), None)
+    def _earlier(self, session: SparkSession, request: JobRequest, name: tuple[str, ...]) -> JobRecord | None:
+        """Return the unfinished job that a statement resumes.
 
-    def _resume_earlier(self, earlier: JobRecord, request: JobRequest, options: Options) -> str:
-        """Run the job that is creating a statement's table to its end, if it is the statement's own."""
+        It is creating the same table, or its driver is gone and it was to replace rows by the same statement. A job whose target
+        was changed since cannot be resumed, and is not in the way.
+
+        Args:
+            name: the qualified name of the statement's target.
+
+        Raises:
+            JobError: a lost job of the same statement appends rows, which may be wanted once or twice.
+        """
+        unfinished = [each for each in self._registry.read().values() if each.state is JobState.RUNNING]
+        for record in (each for each in unfinished if each.spec.target == name):
+            spec = record.spec
+            if spec.makes_table and sink.makes_table(session, request.head):
+                if sink.changed_since(self._spark, spec) is None:
+                    return record
+            elif not spec.makes_table and self._is_left(record) and is_same(session, spec, request):
+                if sink.appends(session, spec.head):
+                    raise JobError(
+                        f"Job {spec.id} of the same statement has not finished, and both would add their rows. Run RESUME JOB "
+                        f"{spec.id} for the rows of then, or CANCEL JOB {spec.id} and then the statement again."
+                    )
+                if sink.changed_since(self._spark, spec) is None:
+                    return record
+        return None
+
+    def _is_left(self, record: JobRecord) -> bool:
+        """Return whether the first driver of an unfinished job is gone: nobody runs the job, or somebody has resumed it."""
+        return record.epoch > 1 or self._view(record).status == _LOST
+
+    def _resume_earlier(self, session: SparkSession, earlier: JobRecord, request: JobRequest, options: Options) -> str:
+        """Run the job that is filling a statement's table to its end, if it is the statement's own."""
         spec = earlier.spec
-        if spec.text != request.text:
+        if not is_same(session, spec, request):
             raise NameTakenError(
                 f"Job {spec.id} is already creating {'.'.join(spec.target)} for another statement. First run RESUME JOB "
                 f"{spec.id} or CANCEL JOB {spec.id}."
@@ -269,7 +307,7 @@ class JobManager:
                 cancellation.raise_if_canceled(self._spark)
         record = find(self._registry.read(), spec.id)
         if record.state is JobState.FINISHED:
-            return _sentence(spec, JobCost(**json.loads(record.detail)))
+            return sentence(spec, JobCost.from_json(record.detail))
         return self.resume(spec.id, lambda _: request.functions, options)
 
     @contextmanager
@@ -285,11 +323,12 @@ class JobManager:
                 self._claimed.remove(job_id)
                 self._claims.notify_all()
 
-    def _run(self, spec: JobSpec, plan: Callable[[], PlannedJob], options: Options) -> str:
+    def _run(self, spec: JobSpec, plan: Callable[[], PlannedJob], options: Options, *, is_resumed: bool) -> str:
         """Run a job to its end, unless its table is already filled.
 
         Args:
             plan: plans the job; called only if the job has to run.
+            is_resumed: whether others may have changed the target since the job was submitted, which is looked at.
         """
         started = time.monotonic()
         with self._claim(spec.id), about(job=spec.id):
@@ -297,8 +336,13 @@ class JobManager:
             fence = self._fence(spec, epoch)
             fence.take()
             try:
-                cost = JobCost() if sink.is_filled(self._spark, spec) else self._run_missing(plan(), epoch, fence, options)
+                cost = JobCost()
+                if not sink.is_filled(self._spark, spec):
+                    if is_resumed:
+                        sink.check_unchanged(self._spark, spec)
+                    cost = self._run_missing(plan(), epoch, fence, options, is_resumed)
             except FencedError:
+                self._finish_if_filled(find(self._registry.read(), spec.id))
                 raise
             except (SqlextError, *failures.SPARK_ERRORS) as error:
                 is_canceled = cancellation.is_canceled(self._spark)  # clears an interrupt, so the registry can be written
@@ -308,11 +352,12 @@ class JobManager:
                     raise StatementCanceledError(f"The statement was canceled.{_left(spec)}") from None
                 raise
             cost = replace(cost, seconds=round(time.monotonic() - started, 1))
-            self._registry.append(RegisteredEvent(spec.id, JobEventKind.FINISHED, epoch, detail=json.dumps(asdict(cost))))
+            records = self._registry.append(RegisteredEvent(spec.id, JobEventKind.FINISHED, epoch, detail=cost.to_json()))
+            self._finish_if_filled(records[spec.id])
             self._delete_old(options[JOB_RETENTION])
-        return _sentence(spec, cost)
+        return sentence(spec, cost)
 
-    def _run_missing(self, planned: PlannedJob, epoch: int, fence: Fence, options: Options) -> JobCost:
+    def _run_missing(self, planned: PlannedJob, epoch: int, fence: Fence, options: Options, is_resumed: bool) -> JobCost:
         spec, own = planned.spec, planned.session
         log = EventLog(self._folder(spec).child("events"))
         events = read_events(log.read_new())
@@ -326,7 +371,7 @@ class JobManager:
 
         interval = options[JOB_EVENT_FLUSH_INTERVAL]
         store = JobEventStore(spec.id, log, options[JOB_EVENT_WRITE_BUFFER], interval, fence.check, lambda _: run.cancel())
-        write_sink = partial(sink.fill, own, spec)
+        write_sink = partial(sink.fill, own, spec, is_resumed)
         run = JobRun(own, planned.pieces, settings, events, store.write, store.flush, write_sink, tick, fence.check)
         self._runs[spec.id] = (spec, run)
         try:
@@ -359,7 +404,7 @@ class JobManager:
 
         def started(records: Records) -> RegisteredEvent:
             record = find(records, spec.id)
-            is_elsewhere = record.epoch > 0 and record.host != self._lease.host_id and self._lease.is_alive(record.host)
+            is_elsewhere = record.epoch > 0 and self._lease.is_elsewhere(record.host)
             if record.state is JobState.RUNNING and is_elsewhere:
                 raise JobError(f"Job {spec.id} is running in another process. Wait until it ends, or run CANCEL JOB {spec.id}.")
             if record.state in (JobState.FINISHED, JobState.CANCELED):
@@ -375,7 +420,7 @@ class JobManager:
             JobError: it is still alive after the timeout.
         """
         deadline = Deadline(timeout.total_seconds())
-        while record.state is JobState.RUNNING and record.host != self._lease.host_id and self._lease.is_alive(record.host):
+        while record.state is JobState.RUNNING and self._lease.is_elsewhere(record.host):
             if deadline.has_passed:
                 raise JobError(
                     f"Job {record.spec.id} is running in another process, which was still alive after "
@@ -389,20 +434,13 @@ class JobManager:
     def _view(self, record: JobRecord) -> JobView:
         running = self._runs.get(record.spec.id)
         is_lost = record.state is JobState.RUNNING and running is None and not self._lease.is_alive(record.host)
-        return JobView(record, "LOST" if is_lost else str(record.state), running[1].progress if running is not None else None)
+        return JobView(record, _LOST if is_lost else str(record.state), running[1].progress if running is not None else None)
 
     def _fence(self, spec: JobSpec, epoch: int) -> Fence:
         return Fence(self._folder(spec), f"job {spec.id}", epoch)
 
     def _folder(self, spec: JobSpec) -> HadoopPath:
         return self._home.child("jobs", spec.id)
-
-
-def _sentence(spec: JobSpec, cost: JobCost) -> str:
-    """Return the sentence that reports a finished job to the user."""
-    what = f"{cost.parts} parts run" if cost.parts else "its table was already filled"
-    again = f", {cost.skipped} finished by an earlier driver" if cost.skipped else ""
-    return f"job {spec.id} finished into {'.'.join(spec.target)}, {what}{again}, {cost.seconds:.1f} s"
 
 
 def _left(spec: JobSpec) -> str:

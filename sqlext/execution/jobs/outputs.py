@@ -23,6 +23,7 @@ from pyspark.sql.types import DatetimeType, NumericType, StructType
 from sqlext.errors import JobError
 from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.jobs.events import ExecutionVertexFinished, TornEventError, from_json, to_json
+from sqlext.plan.records import lines_of
 from sqlext.spark.footers import Footers
 from sqlext.spark.storage import HadoopPath
 
@@ -134,6 +135,10 @@ class VertexTable:
             logger.warning("part %d of %s is lost: a file is missing or torn", number, self.location)
             del self.parts[number]
         return lost
+
+    def drop(self, part: int) -> None:
+        """Take a finished part for one that has not run."""
+        del self.parts[part]
 
     def files(self, buckets: Iterable[int] | None = None) -> list[OutputFile]:
         """Return the files of some buckets; None: of all buckets."""
@@ -252,7 +257,7 @@ def _output_of(text: str) -> PartOutput | None:
         JobError: another version of sqlext wrote the commit.
     """
     try:
-        actions = [dict(json.loads(line)) for line in text.splitlines()]
+        actions = [dict(json.loads(line)) for line in lines_of(text)]
         info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
         if "userMetadata" not in info:
             return None

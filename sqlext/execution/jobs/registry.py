@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -15,8 +14,6 @@ from sqlext.execution.coordination.registry import Registry, RegistryEvent
 from sqlext.execution.coordination.snapshot_log import SnapshotLog
 from sqlext.execution.jobs.pins import Pin
 from sqlext.plan.records import from_record, to_record
-
-logger = logging.getLogger(__name__)
 
 SPEC_VERSION = 1
 
@@ -32,12 +29,14 @@ class JobSpec:
         query: the query for Spark, with rules applied and without END OF STREAM.
         target: catalog, database and name of the table that it fills.
         target_version: the target's version when the job was submitted; -1: there was no table.
+        target_id: Delta's id of the target when the job was submitted; "": there was no table, or an older sqlext submitted it.
         target_location: the location, empty on submission, of a table that the job creates; "" if it creates none, or the
             location is not known.
         is_sorted: whether its aggregates sort.
         buckets: the number of buckets of an exchange.
         pins: its pinned inputs.
         time: the value of current_timestamp(), in milliseconds since 1970; 0: each driver has its own.
+        seeds: the seeds of rand(), uuid() and the like, in the order of `repetition.with_seeds`.
         fingerprint: a hash of its plan.
         functions: a fingerprint of each Python function that it calls, by name.
         catalog, database, settings: those of the session that submitted it.
@@ -61,6 +60,8 @@ class JobSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     time: int = 0
+    target_id: str = ""
+    seeds: tuple[int, ...] = ()
 
     @property
     def makes_table(self) -> bool:
@@ -86,7 +87,7 @@ class JobSpec:
 def _made(data: dict[str, Any]) -> JobSpec:
     pins = tuple(Pin(**{**pin, "files": tuple((p, s, t) for p, s, t in pin["files"])}) for pin in data.pop("pins"))
     data["text"] = data.pop("statement")
-    return JobSpec(**{**data, "target": tuple(data["target"]), "pins": pins})
+    return JobSpec(**{**data, "target": tuple(data["target"]), "pins": pins, "seeds": tuple(data.get("seeds", ()))})
 
 
 class JobEventKind(StrEnum):
@@ -121,6 +122,8 @@ class RegisteredEvent(RegistryEvent):
         detail: an error's message, or the cost of a finished job as JSON.
     """
 
+    id_field = "job_id"
+
     job_id: str
     kind: JobEventKind
     epoch: int = 0
@@ -153,19 +156,18 @@ _STATES = {
 
 
 def fold(events: Iterable[RegisteredEvent], before: Records = MappingProxyType({})) -> dict[str, JobRecord]:
-    """Return the jobs after `events`, by id, in order of submission; a job whose record is torn is ignored and logged.
+    """Return the jobs after `events`, by id, in order of submission.
 
     Args:
         before: the jobs before them.
+
+    Raises:
+        JobError: a record cannot be read.
     """
     records = dict(before)
     for event in events:
         if event.kind is JobEventKind.SUBMITTED:
-            try:
-                spec = JobSpec.from_json(event.spec)
-            except JobError as error:
-                logger.error("job %s is ignored: %s", event.job_id, error)
-                continue
+            spec = JobSpec.from_json(event.spec)
             records[event.job_id] = JobRecord(spec, JobState.RUNNING, 0, event.host, event.at)
         record = records.get(event.job_id)
         if record is None or event.kind is JobEventKind.SUBMITTED or 0 < event.epoch < record.epoch:
@@ -214,5 +216,5 @@ class JobRegistry(Registry[RegisteredEvent, JobRecord]):
     """
 
     def __init__(self, home: Folder, written: Callable[[RegisteredEvent, Records], None] = lambda event, records: None) -> None:
-        nothing = RegisteredEvent("", JobEventKind.CANCELED)
-        super().__init__(SnapshotLog(home.child("jobs", "registry")), JobEventKind, nothing, fold, events_of, written)
+        log = SnapshotLog(home.child("jobs", "registry"))
+        super().__init__(log, JobEventKind, RegisteredEvent, JobSpec.from_json, fold, events_of, written)

@@ -151,9 +151,31 @@ class JobRun:
             table = self._table(event)
             table.reconcile()
             self.progress.finished |= {ExecutionVertex(vertex, part) for part in table.parts}
+        while outdated := self._outdated():
+            for part in outdated:
+                logger.warning("job %s: %s has read a result that was lost, and is run again", self._settings.job, part)
+                self._tables[part.vertex].drop(part.part)
+            self.progress.finished -= outdated
         self.progress.skipped = frozenset(self.progress.finished)
         if self.progress.skipped:
             logger.info("job %s: %d parts finished by earlier drivers", self._settings.job, len(self.progress.skipped))
+
+    def _outdated(self) -> set[ExecutionVertex]:
+        """Return the finished parts that have read another result than the one there is, or is to be when it has run again.
+
+        It need not be the same: the rows of some queries depend on the order in which others come. A part runs when all that it
+        reads has finished, so an earlier driver than that of its input has run it on what was there before.
+        """
+        graph = self._pieces.graph
+        needed = graph.needed({vertex.id: self.progress.is_finished(vertex.id) for vertex in graph.vertices})
+        found = set[ExecutionVertex]()
+        for vertex, table in self._tables.items():
+            inputs = graph.vertices[vertex].inputs
+            read = [self._tables[below] for below in inputs if below in self._tables]
+            newest = max((part.event.epoch for below in read for part in below.parts.values()), default=0)
+            is_read_again = any(below in needed for below in inputs)
+            found |= {ExecutionVertex(vertex, n) for n, part in table.parts.items() if is_read_again or part.event.epoch < newest}
+        return found
 
     def _loop(self, pool: ThreadPoolExecutor) -> None:
         started: set[int] = set()

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext.errors import JobError, NameTakenError
+from sqlext.errors import JobError, NameTakenError, UnsupportedError
 from sqlext.execution.delta import delta_log, target
 from sqlext.execution.delta.commit import TXN_APP_ID, TXN_VERSION, USER_METADATA
 from sqlext.execution.jobs.registry import JobSpec
@@ -28,12 +28,14 @@ class TargetState:
 
     Attributes:
         version: the table's version; -1: there is no table.
+        table_id: Delta's id of the table; "": there is no table.
         location: the location, still empty, of a table that the job is to create; None if it creates none, or the location is
             not known.
         is_done: whether there is nothing to do: CREATE TABLE IF NOT EXISTS of a table that exists.
     """
 
     version: int = -1
+    table_id: str = ""
     location: str | None = None
     is_done: bool = False
 
@@ -55,7 +57,8 @@ def target_state(session: SparkSession, head: str, name: tuple[str, ...]) -> Tar
             if create.ignoreIfExists():
                 return TargetState(is_done=True)
             raise NameTakenError(f"There is a table {'.'.join(name)} already. Drop it with DROP TABLE, or choose another name.")
-        return TargetState(delta_tables.version(session, target.describe(session, name).location))
+        table = target.describe(session, name)
+        return TargetState(delta_tables.version(session, table.location), table.table_id)
     given = create.tableSpec().location() if create is not None else None
     place = target.path_of(name) or (str(given.get()) if given is not None and given.isDefined() else None)
     location = place or jvm.default_location(session, name)
@@ -76,30 +79,91 @@ def makes_table(session: SparkSession, head: str) -> bool:
     return _create(session, head) is not None
 
 
+def appends(session: SparkSession, head: str) -> bool:
+    """Return whether a statement only adds rows; False if it replaces rows or creates a table.
+
+    Args:
+        head: the statement up to the query.
+    """
+    plan = _parsed(session, head)
+    is_insert = str(plan.getClass().getSimpleName()) == "InsertIntoStatement"
+    return is_insert and not plan.overwrite() and not plan.replaceCriteriaOpt().isDefined()
+
+
 def is_filled(spark: SparkSession, spec: JobSpec) -> bool:
     """Return whether the job has committed to its target since it was submitted."""
     if not target.exists(spark, spec.target):
         return False
-    location = target.describe(spark, spec.target).location
+    try:
+        location = target.describe(spark, spec.target).location
+    except UnsupportedError:  # a view, or a table of another format, has taken its place
+        return False
     versions = range(spec.target_version + 1, delta_tables.version(spark, location) + 1)
     return any(_is_of(spec, delta_log.commit_info(spark, location, version)) for version in versions)
 
 
-def fill(session: SparkSession, spec: JobSpec, rows: DataFrame) -> None:
+def check_unchanged(spark: SparkSession, spec: JobSpec) -> None:
+    """Check that a job may be resumed: its rows must not replace, or be lost in, what others have made of its target since.
+
+    Raises:
+        JobError: they would.
+    """
+    if (reason := changed_since(spark, spec)) is None:
+        return
+    again = f"Drop or rename that table and run RESUME JOB {spec.id}, or run" if spec.makes_table else "Run"
+    raise JobError(
+        f"Job {spec.id} is to {reason} after the job was submitted. {again} CANCEL JOB {spec.id}, and then the statement again "
+        "if its rows are still wanted."
+    )
+
+
+def changed_since(spark: SparkSession, spec: JobSpec) -> str | None:
+    """Return what others have done to a job's target since it was submitted, as a phrase; None: nothing that matters to the job.
+
+    New rows matter to a job that replaces rows, and not to one that appends. Maintenance such as OPTIMIZE does not matter.
+    """
+    if not target.exists(spark, spec.target) or is_filled(spark, spec):
+        return None
+    text = ".".join(spec.target)
+    if spec.makes_table:
+        return f"create {text}, which somebody else made"
+    table = target.describe(spark, spec.target)
+    if spec.target_id and table.table_id != spec.target_id:
+        return f"fill {text}, which was replaced, or dropped and recreated,"
+    versions = range(spec.target_version + 1, delta_tables.version(spark, table.location) + 1)
+    if appends(spark, spec.head) or not any(_changes_rows(spark, table.location, version) for version in versions):
+        return None
+    return f"replace rows of {text}, which was written by others"
+
+
+def _changes_rows(spark: SparkSession, location: str, version: int) -> bool:
+    """Return whether a commit has changed a table's rows; also if its file has been cleaned up, so that nobody knows."""
+    found = delta_log.actions(spark, location, version)
+    files = [action.get(kind) for action in found or [] for kind in ("add", "remove", "cdc")]
+    return found is None or any(each is not None and each.get("dataChange") for each in files)
+
+
+def fill(session: SparkSession, spec: JobSpec, is_resumed: bool, rows: DataFrame) -> None:
     """Fill the target in one transaction, unless an earlier driver has filled it.
 
     Raises:
-        JobError: another table is at the location of the one that the job creates.
+        JobError: another table is in the place of the one that the job creates, or others have changed the target of a resumed
+            job.
         PySparkException: Spark cannot run the query or write the table.
     """
     if is_filled(session, spec):
         logger.info("job %s: its table was already filled", spec.id)
         return
+    if is_resumed:
+        check_unchanged(session, spec)
     _clear_place(session, spec)
+    is_in_the_way = spec.makes_table and target.exists(session, spec.target)
     rows.createOrReplaceTempView(_RESULT)
     metadata = json.dumps({"sqlext": {"job": spec.id}})
     with session_settings(session, {USER_METADATA: metadata, TXN_APP_ID: spec.id, TXN_VERSION: "0"}):
         session.sql(f"{spec.head} SELECT * FROM {_RESULT}")  # noqa: S608  # the head is Spark's, as the user wrote it
+    if is_in_the_way:
+        check_unchanged(session, spec)  # CREATE TABLE IF NOT EXISTS has done nothing
 
 
 def _clear_place(session: SparkSession, spec: JobSpec) -> None:
@@ -131,9 +195,13 @@ def _is_of(spec: JobSpec, commit: dict[str, Any]) -> bool:
 
 def _create(session: SparkSession, head: str) -> Any:
     """Return Spark's plan of a CREATE TABLE .. AS; None for an INSERT."""
-    parser = session._jsparkSession.sessionState().sqlParser()
-    plan = parser.parsePlan(f"{head} SELECT 1")
+    plan = _parsed(session, head)
     return plan if plan.getClass().getSimpleName().endswith("TableAsSelect") else None
+
+
+def _parsed(session: SparkSession, head: str) -> Any:
+    """Return Spark's plan of a statement, before anything is looked up."""
+    return session._jsparkSession.sessionState().sqlParser().parsePlan(f"{head} SELECT 1")
 
 
 def _replaces(create: Any) -> bool:

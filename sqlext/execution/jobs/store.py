@@ -11,6 +11,7 @@ from sqlext.errors import JobError, SqlextError
 from sqlext.execution.coordination.event_log import EventLog
 from sqlext.execution.jobs.events import JobEvent, TornEventError, from_json, to_json
 from sqlext.logs import carried
+from sqlext.plan.records import lines_of
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ def read_events(texts: Iterable[str]) -> list[JobEvent]:
     """
     events: list[JobEvent] = []
     for text in texts:
-        for line in text.splitlines():
+        for line in lines_of(text):
             try:
                 events.append(from_json(line))
             except TornEventError as error:

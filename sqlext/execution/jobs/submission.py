@@ -14,6 +14,7 @@ from sqlext.errors import JobError, UnsupportedError
 from sqlext.execution.jobs.fragments import FragmentedPlan, cut
 from sqlext.execution.jobs.pins import pinned, pins_of
 from sqlext.execution.jobs.registry import JobSpec
+from sqlext.execution.jobs.repetition import seeds_of, with_seeds
 from sqlext.execution.jobs.run import prepare
 from sqlext.execution.jobs.sink import TargetState
 from sqlext.plan.job_graph import References
@@ -61,6 +62,14 @@ def check_references(session: SparkSession, references: References) -> None:
         )
 
 
+def is_same(session: SparkSession, spec: JobSpec, request: JobRequest) -> bool:
+    """Return whether a statement is the one of a job: its names and variables mean the same, too."""
+    context = (session.catalog.currentCatalog(), session.catalog.currentDatabase())
+    if (spec.text, spec.catalog, spec.database) != (request.text, *context):
+        return False
+    return dict(spec.variables) == sessions.variables_of(session, request.references)
+
+
 def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found: TargetState) -> PlannedJob:
     """Plan a new job, and pin its inputs as they are now.
 
@@ -75,6 +84,8 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found
     prepare(own, buckets)
     now = int(time.time() * 1000)
     plan, columns = _analysed(own, request.query, now)
+    seeds = seeds_of(own, plan)
+    plan = with_seeds(own, plan, seeds)
     pins = pins_of(own, plan)
     pieces = cut(own, pinned(own, plan, pins), request.is_sorted)
     spec = JobSpec(
@@ -85,6 +96,7 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found
         target=name,
         target_version=found.version,
         target_location=found.location or "",
+        target_id=found.table_id,
         is_sorted=request.is_sorted,
         buckets=buckets,
         pins=pins,
@@ -95,6 +107,7 @@ def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found
         settings=kept,
         variables=sessions.variables_of(own, request.references),
         time=now,
+        seeds=seeds,
     )
     return PlannedJob(spec, own, pieces, columns)
 
@@ -108,7 +121,7 @@ def planned_again(spark: SparkSession, spec: JobSpec) -> PlannedJob:
     own = sessions.restored_session(spark, spec)
     prepare(own, spec.buckets)
     plan, columns = _analysed(own, spec.query, spec.time)
-    pieces = cut(own, pinned(own, plan, spec.pins), spec.is_sorted)
+    pieces = cut(own, pinned(own, with_seeds(own, plan, spec.seeds), spec.pins), spec.is_sorted)
     if pieces.fingerprint != spec.fingerprint:
         raise JobError(
             f"Job {spec.id} cannot be resumed: Spark now plans its query differently than when it was submitted. Run CANCEL JOB "

@@ -24,7 +24,7 @@ from sqlext.functions.partition import name_of
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark.failures import reason_of
-from sqlext.spark.jvm import has_watermark
+from sqlext.spark.jvm import has_watermark, is_ascending
 
 _TIME = f"{INTERNAL_PREFIX}time"
 _KEY = f"{INTERNAL_PREFIX}key_"
@@ -134,6 +134,10 @@ def _over_stream(
         raise UnsupportedError(
             "Over a stream, process_keyed orders rows by their event time only: a timestamp, a date, or a whole number."
         )
+    if not all(is_ascending(timed, each) for each in orders):
+        raise UnsupportedError(
+            "Over a stream, process_keyed reads the rows of a key from the earliest to the latest. Leave out DESC and NULLS LAST."
+        )
     if find_spec("google.protobuf") is None:
         raise SetupError("process_keyed over a stream needs protobuf. Install it with: pip install 'sqlext[keyed]'")
     rows = StructType(timed.schema.fields[:width])
@@ -161,5 +165,7 @@ def _milliseconds(timed: DataFrame) -> Column:
     if isinstance(kind, DateType):
         return F.unix_date(column).cast("bigint") * 86_400_000
     if isinstance(kind, TimestampNTZType):
-        return F.unix_millis(F.to_utc_timestamp(column.cast("timestamp"), F.current_timezone()))
+        # a difference knows no zone; a cast to TIMESTAMP goes through the session's, where some times do not exist
+        since = (column - F.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")).cast("interval second")
+        return F.floor(since.cast("decimal(20, 6)") * 1000).cast("bigint")
     return F.unix_millis(column) if isinstance(kind, TimestampType) else column.cast("bigint")

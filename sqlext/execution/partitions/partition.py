@@ -23,14 +23,14 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from sqlext.errors import SchemaError, UnsupportedError, did_you_mean
 from sqlext.execution.partitions.partition_worker import AggregateWindow, MapWindow, PartitionTask, ReduceWindow, SelectKey
 from sqlext.functions.partition import OPERATORS, AggregateFunction, check_arity, name_of, reads_batches
 from sqlext.plan.job_graph import INTERNAL_PREFIX, OperatorAttributes, OperatorAttributesBuilder
 from sqlext.spark.failures import reason_of
-from sqlext.spark.jvm import grouping_of
+from sqlext.spark.jvm import collation_in, grouping_of
 
 _KEY = f"{INTERNAL_PREFIX}key_"
 _SORT_KEY = f"{INTERNAL_PREFIX}sort_key"
@@ -147,9 +147,9 @@ def windowed(
     if keys:
         frame = frame.select("*", *(key.alias(f"{_KEY}{index}") for index, (_, key) in enumerate(keys)))
         for (name, _), field in zip(keys, frame.schema.fields[-len(keys) :], strict=True):
-            if isinstance(field.dataType, StringType) and field.dataType.collation not in (None, "UTF8_BINARY"):
+            if (collation := collation_in(field.dataType)) is not None:
                 raise UnsupportedError(
-                    f"{operator} cannot group by `{name}`, which has the collation {field.dataType.collation}. Group by "
+                    f"{operator} cannot group by `{name}`, which has the collation {collation}. Group by "
                     f"collate({name}, 'UTF8_BINARY'), or by lower(..) of that."
                 )
     return PartitionWindowedDataFrame(frame, tuple(name for name, _ in keys), tuple(orders))

@@ -10,7 +10,7 @@ already, and the buffer has their names. Memory-only: blocks on the executors, w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -53,6 +53,7 @@ class BufferedBatch:
         place: the folder of the rows, or of what describes `staged`, relative to the buffer's, if files hold them.
         staged: the files of the rows, if they lie in the table's folder.
         checked: what the checks of the rows have found, if constraints check them here.
+        passes: how often the micro-batch's input was read, each time of which Spark counts its rows.
     """
 
     first: int
@@ -65,11 +66,18 @@ class BufferedBatch:
     staged: StagedFiles | None = None
     checked: CheckedBatch | None = None
     values: int = -1
+    passes: int = 1
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to be told of it: no rows, and no violations."""
         return self.rows == 0 and (self.checked is None or self.checked.is_empty)
+
+
+def rows_in(batches: Iterable[BufferedBatch]) -> int:
+    """Return the number of rows, or changed groups, of micro-batches; -1 if some were counted by an earlier driver."""
+    counts = [batch.rows for batch in batches]
+    return sum(counts) if min(counts, default=0) >= 0 else -1
 
 
 class Buffer(Protocol):
@@ -119,31 +127,20 @@ class DurableBuffer:
         """Return the complete micro-batches of any driver, in order; if several have written one, the last version of it."""
         names = [name for name in self._home.names() if name.startswith(_FOLDER)]
         batches = sorted((int(name.removeprefix(_FOLDER)), name) for name in names)
-        found = ((batch, *self._newest_whole(name)) for batch, name in batches)
-        return [
-            BufferedBatch(
-                batch,
-                batch,
-                -1,
-                arrived,
-                place=place,
-                staged=self._staged(place) if is_staged else None,
-                checked=checked_batch.found_in(self._home, place),
-            )
-            for batch, place, is_staged in found
-            if place
-        ]
+        found = (self._newest_whole(batch, name, arrived) for batch, name in batches)
+        return [each for each in found if each is not None]
 
-    def _newest_whole(self, folder: str) -> tuple[str, bool]:
-        """Return the place of a micro-batch's last complete version, empty if none is complete; and whether it is staged."""
+    def _newest_whole(self, batch: int, folder: str, arrived: float) -> BufferedBatch | None:
+        """Return the last complete version of a micro-batch; None: none is complete."""
         names = self._home.child(folder).names()
-        places = [folder] if _WHOLE in names else []  # versions without epochs put the files right here
-        places += sorted(f"{folder}/{name}" for name in names if name[0].isdigit())
-        for place in reversed(places):
-            marks = {_WHOLE, _STAGED} & {*self._home.child(place).names()}
-            if marks:
-                return place, _STAGED in marks
-        return "", False
+        for version in sorted((name for name in names if name[0].isdigit()), reverse=True):
+            place = f"{folder}/{version}"
+            marks = self._home.child(place).names()
+            if _WHOLE in marks or _STAGED in marks:
+                staged = self._staged(place) if _STAGED in marks else None
+                checked = checked_batch.found_in(self._home, place, names)
+                return BufferedBatch(batch, batch, -1, arrived, place=place, staged=staged, checked=checked)
+        return None
 
     def _staged(self, place: str) -> StagedFiles:
         return StagedFiles.from_json(self._home.child(place, _STAGED).read_text())
@@ -198,15 +195,17 @@ class StagedBuffer(DurableBuffer):
             if staged is None:
                 return self._written_in(place, frame, batch, arrived, key)
             return self._described_in(place, staged, batch, arrived)
-        with self._checks.marked(frame) as marked:
+        with self._checks.marked(frame) as (marked, is_read_again):
             kept, violations = self._checks.watched(marked)
             staged = stage(kept, self._table)
             if staged is not None:
                 checked = self._checked(self._checks, marked, violations(), batch, place)
-                return replace(self._described_in(place, staged, batch, arrived), checked=checked)
-            with jvm.held(kept) as held:
-                checked = self._checked(self._checks, marked, violations(), batch, place)
-                return replace(self._written_in(place, held, batch, arrived, key), checked=checked)
+                written = self._described_in(place, staged, batch, arrived)
+            else:
+                with jvm.held(kept) as held:
+                    checked = self._checked(self._checks, marked, violations(), batch, place)
+                    written = self._written_in(place, held, batch, arrived, key)
+        return replace(written, checked=checked, passes=1 + len(checked.quarantined) * is_read_again)
 
     def _checked(self, checks: FlowChecks, marked: DataFrame, violations: Violations, batch: int, place: str) -> CheckedBatch:
         return checked_batch.noted(self._home, place, violations, checks.quarantined(marked, violations, batch))

@@ -7,8 +7,9 @@ the micro-batch is complete: after a crash before that, Spark repeats it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructType
@@ -78,18 +79,19 @@ def noted(home: HadoopPath, place: str, violations: Violations, rows: Mapping[tu
     return found
 
 
-def found_in(home: HadoopPath, place: str) -> CheckedBatch | None:
+def found_in(home: HadoopPath, place: str, names: Collection[str]) -> CheckedBatch | None:
     """Return what was found in a micro-batch; None: its rows were not checked.
 
     Args:
         home, place: as for `noted`.
+        names: what lies in the micro-batch's folder.
 
     Raises:
         FlowError: another version of sqlext has written it.
     """
-    file = home.child(_note(place))
-    if not file.exists():
+    if _note(place).rpartition("/")[2] not in names:
         return None
+    file = home.child(_note(place))
     found = json.loads(file.read_text())
     if found.get("format") != _FORMAT:
         raise FlowError(f"Another version of sqlext has written what the checks of a micro-batch have found, {file.location}.")
@@ -127,9 +129,7 @@ def _rows_of(spark: SparkSession, home: HadoopPath, quarantined: Iterable[Quaran
     reader = spark.read.option("basePath", home.location)  # the folder's name has the micro-batch
     kinds = {schema: StructType.fromJson(json.loads(schema)).add(FOLDER_COLUMN, LongType()) for schema in places}
     frames = [reader.schema(kinds[schema]).parquet(*at) for schema, at in places.items()]
-    rows = frames[0]
-    for frame in frames[1:]:
-        rows = rows.unionByName(frame, allowMissingColumns=True)
+    rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
     return rows.withColumnRenamed(FOLDER_COLUMN, BATCH_COLUMN)
 
 

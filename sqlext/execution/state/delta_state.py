@@ -29,7 +29,7 @@ from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.execution.state.state_table import StateTable
 from sqlext.plan.flow_spec import FlowSpec, StreamSpec
 from sqlext.quoting import quote
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
@@ -161,6 +161,10 @@ class DeltaState(StateTable, ABC):
         if known.version != table.version + 1:
             self._refuse_changes_since(table.version)
         self._own.note(known)
+
+    def _stored(self, version: int) -> DataFrame:
+        """Return the stored rows in a version, where no transaction reads them."""
+        return delta_tables.scan_at(self._spark, self.location, version)
 
     def _settings(self, is_small: bool) -> AbstractContextManager[None]:
         return session_settings(self._spark, commit.FEW_ROWS if is_small else {})

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType, TimestampType
@@ -60,6 +61,14 @@ _IS_HIT = f"{INTERNAL_PREFIX}hit"
 def schema_of(aggregate: MergeableAggregate) -> StructType:
     """Return the schema of the state's table."""
     return StructType([*aggregate.schema.fields]).add(_TOUCHED, TimestampType())
+
+
+def set_forward(spark: SparkSession, location: str, by: timedelta) -> None:
+    """Let the times of all groups be later by a duration, where a table is such a state: the flow reads again what came since."""
+    table = DeltaTable.forPath(spark, location)
+    if _TOUCHED in table.toDF().columns:
+        later = F.timestamp_micros(F.unix_micros(_TOUCHED) + F.lit(by // timedelta(microseconds=1)))
+        table.update(F.col(_TOUCHED) < F.lit(_NEVER), {_TOUCHED: later})
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,7 @@ class ExpiringState(DeltaState):
         if table is None:
             self.refuse_changes_of_others(version)
         fresh = self._not_committed(flush.batches, version)
-        with self._found_by(flush, flush.expiry, table) as found:  # 1
+        with self._found_by(flush, flush.expiry, table, version) as found:  # 1
             number = flush.info.rows + found.ending + found.gone
             is_small = flush.is_small and commit.are_few(number, flush.aggregate.schema, flush.aggregate.key)
             with self._settings(is_small):
@@ -164,13 +173,12 @@ class ExpiringState(DeltaState):
             show(Advance(self._shown(aggregate, found, changed, has_deleted), info=info))  # 5
 
     @contextmanager
-    def _found_by(self, flush: StateFlush, expiry: Expiry, table: TableTransaction | None) -> Iterator[_Found]:
+    def _found_by(self, flush: StateFlush, expiry: Expiry, table: TableTransaction | None, version: int) -> Iterator[_Found]:
         aggregate, nowhere = flush.aggregate, F.lit(None).cast("string")
         if table is not None:
             near, every = table.placed_rows(flush.reach), table.placed_rows({})
         else:
-            stored = self._spark.read.format("delta").load(self.location)
-            every = stored.withColumn(FILE_COLUMN, nowhere).withColumn(ROW_COLUMN, nowhere)
+            every = self._stored(version).withColumn(FILE_COLUMN, nowhere).withColumn(ROW_COLUMN, nowhere)
             within = key_ranges.condition(flush.reach, aggregate.schema, "t")
             near = every if within is None else every.alias("t").where(within).select("t.*")
         found = _Found(every, expiry, 0, 0, 0, 0)

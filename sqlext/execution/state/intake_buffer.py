@@ -50,6 +50,9 @@ class IntakeBuffer:
         epoch: the epoch of the driver.
         table: of a query that appends rows, the location of its table; None: the newest row of each group is buffered.
         checks: of the rows of a query that appends; None: there are no constraints.
+
+    Attributes:
+        passes: how often the input of micro-batches was read, by their ids, where that was more than once.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class IntakeBuffer:
         self._in_hand: tuple[BufferedBatch, ...] = ()
         self.schema = StructType()
         self.watermark: float | None = None
+        self.passes: dict[int, int] = {}
 
     def open(self, schema: StructType, key: tuple[str, ...], committed: int | None) -> None:
         """Find the files that an earlier driver left.
@@ -103,6 +107,8 @@ class IntakeBuffer:
         """
         buffer = self._durable if self.max_entries is None else self._memory
         taken = buffer.write(rows, batch, self._clock.monotonic(), self._key)
+        if taken.passes > 1:
+            self.passes[batch] = taken.passes
         if taken.is_empty and not keeps_empty:
             buffer.drop([taken])
             return False

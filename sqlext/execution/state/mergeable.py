@@ -230,10 +230,11 @@ class MergeableAggregate:
 
     def _partial_schema(self) -> tuple[StructType, tuple[str, ...]]:
         keys = int(self._final.groupingExpressions().length())
+        has_collation = self._java.org.apache.spark.sql.util.SchemaUtils.hasNonUTF8BinaryCollation
         fields = []
         for at, attribute in enumerate(items_of(self._partial.output())):
             kind = json.loads(str(attribute.dataType().json()))
-            if not can_be_stored(kind):
+            if not can_be_stored(kind) or has_collation(attribute.dataType()):  # JSON leaves out that of a field
                 raise UnsupportedError(f"a partial result has the type {attribute.dataType().sql()}, which a table cannot store.")
             name = key_column(at) if at < keys else partial_column(at - keys)
             fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})

@@ -111,14 +111,17 @@ class FlowChecks(RowChecks):
         return row_errors.caught(target.in_target_types(frame, columns))
 
     @contextmanager
-    def marked(self, rows: DataFrame) -> Iterator[DataFrame]:
-        """Yield rows with a column for each constraint, true where the row holds it; they can be computed twice, alike."""
+    def marked(self, rows: DataFrame) -> Iterator[tuple[DataFrame, bool]]:
+        """Yield rows with a column for each constraint, true where the row holds it; they can be computed twice, alike.
+
+        With them, whether what they are made of is read each time that they are.
+        """
         found = self._marked(rows)
         if quarantines(self._spec.constraints) and has_moment(rows.sparkSession, analysed(found)):
             with jvm.held(found) as held:
-                yield held
+                yield held, False
         else:
-            yield found
+            yield found, True
 
     def watched(self, marked: DataFrame) -> tuple[DataFrame, Callable[[], Violations]]:
         """Return the rows that go into the table; and the numbers of violations, after Spark has computed them, once."""

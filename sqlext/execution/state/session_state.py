@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType, TimestampType
 from sqlext.execution.delta import commit, key_ranges, target
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, TableTransaction
+from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN
 from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush
 from sqlext.execution.state.mergeable import MergeableAggregate
@@ -83,11 +83,13 @@ class SessionState(DeltaState):
         Rows of sessions that no longer exist are shown with a false `QUALIFIES`.
         """
         aggregate, batches = flush.aggregate, flush.batches
-        version = delta_tables.version(self._spark, self.location)
-        self.refuse_changes_of_others(version)
+        table = self._begin(flush)  # first: what is stored is what it reads
+        version = delta_tables.version(self._spark, self.location) if table is None else table.version
+        if table is None:
+            self.refuse_changes_of_others(version)
         fresh = self._not_committed(batches, version)
         given = flush.partials(fresh) if fresh else flush.partials(batches).limit(0)
-        with self._settings(flush.is_small), self._begun(flush, given) as changes:
+        with self._settings(flush.is_small), self._begun(flush, given, table, version) as changes:
             are = self._results(aggregate, _sessions(aggregate, changes.after))
             were = self._results(aggregate, _sessions(aggregate, changes.before))
             with jvm.held(_with_gone(are, were, self._stream.key)) as rows:
@@ -97,16 +99,12 @@ class SessionState(DeltaState):
                 self._write(flush, changes, version)
 
     @contextmanager
-    def _begun(self, flush: StateFlush, partials: DataFrame) -> Iterator[_Changes]:
+    def _begun(self, flush: StateFlush, partials: DataFrame, table: TableTransaction | None, version: int) -> Iterator[_Changes]:
         aggregate, reach = flush.aggregate, flush.reach
-        table = self._begin(flush)
         is_whole = table is not None and table.is_small
         own = partials.withColumn(_OWN, F.col(aggregate.session)) if aggregate.is_ordered else partials
         with jvm.held(_together(aggregate, own)) as new:
-            if table is None:
-                stored = self._spark.read.format("delta").load(self.location)
-            else:
-                stored = table.rows if is_whole else table.placed_rows(reach)
+            stored = self._stored(version) if table is None else table.rows if is_whole else table.placed_rows(reach)
             with jvm.held(_touched(aggregate, stored, new, reach, is_whole)) as before:
                 pieces = _numbered(before.drop(FILE_COLUMN, ROW_COLUMN), _STORED).unionByName(_numbered(new, _NEW))
                 with jvm.held(_together(aggregate, pieces)) as after:
@@ -118,13 +116,14 @@ class SessionState(DeltaState):
         Args:
             version: the version of the state's table that was read.
         """
-        info, key = flush.info, _key_of(flush.aggregate)
-        identity = CommitIdentity(self._spec.application, info.last_batch, info.to_json())
+        info, key = replace(flush.info, read_version=version), _key_of(flush.aggregate)
+        identity = self._identity(info, version)
+        flush.check()
         if changes.table is None:
             columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in changes.after.schema)
             stream = StreamSpec(self._stream.relation, "", OutputMode.UPDATE, key, columns)
             rows, size = _with_gone(changes.after, changes.before, key), table_size(self._spark, self.location)
-            commit.merge(self._spark, self.table(), stream, rows, flush.reach, info, lambda: None, size, attempts=1)
+            commit.merge(self._spark, self.table(), stream, rows, flush.reach, info, flush.check, size, attempts=1)
             self._refuse_changes_since(version)
         elif changes.table.is_small:
             rest = _without(changes.stored, changes.before, key)

@@ -53,17 +53,18 @@ class StateBeside(DeltaState):
            next flush shows their results once more, and adds nothing, since the state knows their micro-batch.
         3. Their results are merged into the query's table.
         """
-        version = delta_tables.version(self._spark, self.location)
-        self.refuse_changes_of_others(version)
+        table = self._begin(flush)  # first: what is stored is what it reads
+        version = delta_tables.version(self._spark, self.location) if table is None else table.version
+        if table is None:
+            self.refuse_changes_of_others(version)
         fresh = self._not_committed(flush.batches, version)
-        table = self._begin(flush) if len(fresh) == len(flush.batches) else None
-        if table is not None:
+        if table is not None and len(fresh) == len(flush.batches):
             with self._written(flush, table) as written:
                 announce(Moment.STATE_COMMITTED, self._spec.name)
                 every = None if written.every is None else self._results(flush.aggregate, written.every)
                 show(Advance(self._results(flush.aggregate, written.changed), all_rows=every))
             return
-        stored = self._spark.read.format("delta").load(self.location)
+        stored = self._stored(version)
         with self._settings(flush.is_small), self._changed(flush, stored, fresh) as changed:
             if fresh:
                 self._store(flush, changed, stored, replace(flush.info, read_version=version))
@@ -78,12 +79,14 @@ class StateBeside(DeltaState):
         with self._settings(flush.is_small or not table.is_empty):
             if table.is_small and not table.is_empty:
                 with jvm.held(added(aggregate, _left(flush, table.rows), partials)) as every:
+                    flush.check()
                     self._note(table, table.write_whole(every, identity))
                     changed = of_keys(every, aggregate, keys_of(aggregate, partials), flush.reach)
                     yield _Written(changed, None if aggregate.results_vary or aggregate.event_time else every)
                 return
             with jvm.held(aggregate.merged(partials, BATCH_COLUMN)) as new:
                 if table.is_empty:
+                    flush.check()
                     self._note(table, table.write_whole(new, identity))
                     yield _Written(new)
                     return
@@ -94,6 +97,7 @@ class StateBeside(DeltaState):
                     gone = self._passed(flush, table.placed_rows({}))
                     places = found.select(FILE_COLUMN, ROW_COLUMN)
                     places = places if gone is None else places.union(gone.select(FILE_COLUMN, ROW_COLUMN))
+                    flush.check()
                     self._note(table, table.replace(places, changed, identity))
                     self._emptied = flush.passed
                     yield _Written(changed)
@@ -125,7 +129,7 @@ class StateBeside(DeltaState):
         columns = tuple(Column(f.name, f.name, target.ddl_of(f.dataType)) for f in flush.aggregate.schema)
         stream = StreamSpec(self._stream.relation, "", OutputMode.UPDATE, flush.aggregate.key, columns)
         size = table_size(self._spark, self.location)
-        commit.merge(self._spark, self.table(), stream, rows, reach, info, lambda: None, size, attempts=1)
+        commit.merge(self._spark, self.table(), stream, rows, reach, info, flush.check, size, attempts=1)
 
 
 def _left(flush: StateFlush, stored: DataFrame) -> DataFrame:

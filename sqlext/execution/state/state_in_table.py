@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.target import ddl_of, with_nulls
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN
 from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush, added, numbered
@@ -13,6 +17,7 @@ from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.plan.flow_spec import StreamSpec
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
+from sqlext.spark.column_types import in_order
 
 
 class StateInTable(DeltaState):
@@ -69,7 +74,7 @@ class StateInTable(DeltaState):
                 rows = self._results(aggregate, aggregate.merged(partials, BATCH_COLUMN))
                 show(Advance(rows, self._additions(aggregate), version))
             else:
-                stored = self._as_partials(self._spark.read.format("delta").load(self.location), aggregate)
+                stored = self._as_partials(self._stored(version), aggregate)
                 with self._changed(flush, stored, fresh) as changed:
                     show(Advance(self._results(aggregate, changed), read_version=version))
         self._refuse_changes_since(version)
@@ -82,9 +87,31 @@ class StateInTable(DeltaState):
         }
 
     def _as_partials(self, table: DataFrame, aggregate: MergeableAggregate, *others: str) -> DataFrame:
-        """Return rows of the table as partial results, with additional columns."""
-        pairs = zip(self._stream.state_columns, aggregate.schema.names, strict=True)
-        return table.select(*(F.col(quote(column)).alias(name) for column, name in pairs), *others)
+        return as_partials(table, self._stream.state_columns, aggregate, *others)
+
+
+def as_partials(table: DataFrame, columns: Sequence[str], aggregate: MergeableAggregate, *others: str) -> DataFrame:
+    """Return rows of a table as partial results.
+
+    The table may have got wider types, which hold what the aggregate has written: its steps only read their own types.
+
+    Args:
+        table: the rows.
+        columns: the columns that hold the partial results, one for one.
+        aggregate: what the partial results are of.
+        others: additional columns.
+    """
+    has = {field.name.lower(): with_nulls(field.dataType) for field in table.schema}
+    wanted = {column: with_nulls(field.dataType) for column, field in zip(columns, aggregate.schema, strict=True)}
+    widened = {column: kind for column, kind in wanted.items() if has.get(column.lower()) != kind}
+    rows = in_order(table, {column: ddl_of(kind) for column, kind in widened.items()})
+
+    def value(column: str) -> SparkColumn:
+        stored = F.col(quote(column))
+        return stored.cast(widened[column]) if column in widened else stored
+
+    named = zip(columns, aggregate.schema.names, strict=True)
+    return rows.select(*(value(column).alias(name) for column, name in named), *others)
 
 
 def reach_in_table(stream: StreamSpec, aggregate: MergeableAggregate, reach: Bounds) -> Bounds:

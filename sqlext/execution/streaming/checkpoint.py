@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sqlext.errors import NotFoundError, TornFileError
+from sqlext.plan.records import lines_of
 from sqlext.spark.storage import HadoopPath
 
 _MEMORY_ONLY = "memory-only"  # a file that exists while runs buffer in memory only
@@ -20,7 +21,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 """The setting with the number of the state's partitions, which Spark records beside offsets."""
 _FLUSHED = "flushed"  # a file that holds the newest micro-batch of the last clean stop
 _RESTED = "rested"  # a file that holds the number of the micro-batch before which the query last found no input
-_BEGUN = "begun"  # a folder with a file for each micro-batch, which holds when the micro-batch first began
+BEGUN = "begun"  # a folder with a file for each micro-batch, which holds when the micro-batch first began
 _NEVER = -1
 _MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
@@ -80,7 +81,7 @@ class Checkpoint:
     def planned(self, batch: int | None) -> PlannedBatch:
         """Return the input of a micro-batch; empty if it was never planned."""
         try:
-            lines = self._folder.child("offsets", str(batch)).read_text().splitlines()
+            lines = lines_of(self._folder.child("offsets", str(batch)).read_text())
         except NotFoundError:
             return PlannedBatch()
         metadata = json.loads(lines[1])
@@ -121,7 +122,7 @@ class Checkpoint:
         log, found = self.source_log(source), dict[str, None]()
         for name in log.names():
             if name.partition(".")[0].isdigit():
-                lines = log.child(name).read_text().splitlines()[1:]
+                lines = lines_of(log.child(name).read_text())[1:]
                 entries = [json.loads(line) for line in lines if line.startswith("{")]
                 found |= {str(entry["path"]): None for entry in entries if "path" in entry}
         return list(found)
@@ -133,7 +134,7 @@ class Checkpoint:
         for name in log.names():
             number = name.partition(".")[0]
             if number.isdigit() and int(number) > first:
-                lines = log.child(name).read_text().splitlines()[1:]
+                lines = lines_of(log.child(name).read_text())[1:]
                 entries = [json.loads(line) for line in lines if line.startswith("{")]
                 found |= {str(entry["path"]): None for entry in entries if first < int(entry["batchId"]) <= last}
         return list(found)
@@ -149,7 +150,7 @@ class Checkpoint:
             file = self._folder.child("offsets", str(batch))
             if batch < 0 or not file.exists():
                 continue
-            version, metadata, *offsets = file.read_text().splitlines()
+            version, metadata, *offsets = lines_of(file.read_text())
             found = json.loads(metadata)
             if version == _NAMED and PARTITIONS not in found["conf"]:
                 found["conf"][PARTITIONS] = partitions
@@ -198,15 +199,15 @@ class Checkpoint:
 
     def note_begun(self, batch: int, at: datetime) -> None:
         """Record when a micro-batch began; of one that is repeated, the first time stays."""
-        self._home.child(_BEGUN, str(batch)).create_text(at.isoformat())
+        self._home.child(BEGUN, str(batch)).create_text(at.isoformat())
 
     def begun(self, batch: int) -> datetime:
         """Return when a micro-batch first began, as it was recorded."""
-        return datetime.fromisoformat(self._home.child(_BEGUN, str(batch)).read_text().strip())
+        return datetime.fromisoformat(self._home.child(BEGUN, str(batch)).read_text().strip())
 
     def forget_begun(self, through: int) -> None:
         """Forget when the micro-batches up to and including one began."""
-        folder = self._home.child(_BEGUN)
+        folder = self._home.child(BEGUN)
         for name in folder.names():
             if name.isdigit() and int(name) <= through:
                 folder.child(name).delete()

@@ -37,6 +37,7 @@ class Lateness:
         self._runs_without_rows = spark.conf.get(_WITHOUT_ROWS, "true") == "true"
         self._lock = threading.Lock()
         self._rested_before = checkpoint.rested_before
+        self._known = dict[int, int]()  # of micro-batches that no flush has taken yet: Spark deletes the offsets of older ones
 
     def note_rest(self, query: StreamingQuery) -> None:
         """Record if a query has read all there was since its last micro-batch, and the watermark has advanced.
@@ -63,9 +64,18 @@ class Lateness:
             The watermark, in milliseconds since 1970; 0: there was none yet.
         """
         with self._lock:
-            has_rested = self._rested_before == batch
+            if batch not in self._known:
+                self._known[batch] = self._looked_up(batch)
+            return self._known[batch]
+
+    def forget_before(self, batch: int) -> None:
+        """Note that nobody will ask for micro-batches before this one."""
+        with self._lock:
+            self._known = {number: known for number, known in self._known.items() if number >= batch}
+
+    def _looked_up(self, batch: int) -> int:
         planned = self._checkpoint.planned(batch)
-        is_against_own = has_rested or planned.is_late_against_it
+        is_against_own = self._rested_before == batch or planned.is_late_against_it
         return (planned if is_against_own else self._checkpoint.planned(batch - 1)).watermark_ms
 
 

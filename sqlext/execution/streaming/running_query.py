@@ -107,7 +107,8 @@ class RunningQuery:
     @property
     def listing_seconds(self) -> float:
         """How long the last listing took that Spark has reported; it reports each that found something, and one every 10 s."""
-        return 0.0 if self.query is None else streams.listing_seconds(self.query)
+        query = self.query  # another thread may release it
+        return 0.0 if query is None else streams.listing_seconds(query)
 
     def start(self, mode: OutputMode, pace: Pace) -> None:
         """Start the query from its checkpoint."""
@@ -161,7 +162,11 @@ class RunningQuery:
         """Run micro-batches as data arrives again."""
         held, self._held = self._held, None
         if held is not None:
-            held.let_go()
+            try:
+                held.let_go()
+            except BaseException:
+                self._held = held  # it is still held, and can be let go again
+                raise
 
     def forget_last_look(self, may_wait: bool = True) -> bool:
         """Forget the last look for input; see `has_found_nothing`.
@@ -169,12 +174,14 @@ class RunningQuery:
         Args:
             may_wait: whether to wait for the end of a look that goes on; if not, False is returned then.
         """
-        return self.query is not None and streams.forget_last_look(self.query, may_wait)
+        query = self.query  # another thread may release it
+        return query is not None and streams.forget_last_look(query, may_wait)
 
     @property
     def has_found_nothing(self) -> bool:
         """Whether a look for input has ended since `forget_last_look` and found none."""
-        return self.query is not None and streams.has_found_nothing(self.query)
+        query = self.query  # another thread may release it
+        return query is not None and streams.has_found_nothing(query)
 
     # Rest while nothing arrives; see `source_watch`.
 
@@ -186,8 +193,8 @@ class RunningQuery:
 
     def wake(self) -> None:
         """Look for input again."""
-        self._rests = False
         self.let_go()
+        self._rests = False
 
     @property
     def is_at_rest(self) -> bool:

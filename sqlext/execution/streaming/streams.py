@@ -25,6 +25,7 @@ from sqlext.spark.added_branches import name_of
 from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
 from sqlext.spark.jvm import frame_of, names_as_in
 from sqlext.spark.state_size import StateSize, of_report
+from sqlext.spark.waiting_clock import WaitingClock
 
 
 class SourceKind(StrEnum):
@@ -235,8 +236,8 @@ def set_interval(spark: SparkSession, query: StreamingQuery, interval: timedelta
 class HeldTrigger:
     """A hold on a query that runs as data arrives: it looks for input only on request. Not thread-safe.
 
-    The query's trigger waits by a clock, which Spark reads at the query's start and after each micro-batch. The hold puts Spark's
-    manual clock in its place.
+    The query's trigger waits by a clock, which Spark reads at the query's start and after each micro-batch. The hold puts one in
+    its place that waits until it is told to go on.
 
     Raises:
         WaitTimeoutError: the query has not reached its first micro-batch in time.
@@ -248,26 +249,19 @@ class HeldTrigger:
         self._executor = _trigger_executor(query)
         self._field = _field(self._executor.getClass(), "clock")
         self._own = self._field.get(self._executor)
-        java = java_of(spark)
-        # by this clock, a wait that began by the other clock is over, unless the query reads that between here and the last line
-        self._clock = java.org.apache.spark.util.ManualClock(java.java.lang.System.currentTimeMillis() + 2)
-        set_interval(spark, query, timedelta(milliseconds=1))
-        self._field.set(self._executor, self._clock)
+        self._clock = WaitingClock(spark)
+        set_interval(spark, query, timedelta(milliseconds=1))  # without one, it does not wait by its clock
+        self._field.set(self._executor, self._clock.java)
 
     def fire(self) -> None:
         """Look for input once."""
-        self._end_waits()
+        self._clock.go_on()
 
     def let_go(self) -> None:
         """Let the query look for input by itself again."""
-        self._field.set(self._executor, self._own)
         set_interval(self._spark, self._query, None)
-        self._end_waits()
-
-    def _end_waits(self) -> None:
-        """End a wait by the clock, also for a time that was read from the query's own clock while the hold began."""
-        now = int(java_of(self._spark).java.lang.System.currentTimeMillis())
-        self._clock.setTime(max(int(self._clock.getTimeMillis()) + 1, now + 2))
+        self._field.set(self._executor, self._own)
+        self._clock.go_on()
 
 
 def _trigger_executor(query: StreamingQuery) -> Any:

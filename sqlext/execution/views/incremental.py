@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.changes import WEIGHT
 from sqlext.execution.views.keys import KEEPS_LEFT, PASSING, changed_by, divided, keys_of, pushed
+from sqlext.execution.views.order import is_by_order
 from sqlext.spark.java import items_of
 from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
 
@@ -240,6 +242,9 @@ class Derivation:
 
         Returns:
             None: no rows have changed.
+
+        Raises:
+            UnsupportedError: which values they had before cannot be said.
         """
         below = changed_by(node, keys, self._plans)
         if below is not None:
@@ -247,6 +252,8 @@ class Derivation:
         delta = self.delta(node)
         if delta is None:
             return None
+        if is_by_order(node, keys):
+            raise UnsupportedError("what it groups or joins by depends on the order in which rows are read")
         return self._plans.select(delta.plan, [self._plans.named(key, f"k{at}") for at, key in enumerate(keys)])
 
     def _of_any(self, parts: Iterable[Any | None]) -> Any | None:

@@ -114,7 +114,7 @@ def age_of(spark: SparkSession, logs: TableLogs, report: RefreshReport, now: dat
 def _if_known(look: Callable[[], T]) -> T | None:
     try:
         return look()
-    except (NotFoundError, *SPARK_ERRORS) as error:
+    except (NotFoundError, OSError, *SPARK_ERRORS) as error:
         logger.info("a lag is not known: %s", failures.reason_of(error))
         return None
 

@@ -7,24 +7,27 @@ from pyspark.sql import SparkSession
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.views.ownership import maker_of
-from sqlext.execution.views.registry import Records, find
+from sqlext.execution.views.registry import ViewRegistry, find
 from sqlext.plan.lineage import shown
 from sqlext.quoting import quote_parts
 
 
-def drop_left(session: SparkSession, records: Records, name: tuple[str, ...], if_exists: bool) -> str:
+def drop_left(session: SparkSession, registry: ViewRegistry, name: tuple[str, ...], if_exists: bool) -> str:
     """Drop what a view that is gone has left.
 
     Args:
         session: of the client.
-        records: the views that there are.
+        registry: the views that there are.
         name: the table, qualified.
         if_exists: whether it is no error that there is none.
 
     Raises:
         NotFoundError: there is no table of that name.
+        NameTakenError: it may be a view's that another version of sqlext has recorded.
         UnsupportedError: it is no view's, or the copy of one.
     """
+    records = registry.read()
+    registry.refuse_unread(name)
     if not target.exists(session, name):
         if if_exists:
             return f"there is no materialized view {shown(name)}"

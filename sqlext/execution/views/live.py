@@ -225,8 +225,7 @@ class LiveView:
         try:
             with self._state:
                 self._timetable.note_look(self._clock.monotonic())
-            with jvm.active(self.session):
-                is_behind = self._is_due()
+            is_behind = self._is_due()
             with self._state:
                 self._timetable.note_looked(is_behind)
         except Exception as error:  # noqa: BLE001  # one view's trouble must not stop the others
@@ -235,10 +234,14 @@ class LiveView:
             self._turn.release()
 
     def _is_due(self) -> bool:
-        """Return whether a source has changed, or, with a target lag, whether a change is so old that it must come now."""
+        """Return whether a source has changed, or, with a target lag, whether a change is so old that it must come now.
+
+        That the query means something else is a change whose age nobody knows, and so comes at once.
+        """
         report = self._status.report
         if self._spec.schedule.target_lag is not None and report is not None:
-            return self._owner.is_lagging(self._spec, report)
+            with jvm.active(self.session):
+                return self._owner.is_lagging(self._spec, report) or self._looks.is_other(self._current())
         return self._looks.is_behind(self._current())
 
     @logged

@@ -42,9 +42,21 @@ class Looks:
         self._asked = now
         return is_behind
 
+    def is_other(self, refresher: Refresher) -> bool:
+        """Return whether the view's query means something else than at the last refresh; asked every ten seconds only.
+
+        Raises:
+            PySparkException: a source is gone.
+        """
+        now = time.monotonic()
+        if now - self._asked < _BELIEVED_SECONDS:
+            return False
+        self._asked = now
+        return refresher.is_other()
+
     def _versions(self, refresher: Refresher) -> dict[str, int] | None:
         tables = refresher.tables
         try:
             return None if tables is None else {each: self._logs.newest(each, _RECENT_SECONDS) for each in tables}
-        except (NotFoundError, *SPARK_ERRORS):  # the view's own look tells what is wrong
+        except (NotFoundError, OSError, *SPARK_ERRORS):  # the view's own look tells what is wrong
             return None

@@ -105,6 +105,7 @@ class ViewMaker:
     def _create(self, request: ViewRequest, canceled: threading.Event | None) -> str:
         self.sweep()
         records = self._registry.read()
+        self._registry.refuse_unread(request.name)
         name = shown(request.name)
         if of_name(records, request.name) is not None and request.if_not_exists:
             return f"there is a materialized view {name} already, and it stays as it is"
@@ -189,7 +190,7 @@ class ViewMaker:
         """Undo views that a dead process left half created."""
         with self._sweeping:
             for record in self._registry.read().values():
-                if record.is_reserved and not self._lease.is_alive(record.host):
+                if record.is_reserved and self._lease.is_dead(record.host):
                     logger.warning("materialized view %s was not finished by the process that made it", shown(record.spec.name))
                     self._undo(record.spec.id)
 

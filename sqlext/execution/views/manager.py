@@ -213,10 +213,9 @@ class ViewManager:
             NotFoundError: there is no such view.
             UnsupportedError: the table of that name is no view.
         """
-        records = self._registry.read()
-        record = of_name(records, name)
+        record = of_name(self._registry.read(), name)
         if record is None:
-            return drop_left(session, records, name, if_exists)
+            return drop_left(session, self._registry, name, if_exists)
         self._registry.append(ViewEvent(record.spec.id, ViewEventKind.DROPPED, host=self._lease.host_id))
         live = self._live.get(record.spec.id)
         self.forget(record.spec.id)
@@ -247,7 +246,7 @@ class ViewManager:
 
         self._lease.beat()
         self._registry.append(partial(self._changed, record.spec.id, altered))
-        if not self._lease.is_alive(record.host) and not record.spec.session_bound:
+        if not record.spec.session_bound and self._lease.is_dead(record.host):
             self._registry.append(ViewEvent(record.spec.id, ViewEventKind.TAKEN, host=self._lease.host_id))
         self._sync()
         return f"materialized view {shown(record.spec.name)} altered: {', '.join(changed)}"

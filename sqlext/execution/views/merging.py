@@ -21,6 +21,7 @@ from pyspark.sql.types import StructField
 from sqlext.execution.delta.changes import WEIGHT
 from sqlext.execution.views.incremental import Delta
 from sqlext.execution.views.keys import PASSING, keys_of
+from sqlext.execution.views.order import is_by_order
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark.java import items_of
@@ -31,8 +32,8 @@ MOST_WEIGHT = f"{INTERNAL_PREFIX}most_weight"
 WHOLE_NUMBERS = ("byte", "short", "integer", "long")
 _WEIGHT_DIGITS = 7
 MOST_WEIGHTS = 10**_WEIGHT_DIGITS
-_MOST_DIGITS = 38 - _WEIGHT_DIGITS - 1
-"""The most digits of a decimal whose product with a weight has its scale still, in Spark's 38 digits."""
+_MOST_DIGITS = 38 - 10 - 1
+"""The most digits of a decimal of which two sums can be added in Spark's 38 digits: a sum has 10 more, and theirs one more."""
 _LEAST_SCALE = 6
 """The scale that Spark keeps where a result has more than 38 digits (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
@@ -124,7 +125,7 @@ def mergeable(root: Node) -> Mergeable | None:
 
 def _of_aggregate(node: Node, order: Sequence[int]) -> Mergeable | None:
     groups = items_of(node.plan.groupingExpressions())
-    if len(keys_of(node)) < len(groups):
+    if len(keys_of(node)) < len(groups) or is_by_order(node.children[0], items_of(node.plan.expressions())):
         return None
     grouped = {id_of(each) for each in groups}
     results = {id_of(each.toAttribute()): each for each in items_of(node.plan.aggregateExpressions())}
@@ -149,22 +150,26 @@ def _column(result: Any, grouped: set[int]) -> Merged | None:
     match kind(function):
         case "Count":
             return Merged(Function.COUNT, tuple(items_of(function.children())), condition)
-        case "Sum" if condition is None and function.prettyName() == "sum" and is_exact(function.child().dataType()):
+        case "Sum" if condition is None and function.prettyName() == "sum" and is_exact(function):
             return Merged(Function.SUM, (function.child(),))
         case "Min" | "Max" if condition is None and function.prettyName() in ("min", "max"):
             return Merged(Function.MIN if kind(function) == "Min" else Function.MAX, (function.child(),))
     return None
 
 
-def is_exact(data_type: Any) -> bool:
-    """Return whether sums of a type can be added and subtracted without a loss.
+def is_exact(function: Any) -> bool:
+    """Return whether the sums behind Catalyst's Sum or Average can be added and subtracted without a loss.
 
     Spark's sums and products of decimals keep the scale while the digits suffice, and a scale of at most 6 whatever the digits.
+    With more digits a sum may overflow. That is an error in ANSI mode; else it is NULL, from which nothing can be subtracted.
     """
-    name = str(data_type.typeName())
+    summed = function.child().dataType()
+    name = str(summed.typeName())
     if not name.startswith("decimal"):
         return name in WHOLE_NUMBERS
-    return int(data_type.precision()) <= _MOST_DIGITS or int(data_type.scale()) <= _LEAST_SCALE
+    context = function if kind(function) == "Average" else function.evalContext()
+    fails = str(context.evalMode().toString()) == "ANSI"
+    return int(summed.precision()) <= _MOST_DIGITS or (fails and int(summed.scale()) <= _LEAST_SCALE)
 
 
 def _counted(column: Merged, columns: Sequence[Merged]) -> Merged:
@@ -275,5 +280,5 @@ def _sum(at: int, column: Merged, field: StructField) -> Column:
         case Function.MAX:
             return F.greatest(old, new)
         case _:
-            total = (old + new).cast(field.dataType)  # a sum of decimals has a digit more
+            total = (old + new).cast(field.dataType)  # a sum of decimals has a digit more; see `_MOST_DIGITS`
             return F.when(old.isNull(), new).when(new.isNull(), old).otherwise(total)

@@ -125,25 +125,25 @@ class PartialRefresh:
                 yield None
                 return
             self._check()
-            self._table.begin(before, found.columns)
+            at = self._table.begin(before, found.columns)
             is_added = (least >= 0 or found.kept.takes_deletions) and most < MOST_WEIGHTS
             keys = held.select(*(F.col(name_of(at)).alias(key) for key, at in zip(found.keys, found.kept.keys, strict=True)))
             with session_settings(self._session, commit.FEW_ROWS if number <= _FEW else {}):
                 if is_added:
-                    version = self._table.add(found.kept, found.columns, held, number)
+                    version = self._table.add(at, found.kept, found.columns, held, number)
                 else:
-                    version = self._recomputed(found, derivation, keys)
+                    version = self._recomputed(at, found, derivation, keys)
                 announce(Moment.PARTIALS_COMMITTED, ".".join(self._spec.name))
                 yield self._rows(found, keys, number, version, "merge groups" if is_added else "touched groups")
 
-    def _recomputed(self, found: Partials, derivation: Derivation, keys: DataFrame) -> int:
+    def _recomputed(self, at: Any, found: Partials, derivation: Derivation, keys: DataFrame) -> int:
         """Compute the partial results of some groups anew: of those with a MIN or MAX that have lost rows."""
         plans, child = self._query.plans, derivation.new(found.kept.aggregate.children[0])
         if not found.keys:
             return self._table.write(found.first(plans, child), self._check)
         attributes = [found.kept.columns[at].arguments[0] for at in found.kept.keys]
         touched = plans.matching(child, attributes, analysed(keys))
-        return self._table.replace(found.columns, keys, found.first(plans, touched))
+        return self._table.replace(at, found.columns, keys, found.first(plans, touched))
 
     def _rows(self, found: Partials, keys: DataFrame, number: int, version: int, done: str) -> ChangedRows:
         kept, plans = self._table.rows(version), self._query.plans

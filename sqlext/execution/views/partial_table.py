@@ -17,7 +17,9 @@ from pyspark.sql.types import StructType
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import target
 from sqlext.execution.delta.compaction import Compaction
+from sqlext.execution.delta.delta_log import actions, info_of
 from sqlext.execution.delta.transaction import CommitIdentity
+from sqlext.execution.views.history import changes_rows
 from sqlext.execution.views.merging import Mergeable
 from sqlext.execution.views.writing import Identify, ViewTable
 from sqlext.quoting import quote
@@ -64,8 +66,12 @@ class PartialTable:
             return table.write_anew(rows, self._place.location, identify).version
         return table.write_whole(rows, identify).version
 
-    def begin(self, version: int, columns: Sequence[str]) -> None:
+    def begin(self, version: int, columns: Sequence[str]) -> Any:
         """Make a version the newest one, and compact the table if it has many small files.
+
+        Returns:
+            Delta's Snapshot with the rows of that version, to which `add` and `replace` are to be applied: the table may be ahead
+            of it a moment later, since any process may refresh the view.
 
         Raises:
             UnsupportedError: the table is gone, or its old version is.
@@ -73,30 +79,50 @@ class PartialTable:
         snapshot = self._snapshot()
         if int(snapshot.version()) < 0 or delta_tables.schema_of(snapshot).names != [*columns]:
             raise UnsupportedError("the partial results beside the view are gone")
-        if int(snapshot.version()) != version:
+        seen = int(snapshot.version())
+        if seen != version:
             try:
                 self._spark.sql(f"RESTORE TABLE delta.{quote(self._place.location)} TO VERSION AS OF {version}").collect()
             except SPARK_ERRORS as error:
                 raise UnsupportedError(f"the partial results beside the view are gone: {failures.reason_of(error)}") from None
         self._compaction.after_flush(self._spark, lambda: DeltaTable.forPath(self._spark, self._place.location))
+        snapshot = self._snapshot()
+        changed_by = self._changed_by(seen, int(snapshot.version()))
+        return snapshot if changed_by == ("" if seen == version else "RESTORE") else self.begin(version, columns)
 
-    def add(self, found: Mergeable, columns: Sequence[str], differences: DataFrame, rows: int) -> int:
-        """Add to the groups what changed; see `ViewTable.merge_groups`. Returns the new version."""
-        table, identify = self._transaction(self._snapshot(), columns)
+    def _changed_by(self, after: int, until: int) -> str:
+        """Return the operation of the newest commit after a version that changed rows; empty: none did."""
+        for version in range(until, after, -1):
+            commit = actions(self._spark, self._place.location, version) or []
+            if changes_rows(commit):
+                return str(info_of(commit).get("operation"))
+        return ""
+
+    def add(self, to: Any, found: Mergeable, columns: Sequence[str], differences: DataFrame, rows: int) -> int:
+        """Add to the groups of a snapshot what changed; see `ViewTable.merge_groups`. Returns the new version.
+
+        Raises:
+            DeltaConcurrentModificationException: another process has changed the table since.
+        """
+        table, identify = self._transaction(to, columns)
         written = table.merge_groups(found, differences, rows, identify)
         if written is None:
             raise UnsupportedError("the partial results do not tell which groups are empty now")
         return written.version
 
-    def replace(self, columns: Sequence[str], keys: DataFrame, rows: DataFrame) -> int:
+    def replace(self, of: Any, columns: Sequence[str], keys: DataFrame, rows: DataFrame) -> int:
         """Replace the rows of some groups, and return the new version.
 
         Args:
+            of: the snapshot that has the other groups.
             columns: the table's columns.
             keys: the groups, each once, by the table's key columns.
             rows: their new rows.
+
+        Raises:
+            DeltaConcurrentModificationException: another process has changed the table since.
         """
-        table, identify = self._transaction(self._snapshot(), columns)
+        table, identify = self._transaction(of, columns)
         return table.replace_keys(keys.columns, keys, rows, identify).version
 
     def rows(self, version: int) -> DataFrame:

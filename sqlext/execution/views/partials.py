@@ -21,6 +21,7 @@ from sqlext.execution.delta.changes import WEIGHT
 from sqlext.execution.views.incremental import Delta
 from sqlext.execution.views.keys import PASSING, keys_of, passed_on
 from sqlext.execution.views.merging import WHOLE_NUMBERS, Function, Mergeable, Merged, differences, is_exact, name_of
+from sqlext.execution.views.order import is_by_order
 from sqlext.spark.java import items_of
 from sqlext.spark.plans import Node, Plans, analysed, id_of, kind, output_of
 
@@ -133,6 +134,8 @@ def partials_of(plans: Plans, root: Node) -> Partials | None:
         node = node.children[0]
     if node.kind != "Aggregate" or len(keys_of(node)) < len(items_of(node.plan.groupingExpressions())):
         return None
+    if is_by_order(node.children[0], items_of(node.plan.expressions())):
+        return None
     parts = plans.aggregation(node.plan)
     made = None if parts is None else _Columns.of(plans, keys_of(node), parts.calls)
     if parts is None or made is None:
@@ -189,13 +192,13 @@ class _Columns:
         child = function.child()
         value, name = child if condition is None else self._plans.where(condition, child), str(child.dataType().typeName())
         match kind(function):
-            case "Sum" if function.prettyName() == "sum" and is_exact(child.dataType()):
+            case "Sum" if function.prettyName() == "sum" and is_exact(function):
                 return self._sum(value, str(function.dataType().sql()))
             case "Average" if function.prettyName() == "avg" and name in WHOLE_NUMBERS:
                 total, count = self._sum(value, _WIDE_SUM, _WIDE)
                 positive, _ = self._sum(value, _WIDE_SUM, _POSITIVE)
                 return total, count, positive
-            case "Average" if function.prettyName() == "avg" and is_exact(child.dataType()):
+            case "Average" if function.prettyName() == "avg" and is_exact(function):
                 return self._sum(value, str(items_of(function.aggBufferAttributes())[0].dataType().sql()))
             case "Min" | "Max" if function.prettyName() in ("min", "max"):
                 which = Function.MIN if kind(function) == "Min" else Function.MAX

@@ -13,12 +13,16 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from sqlext.errors import UnsupportedError
+from sqlext.execution.delta.target import ddl_of
 from sqlext.execution.views.incremental import STATIC, SUPPORTED
 from sqlext.execution.views.merging import mergeable
 from sqlext.execution.views.partials import partials_of
 from sqlext.execution.views.sources import Versions, sources_of, used_columns
+from sqlext.spark import column_types, jvm
+from sqlext.spark.named_tables import NamedTable, named_tables
 from sqlext.spark.plans import (
     METADATA,
+    WHOLE_TEXTS,
     Node,
     Plans,
     Relation,
@@ -30,9 +34,12 @@ from sqlext.spark.plans import (
     sql_functions_of,
     subqueries_of,
     text_of,
+    text_of_function,
     tree_of,
     views_of,
 )
+from sqlext.spark.settings import session_settings
+from sqlext.spark.variance import Variance, day_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +52,14 @@ class ViewQuery:
         plan: its analysed plan.
         normal: the plan in plain relational operators.
         sources: the Delta tables that it reads, by name.
+        tables: those that it reads by their names, as the catalog had them.
         columns: the columns of each that it uses.
         leaves: the leaves of `plan` that read them.
         unversioned: what it reads that is no Delta table.
         may_change: whether the plan may change though no table does: it has SQL views or functions, or a version by its time.
         varies: whether its result may change though no table does: it reads the time, or random numbers.
         functions: the identifiers of functions defined in SQL, whose definitions a session remembers.
-        fingerprint: a hash of the plan, and of the SQL views that it reads.
+        fingerprint: a hash of the plan, and of the SQL views and functions that it reads.
         obstacle: why changes cannot be computed alone; empty: they can.
     """
 
@@ -60,6 +68,7 @@ class ViewQuery:
     plan: Any
     normal: Any
     sources: Mapping[str, Relation]
+    tables: tuple[NamedTable, ...]
     columns: Mapping[str, Sequence[str]]
     leaves: tuple[Any, ...]
     unversioned: tuple[str, ...]
@@ -109,23 +118,28 @@ def analyse(session: SparkSession, text: str, types: Sequence[DataType] = ()) ->
     frame = session.sql(text)
     if types:
         names = [f"c{at}" for at in range(len(frame.columns))]
-        frame = frame.toDF(*names).select(*(F.col(name).cast(kind) for name, kind in zip(names, types, strict=False)))
+        kinds = dict(zip(names, types, strict=False))
+        frame = column_types.in_order(frame.toDF(*names), {name: ddl_of(kind) for name, kind in kinds.items()})
+        frame = frame.select(*(F.col(name).cast(kind) for name, kind in kinds.items()))
     plans, plan = Plans(session), analysed(frame)
     normal = plans.normal(plan)
-    varying = plans.varies(normal)
-    views, functions = views_of(plan), tuple(sql_functions_of(plan))
-    marks = "\n".join([text_of(normal), *(" ".join(query.split()) for query in views.values())])
+    views, functions = views_of(plan), sql_functions_of(plan)
+    bodies = [*views.values(), *map(text_of_function, functions)]
+    varying = Variance(session).of_plan(normal) or day_in([text, *bodies])
+    with jvm.active(session), session_settings(session, WHOLE_TEXTS):
+        marks = "\n".join([text_of(normal), *(" ".join(body.split()) for body in bodies)])
     return ViewQuery(
         plans=plans,
         frame=frame,
         plan=plan,
         normal=normal,
         sources=sources_of(plan),
+        tables=named_tables(plan),
         columns=used_columns(normal),
         leaves=tuple(node for node in nodes_of(plan) if relation_of(node) is not None),
         unversioned=tuple(dict.fromkeys(_unversioned(normal))),
         may_change=bool(views) or bool(functions) or any(each.is_pinned for each in _relations(plan)),
-        functions=functions,
+        functions=tuple(each.name() for each in functions),
         varies=varying is not None,
         fingerprint=hashlib.sha256(marks.encode()).hexdigest()[:16],
         obstacle=_obstacle(plans, normal, varying),
@@ -153,7 +167,7 @@ def _obstacle(plans: Plans, plan: Any, varying: str | None) -> str:
     if any(kind(node) == "GlobalLimit" and not _is_ordered(node) for node in nodes_of(plan)):
         return "LIMIT without ORDER BY has another result each time"
     if varying is not None:
-        return f"{varying}() has another value at each refresh"
+        return f"{varying} has another value at each refresh"
     if plans.has_outer_references(plan):
         return "a correlated subquery is not a join"
     return ""

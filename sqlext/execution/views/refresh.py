@@ -28,6 +28,7 @@ from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.state.row_checks import RowChecks
 from sqlext.execution.views.cost import full_costs_less
 from sqlext.execution.views.cuts import Cuts
+from sqlext.execution.views.fallback import why_in_full
 from sqlext.execution.views.history import ViewState, metadata_of, state_of
 from sqlext.execution.views.incremental import Derivation, TouchedPart
 from sqlext.execution.views.kept import Kept
@@ -42,11 +43,12 @@ from sqlext.plan.constraints import Violation
 from sqlext.plan.cut import Cut, merged
 from sqlext.plan.lineage import Input
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
-from sqlext.spark import delta_tables, failures, jvm
+from sqlext.spark import delta_tables, jvm
 from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.inputs import inputs_of
+from sqlext.spark.named_tables import are_same
 from sqlext.spark.plans import Node, forget_functions, id_of, output_of
-from sqlext.spark.settings import session_settings
+from sqlext.spark.settings import ALL_FILES, meaning_of, session_settings
 
 logger = logging.getLogger(__name__)
 
@@ -132,10 +134,16 @@ class Refresher:
             last = state.last
             return last is None or bool(state.foreign) or not _is_current(last, query, newest(self._session, query.sources))
 
+    def is_other(self) -> bool:
+        """Return whether the query means something else than at the last refresh: a table, view or function was replaced."""
+        with jvm.active(self._session):
+            (_, state), query = self._current(), self._analysed()
+            return state.last is not None and state.last.is_other(query.fingerprint, newest(self._session, query.sources))
+
     def _once(self, is_full: bool, check: Callable[[], None], pins: Mapping[str, SourceVersion]) -> RefreshReport:
         began = time.monotonic()
         snapshot, state = self._current()
-        is_fresh = self._query is None or self._query.may_change
+        known = self._query
         query = self._analysed()
         after = newest(self._session, query.sources, pins)
         last = state.last
@@ -143,11 +151,12 @@ class Refresher:
         is_same = last is not None and not state.foreign and is_known and _is_current(last, query, after)
         if last is not None and is_same and not is_full:
             return replace(last, done="no change", because="", rows_in=0, rows_deleted=0, rows_inserted=0, seconds=0.0)
-        if not is_fresh:
+        if query is known:
             query = self._analysed(anew=True)  # of the sources' columns as they are now
             after = newest(self._session, query.sources, pins)
         current, before = (snapshot, self._model(), state), {} if last is None else last.sources
-        versions = Versions(query.plans, self._session, before, after, query.columns, self._shared)
+        meaning = meaning_of(self._spec.settings)
+        versions = Versions(query.plans, self._session, before, after, query.columns, self._shared, meaning)
         refresh = _OneRefresh(self._session, self._spec, query, current, versions, self._partials, began, check)
         with session_settings(self._session, self._settings(query, after)):
             report = refresh.run(is_full)
@@ -162,8 +171,11 @@ class Refresher:
         return _FOR_SMALL_SOURCES if is_small else {}
 
     def _analysed(self, anew: bool = False) -> ViewQuery:
-        """Return the analysed query; over SQL views it is analysed each time: their definitions may change."""
-        if self._query is None or anew or self._query.may_change:
+        """Return the analysed query; it is analysed again where a name means another table now.
+
+        Over SQL views it is analysed each time: their definitions may change.
+        """
+        if self._query is None or anew or self._query.may_change or not are_same(self._session, self._query.tables):
             if self._query is not None:
                 forget_functions(self._session, self._query.functions)
             types: list[DataType] = []
@@ -200,18 +212,11 @@ class Refresher:
 
 def _is_current(last: RefreshReport, query: ViewQuery, after: Mapping[str, SourceVersion]) -> bool:
     """Return whether the query, and all tables that it reads and whose versions are known, are as at the last refresh."""
-    return last.query == query.fingerprint and dict(last.sources) == dict(after)
+    return last.query == query.fingerprint and dict(last.sources) == dict(after) and not last.moved(after)
 
 
 def _by(names: Sequence[str]) -> str:
     return f"by {', '.join(names)}" if names else "of all rows"
-
-
-def _why_not(error: BaseException) -> str:
-    """Return why an error of Spark's keeps a refresh from being incremental, but not from being full; empty: it does not."""
-    if failures.lacks_file(error):
-        return "files of the sources' old versions are gone"
-    return "Spark cannot plan the changes of this query" if failures.cannot_be_planned(error) else ""
 
 
 class _OneRefresh:
@@ -247,11 +252,12 @@ class _OneRefresh:
         try:
             if not because:
                 try:
-                    return self._incremental()
+                    with session_settings(self._session, ALL_FILES):
+                        return self._incremental()
                 except (UnsupportedError, RowsMissingError) as reason:
                     because = str(reason)
                 except SPARK_ERRORS as error:
-                    because = _why_not(error)
+                    because = why_in_full(error)
                     if not because:
                         raise
                 self._check()
@@ -277,6 +283,8 @@ class _OneRefresh:
         for name, version in self._after.items():
             if version.id != last.sources[name].id or version.version < last.sources[name].version:
                 return f"{name} was replaced"
+        if moved := last.moved(self._after):
+            return f"{moved[0]} has its files in another folder now"
         if self._table_types() != self._query_types():
             return "the query's columns have other types than the view's"
         if self._query.obstacle:

@@ -5,20 +5,17 @@ What changes with every refresh is not here but in a file for each view (`status
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from sqlext.errors import NotFoundError, ViewError, did_you_mean
+from sqlext.errors import NotFoundError, did_you_mean
 from sqlext.execution.coordination.event_log import Folder
 from sqlext.execution.coordination.registry import Registry, RegistryEvent
 from sqlext.execution.coordination.snapshot_log import SnapshotLog
 from sqlext.execution.flows.registry import short_names, without_case
 from sqlext.plan.view_spec import ViewSpec
-
-logger = logging.getLogger(__name__)
 
 
 class ViewEventKind(StrEnum):
@@ -47,6 +44,8 @@ class ViewEvent(RegistryEvent):
         replaces: of a reservation: the id of the view in whose place this one comes.
         replaces_table: of a reservation: whether there was a table of the name, which the view's table replaces.
     """
+
+    id_field = "view_id"
 
     view_id: str
     kind: ViewEventKind
@@ -80,19 +79,17 @@ Records = Mapping[str, ViewRecord]
 
 
 def fold(events: Iterable[ViewEvent], before: Records = MappingProxyType({})) -> dict[str, ViewRecord]:
-    """Return the views that exist after some events, by id, with those being created; a torn record is skipped and logged.
+    """Return the views that exist after some events, by id, with those being created.
 
     Args:
         before: the views before them.
+
+    Raises:
+        ViewError: a record cannot be read.
     """
     records = dict(before)
     for event in events:
-        try:
-            spec = ViewSpec.from_json(event.spec) if event.spec else None
-        except ViewError as error:
-            logger.error("materialized view %s is skipped: %s", event.view_id, error)
-            records.pop(event.view_id, None)
-            continue
+        spec = ViewSpec.from_json(event.spec) if event.spec else None
         if event.kind is ViewEventKind.RESERVED and spec is not None:
             records[event.view_id] = ViewRecord(spec, event.host, event.at, True, event.replaces, event.replaces_table)
         record = records.get(event.view_id)
@@ -166,6 +163,5 @@ class ViewRegistry(Registry[ViewEvent, ViewRecord]):
     """
 
     def __init__(self, home: Folder) -> None:
-        super().__init__(
-            SnapshotLog(home.child("views", "registry")), ViewEventKind, ViewEvent("", ViewEventKind.DROPPED), fold, events_of
-        )
+        log = SnapshotLog(home.child("views", "registry"))
+        super().__init__(log, ViewEventKind, ViewEvent, ViewSpec.from_json, fold, events_of)

@@ -1,4 +1,4 @@
-"""The changes of tables, read once for all views that are refreshed over the same two versions.
+"""The changes of tables, read once for all views that are refreshed over the same two versions, with settings that mean the same.
 
 A wave of refreshes follows each change of a table that many views read. The first of them reads the changes with the columns that
 any view of the process uses; the executors hold them for those that come soon after.
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 _KEEP_SECONDS = 10.0
 _MOST_ROWS = 1_000_000
 """The most rows that are held while nobody reads them."""
+Meaning = frozenset[tuple[str, str]]
+"""Settings that change what a query means, as `settings.meaning_of` returns them."""
 
 
 @dataclass(eq=False)
@@ -56,7 +58,7 @@ class SharedChanges:
         self._clock = clock
         self._lock = threading.Lock()
         self._columns: dict[str, Mapping[str, Sequence[str]]] = {}  # of each table, by location, that a view uses; by view
-        self._held: dict[tuple[str, str, int, int], Changes] = {}
+        self._held: dict[tuple[str, str, int, int, Meaning], Changes] = {}
 
     def note(self, view_id: str, columns: Mapping[str, Sequence[str]]) -> None:
         """Note which columns of which tables, by location, a view uses."""
@@ -68,20 +70,28 @@ class SharedChanges:
         with self._lock:
             self._columns.pop(view_id, None)
 
-    def take(self, spark: SparkSession, before: SourceVersion, after: SourceVersion, columns: Sequence[str]) -> Changes:
+    def take(
+        self,
+        spark: SparkSession,
+        before: SourceVersion,
+        after: SourceVersion,
+        columns: Sequence[str],
+        meaning: Meaning = frozenset(),
+    ) -> Changes:
         """Return the changes of a table, to be given back.
 
         Args:
             spark: the session that reads them, if they have not been read yet.
             before, after: two versions of one table. Its id counts, too: a table that is created anew may have the others.
             columns: those that are needed; there may be more.
+            meaning: the settings of the session that change what it reads: a time in the name of a partition has a time zone.
 
         Raises:
             UnsupportedError: they cannot be read.
         """
         location, versions = after.location, (before.version, after.version)
         check_same_columns(spark, location, *versions, columns)
-        key = (location, after.id, *versions)
+        key = (location, after.id, *versions, meaning)
         with self._lock:
             found = self._held.setdefault(key, Changes())
             found.users += 1

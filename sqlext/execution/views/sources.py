@@ -12,12 +12,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.changes import WEIGHT, net
 from sqlext.execution.views.incremental import Delta, Leaf
-from sqlext.execution.views.shared_changes import Changes, SharedChanges
+from sqlext.execution.views.shared_changes import Changes, Meaning, SharedChanges
 from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables
-from sqlext.spark.plans import METADATA, Plans, Relation, analysed, id_of, nodes_of, output_of, references_of, relation_of
+from sqlext.spark.plans import METADATA, Plans, Relation, analysed, id_of, nodes_of, output_of, relation_of, used_in
 
 
 def sources_of(plan: Any) -> dict[str, Relation]:
@@ -58,6 +58,7 @@ class Versions:
         after: those to which it is to be brought.
         columns: the columns that the query uses, by source; a change of others is none.
         shared: the changes that are read for all views.
+        meaning: the settings of the view that change what a query means.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Versions:
         after: Mapping[str, SourceVersion],
         columns: Mapping[str, Sequence[str]],
         shared: SharedChanges,
+        meaning: Meaning,
     ) -> None:
         self._plans = plans
         self._spark = spark
@@ -76,6 +78,7 @@ class Versions:
         self._columns = columns
         self._frames: dict[tuple[str, int], DataFrame] = {}
         self._shared = shared
+        self._meaning = meaning
         self._taken: list[Changes] = []
         self._narrow: list[DataFrame] = []
         self._changes: dict[str, tuple[DataFrame, int]] = {}
@@ -145,7 +148,7 @@ class Versions:
     def _changed(self, name: str) -> tuple[DataFrame, int]:
         if name not in self._changes:
             columns = self._columns[name]
-            taken = self._shared.take(self._spark, self._before[name], self._after[name], columns)
+            taken = self._shared.take(self._spark, self._before[name], self._after[name], columns, self._meaning)
             self._taken.append(taken)
             self._changes[name] = self._narrowed(taken, columns)
         return self._changes[name]
@@ -173,9 +176,7 @@ class Versions:
 
 def used_columns(plan: Any) -> dict[str, list[str]]:
     """Return the columns of each source that a query uses, in the source's order."""
-    used: set[int] = {id_of(each) for each in output_of(plan)}
-    for node in nodes_of(plan):
-        used |= {id_of(each) for each in references_of(node)}
+    used = used_in(plan)
     found: dict[str, dict[str, None]] = {}
     for leaf, relation in ((node, relation_of(node)) for node in nodes_of(plan)):
         if relation is not None:

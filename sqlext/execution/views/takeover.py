@@ -44,8 +44,7 @@ class Takeover:
         taken: list[str] = []
         for record in created(self._registry.read()).values():
             is_free = not record.spec.schedule.is_by_hand and not record.spec.session_bound
-            if is_free and not self._lease.is_alive(record.host):
-                self._lease.beat()
+            if is_free and self._lease.is_dead(record.host):
                 try:
                     self._registry.append(partial(self._event, record.spec.id))
                 except ViewError:

@@ -15,8 +15,9 @@
   {%- if config.get('expectations') -%}
     {% do exceptions.raise_compiler_error("`expectations` are for tables that are kept up to date, and " ~ relation ~ " is a bounded_table. Filter its rows in the query.") %}
   {%- endif -%}
-  {%- if existing is not none and sqlext.find_flow(relation) is not none -%}
-    {% do exceptions.raise_compiler_error("A flow keeps " ~ relation ~ " up to date, and a job would replace its rows. Drop the flow first: dbt run-operation sqlext.drop_flow --args '{name: " ~ relation ~ "}'.") %}
+  {%- set flows = sqlext.flows_into(relation) if existing is not none else [] -%}
+  {%- if flows -%}
+    {% do exceptions.raise_compiler_error("A flow keeps " ~ relation ~ " up to date, and a job would replace its rows. Drop the flow first: DROP FLOW " ~ flows[0].full_name ~ ".") %}
   {%- endif -%}
   {%- if existing is not none and sqlext.find_materialized_view(relation) is not none -%}
     {% do exceptions.raise_compiler_error(relation ~ " is a materialized view, and a job would replace its rows. Drop it first: dbt run-operation sqlext.drop_materialized_view --args '{name: " ~ relation ~ "}'.") %}

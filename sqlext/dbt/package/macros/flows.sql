@@ -1,9 +1,19 @@
-{#- Return the flow that keeps a relation up to date, as a dictionary of the columns of SHOW FLOWS; none: there is no flow. -#}
+{#-
+  Return the flow that has created a relation and keeps it up to date, as a dictionary of the columns of SHOW FLOWS; none: there is
+  no such flow. Others may add rows to the relation.
+-#}
 {% macro find_flow(relation) %}
+  {% do return(sqlext.flows_into(relation) | selectattr('kind', 'equalto', 'streaming table') | first | default(none)) %}
+{% endmacro %}
+
+
+{#- Return all flows that write to a relation. -#}
+{% macro flows_into(relation) %}
+  {%- set found = [] -%}
   {%- for flow in sqlext.flows() if flow.target.lower().split('.')[-2:] == [relation.schema | lower, relation.identifier | lower] -%}
-    {% do return(flow) %}
+    {%- do found.append(flow) -%}
   {%- endfor -%}
-  {% do return(none) %}
+  {% do return(found) %}
 {% endmacro %}
 
 
@@ -19,14 +29,11 @@
 {% endmacro %}
 
 
-{#- Wait until all rows that had arrived are in the relation; if no flow keeps the relation up to date, return at once. -#}
+{#- Wait until all rows that had arrived are in the relation, of each flow that writes to it; without a flow, return at once. -#}
 {% macro wait_for_flow(relation, timeout=none) %}
-  {%- if execute -%}
-    {%- set flow = sqlext.find_flow(relation) -%}
-    {%- if flow is not none -%}
-      {% do run_query('wait flow ' ~ sqlext._flow_name(flow) ~ (" timeout '" ~ timeout ~ "'" if timeout else '')) %}
-    {%- endif -%}
-  {%- endif -%}
+  {%- for flow in sqlext.flows_into(relation) -%}
+    {% do run_query('wait flow ' ~ sqlext._flow_name(flow) ~ (" timeout '" ~ timeout ~ "'" if timeout else '')) %}
+  {%- endfor -%}
 {% endmacro %}
 
 

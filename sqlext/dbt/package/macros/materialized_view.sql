@@ -22,8 +22,9 @@
   {%- set there = sqlext._properties_of(relation) if existing is not none and not existing.is_view else {} -%}
   {%- set is_ours = view is not none and there.get('sqlext.view') == view.id -%}
   {%- if existing is not none and not is_ours -%}
-    {%- if sqlext.find_flow(relation) is not none -%}
-      {% do exceptions.raise_compiler_error("A flow keeps " ~ relation ~ " up to date. Drop the flow first: dbt run-operation sqlext.drop_flow --args '{name: " ~ relation ~ "}'.") %}
+    {%- set flows = sqlext.flows_into(relation) -%}
+    {%- if flows -%}
+      {% do exceptions.raise_compiler_error("A flow keeps " ~ relation ~ " up to date. Drop the flow first: DROP FLOW " ~ flows[0].full_name ~ ".") %}
     {%- endif -%}
     {%- if not existing.is_view and not should_full_refresh() -%}
       {% do exceptions.raise_compiler_error("There is a table " ~ relation ~ " already, which is no materialized view. `dbt run --full-refresh` drops it and creates a materialized view in its place.") %}

@@ -28,6 +28,9 @@
     {% do sqlext._drop(existing) %}
     {%- set existing = none -%}
   {%- endif -%}
+  {%- if is_ours and flow is none and not should_full_refresh() -%}
+    {% do exceptions.raise_compiler_error("There is a table " ~ relation ~ " already, and the flow that made it is not there: it was dropped, or is in another spark.sqlext.home, or the table is a copy. Its streams may no longer hold all that the table was made of. `dbt run --full-refresh` recomputes it from what they hold; else rename the table.") %}
+  {%- endif -%}
 
   {%- set stays = flow is not none and is_ours and not should_full_refresh() -%}
   {%- set is_kept = stays and (

@@ -1,6 +1,6 @@
-{#- All rows that had arrived are in the table. Fails with the flow's own error if the flow does not run or is not done in time. -#}
+{#- All rows that had arrived are in the table. Fails with a flow's own error if it does not run or is not done in time. -#}
 {% test flushed(model, timeout='10 minutes') %}
-  {%- if execute and sqlext.find_flow(model) is none -%}
+  {%- if execute and not sqlext.flows_into(model) -%}
     select 'no flow keeps {{ model }} up to date' as problem
   {%- else -%}
     {%- do sqlext.wait_for_flow(model, timeout) -%}

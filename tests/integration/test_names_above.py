@@ -1,0 +1,45 @@
+"""Names in ORDER BY, HAVING and correlated subqueries of an aggregate over a stream: they mean what they mean in batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.workshop import Workshop
+from tests.support import side_by_side
+
+pytestmark = pytest.mark.usefixtures("lean", "unhurried")
+
+QUERIES = {
+    "shadowed": "SELECT -v AS v, count(*) AS n FROM {} GROUP BY -v ORDER BY -v LIMIT 2",
+    "key_first": "SELECT v AS x, -v AS v, count(*) AS n FROM {} GROUP BY v HAVING v > 1",
+    "key_first_above": "SELECT -v AS v, count(*) AS n FROM {} GROUP BY v HAVING v > 1 ORDER BY v LIMIT 2",
+    "field": "SELECT k, max(struct(v, w)) AS s FROM {} GROUP BY k HAVING s.v > 2",
+    "field_above": "SELECT k, max(struct(v, w)) AS s FROM {} GROUP BY k HAVING s.v > 2 ORDER BY k LIMIT 2",
+    "all_by_date": "SELECT day, count(*) AS n FROM {} GROUP BY ALL HAVING day < current_date()",
+    "correlated": "SELECT k, min(v) AS m FROM {} GROUP BY k HAVING (SELECT max(x) FROM d WHERE id = k) < min(v) ORDER BY m",
+    "own_first": "SELECT k, min(v) AS m FROM {} GROUP BY k HAVING (SELECT max(x) FROM e WHERE k = 'b') < min(v) ORDER BY m",
+}
+ARRIVALS = (
+    "('a', 1, 2, DATE '2024-01-01'), ('b', 2, 9, DATE '2999-01-01'), (NULL, 4, 4, NULL)",
+    "('a', 3, 1, DATE '2024-01-01'), ('c', -7, 1, DATE '2024-01-02'), ('b', 2, 3, DATE '2999-01-01')",
+)
+
+
+def test_flows_equal_batch(sql: Workshop) -> None:
+    sql("CREATE TABLE t (k STRING, v INT, w INT, day DATE) USING delta")
+    sql("CREATE TABLE d (id STRING, x INT) USING delta")
+    sql("CREATE TABLE e (k STRING, x INT) USING delta")
+    sql("INSERT INTO d VALUES ('a', 0), ('b', 9), ('b', 1), ('c', -9)")
+    sql("INSERT INTO e VALUES ('b', 1), ('a', 5)")
+
+    def create(table: str) -> None:
+        sql(f"CREATE STREAMING TABLE {table} AS {QUERIES[table].format('STREAM t')}")
+
+    def equals_batch(table: str) -> None:
+        sql(f"WAIT FLOW {table}")
+        assert sql.batch(f"SELECT * FROM {table}") == sql.batch(QUERIES[table].format("t")), table
+
+    side_by_side(create, QUERIES)
+    for values in ARRIVALS:
+        sql(f"INSERT INTO t VALUES {values}")
+        side_by_side(equals_batch, QUERIES)
