@@ -49,11 +49,20 @@ def install(context: SparkContext, extensions: Any, answer: Answerer) -> None:
     """Put our parser around all others, in every session created with `extensions` from now on."""
     gateway = context._gateway
     use_patterns(context.getConf().get("spark.redaction.regex") or SECRET_NAMES)
-    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    _listen(gateway)
     logging.getLogger("py4j.clientserver").addFilter(_is_news)
     query_context_log.install()
     gateway.python_parameters.propagate_java_exceptions = True  # type: ignore[union-attr]  # a Py4JJavaError keeps its Java type
     extensions.injectParser(_ParserBuilder(_Seam(context, answer)))
+
+
+def _listen(gateway: Any) -> None:
+    """Start the server by which Java calls Python.
+
+    Py4J starts to listen in a thread, so a call that comes before the thread is refused; Java calls first within milliseconds.
+    """
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    gateway.get_callback_server().server_socket.listen()  # the thread does it again, which changes nothing
 
 
 def inject_function(context: SparkContext, extensions: Any, name: str, function: Any) -> None:

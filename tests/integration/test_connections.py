@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.java import java_options
 from tests.support import eventually
 
 DEADLINE = 60.0
@@ -39,3 +43,28 @@ def test_a_thread_that_has_sent_statements_leaves_no_connection(spark: SparkSess
 def test_no_connection_is_noted_twice(spark: SparkSession) -> None:
     spark.sql("SELECT 1").collect()
     assert max(Counter(map(id, connections(spark))).values()) == 1
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from py4j.java_gateway import CallbackServer
+from sqlext.app.embedded import embedded_session
+
+run = CallbackServer.run
+
+def late(self):
+    time.sleep(2)
+    run(self)
+
+CallbackServer.run = late
+with embedded_session(Path(sys.argv[1]), {"spark.driver.extraJavaOptions": sys.argv[2]}) as spark:
+    print(spark.sql("SELECT 41 + 1").first()[0])
+"""
+
+
+def test_java_calls_before_the_thread_that_answers_runs(tmp_path: Path) -> None:
+    """On a busy machine, Java was refused: `Spark did not start: Connection refused`."""
+    command = [sys.executable, "-c", SLOW, str(tmp_path / "warehouse"), java_options()]
+    ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600, check=False)
+    assert ended.stdout.splitlines()[-1:] == ["42"], ended.stderr
