@@ -37,7 +37,7 @@ from sqlext.options import CONF_PREFIX, CONNECTORS_KEY, HOME_KEY, JOB_RECOVERY, 
 from sqlext.options import option as option_of
 from sqlext.planner.rule_book import rules_in_force, sql_functions
 from sqlext.spark import files, kafka
-from sqlext.spark.callbacks import DeadConnections
+from sqlext.spark.callbacks import ActiveSessions, DeadConnections
 from sqlext.spark.jvm import clone_session
 from sqlext.spark.storage import HadoopPath
 from sqlext.sql.end_of_stream import END_OF_STREAM
@@ -66,7 +66,8 @@ class Installation:
         session: a session with sqlext in it.
         host: the host of its flows; None: none was needed yet.
         clock: the clock of the next host.
-        connections: closes those of threads that have ended, until sqlext is disabled.
+        sessions: gives those of its threads an active session, until sqlext is disabled.
+        connections: closes those of threads that have ended, until then.
         lineage: sends events to OpenLineage's collector; None: nobody has configured one.
     """
 
@@ -75,6 +76,7 @@ class Installation:
         self.lock = threading.Lock()
         self.host: Host | None = None
         self.clock: Clock = SystemClock()
+        self.sessions = ActiveSessions(session)
         self.connections = DeadConnections(session)
         self.lineage = sender_of(session)
         self.commands = Commands(self.get_host, rules_in_force)
@@ -225,6 +227,7 @@ def disable(spark: SparkSession) -> None:
         if installed.lineage is not None:
             installed.lineage.close()
         installed.connections.close()
+        installed.sessions.close()
 
 
 def installation_of(spark: SparkSession) -> Installation:

@@ -1,10 +1,13 @@
-"""Cleanup of the connections between Java and this process after the threads that opened them have ended.
+"""The connections between Java and this process, one for each thread: what they begin with, and their cleanup.
 
 Each Java thread that calls Python gets a connection of its own, with a Python thread behind it, and Py4J keeps both for ever.
 Servers use up threads as long as they run: Spark Connect one for each statement; and each start of a flow takes some.
 
 Each Python thread that calls Java has a connection, too, which Py4J forgets with the thread, but once only: if Java has called
 back in between, as Spark's parser does for each statement, it is noted twice, and stays, with a Java thread behind it.
+
+The Java thread behind a Python thread has no active session, and without one Delta cannot read the checkpoint of a log whose
+newest version has no checksum, as a crash leaves it. So those of sqlext's own threads get one.
 
 Relies on the private side of Py4J.
 """
@@ -19,13 +22,15 @@ from contextlib import suppress
 from typing import Any
 
 from py4j.clientserver import ClientServerConnection
-from py4j.protocol import Py4JError
+from py4j.protocol import CALL_COMMAND_NAME, END_COMMAND_PART, Py4JError, get_command_part
 from pyspark.sql import SparkSession
 
 from sqlext.spark.java import field_of, java_of
 
 logger = logging.getLogger(__name__)
 
+OWN_THREADS = "sqlext-"
+"""What the names of sqlext's threads begin with."""
 _EVERY_SECONDS = 10.0
 _DEADLINE = 10.0
 
@@ -61,6 +66,32 @@ class _EachOnce(deque[Any]):
         with suppress(ValueError):
             self.remove(connection)
         super().append(connection)
+
+
+class ActiveSessions:
+    """Gives the Java threads behind sqlext's own threads an active session from their first call on, until it is closed.
+
+    Args:
+        spark: the session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+        self._create = self._client._create_new_connection
+        activate = java_of(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession
+        argument = get_command_part(spark._jsparkSession)
+        self._command = f"{CALL_COMMAND_NAME}{activate.command_header}{argument}{END_COMMAND_PART}"
+        self._client._create_new_connection = self._made
+
+    def close(self) -> None:
+        """Leave threads as Py4J makes them, from now on."""
+        vars(self._client).pop("_create_new_connection", None)  # uncovers the method of the class, Py4J's own
+
+    def _made(self) -> Any:
+        connection = self._create()
+        if threading.current_thread().name.startswith(OWN_THREADS):
+            connection.send_command(self._command)
+        return connection
 
 
 class DeadConnections:

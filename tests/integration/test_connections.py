@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sqlext.spark.java import java_of
 from tests.java import java_options
 from tests.support import eventually
 
@@ -43,6 +44,21 @@ def test_a_thread_that_has_sent_statements_leaves_no_connection(spark: SparkSess
 def test_no_connection_is_noted_twice(spark: SparkSession) -> None:
     spark.sql("SELECT 1").collect()
     assert max(Counter(map(id, connections(spark))).values()) == 1
+
+
+def test_own_threads_have_an_active_session(spark: SparkSession) -> None:
+    """Others have none, as without sqlext."""
+    found: dict[str, bool] = {}
+
+    def look() -> None:
+        sessions = java_of(spark).org.apache.spark.sql.classic.SparkSession
+        found[threading.current_thread().name] = bool(sessions.getActiveSession().isDefined())
+
+    for name in ("sqlext-test", "another"):
+        thread = threading.Thread(target=look, name=name, daemon=True)
+        thread.start()
+        thread.join(DEADLINE)
+    assert found == {"sqlext-test": True, "another": False}
 
 
 SLOW = """

@@ -191,6 +191,28 @@ def test_a_table_with_rows_of_others_is_no_state(sql: Workshop) -> None:
 # Crashes.
 
 
+def test_a_state_whose_last_commit_was_torn(sql: Workshop) -> None:
+    """Its log has a checkpoint and no checksum, and the first to read it is the flush of what a crash left."""
+    query = COUNTS.replace("sum(v)", "avg(v)")
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format('STREAM ev')}")
+    for at in range(11):
+        sql(f"INSERT INTO ev VALUES ('a', {at})")
+        sql.take_in("t")
+        sql("FLUSH FLOW t")
+    sql("INSERT INTO ev VALUES ('b', 7)")
+    sql.take_in("t")
+    log = sql.home("t") / "state" / "_delta_log"
+    sql.crash()
+    assert (log / "_last_checkpoint").exists()
+    for checksum in log.glob("*.crc"):
+        checksum.unlink()
+    sql.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    sql.resume()
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT k, n, total FROM t") == sql.batch(query.format("ev"))
+
+
 def test_resumes_what_a_crash_left(sql: Workshop) -> None:
     queries = {"in_table": COUNTS, "own": COUNTS.replace("sum(v)", "avg(v)")}
     sql.source()
