@@ -14,6 +14,7 @@ from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.state.delta_state import DeltaState, Show, StateFlush
 from sqlext.execution.state.state_beside import StateBeside
+from sqlext.spark.java import java_of
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
 from tests.support import eventually, side_by_side
 
@@ -207,7 +208,7 @@ def test_a_state_whose_last_commit_was_torn(sql: Workshop) -> None:
     assert (log / "_last_checkpoint").exists()
     for checksum in log.glob("*.crc"):
         checksum.unlink()
-    sql.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    java_of(sql.spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
     sql.resume()
     sql("WAIT FLOW t")
     assert sql.batch("SELECT k, n, total FROM t") == sql.batch(query.format("ev"))
