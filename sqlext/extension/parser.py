@@ -29,7 +29,7 @@ from sqlext.functions.scalar import AGGREGATE_SET
 from sqlext.redaction import SECRET_NAMES, of_application, use_patterns
 from sqlext.spark import query_context_log
 from sqlext.spark.failures import reason_of
-from sqlext.spark.java import items_of, java_of, kept
+from sqlext.spark.java import items_of, java_array, java_of, kept
 from sqlext.spark.set_aggregates import aggregate_set
 from sqlext.sql.parameters import substitute
 from sqlext.sql.tokens import is_ours
@@ -202,7 +202,7 @@ class _Seam:
         return exception(some(text), error.origin(), error.getCondition(), parameters)
 
     def _unchecked(self, message: str) -> Any:
-        contexts = self.context._gateway.new_array(self.jvm.org.apache.spark.QueryContext, 0)  # type: ignore[union-attr]
+        contexts = java_array(self.context, self.jvm.org.apache.spark.QueryContext, ())
         parameters = self.scala_map({"message": message})
         return self.jvm.org.apache.spark.SparkRuntimeException(_FREE_TEXT_CONDITION, parameters, None, contexts, "")
 
@@ -223,10 +223,7 @@ class _Seam:
         return self.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java_map)
 
     def string_array(self, lines: list[str]) -> Any:
-        array = self.context._gateway.new_array(self.jvm.java.lang.String, len(lines))  # type: ignore[union-attr]
-        for index, line in enumerate(lines):
-            array[index] = line
-        return array
+        return java_array(self.context, self.jvm.java.lang.String, lines)
 
 
 class _Parser(_JavaObject):

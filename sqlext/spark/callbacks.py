@@ -29,7 +29,7 @@ from sqlext.spark.java import field_of, java_of
 
 logger = logging.getLogger(__name__)
 
-OWN_THREADS = "sqlext-"
+_OWN_THREADS = "sqlext-"
 """What the names of sqlext's threads begin with."""
 _EVERY_SECONDS = 10.0
 _DEADLINE = 10.0
@@ -89,7 +89,7 @@ class ActiveSessions:
 
     def _made(self) -> Any:
         connection = self._create()
-        if threading.current_thread().name.startswith(OWN_THREADS):
+        if threading.current_thread().name.startswith(_OWN_THREADS):
             connection.send_command(self._command)
         return connection
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype
 from sqlext.errors import SchemaError
 from sqlext.spark.file_options import FORMATS
 from sqlext.spark.file_schemas import Files, frame_of_some, paths_of
-from sqlext.spark.java import java_of
+from sqlext.spark.java import java_array, java_of
 from sqlext.sql.file_calls import READ_FILES
 
 _LINE, _FILE, _NUMBER = "value", "__sqlext_file", "__sqlext_number"
@@ -118,10 +118,5 @@ def _merged(spark: SparkSession, files: Files, one: Sequence[Any], other: Sequen
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     merges = csv.CSVInferSchema(csv.CSVOptions(given, False, zone))
     both = min(len(one), len(other))
-    arrays = []
-    for kinds in (one, other):
-        array = spark.sparkContext._gateway.new_array(java.org.apache.spark.sql.types.DataType, both)  # type: ignore[union-attr]
-        for at in range(both):
-            array[at] = kinds[at]
-        arrays.append(array)
+    arrays = [java_array(spark, java.org.apache.spark.sql.types.DataType, kinds[:both]) for kinds in (one, other)]
     return [*merges.mergeRowTypes(*arrays), *one[both:], *other[both:]]

@@ -92,6 +92,15 @@ def _empty(client: Any) -> Any:
     return _object(client, "scala.collection.immutable.Nil")
 
 
+def java_array(spark: SparkSession | SparkContext, kind: Any, items: Sequence[Any]) -> Any:
+    """Return a Java array of a class, with Java objects or strings."""
+    context = spark if isinstance(spark, SparkContext) else spark.sparkContext
+    array = context._gateway.new_array(kind, len(items))  # type: ignore[union-attr]
+    for at, item in enumerate(items):
+        array[at] = item
+    return array
+
+
 def texts_of(spark: SparkSession | SparkContext, scala_map: Any) -> dict[str, str]:
     """Return a Scala map of strings, or an array of pairs of strings, as a dictionary, in one round trip."""
     return dict(json.loads(_mapper(_client_of(spark)).writeValueAsString(scala_map)))

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.spark.failures import SPARK_ERRORS
-from sqlext.spark.java import items_of, java_of
+from sqlext.spark.java import items_of, java_array, java_of
 from sqlext.spark.plans import nodes_of, relation_of
 
 
@@ -47,9 +47,7 @@ def are_same(spark: SparkSession, tables: Iterable[NamedTable]) -> bool:
 def _found(spark: SparkSession, name: tuple[str, ...]) -> NamedTable | None:
     """Return the Delta table that a name means now; None: it means something else."""
     catalog, *namespace, table = name
-    parts = spark.sparkContext._gateway.new_array(java_of(spark).java.lang.String, len(namespace))  # type: ignore[union-attr]
-    for at, part in enumerate(namespace):
-        parts[at] = part
+    parts = java_array(spark, java_of(spark).java.lang.String, namespace)
     identifier = java_of(spark).org.apache.spark.sql.connector.catalog.Identifier.of(parts, table)
     loaded = spark._jsparkSession.sessionState().catalogManager().catalog(catalog).loadTable(identifier)
     if str(loaded.getClass().getSimpleName()) != "DeltaTableV2":

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sqlext.spark.java import java_of
+from sqlext.spark.java import java_array, java_of
 
 
 class WaitingClock:
@@ -50,7 +50,7 @@ def _answers(context: SparkContext) -> tuple[Any, Any, Any]:
     The first is a method handle from a semaphore and an invocation of the clock, as of an InvocationHandler, to the result:
     `if (method is waitTillTime) try { semaphore.acquire() } catch (InterruptedException e) {}; return 0L`
     """
-    java, gateway = java_of(context), context._gateway
+    java = java_of(context)
     handles, kinds_of, lang = java.java.lang.invoke.MethodHandles, java.java.lang.invoke.MethodType.methodType, java.java.lang
     named = lang.Class.forName
     clock, semaphore, interrupted = map(
@@ -60,10 +60,7 @@ def _answers(context: SparkContext) -> tuple[Any, Any, Any]:
     nothing, truth = java.java.lang.Void.TYPE, java.java.lang.Boolean.TYPE
 
     def array(*classes: Any) -> Any:
-        made = gateway.new_array(gateway.jvm.java.lang.Class, len(classes))  # type: ignore[union-attr]  # py4j has no types
-        for at, each in enumerate(classes):
-            made[at] = each
-        return made
+        return java_array(context, lang.Class, classes)
 
     lookup = handles.publicLookup()
     invocation = array(anything, method, anythings)

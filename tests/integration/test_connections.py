@@ -1,4 +1,4 @@
-"""Connections between Python and Java end with the threads that opened them."""
+"""Connections between Python and Java: what they begin with, and that they end with the threads that opened them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from sqlext.clock import Deadline
 from sqlext.errors import WaitTimeoutError
 from sqlext.quoting import fold
 from sqlext.spark.added_branches import name_of
-from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
+from sqlext.spark.java import items_of, java_array, java_of, scala_seq, texts_of
 from sqlext.spark.jvm import frame_of, names_as_in
 from sqlext.spark.state_size import StateSize, of_report
 from sqlext.spark.waiting_clock import WaitingClock
@@ -394,6 +394,5 @@ def _own_kafka_limit(spark: SparkSession, limits: Any, given: Mapping[str, str])
     lower = limits.minRows(int(least), delay)
     if not most:
         return lower
-    both = spark.sparkContext._gateway.new_array(java.org.apache.spark.sql.connector.read.streaming.ReadLimit, 2)  # type: ignore[union-attr]
-    both[0], both[1] = lower, limits.maxRows(int(most))
-    return limits.compositeLimit(both)
+    both = (lower, limits.maxRows(int(most)))
+    return limits.compositeLimit(java_array(spark, java.org.apache.spark.sql.connector.read.streaming.ReadLimit, both))
