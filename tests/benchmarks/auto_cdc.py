@@ -13,7 +13,6 @@ files, ten at a time; the clock stops when all is in the table.
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.spark import jvm, sessions
-from tests.benchmarks.common import check_equal, in_folder, operations, save, table_folder, take_in
+from tests.benchmarks.common import check_equal, operations, run_and_save, table_folder, take_in
 
 GOAL_RATIO = 4.0
 COLUMNS = "k BIGINT, lsn BIGINT, op STRING, v BIGINT"
@@ -52,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES), help="which to run, in this order")
     parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp())
-    result = in_folder(folder, lambda spark: run(spark, folder, given))
-    save(result, chart(result), given.result)
+    run_and_save(run, chart, given)
 
 
 def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[str, Any]:

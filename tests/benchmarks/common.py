@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ import sqlext
 from sqlext.execution.flows.flow import Flow
 from sqlext.extension import session as sqlext_session
 from sqlext.options import STATE_BACKEND
+
+Chart = alt.LayerChart | alt.FacetChart | alt.HConcatChart
 
 QUERY = "SELECT k, count(*) AS n, sum(v) AS s FROM {} GROUP BY k"
 FLOW_DDL = "CREATE STREAMING TABLE {name} TBLPROPERTIES ({properties}) AS " + QUERY.format(
@@ -123,12 +127,23 @@ def in_folder(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def run_and_save(
+    run: Callable[[SparkSession, Path, argparse.Namespace], dict[str, Any]],
+    chart: Callable[[dict[str, Any]], Chart],
+    given: argparse.Namespace,
+) -> None:
+    """Run a benchmark in an empty folder, and save its result as `given.result` says."""
+    folder = Path(tempfile.mkdtemp())
+    result = in_folder(folder, lambda spark: run(spark, folder, given))
+    save(result, chart(result), given.result)
+
+
 def machine() -> str:
     """What a benchmark ran on."""
     return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
-def save(result: dict[str, Any], chart: alt.LayerChart | alt.FacetChart | alt.HConcatChart, path: Path) -> None:
+def save(result: dict[str, Any], chart: Chart, path: Path) -> None:
     """Print a result, and save it as JSON, with its plot as SVG beside it."""
     result = {**result, "machine": machine()}
     text = json.dumps(result, indent=2)

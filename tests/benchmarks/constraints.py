@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from tests.benchmarks.common import BY_COMMAND, check_equal, in_folder, save, take_in
+from tests.benchmarks.common import BY_COMMAND, check_equal, run_and_save, take_in
 
 GOAL_RATIO = 1.05
 COLUMNS = "id BIGINT, account BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP"
@@ -43,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=3, help="how often each side runs; the median counts")
     parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp())
-    result = in_folder(folder, lambda spark: run(spark, folder, given))
-    save(result, chart(result), given.result)
+    run_and_save(run, chart, given)
 
 
 def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[str, Any]:

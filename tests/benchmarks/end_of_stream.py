@@ -12,7 +12,6 @@ for each side.
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +22,7 @@ import altair as alt
 from pyspark.sql import SparkSession
 
 from sqlext.spark import jvm, sessions
-from tests.benchmarks.common import check_equal, in_folder, save
+from tests.benchmarks.common import check_equal, run_and_save
 
 MICRO_BATCHES = 10
 QUERY = "SELECT k, count(*) AS n FROM {} GROUP BY k"
@@ -40,9 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=2, help="of the batch sides; the fastest counts")
     parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp())
-    result = in_folder(folder, lambda spark: run(spark, folder, given))
-    save(result, chart(result), given.result)
+    run_and_save(run, chart, given)
 
 
 def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,6 @@ the table is there and the query runs, and stops when all is in the table.
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,9 +39,8 @@ from tests.benchmarks.common import (
     Source,
     check_equal,
     flow_of,
-    in_folder,
     operations,
-    save,
+    run_and_save,
     table_folder,
     take_in,
     write_rows,
@@ -68,9 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--one-by-one", action="store_true", help="no flush runs beside the stream")
     parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp())
-    result = in_folder(folder, lambda spark: run(spark, folder, given))
-    save(result, chart(result), given.result)
+    run_and_save(run, chart, given)
 
 
 def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[str, Any]:

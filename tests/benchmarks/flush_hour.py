@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +32,7 @@ from tests.benchmarks.common import (
     Source,
     check_equal,
     flow_of,
-    in_folder,
-    save,
+    run_and_save,
     take_in,
     write_rows,
 )
@@ -53,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--state", choices=("rocksdb", "delta"), default="delta", help="state.backend.type")
     parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp())
-    result = in_folder(folder, lambda spark: run(spark, folder, given))
-    save(result, chart(result), given.result)
+    run_and_save(run, chart, given)
 
 
 def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[str, Any]:

@@ -11,7 +11,6 @@ As Flink's `ValueStateBenchmark` has it: `add` writes the first value of a key, 
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from pyspark.sql import Row, SparkSession
 
 import sqlext
 from sqlext.spark import sessions
-from tests.benchmarks.common import in_folder, save
+from tests.benchmarks.common import run_and_save
 
 GOAL = 10
 RETURNS = "operation STRING, accesses BIGINT, seconds DOUBLE"
@@ -64,9 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--times", type=int, default=20, help="reads, and writes, a row")
     parser.add_argument("--result", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp())
-    result = in_folder(folder, lambda spark: run(spark, folder, given))
-    save(result, chart(result), given.result)
+    run_and_save(run, chart, given)
 
 
 def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
