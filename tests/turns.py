@@ -1,4 +1,4 @@
-"""Slow test files take turns: a run of the whole suite has one of fifteen turns, by the commit, and `--full` has all.
+"""Slow test files take turns: a run of the whole suite has one of `TURNS` turns, by the commit, and `--full` has all.
 
 A file is slow whose tests took `SLOW` seconds together in the newest record, `tests/durations.tsv`; others run always. A file is
 never divided: its tests may share a server, or build on one another. The turns are of about the same length. Whoever names files
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-TURNS = 15
-_PARTS = 8
+TURNS = 24
+_PARTS = 16
 """Of the tests of many cases, a run has one of so many parts."""
 SLOW = 20.0
 """Seconds, with three processes side by side on two cores."""

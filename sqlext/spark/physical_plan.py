@@ -66,7 +66,10 @@ def forget_logical_plans(spark: SparkSession, node: Any) -> None:
     Spark sets them, but these logical nodes are not part of the surrounding query, which links the physical nodes to the stage.
     """
     tags = java_of(spark).org.apache.spark.sql.execution.SparkPlan
-    for tag in (tags.LOGICAL_PLAN_TAG(), tags.LOGICAL_PLAN_INHERITED_TAG()):
-        node.unsetTagValue(tag)
-    for child in items_of(node.children()):
-        forget_logical_plans(spark, child)
+    both = tags.LOGICAL_PLAN_TAG(), tags.LOGICAL_PLAN_INHERITED_TAG()
+    nodes = [node]
+    while nodes:
+        each = nodes.pop()
+        for tag in both:
+            each.unsetTagValue(tag)
+        nodes += items_of(each.children())

@@ -47,17 +47,19 @@ def of_table(spark: SparkSession, location: str) -> StateSize:
     """Return the size of the newest version of a Delta table that this process has seen. Never raises.
 
     Delta keeps the size with each version (Delta's protocol, "Version Checksum File"), and the rows of each of up to 50 files.
+    Where it does not, the size is not known: `Snapshot.sizeInBytesIfKnown` would compute it, in Spark jobs over the table's log.
     """
     try:
         snapshot = (
             java_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location).unsafeVolatileSnapshot()
         )
-        size = snapshot.sizeInBytesIfKnown()
+        checksum = snapshot.checksumOpt()
         files = known_files(snapshot)
         rows = [] if files is None else [each.numLogicalRecords() for each in items_of(files)]
         is_known = files is not None and all(each.isDefined() for each in rows)
         return StateSize(
-            sum(int(each.get()) for each in rows) if is_known else None, int(size.get()) if size.isDefined() else None
+            sum(int(each.get()) for each in rows) if is_known else None,
+            int(checksum.get().tableSizeBytes()) if checksum.isDefined() else None,
         )
     except Exception:  # a figure that is not known must not disturb the flow
         logger.debug("the size of %s is not known", location, exc_info=True)

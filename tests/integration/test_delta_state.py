@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sqlext.execution.coordination.fence import Fence
-from sqlext.execution.delta import commit, compaction, transaction
+from sqlext.execution.delta import commit, compaction, target, transaction
 from sqlext.execution.delta.transaction import TableTransaction
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.table_writer import TableWriter
@@ -192,8 +192,9 @@ def test_a_table_with_rows_of_others_is_no_state(sql: Workshop) -> None:
 # Crashes.
 
 
-def test_a_state_whose_last_commit_was_torn(sql: Workshop) -> None:
+def test_a_state_whose_last_commit_was_torn(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log has a checkpoint and no checksum, and the first to read it is the flush of what a crash left."""
+    monkeypatch.setitem(target._HIDDEN, "delta.checkpointInterval", "10")
     query = COUNTS.replace("sum(v)", "avg(v)")
     sql.source()
     sql(f"CREATE STREAMING TABLE t {DELTA} AS {query.format('STREAM ev')}")

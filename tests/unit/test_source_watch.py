@@ -26,6 +26,7 @@ class Query:
         self._tables = frozenset(tables)
         self.has_found_nothing = False
         self.is_running = True
+        self.is_in_batch = False
         self.is_at_rest = False
         self.is_looking = False
         self.looks = 0
@@ -120,6 +121,18 @@ def test_a_version_between_the_look_and_the_rest_is_looked_for(watch: SourceWatc
     look(watch)
     assert not query.is_at_rest
     query.has_found_nothing = True
+    look(watch)
+    assert query.is_at_rest
+
+
+def test_a_query_that_works_on_a_micro_batch_is_asked_after_it(watch: SourceWatch) -> None:
+    query = Query("a")
+    watch.add(query.running)
+    look(watch)
+    query.has_found_nothing = query.is_in_batch = True
+    look(watch, 3)
+    assert not query.is_at_rest
+    query.is_in_batch = False
     look(watch)
     assert query.is_at_rest
 

@@ -63,7 +63,7 @@ def _may_hold(found: Mapping[str, Mapping[str, Any]], name: str, reach: Range, k
 
 
 def _comparable(value: Any, kind: DataType) -> Any:
-    """Return a value in the form in which `key_ranges.metrics` observes it."""
+    """Return a value in the form in which `KeyRanges.metrics` observes it."""
     if isinstance(value, str) and _NO_TEXT in value[:_PREFIX]:
         raise ValueError(value)
     if isinstance(kind, TimestampType):

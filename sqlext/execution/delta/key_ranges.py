@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 from pyspark.sql import Column
@@ -18,8 +18,7 @@ from pyspark.sql.types import DataType, DateType, DecimalType, IntegralType, Str
 from sqlext.quoting import quote
 from sqlext.spark.distinct_aggregates import NO_SET, SET_COLUMN
 
-ROWS = "rows"
-VALUES = "values"
+_ROWS, _VALUES = "rows", "values"
 
 
 @dataclass(frozen=True)
@@ -40,29 +39,41 @@ Bounds = Mapping[str, Range]
 """The ranges of those key columns for which files have statistics, by name."""
 
 
-def metrics(schema: StructType, key: Sequence[str]) -> list[Column]:
-    """Return the metrics to observe of a micro-batch: the numbers of its rows and distinct values, and the ranges of its keys."""
-    is_value = F.col(SET_COLUMN) != NO_SET if SET_COLUMN in schema.names else F.lit(False)
-    found = [F.count_if(~is_value).alias(ROWS), F.count_if(is_value).alias(VALUES)]
-    for index, name in enumerate(_with_statistics(schema, key)):
-        value = _comparable(F.col(quote(name)), schema[name].dataType)
-        found += [F.min(value).alias(f"least{index}"), F.max(value).alias(f"greatest{index}")]
-        found += [F.count_if(value.isNull()).alias(f"nulls{index}")]
-        if _is_text(schema, name):
-            found.append(F.count_if(~F.is_valid_utf8(value)).alias(f"invalid{index}"))
-    return found
+class KeyRanges:
+    """What is to be observed of micro-batches: the numbers of their rows and distinct values, and the ranges of their keys.
 
-
-def observed(values: Mapping[str, Any], schema: StructType, key: Sequence[str]) -> Bounds:
-    """Return the ranges from the observed values of `metrics`.
-
-    A text that is no valid UTF-8, as a cast from BINARY may give, is another one in Python: there is no range of such a column.
+    Args:
+        schema, key: of the micro-batches.
     """
-    return {
-        name: Range(values[f"least{index}"], values[f"greatest{index}"], bool(values[f"nulls{index}"]))
-        for index, name in enumerate(_with_statistics(schema, key))
-        if not (_is_text(schema, name) and values[f"invalid{index}"])
-    }
+
+    def __init__(self, schema: StructType, key: Sequence[str]) -> None:
+        self.schema = schema
+        self._names = _with_statistics(schema, key)
+
+    @cached_property
+    def metrics(self) -> list[Column]:
+        """The metrics."""
+        is_value = F.col(SET_COLUMN) != NO_SET if SET_COLUMN in self.schema.names else F.lit(False)
+        found = [F.count_if(~is_value).alias(_ROWS), F.count_if(is_value).alias(_VALUES)]
+        for index, name in enumerate(self._names):
+            value = _comparable(F.col(quote(name)), self.schema[name].dataType)
+            found += [F.min(value).alias(f"least{index}"), F.max(value).alias(f"greatest{index}")]
+            found += [F.count_if(value.isNull()).alias(f"nulls{index}")]
+            if _is_text(self.schema, name):
+                found.append(F.count_if(~F.is_valid_utf8(value)).alias(f"invalid{index}"))
+        return found
+
+    def observed(self, values: Mapping[str, Any]) -> tuple[int, int, Bounds]:
+        """Return the numbers of rows and distinct values and the ranges, from the observed values of `metrics`.
+
+        A text that is no valid UTF-8, as a cast from BINARY may give, is another one in Python: such a column has no range.
+        """
+        bounds = {
+            name: Range(values[f"least{index}"], values[f"greatest{index}"], bool(values[f"nulls{index}"]))
+            for index, name in enumerate(self._names)
+            if not (_is_text(self.schema, name) and values[f"invalid{index}"])
+        }
+        return int(values[_ROWS]), int(values[_VALUES]), bounds
 
 
 def union(all_bounds: Iterable[Bounds | None]) -> Bounds:

@@ -26,6 +26,7 @@ _BAD_CHARACTERS = " ,;{}()\n\t="
 _HIDDEN = {
     "delta.enableDeletionVectors": "true",
     "delta.deletedFileRetentionDuration": "interval 1 hour",  # longer than anybody reads one version
+    "delta.checkpointInterval": "50",  # only a start reads the log, and a checkpoint takes as long as a flush of few rows
 }
 """Properties of tables that belong to a flow alone: each flush may rewrite a small one."""
 

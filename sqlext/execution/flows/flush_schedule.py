@@ -59,9 +59,13 @@ class FlushSchedule:
         if self._trigger is not None:
             self._trigger.tick(self.policy)
             return
+        oldest_arrival = self._intakes.oldest_arrival()
+        if self.policy.max_interval is None or oldest_arrival is None:
+            self._quiet_since = None  # Spark is not asked for what nothing depends on
+            return
         now = self._clock.monotonic()
         self._quiet_since = (self._quiet_since or now) if self._intakes.is_quiet else None
-        reason = self._due(now, self._intakes.oldest_arrival(), self._quiet_since)
+        reason = self._due(now, oldest_arrival, self._quiet_since)
         if reason is not None and not self._flusher.is_busy:
             self._flusher.ask(reason)
 

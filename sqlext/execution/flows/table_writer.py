@@ -88,7 +88,8 @@ class TableWriter:
         self._checks = FlowChecks(spec) if spec.constraints and not spec.appends else None  # rows that are appended are checked
         self._violations = Violations()  # of the flush in progress
         self._ended = EndedGroups()  # by the flush in progress
-        self.state_size: Mapping[StateBackend, StateSize] = {}  # replaced whole, so any thread may read it
+        self._writes = 0  # flushes and recoveries that have ended
+        self._measured: tuple[int, Mapping[StateBackend, StateSize]] = (0, {})  # after how many of them
         self._values = {s.relation: self._values_of(s) for s in spec.streams if s.has_distinct_values}
         self._states = {s.relation: self._state_of(s) for s in spec.streams if s.state_backend is StateBackend.DELTA}
         # the files of somebody else's table are not ours to rewrite
@@ -189,26 +190,33 @@ class TableWriter:
         self._note(reason, max(rows, 0), number, started, self._violations, self._ended)
 
     def compact(self, is_stopping: Callable[[], bool]) -> None:
-        """Compact the tables whose files have grown too many, and note the size of the state."""
+        """Compact the tables whose files have grown too many."""
         for compaction, table in self._compactions:
             if not is_stopping():
                 with self._described("compaction"):
                     compaction.after_flush(self.session, table)
-        self._measure()
+        self._writes += 1
 
-    def _measure(self) -> None:
-        """Note the size of the state in Delta tables, as Delta knows it since the last commit."""
-        locations = {each.location for each in (*self._states.values(), *self._values.values())}
-        sizes = [state_size.of_table(self.session, each) for each in locations]
-        self.state_size = {StateBackend.DELTA: state_size.total(sizes)} if sizes else {}
+    @property
+    def state_size(self) -> Mapping[StateBackend, StateSize]:
+        """The size of the state in Delta tables, as Delta knows it since the last flush; any thread may ask.
+
+        It is measured once after each, when it is asked for first: that takes some calls to Java for each file.
+        """
+        written = self._writes
+        if self._measured[0] != written:
+            locations = {each.location for each in (*self._states.values(), *self._values.values())}
+            sizes = [state_size.of_table(self.session, each) for each in locations]
+            self._measured = (written, {StateBackend.DELTA: state_size.total(sizes)} if sizes else {})
+        return self._measured[1]
 
     def recover(self) -> None:
-        """Evaluate the query above, if a crash came between the flush of an aggregate and that; note the size of the state."""
+        """Evaluate the query above, if a crash came between the flush of an aggregate and that."""
         if self._spec.above and self._version() >= 0:
             committed = last_transaction(self.session, self._spec.target_location, self._spec.application)
             if committed != self._version():
                 self._replace(-1 if committed is None else committed, -1, FlushReason.RECOVERY, None)
-        self._measure()
+        self._writes += 1
 
     def _merge(self, intake: Intake, taken: FlushInput, reason: FlushReason, arrival: datetime) -> None:
         batches = self._after_state(intake, taken, reason, arrival)

@@ -57,7 +57,8 @@ class Work:
         Raises:
             WaitTimeoutError: nothing has happened for `STALLED_AFTER` seconds.
         """
-        seen, since, looked = self.look(), self._clock.monotonic(), self._clock.monotonic()
+        seen: tuple[int, int, int] | None = None
+        since = looked = self._clock.monotonic()
         while not is_done(_STEP_SECONDS):
             check()
             now = self._clock.monotonic()

@@ -10,17 +10,16 @@ already, and the buffer has their names. Memory-only: blocks on the executors, w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name all of Spark's documentation uses
 from pyspark.sql.types import IntegerType, StructType
 
 from sqlext.errors import FlowError
-from sqlext.execution.delta import key_ranges
-from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.key_ranges import Bounds, KeyRanges
 from sqlext.execution.delta.staged_files import StagedFiles, stage
 from sqlext.execution.state import checked_batch
 from sqlext.execution.state.checked_batch import CheckedBatch
@@ -30,6 +29,8 @@ from sqlext.quoting import quote
 from sqlext.spark import jvm
 from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.storage import COMMITTER, HadoopPath
+
+T = TypeVar("T")
 
 BATCH_COLUMN = checked_batch.FOLDER_COLUMN
 _FOLDER = f"{BATCH_COLUMN}="  # Spark reads the id from the folder's name; a literal would be compiled into each micro-batch
@@ -93,6 +94,26 @@ class Buffer(Protocol):
         """Drop batches that are in the table, or that changed nothing."""
 
 
+class _Observed:
+    """What is observed of the micro-batches of a buffer, with expressions that are made once: they take many calls to Java."""
+
+    def __init__(self) -> None:
+        self._ranges: KeyRanges | None = None
+
+    def of(self, frame: DataFrame, key: Sequence[str], action: Callable[[DataFrame], T]) -> tuple[T, int, int, Bounds]:
+        """Run an action over rows.
+
+        Returns:
+            Its result, the numbers of rows and of distinct values beside them, and the ranges of their keys.
+        """
+        schema = frame.schema
+        if self._ranges is None or self._ranges.schema != schema:
+            self._ranges = KeyRanges(schema, key)
+        observation = Observation()
+        done = action(frame.observe(observation, *self._ranges.metrics))
+        return done, *self._ranges.observed(observation.get)
+
+
 class DurableBuffer:
     """The buffer files of one flow. Not thread-safe: Spark's stream thread writes, the flush thread reads and drops others.
 
@@ -105,20 +126,21 @@ class DurableBuffer:
         self._home = home
         self._epoch = epoch
         self._written = itertools.count(1)
+        self._observed = _Observed()
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
         return self._written_in(self._place(batch), frame, batch, arrived, key)
 
     def _written_in(self, place: str, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
-        observation = Observation()
-        seen = frame.observe(observation, *key_ranges.metrics(frame.schema, key))
         folder = self._home.child(place)
-        seen.write.options(**COMMITTER).parquet(folder.location)
+
+        def written(seen: DataFrame) -> None:
+            seen.write.options(**COMMITTER).parquet(folder.location)
+
+        _, rows, values, bounds = self._observed.of(frame, key, written)
         if not folder.child(_WHOLE).exists():
             raise FlowError(f"Spark's commit protocol wrote no {_WHOLE} in {folder.location}. Use one that does: flows need it.")
-        found = key_ranges.observed(observation.get, frame.schema, key)
-        rows, values = (int(observation.get[name]) for name in (key_ranges.ROWS, key_ranges.VALUES))
-        return BufferedBatch(batch, batch, rows, arrived, None, found, place, values=values)
+        return BufferedBatch(batch, batch, rows, arrived, None, bounds, place, values=values)
 
     def _place(self, batch: int) -> str:
         return f"{_FOLDER}{batch}/{self._epoch:06d}-{next(self._written):06d}"
@@ -216,10 +238,13 @@ class StagedBuffer(DurableBuffer):
 
 
 class MemoryBuffer:
-    """Blocks on executors. Thread-safe: no state is kept here."""
+    """Blocks on executors. Spark's stream thread writes and combines, any thread may do the rest."""
+
+    def __init__(self) -> None:
+        self._observed = _Observed()
 
     def write(self, frame: DataFrame, batch: int, arrived: float, key: Sequence[str]) -> BufferedBatch:
-        held, rows, values, found = _hold(frame, key)
+        held, rows, values, found = self._hold(frame, key)
         return BufferedBatch(batch, batch, rows, arrived, held, found, values=values)
 
     def rows(self, spark: SparkSession, batches: Sequence[BufferedBatch], schema: StructType) -> DataFrame:
@@ -234,7 +259,7 @@ class MemoryBuffer:
     def combine(self, batches: Sequence[BufferedBatch], schema: StructType, key: Sequence[str]) -> BufferedBatch:
         """Combine the latest rows of several batches into one; the old batches stay until they are dropped."""
         spark = next(batch.held.sparkSession for batch in batches if batch.held)
-        held, rows, _, found = _hold(latest_rows(self.rows(spark, batches, schema), len(batches), key), key)
+        held, rows, _, found = self._hold(latest_rows(self.rows(spark, batches, schema), len(batches), key), key)
         return BufferedBatch(batches[0].first, batches[-1].last, rows, batches[0].arrived, held, found)
 
     def drop(self, batches: Sequence[BufferedBatch]) -> None:
@@ -242,22 +267,14 @@ class MemoryBuffer:
             if batch.held is not None:
                 jvm.release(batch.held)
 
+    def _hold(self, frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, int, Bounds]:
+        """Store rows as blocks on the executors, detached from the query they came from: that must not run twice."""
+        return self._observed.of(frame, key, lambda seen: seen.localCheckpoint(eager=True))
+
 
 def is_lost(error: BaseException) -> bool:
     """Return whether a flush failed because buffered rows were lost with an executor."""
     return isinstance(error, SPARK_ERRORS) and _LOST_BLOCK in str(error)
-
-
-def _hold(frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, int, int, Bounds]:
-    """Store rows as blocks on the executors, detached from the query they came from: that must not run twice.
-
-    Returns:
-        The rows, their number and that of distinct values beside them, and the ranges of their keys.
-    """
-    observation = Observation()
-    held = frame.observe(observation, *key_ranges.metrics(frame.schema, key)).localCheckpoint(eager=True)
-    found = observation.get
-    return held, int(found[key_ranges.ROWS]), int(found[key_ranges.VALUES]), key_ranges.observed(found, frame.schema, key)
 
 
 def latest_rows(rows: DataFrame, batches: int, key: Sequence[str]) -> DataFrame:

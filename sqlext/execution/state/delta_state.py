@@ -37,6 +37,8 @@ Partials = Callable[[Sequence[BufferedBatch]], DataFrame]
 """The function that returns the partial results of micro-batches, with numbers in `BATCH_COLUMN` that increase from one to the
 next."""
 _STORED_FIRST = -1  # in the order of arrival, stored rows precede all micro-batches
+_ROWS_OF_ONE_TASK = 10_000
+_BYTES_OF_ONE_TASK = 1024**2
 
 
 def state_in(home: HadoopPath, revision: int = 0) -> HadoopPath:
@@ -95,6 +97,10 @@ class StateFlush:
     def is_small(self) -> bool:
         """Whether its rows are so few that every executor can have them."""
         return commit.are_few(self.info.rows, self.aggregate.schema, self.aggregate.key)
+
+    def fits_one_task(self, table: TableTransaction) -> bool:
+        """Return whether one task merges its rows into all of a table sooner than several that exchange rows."""
+        return 0 <= self.info.rows <= _ROWS_OF_ONE_TASK and table.bytes <= _BYTES_OF_ONE_TASK
 
 
 @dataclass(frozen=True)
@@ -207,10 +213,11 @@ class DeltaState(StateTable, ABC):
         return [batch for batch in batches if committed is None or batch.last > committed]
 
 
-def added(aggregate: MergeableAggregate, stored: DataFrame, new: DataFrame) -> DataFrame:
+def added(aggregate: MergeableAggregate, stored: DataFrame, new: DataFrame, in_one_task: bool = False) -> DataFrame:
     """Merge stored and other partial results into one for each group, in the order of `BATCH_COLUMN`."""
     before = stored.select(*(quote(name) for name in aggregate.schema.names), F.lit(_STORED_FIRST).alias(BATCH_COLUMN))
-    return aggregate.merged(before.unionByName(new), BATCH_COLUMN)
+    both = before.unionByName(new)
+    return aggregate.merged(both.coalesce(1) if in_one_task else both, BATCH_COLUMN)
 
 
 def numbered(new: DataFrame) -> DataFrame:

@@ -78,7 +78,7 @@ class StateBeside(DeltaState):
         aggregate, identity, partials = flush.aggregate, self._identity(flush.info, table.version), flush.partials(flush.batches)
         with self._settings(flush.is_small or not table.is_empty):
             if table.is_small and not table.is_empty:
-                with jvm.held(added(aggregate, _left(flush, table.rows), partials)) as every:
+                with jvm.held(added(aggregate, _left(flush, table.rows), partials, flush.fits_one_task(table))) as every:
                     flush.check()
                     self._note(table, table.write_whole(every, identity))
                     changed = of_keys(every, aggregate, keys_of(aggregate, partials), flush.reach)

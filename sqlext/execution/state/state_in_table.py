@@ -51,7 +51,8 @@ class StateInTable(DeltaState):
             return
         with self._settings(is_small=True):
             if table.is_small:
-                rows = self._results(aggregate, added(aggregate, self._as_partials(table.rows, aggregate), partials))
+                stored = self._as_partials(table.rows, aggregate)
+                rows = self._results(aggregate, added(aggregate, stored, partials, flush.fits_one_task(table)))
                 flush.check()
                 self._note(table, table.write_whole(rows, identity))
                 return

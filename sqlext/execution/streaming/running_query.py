@@ -35,12 +35,17 @@ class _BatchFunction:
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
         self._function: Callable[[DataFrame, int], None] | None = function
+        self.is_running = False
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         function = self._function
         if function is None:
             raise StopAtBoundary
-        function(frame, batch)
+        self.is_running = True
+        try:
+            function(frame, batch)
+        finally:
+            self.is_running = False
 
     def release(self) -> None:
         self._function = None
@@ -219,16 +224,26 @@ class RunningQuery:
         self.query = self._batch_function = self._held = None
 
     @property
+    def is_in_batch(self) -> bool:
+        """Whether its function has a micro-batch just now."""
+        function = self._batch_function  # another thread may release it
+        return function is not None and function.is_running
+
+    def _is_active(self, query: StreamingQuery) -> bool:
+        """Return whether a query of this object's runs; Spark is not asked while it has handed over a micro-batch."""
+        return self.is_in_batch or query.isActive
+
+    @property
     def is_running(self) -> bool:
         """Whether the query was started and has not ended."""
         query = self.query  # another thread may release it
-        return query is not None and query.isActive
+        return query is not None and self._is_active(query)
 
     @property
     def has_ended(self) -> bool:
         """Whether the query was started, no longer runs, and was not released."""
         query = self.query
-        return query is not None and not query.isActive
+        return query is not None and not self._is_active(query)
 
     @property
     def has_reached_end(self) -> bool:
@@ -247,7 +262,7 @@ class RunningQuery:
         The query is read once, since another thread may release one that has reached its end.
         """
         query = self.query
-        if query is None or query.isActive:
+        if query is None or self._is_active(query):
             return None
         return self.is_bounded and query.exception() is None
 
@@ -259,6 +274,8 @@ class RunningQuery:
         """
         if self.is_at_rest:
             return True
+        if self.is_in_batch:
+            return False
         query = self.query
         status: Any = query.status if query is not None and not self.is_bounded else {}
         return bool(status) and not status["isDataAvailable"]

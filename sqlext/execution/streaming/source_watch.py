@@ -28,8 +28,10 @@ from sqlext.spark import failures
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-_LONGEST_REST = 10.0
-"""The seconds after which a query at rest looks once: what happens to a table without a version shows then, such as a DROP."""
+_LONGEST_REST = 60.0
+"""The seconds after which a query at rest looks once: what happens to a table without a version shows then."""
+_LONGEST_REST_OF_FILES = 10.0
+"""The same of a query over files, which finds new ones in no other way."""
 _REST_A_LISTING = 9.0
 """The seconds of rest for each second of a listing of files: then a tenth of a core lists folders to which nothing comes."""
 _LEAST_REST = 1.0
@@ -187,13 +189,15 @@ class _WatchedQuery:
             if self._rests_since is not None:
                 return self._see_at_rest(newest, now, self._rests_since)
             versions = {location: newest[location] for location in self.tables if location in newest}
+            if self.running.is_in_batch:
+                return True
             if self._before_look is not None and not self.running.has_found_nothing:
                 return self.running.is_running
             if self._before_look != versions or len(versions) < len(self.tables):
                 self._look_again(versions)
                 return self.running.is_running
             if self.running.lists_files:
-                self._longest_rest = min(self.running.listing_seconds * _REST_A_LISTING, _LONGEST_REST)
+                self._longest_rest = min(self.running.listing_seconds * _REST_A_LISTING, _LONGEST_REST_OF_FILES)
                 if self._longest_rest < _LEAST_REST:
                     self._look_again(versions)
                     return self.running.is_running
