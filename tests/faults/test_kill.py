@@ -185,9 +185,9 @@ class World:
         return self.newest(table, "commits") > flushed
 
     def commits(self, table: str) -> list[dict[str, Any]]:
-        """The flow's own words on each of its commits, in order."""
-        metadata = (action.get("commitInfo", {}).get("userMetadata") or "" for action in self._actions(table))
-        return [json.loads(text)["sqlext"] for text in metadata if "sqlext" in text]
+        """The flow's own words on each of its commits, in order; those of compactions say something else."""
+        metadata = (action.get("commitInfo", {}).get("userMetadata") or "{}" for action in self._actions(table))
+        return [said["sqlext"] for said in map(json.loads, metadata) if "sqlext" in said]
 
     def _in_home(self, table: str, pattern: str) -> list[Path]:
         """What matches in the flow's folder, once the table is there."""
