@@ -7,7 +7,7 @@ pyproject.toml name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import DataFrame, GroupedData, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.classic.column import Column
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
@@ -332,13 +333,21 @@ def held(rows: DataFrame) -> Iterator[DataFrame]:
 
 
 @contextmanager
+def observed(rows: DataFrame, *metrics: SparkColumn) -> Iterator[tuple[DataFrame, Mapping[str, Any]]]:
+    """Yield rows as blocks on the executors, and named aggregates of them, by name; free the blocks afterwards.
+
+    The aggregates come from the job that computes the rows: another query for them would take longer than most refreshes' rows.
+    """
+    observation = Observation()
+    with held(rows.observe(observation, *metrics)) as blocks:
+        yield blocks, observation.get
+
+
+@contextmanager
 def counted(rows: DataFrame) -> Iterator[tuple[DataFrame, int]]:
     """Yield rows as blocks on the executors, computed once, and their number; free the blocks afterwards."""
-    blocks = rows.localCheckpoint(eager=False)
-    try:
-        yield blocks, blocks.count()  # the same job computes and counts them
-    finally:
-        release(blocks)
+    with observed(rows, F.count(F.lit(1)).alias("rows")) as (blocks, found):
+        yield blocks, int(found["rows"])
 
 
 def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[tuple[str, Column]], str]:

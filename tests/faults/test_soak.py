@@ -29,7 +29,7 @@ KEYS, MOST_ROWS = 200, 400
 INTERVAL = 4.0
 MOST_PAUSE = 0.8  # seconds between two arrivals; most are shorter than the 1 s after which the flow would count as idle
 LONG_PAUSE = 2.5  # now and then, so that it does
-SAMPLES = 12  # in all, so 4 in each third; each stops Java for a full garbage collection
+SAMPLES = 13  # in all, so 4 in each third after the first one; each stops Java for a full garbage collection
 SLACK = 1.0
 """Seconds beside the interval, the micro-batches, the flush and the test's own stops: the ticker's beat, the source's polling."""
 DEADLINE = 120.0
@@ -192,7 +192,7 @@ def test_stays_fresh_and_small(spark: SparkSession, tmp_path: Path, soak_seconds
     stale, commits = staleness(location, arrivals.times, first)
     # Two micro-batches: the one that ran when a row came, and its own. A flush longer than the interval holds up the next.
     bound = max(INTERVAL, measured.flush) + measured.flush + 2 * measured.micro_batch + measured.stop + SLACK
-    growth = compare(found)
+    growth = compare(found[1:])  # when the first is taken, Java still compiles most of the code: of 170 MB, 90 in a minute
     print(
         f"\n{mode}: {len(arrivals.times) - first} arrivals, {commits} flushes in {soak_seconds:.0f} s; stalest {stale:.2f} s of "
         f"{bound:.2f} s (interval {INTERVAL:.0f}, flush {measured.flush:.2f}, micro-batch {measured.micro_batch:.2f}, "

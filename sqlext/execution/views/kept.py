@@ -7,7 +7,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from sqlext.execution.delta import commit
 from sqlext.spark.plans import Plans, output_of
+from sqlext.spark.settings import session_settings
 
 
 class Kept:
@@ -28,6 +30,15 @@ class Kept:
         """Compute a plan's rows; return a plan that reads them, with the same attributes."""
         frame = self._plans.frame(plan).persist()
         self._frames.append(frame)
-        frame.count()
+        fill(frame)
         held = self._plans.held(frame)
         return self._plans.renamed(held, output_of(held), output_of(plan))
+
+
+def fill(rows: DataFrame) -> int:
+    """Compute the rows of a persisted frame, and return their number.
+
+    Adaptive execution is for the rows, which were planned when they were persisted; the count would take it two jobs more.
+    """
+    with session_settings(rows.sparkSession, commit.FEW_ROWS):
+        return rows.count()

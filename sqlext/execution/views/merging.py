@@ -9,7 +9,8 @@ are, since they depend on the order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -24,6 +25,7 @@ from sqlext.execution.views.keys import PASSING, keys_of
 from sqlext.execution.views.order import is_by_order
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
+from sqlext.spark import jvm
 from sqlext.spark.java import items_of
 from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
 
@@ -103,6 +105,23 @@ class Mergeable:
     def takes_deletions(self) -> bool:
         """Whether deleted rows can be subtracted."""
         return not any(each.function in (Function.MIN, Function.MAX) for each in self.columns)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What is to be added to groups.
+
+    Attributes:
+        rows: the differences, as `differences` returns them, on the executors.
+        number: how many groups they are of.
+        is_empty: whether there are none.
+        can_be_added: whether adding them gives what the groups have now; otherwise they are to be computed anew.
+    """
+
+    rows: DataFrame
+    number: int
+    is_empty: bool
+    can_be_added: bool
 
 
 def mergeable(root: Node) -> Mergeable | None:
@@ -205,6 +224,17 @@ def differences(plans: Plans, found: Mergeable, below: Delta) -> DataFrame:
     keys = [F.col(f"{name_of(at)}_0").alias(name_of(at)) for at in found.keys]
     values = [_difference(at, each).alias(name_of(at)) for at, each in enumerate(found.columns) if at not in found.keys]
     return rows.groupBy(*keys).agg(*values, F.min(WEIGHT).alias(LEAST_WEIGHT), F.max(F.abs(WEIGHT)).alias(MOST_WEIGHT))
+
+
+@contextmanager
+def held_differences(plans: Plans, found: Mergeable, below: Delta) -> Iterator[Differences]:
+    """Yield the differences, computed once; the parameters are those of `differences`."""
+    metrics = (F.count(F.lit(1)).alias("number"), F.min(LEAST_WEIGHT).alias("least"), F.max(MOST_WEIGHT).alias("most"))
+    with jvm.observed(differences(plans, found, below), *metrics) as (held, seen):
+        least, most = seen["least"], seen["most"]
+        is_empty = least is None  # without keys there is one row, of nothing
+        can_be_added = is_empty or ((least >= 0 or found.takes_deletions) and most < MOST_WEIGHTS)
+        yield Differences(held, int(seen["number"]), is_empty, can_be_added)
 
 
 def _difference(at: int, column: Merged) -> Column:

@@ -19,7 +19,7 @@ from sqlext.execution.delta import commit
 from sqlext.execution.delta.delta_log import table_size
 from sqlext.execution.views import cost
 from sqlext.execution.views.incremental import Derivation
-from sqlext.execution.views.merging import LEAST_WEIGHT, MOST_WEIGHT, MOST_WEIGHTS, differences, name_of
+from sqlext.execution.views.merging import held_differences, name_of
 from sqlext.execution.views.partial_table import INEXACT, NONE, PartialTable
 from sqlext.execution.views.partials import Partials, partials_of
 from sqlext.execution.views.query import ViewQuery
@@ -27,7 +27,6 @@ from sqlext.execution.views.sources import Versions
 from sqlext.execution.views.writing import near
 from sqlext.moments import Moment, announce
 from sqlext.plan.view_spec import RefreshPolicy, ViewSpec
-from sqlext.spark import jvm
 from sqlext.spark.plans import Node, analysed, nodes_of, relation_of, tree_of
 from sqlext.spark.settings import session_settings
 
@@ -119,22 +118,20 @@ class PartialRefresh:
         if below is None:
             yield None
             return
-        with jvm.counted(differences(plans, found.kept, below)) as (held, number):
-            least, most = held.agg(F.min(LEAST_WEIGHT), F.max(MOST_WEIGHT)).collect()[0]
-            if least is None:
+        with held_differences(plans, found.kept, below) as made:
+            if made.is_empty:
                 yield None
                 return
             self._check()
             at = self._table.begin(before, found.columns)
-            is_added = (least >= 0 or found.kept.takes_deletions) and most < MOST_WEIGHTS
-            keys = held.select(*(F.col(name_of(at)).alias(key) for key, at in zip(found.keys, found.kept.keys, strict=True)))
-            with session_settings(self._session, commit.FEW_ROWS if number <= _FEW else {}):
-                if is_added:
-                    version = self._table.add(at, found.kept, found.columns, held, number)
+            keys = made.rows.select(*(F.col(name_of(at)).alias(key) for key, at in zip(found.keys, found.kept.keys, strict=True)))
+            with session_settings(self._session, commit.FEW_ROWS if made.number <= _FEW else {}):
+                if made.can_be_added:
+                    version = self._table.add(at, found.kept, found.columns, made.rows, made.number)
                 else:
                     version = self._recomputed(at, found, derivation, keys)
                 announce(Moment.PARTIALS_COMMITTED, ".".join(self._spec.name))
-                yield self._rows(found, keys, number, version, "merge groups" if is_added else "touched groups")
+                yield self._rows(found, keys, made.number, version, "merge groups" if made.can_be_added else "touched groups")
 
     def _recomputed(self, at: Any, found: Partials, derivation: Derivation, keys: DataFrame) -> int:
         """Compute the partial results of some groups anew: of those with a MIN or MAX that have lost rows."""

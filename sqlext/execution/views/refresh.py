@@ -32,7 +32,7 @@ from sqlext.execution.views.fallback import why_in_full
 from sqlext.execution.views.history import ViewState, metadata_of, state_of
 from sqlext.execution.views.incremental import Derivation, TouchedPart
 from sqlext.execution.views.kept import Kept
-from sqlext.execution.views.merging import LEAST_WEIGHT, MOST_WEIGHT, MOST_WEIGHTS, differences, mergeable
+from sqlext.execution.views.merging import held_differences, mergeable
 from sqlext.execution.views.partial_refresh import PartialRefresh
 from sqlext.execution.views.partial_table import NONE, PartialTable
 from sqlext.execution.views.query import ViewQuery, analyse
@@ -398,9 +398,8 @@ class _OneRefresh:
                 return self._committed(table.note(self._identify("no change", "")))
             plans, output = self._query.plans, output_of(root.plan)
             columns = [plans.named(each, name) for each, name in zip(output, self._spec.columns, strict=True)]
-            changed = net(plans.frame(plans.select(delta.plan, [*columns, plans.named(delta.weight, WEIGHT)])))
-            with jvm.held(changed) as held:
-                return self._change_rows(table, held)
+            weighted = plans.select(delta.plan, [*columns, plans.named(delta.weight, WEIGHT)])
+            return self._change_rows(table, net(plans.frame(weighted)))
 
     def _merge_groups(self, table: ViewTable, root: Node, derivation: Derivation) -> RefreshReport | None:
         """Add to the groups what changed; return None, and do nothing, if that is not possible."""
@@ -408,15 +407,14 @@ class _OneRefresh:
         below = None if found is None else derivation.delta(found.aggregate.children[0])
         if found is None or below is None:
             return None
-        with jvm.counted(differences(self._query.plans, found, below)) as (held, rows):
-            least, most = held.agg(F.min(LEAST_WEIGHT), F.max(MOST_WEIGHT)).collect()[0]
-            if least is None:
+        with held_differences(self._query.plans, found, below) as made:
+            if made.is_empty:
                 return self._committed(table.note(self._identify("no change", _UNREACHED)))
-            if (least < 0 and not found.takes_deletions) or most >= MOST_WEIGHTS:
+            if not made.can_be_added:
                 return None
             names = [self._spec.columns[at] for at in found.keys]
-            with session_settings(self._session, commit.FEW_ROWS if rows <= _FEW else {}):
-                written = table.merge_groups(found, held, rows, self._identify("merge groups", _by(names)))
+            with session_settings(self._session, commit.FEW_ROWS if made.number <= _FEW else {}):
+                written = table.merge_groups(found, made.rows, made.number, self._identify("merge groups", _by(names)))
             return None if written is None else self._committed(written)
 
     def _through_partials(self, table: ViewTable, root: Node, derivation: Derivation, before: int) -> RefreshReport:
@@ -440,9 +438,10 @@ class _OneRefresh:
         return self._committed(table.replace_keys(names, plans.frame(part.keys), rows, identify))
 
     def _change_rows(self, table: ViewTable, changed: DataFrame) -> RefreshReport:
-        counts = [F.sum(F.greatest(F.lit(0), sign * F.col(WEIGHT))) for sign in (1, -1)]
-        added, gone = (int(each or 0) for each in changed.agg(*counts).collect()[0])
-        if not added and not gone:
-            return self._committed(table.note(self._identify("no change", _UNREACHED)))
-        identify = self._identify("changed rows" if gone else "append", "")
-        return self._committed(table.change_rows(changed, added, gone, identify))
+        counts = [F.sum(F.greatest(F.lit(0), sign * F.col(WEIGHT))).alias(name) for sign, name in ((1, "added"), (-1, "gone"))]
+        with jvm.observed(changed, *counts) as (held, found):
+            added, gone = (int(found[name] or 0) for name in ("added", "gone"))
+            if not added and not gone:
+                return self._committed(table.note(self._identify("no change", _UNREACHED)))
+            identify = self._identify("changed rows" if gone else "append", "")
+            return self._committed(table.change_rows(held, added, gone, identify))

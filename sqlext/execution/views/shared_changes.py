@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlext.clock import Clock
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.changes import changes, check_same_columns
+from sqlext.execution.views.kept import fill
 from sqlext.plan.view_spec import SourceVersion
 
 logger = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class SharedChanges:
     def _read(found: Changes, spark: SparkSession, location: str, versions: tuple[int, int], columns: tuple[str, ...]) -> None:
         rows = changes(spark, location, *versions, columns).persist()
         try:
-            found.number = rows.count()
+            found.number = fill(rows)
         except BaseException:
             rows.unpersist()
             raise

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.changes import WEIGHT, net
 from sqlext.execution.views.incremental import Delta, Leaf
+from sqlext.execution.views.kept import fill
 from sqlext.execution.views.shared_changes import Changes, Meaning, SharedChanges
 from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
@@ -161,7 +162,7 @@ class Versions:
         held = self._plans.frame(self._plans.held(taken.rows))
         rows = net(held.select(*(F.col(quote(name)) for name in columns), WEIGHT)).persist()
         self._narrow.append(rows)
-        return rows, rows.count()
+        return rows, fill(rows)
 
     def _delta(self, node: Any, rows: DataFrame) -> Delta:
         plan = self._plans.held(rows)

@@ -166,12 +166,18 @@ class ViewTable:
         joined = differences.join(touched, same, "left_outer")
         fields = [there.schema[name] for name in self._columns]
         values = [each.alias(field.name) for each, field in zip(sums_to(found, fields), fields, strict=True)]
-        with jvm.held(joined.select(*values, LEAST_WEIGHT, FILE_COLUMN, ROW_COLUMN)) as held:
-            is_there = F.col(FILE_COLUMN).isNotNull()
-            count = found.rows_counted_by if found.keys else None
-            left = F.lit(1) if count is None else F.col(quote(self._columns[count]))
-            counts = (F.count_if(is_there), F.count_if(left > 0), F.min(left), F.count_if(is_unclear(found, self._columns)))
-            deleted, inserted, least, unclear = (int(each or 0) for each in held.agg(*counts).collect()[0])
+        is_there = F.col(FILE_COLUMN).isNotNull()
+        count = found.rows_counted_by if found.keys else None
+        left = F.lit(1) if count is None else F.col(quote(self._columns[count]))
+        counts = {
+            "deleted": F.count_if(is_there),
+            "inserted": F.count_if(left > 0),
+            "least": F.min(left),
+            "unclear": F.count_if(is_unclear(found, self._columns)),
+        }
+        summed = joined.select(*values, LEAST_WEIGHT, FILE_COLUMN, ROW_COLUMN)
+        with jvm.observed(summed, *(each.alias(name) for name, each in counts.items())) as (held, seen):
+            deleted, inserted, least, unclear = (int(seen[name] or 0) for name in counts)
             if least < 0:
                 raise RowsMissingError("the view's table has fewer rows in a group than were deleted")
             if unclear:
