@@ -1,8 +1,8 @@
 """Slow test files take turns: a run of the whole suite has one of `TURNS` turns, by the commit, and `--full` has all.
 
 A file is slow whose tests took `SLOW` seconds together in the newest record, `tests/durations.tsv`; others run always. A file is
-never divided: its tests may share a server, or build on one another. The turns are of about the same length. Whoever names files
-or tests gets what was named: turns are for `python -m pytest` alone.
+never divided: its tests may share a server, or build on one another. The turns are of about the same length, but one of a
+single file may be longer. Whoever names files or tests gets what was named: turns are for `python -m pytest` alone.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     made = Reader()
     monkeypatch.setattr(shared_changes, "changes", made.changes)
     monkeypatch.setattr(shared_changes, "check_same_columns", made.check)
+    monkeypatch.setattr(shared_changes, "fill", Rows.count)
     return made
 
 

@@ -1,4 +1,4 @@
-"""Slow test files take turns, of about the same length, and a turn takes no file that is fast or always runs."""
+"""Slow test files take turns, of about the same length if not of one file. A turn takes no file that is fast or always runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def test_turns_are_of_about_the_same_length() -> None:
             lengths[found[file]] += round(seconds)
     assert not any(file.startswith(turns._ALWAYS) for file in found)
     assert lengths.keys() == set(range(turns.TURNS))
-    assert max(lengths.values()) < 1.2 * min(lengths.values())
+    files = Counter(found.values())
+    assert max(seconds for turn, seconds in lengths.items() if files[turn] > 1) < 1.2 * min(lengths.values())
 
 
 def test_a_commit_has_one_turn() -> None:
