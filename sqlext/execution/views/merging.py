@@ -30,10 +30,10 @@ from sqlext.spark.java import items_of
 from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
 
 LEAST_WEIGHT = f"{INTERNAL_PREFIX}least_weight"
-MOST_WEIGHT = f"{INTERNAL_PREFIX}most_weight"
+_MOST_WEIGHT = f"{INTERNAL_PREFIX}most_weight"
 WHOLE_NUMBERS = ("byte", "short", "integer", "long")
 _WEIGHT_DIGITS = 7
-MOST_WEIGHTS = 10**_WEIGHT_DIGITS
+_MOST_WEIGHTS = 10**_WEIGHT_DIGITS
 _MOST_DIGITS = 38 - 10 - 1
 """The most digits of a decimal of which two sums can be added in Spark's 38 digits: a sum has 10 more, and theirs one more."""
 _LEAST_SCALE = 6
@@ -209,7 +209,7 @@ def name_of(at: int) -> str:
 def differences(plans: Plans, found: Mergeable, below: Delta) -> DataFrame:
     """Return what is to be added to each group that changed: the keys, and a value for each other column, by `name_of`.
 
-    `LEAST_WEIGHT` is below 0 where rows were deleted; of weights as large as `MOST_WEIGHTS`, sums are not computed.
+    `LEAST_WEIGHT` is below 0 where rows were deleted; of weights as large as `_MOST_WEIGHTS`, sums are not computed.
 
     Args:
         plans: builds plans.
@@ -223,17 +223,17 @@ def differences(plans: Plans, found: Mergeable, below: Delta) -> DataFrame:
     rows = plans.frame(plans.select(below.plan, inputs))
     keys = [F.col(f"{name_of(at)}_0").alias(name_of(at)) for at in found.keys]
     values = [_difference(at, each).alias(name_of(at)) for at, each in enumerate(found.columns) if at not in found.keys]
-    return rows.groupBy(*keys).agg(*values, F.min(WEIGHT).alias(LEAST_WEIGHT), F.max(F.abs(WEIGHT)).alias(MOST_WEIGHT))
+    return rows.groupBy(*keys).agg(*values, F.min(WEIGHT).alias(LEAST_WEIGHT), F.max(F.abs(WEIGHT)).alias(_MOST_WEIGHT))
 
 
 @contextmanager
 def held_differences(plans: Plans, found: Mergeable, below: Delta) -> Iterator[Differences]:
     """Yield the differences, computed once; the parameters are those of `differences`."""
-    metrics = (F.count(F.lit(1)).alias("number"), F.min(LEAST_WEIGHT).alias("least"), F.max(MOST_WEIGHT).alias("most"))
+    metrics = (F.count(F.lit(1)).alias("number"), F.min(LEAST_WEIGHT).alias("least"), F.max(_MOST_WEIGHT).alias("most"))
     with jvm.observed(differences(plans, found, below), *metrics) as (held, seen):
         least, most = seen["least"], seen["most"]
         is_empty = least is None  # without keys there is one row, of nothing
-        can_be_added = is_empty or ((least >= 0 or found.takes_deletions) and most < MOST_WEIGHTS)
+        can_be_added = is_empty or ((least >= 0 or found.takes_deletions) and most < _MOST_WEIGHTS)
         yield Differences(held, int(seen["number"]), is_empty, can_be_added)
 
 
@@ -247,7 +247,7 @@ def _difference(at: int, column: Merged) -> Column:
             return F.sum(F.when(counted, weight).otherwise(F.lit(0).cast("bigint")))
         case Function.SUM:
             summed = F.expr(column.template.format(quote(f"{name_of(at)}_0"))) if column.template else value
-            few = F.when(F.abs(weight) < MOST_WEIGHTS, weight).cast(f"decimal({_WEIGHT_DIGITS},0)")
+            few = F.when(F.abs(weight) < _MOST_WEIGHTS, weight).cast(f"decimal({_WEIGHT_DIGITS},0)")
             return F.sum(summed * (few if column.is_decimal else weight))
         case Function.MIN:
             return F.min(value)
