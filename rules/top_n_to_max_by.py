@@ -148,7 +148,8 @@ def _relation_of(select: exp.Select, query: exp.Query) -> exp.Subquery | None:
     is_bare = relation is not None and not {name for name, value in relation.args.items() if value} - {"this", "alias"}
     if isinstance(relation, exp.Table) and is_bare and select.args.get("where") is not None:
         name = fold(relation.name)
-        used = [table for table in query.find_all(exp.Table) if not table.db and fold(table.name) == name]
+        tables = [table for table in query.find_all(exp.Table) if not isinstance(table.parent, Stream)]
+        used = [table for table in tables if not table.db and fold(table.name) == name]
         found = [cte for cte in query.find_all(exp.CTE) if fold(cte.alias) == name and not cte.args["alias"].args.get("columns")]
         if len(used) == len(found) == 1 and _ranked(found[0].this, streaming_ctes(query), query) is not None:
             alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name))

@@ -24,7 +24,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from sqlext.commands.answers import Answer, DeferredCommand, Table, relation_sql
-from sqlext.errors import Position, SqlextError
+from sqlext.errors import Position, SqlextError, UnsupportedError
 from sqlext.functions.scalar import AGGREGATE_SET
 from sqlext.redaction import SECRET_NAMES, of_application, use_patterns
 from sqlext.spark import query_context_log
@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 Answerer = Callable[[SparkSession, str, Callable[[str], Any]], Answer]
 """The function that answers a statement of sqlext, given its session, its text, and Spark's own parser."""
 
+_VARIABLE = re.compile(r"\$(\{(?:\w+?:)?\S+?\})", re.ASCII)  # what Spark's ConfigReader substitutes
 _PATH = re.compile(r"(?:\w+:)?/(?:[^\s'\"/]+/)+([^\s'\"/]*)")  # clients must not see folders of this machine
 _INTERRUPTED = ("java.lang.InterruptedException", "java.nio.channels.ClosedByInterruptException")
 _PIPELINES = "org.apache.spark.sql.pipelines."
@@ -157,6 +158,22 @@ class _Seam:
         """
         return str(self.jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text)) if "${" in text else text
 
+    def without_variables(self, text: str) -> str:
+        """Return a statement in which Spark's parser finds no `${..}`: what there is of it stands in the values of parameters.
+
+        Raises:
+            UnsupportedError: literals have no escapes in this session.
+        """
+        conf = self.jvm.org.apache.spark.sql.internal.SQLConf.get()
+        if not _VARIABLE.search(text) or not conf.variableSubstituteEnabled():
+            return text
+        if conf.escapedStringLiterals():
+            raise UnsupportedError(
+                "The value of a parameter contains `${`, which Spark would take for one of its variables. Set "
+                "spark.sql.variable.substitute to false, or spark.sql.parser.escapedStringLiterals to false."
+            )
+        return _VARIABLE.sub(r"\\u0024\1", text)
+
     def guarded(self, text: str, action: Callable[[], Any], is_checked: bool = True) -> Any:
         """Run `action`, and convert whatever it raises into a Java exception.
 
@@ -241,18 +258,19 @@ class _Parser(_JavaObject):
         return self._seam.guarded(text, lambda: self._plan(self._substituted(text, context)))
 
     def _substituted(self, text: str, context: Any) -> str:
-        if context.params().isEmpty():  # Spark's substitution would change nothing, and refuse sqlext's clauses
+        """Return the text with its parameters' values, which Spark's own parser puts in after the values of `${..}`, too."""
+        named, positional = _parameters(context)
+        if not named and not positional:  # Spark's substitution would change nothing, and refuse sqlext's clauses
             return text
+        text = self._seam.with_variables(text)
         handler = self._seam.jvm.org.apache.spark.sql.catalyst.parser.ParameterHandler
         try:
-            return str(handler.substituteParameters(text, context)._1())
+            text = str(handler.substituteParameters(text, context)._1())
         except ParseException:
             if not is_ours(text):
                 raise
-        if context.getClass().getSimpleName() == "PositionalParameterContext":
-            return substitute(text, {}, [str(value.sql()) for value in items_of(context.params())])
-        pairs = items_of(context.params().toSeq())
-        return substitute(text, {str(pair._1()): str(pair._2().sql()) for pair in pairs}, [])
+            text = substitute(text, named, positional)
+        return self._seam.without_variables(text)
 
     def _plan(self, text: str) -> Any:
         if not is_ours(text) or self._registers_a_pipeline():
@@ -284,6 +302,18 @@ class _Parser(_JavaObject):
 
     class Java:
         implements = ["org.apache.spark.sql.catalyst.parser.ParserInterface"]  # noqa: RUF012  # Py4J's own form
+
+
+def _parameters(context: Any) -> tuple[dict[str, str], list[str]]:
+    """Return the values in one of Spark's ParameterContexts as SQL literals: those with a name, and the others in order."""
+    kind = str(context.getClass().getSimpleName())
+    if kind == "NamedParameterContext":
+        return {str(pair._1()): str(pair._2().sql()) for pair in items_of(context.params().toSeq())}, []
+    if kind == "PositionalParameterContext":
+        return {}, [str(value.sql()) for value in items_of(context.params())]
+    values = [str(value.sql()) for value in items_of(context.args())]  # of EXECUTE IMMEDIATE .. USING; a name may be empty
+    named = dict(zip(map(str, items_of(context.paramNames())), values, strict=False))
+    return {name: value for name, value in named.items() if name}, values
 
 
 class _Command(_JavaObject):

@@ -152,7 +152,8 @@ class NormalForm:
         """Replace expressions by the inner query's columns that hold their values; unqualified `outputs` are outer columns."""
         found = [(node, column) for node in self._outermost(root, outputs) if (column := self._column_for(node))]
         for node, column in found:
-            node.replace(_called_the_same(node, column))
+            self._refuse_zipped_key(node)
+            _with_qualifier(node).replace(_called_the_same(node, column))
 
     def _shadows(self, item: exp.Expr) -> bool:
         """Return whether an item gives its output another value than that of the input's column of the name."""
@@ -233,13 +234,26 @@ class NormalForm:
         own = {name for select in query.find_all(exp.Select) for name in relation_names(select)}
         for column in list(query.find_all(exp.Column)):
             if fold(column.table) in self._relations - own and (found := self._key_column(column)) is not None:
-                column.replace(found)
-                if isinstance(found, exp.Column):
-                    self._correlated.append(found)
+                self._refuse_zipped_key(column)
+                same = _called_the_same(column, found)
+                column.replace(same)
+                bare = same.this if isinstance(same, exp.Alias) else same
+                if isinstance(bare, exp.Column):
+                    self._correlated.append(bare)
             elif not column.table and (name := fold(column.name)) not in self._named_outside:
                 numbers = [number for number, key in enumerate(self._keys, 1) if self._sameness.is_column(key, name)]
                 if len(numbers) == 1:
                     self._named_outside[name] = exp.column(f"{INTERNAL_PREFIX}k{numbers[0]}")
+
+    def _refuse_zipped_key(self, node: exp.Expr) -> None:
+        """Refuse arrays_zip of a key: it names a field after the key, and no other call can give the field this name."""
+        call = node.parent
+        if call is not None and function_name(call) == "arrays_zip" and isinstance(node, exp.Column):
+            raise UnsupportedError(
+                f"arrays_zip names a field after the column `{node.name}`, which the groups below have under another name. Name "
+                "the fields yourself: transform(arrays_zip(..), x -> named_struct(..)) in a query over the table.",
+                position_of(node, self._source),
+            )
 
     def _refuse_doubles(self, group: exp.Group) -> None:
         sets = _grouping_sets(group, self._keys, self._sameness)
@@ -269,16 +283,25 @@ def _is_call(node: exp.Expr) -> bool:
     return is_aggregate_call(node)
 
 
+def _with_qualifier(node: exp.Expr) -> exp.Expr:
+    """Return a call with what is written before it, as in `system.builtin.count(v)`."""
+    while isinstance(node.parent, exp.Dot) and node.arg_key == "expression" and isinstance(node, (exp.Func, exp.Dot)):
+        node = node.parent
+    return node
+
+
 def _called_the_same(node: exp.Expr, column: exp.Expr) -> exp.Expr:
     """Return a column of the inner query in a form that keeps the field names which the replaced node gives a struct.
 
-    Spark names the fields of struct(..) and arrays_zip(..) after their arguments: a column's name, otherwise the position.
+    Spark names the fields of struct(..), of (.., ..) and of arrays_zip(..) after their arguments: a column's name, otherwise the
+    position.
     """
     call = node.parent
     is_column = isinstance(node, (exp.Column, exp.Dot))
     if call is None or node.arg_key != "expressions":
         return column
-    if function_name(call) == "struct":
+    is_row = isinstance(call, exp.Tuple) and not isinstance(call.parent, (exp.In, exp.Values))
+    if is_row or function_name(call) == "struct":
         return exp.alias_(column, node.name if is_column else f"col{(node.index or 0) + 1}", quoted=True)
     if function_name(call) == "arrays_zip" and not is_column:
         return exp.Anonymous(this="COALESCE", expressions=[column])

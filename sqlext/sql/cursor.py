@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import sys
 from typing import TypeVar
 
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.options import ValueText
 from sqlext.sql.statements import Name
-from sqlext.sql.tokens import Token, blanked
+from sqlext.sql.tokens import Token, blanked, tokens
 
 T = TypeVar("T")
 
@@ -114,10 +115,27 @@ class Cursor:
         return tuple(columns)
 
     def _name(self) -> Name:
+        if (self._word(), self._word(1)) == ("IDENTIFIER", "("):
+            return self._name_in_text()
         parts = [self._identifier()]
         while self._take("."):
             parts.append(self._identifier())
         return tuple(parts)
+
+    def _name_in_text(self) -> Name:
+        """Read Spark's IDENTIFIER('db.t')."""
+        self._at += 2
+        position = self._position()
+        try:
+            text = self._string()
+            inner = Cursor(text, tokens(text))
+            name = inner._name()
+            inner._end(name)
+        except SyntaxProblem:
+            name = ()
+        if not name or not self._take(")"):
+            raise SyntaxProblem("IDENTIFIER(..) takes the text of a name here, such as IDENTIFIER('db.t').", position)
+        return name
 
     def _identifier(self) -> str:
         token = self._peek()
@@ -143,22 +161,34 @@ class Cursor:
             self._at += 1
 
 
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\([01][0-7]{2})|\\(.)", re.DOTALL)
+_CHARACTERS = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
 def unquoted(text: str) -> str:
-    """Return the content of a string literal or quoted identifier; any other text unchanged."""
-    if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"`":
+    r"""Return the content of a string literal or quoted identifier; any other text unchanged.
+
+    Literals mean what they mean to Spark's parser (`SparkParserUtils.unescapeSQLString`).
+
+    >>> unquoted(r"'Stra\u00dfe'"), unquoted(r"r'C:\data'")
+    ('Straße', 'C:\\data')
+    """
+    is_raw = text[:1] in ("r", "R")
+    body = text[1:] if is_raw else text
+    if len(body) < 2 or body[0] != body[-1] or body[0] not in ("'\"" if is_raw else "'\"`"):
         return text
-    body, mark = text[1:-1], text[0]
-    if mark == "`":
-        return body.replace("``", "`")
-    return "".join(_unescaped(body.replace(mark * 2, mark)))
+    body, mark = body[1:-1], body[0]
+    if is_raw:
+        return body
+    body = body.replace(mark * 2, mark)
+    if mark == "`" or "\\" not in body:
+        return body
+    return _ESCAPE.sub(_character, body).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _unescaped(body: str) -> Iterator[str]:
-    escapes = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b"}
-    characters = iter(body)
-    for character in characters:
-        if character == "\\":
-            escaped = next(characters, "")
-            yield escapes.get(escaped, escaped)
-        else:
-            yield character
+def _character(escape: re.Match[str]) -> str:
+    short, long, octal, other = escape.groups()
+    if other is not None:
+        return _CHARACTERS.get(other, other)
+    code = int(octal, 8) if octal else int(short or long, 16)
+    return chr(code) if code <= sys.maxunicode else escape.group()

@@ -276,6 +276,45 @@ def test_parameters(sql: Workshop, where: str, args: Any) -> None:
     assert [tuple(row) for row in found.collect()] == [("a:b?", 3)]
 
 
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("SELECT '${spark.app.name}|${no.such}', :a", {"a": "Dear ${spark.app.name}, ${hi}"}),
+        ("SELECT '${spark.app.name}|${no.such}', ?", ["${env:HOME} ${ } $ {a}"]),
+        ("SELECT '|', array(:a, 'x')", {"a": "${hi}"}),
+    ],
+)
+def test_a_parameters_value_is_taken_as_it_is(sql: Workshop, text: str, args: Any) -> None:
+    """Spark's parser puts in the values of its variables, `${..}`, before those of parameters."""
+    value = next(iter(args.values())) if isinstance(args, dict) else args[0]
+    name = sql.spark.sparkContext.appName if "spark.app.name}|" in text else ""
+    found = sql.spark.sql(text, args=args).collect()
+    assert [tuple(row) for row in found] == [(f"{name}|", [value, "x"] if "array" in text else value)]
+
+
+def test_parameters_of_ours_keep_what_looks_like_a_variable(sql: Workshop) -> None:
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    sql("INSERT INTO ev SELECT '$' || '{x}', 1")
+    query = "SELECT k, sum(v) AS s FROM STREAM ev WHERE k = :k GROUP BY k GLOBAL WINDOW END OF STREAM"
+    assert [tuple(row) for row in sql.spark.sql(query, args={"k": "${x}"}).collect()] == [("${x}", 1)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "EXECUTE IMMEDIATE 'SELECT ? + ?' USING 1, 2",
+        "EXECUTE IMMEDIATE 'SELECT :a + :b' USING 1 AS a, 2 AS b",
+        "EXECUTE IMMEDIATE 'SELECT 3'",
+        "EXECUTE IMMEDIATE 'SELECT sum(v) AS s FROM STREAM ev WHERE v < ? GROUP BY ALL GLOBAL WINDOW END OF STREAM' USING 3",
+        "EXECUTE IMMEDIATE 'SELECT sum(v) AS s FROM STREAM ev WHERE v < :m GLOBAL WINDOW END OF STREAM' USING 3 AS m",
+    ],
+)
+def test_execute_immediate(sql: Workshop, statement: str) -> None:
+    sql("CREATE TABLE ev (v INT) USING delta")
+    sql("INSERT INTO ev VALUES (1), (2), (4)")
+    assert [tuple(row) for row in sql.spark.sql(statement).collect()] == [(3,)]
+
+
 SUBQUERIES = [
     "SELECT k, count(*) AS n FROM {ev} WHERE v > (SELECT avg(v) FROM {ev}) GROUP BY k",
     "SELECT k, (SELECT max(w) FROM {dim}) AS m, sum(v) + (SELECT count(*) FROM {dim} WHERE w > 5) AS s FROM {ev} GROUP BY k",

@@ -18,6 +18,12 @@ QUERIES = {
     "all_by_date": "SELECT day, count(*) AS n FROM {} GROUP BY ALL HAVING day < current_date()",
     "correlated": "SELECT k, min(v) AS m FROM {} GROUP BY k HAVING (SELECT max(x) FROM d WHERE id = k) < min(v) ORDER BY m",
     "own_first": "SELECT k, min(v) AS m FROM {} GROUP BY k HAVING (SELECT max(x) FROM e WHERE k = 'b') < min(v) ORDER BY m",
+    "row": "SELECT k, to_json((k, count(*))) AS j FROM {} GROUP BY k ORDER BY j LIMIT 3",
+    "row_in_lambda": "SELECT k, to_json(transform(sort_array(collect_list(v)), x -> (x, k))) AS j FROM {} GROUP BY k "
+    "ORDER BY k LIMIT 2",
+    "row_in_subquery": "SELECT k, min(v) AS m FROM {} AS s GROUP BY k "
+    "HAVING (SELECT max(x) FROM d WHERE to_json(struct(id AS k)) = to_json(struct(s.k))) < 5 ORDER BY m LIMIT 3",
+    "qualified": "SELECT k, builtin.count(v) AS n, system.builtin.sum(v) + 1 AS s FROM {} GROUP BY k ORDER BY n, k LIMIT 2",
 }
 ARRIVALS = (
     "('a', 1, 2, DATE '2024-01-01'), ('b', 2, 9, DATE '2999-01-01'), (NULL, 4, 4, NULL)",

@@ -37,6 +37,27 @@ def parsed(text: str, kind: type[T]) -> T:
     return statement
 
 
+@pytest.mark.parametrize(("text", "name"), [("'t'", ("t",)), ("'db.`a t`'", ("db", "a t")), (r"r'db.t'", ("db", "t"))])
+def test_a_name_may_be_a_text(text: str, name: Name) -> None:
+    assert parsed(f"CREATE STREAMING TABLE IDENTIFIER({text}) AS SELECT k FROM STREAM ev", CreateStreamingTable).name == name
+    assert parsed(f"INSERT INTO IDENTIFIER({text}) SELECT k FROM STREAM ev", Insert).target == name
+
+
+@pytest.mark.parametrize("text", ["'a' || 'b'", "'a b'", "''", "'a', 'b'", "k"])
+def test_a_name_is_one_text(text: str) -> None:
+    with pytest.raises(SyntaxProblem, match="takes the text of a name here"):
+        parse(f"INSERT INTO IDENTIFIER({text}) SELECT k FROM STREAM ev")
+
+
+def test_texts_mean_what_they_mean_to_spark() -> None:
+    text = r"""CREATE STREAMING TABLE t (k INT COMMENT 'Stra\u00dfe', d INT COMMENT r'C:\data\')
+        TBLPROPERTIES ('x' = r"a\b", 'y' = 'a\%b\u0041\101\U0001F600\\\n''', 'z' = '\uD83D\uDE00')
+        AS SELECT * FROM STREAM ev"""
+    found = parsed(text, CreateStreamingTable)
+    assert [column.comment for column in found.definition.columns] == ["Straße", "C:\\data\\"]
+    assert [value.value for value in found.definition.properties.values()] == ["a\\b", "a\\%bAA😀\\\n'", "😀"]
+
+
 def place(text: str, part: str, nth: int = 0) -> Position:
     """Where `part` stands in `text` for the n-th time."""
     start = -1
