@@ -73,6 +73,8 @@ class ViewSpec:
         text: the statement, as the user wrote it, without secrets.
         query: the query of the statement.
         columns: the names of the table's columns, in the order of the query's.
+        written: the query as the user wrote it, if `query` leaves out the rows that constraints drop; otherwise empty.
+        written_columns: the names of its columns when the view was made: `*` may mean others later.
         reads: the relations that the query reads.
         has_own_types: whether the statement's column list gives types, into which the query's values are cast.
         policy: how it may be refreshed.
@@ -91,6 +93,8 @@ class ViewSpec:
     text: str
     query: str
     columns: tuple[str, ...]
+    written: str = ""
+    written_columns: tuple[str, ...] = ()
     reads: tuple[Input, ...] = ()
     has_own_types: bool = False
     policy: RefreshPolicy = RefreshPolicy.AUTO
@@ -121,6 +125,7 @@ def _made(data: dict[str, Any]) -> ViewSpec:
     for name in ("name", "columns", "session_bound"):
         data[name] = tuple(data[name])
     data["reads"] = inputs_from(data["reads"])
+    data["written_columns"] = tuple(data.get("written_columns", ()))
     data["constraints"] = tuple(map(constraint_from, data.get("constraints", ())))
     return ViewSpec(**{**data, "policy": RefreshPolicy(data["policy"]), "schedule": Schedule(**data["schedule"])})
 

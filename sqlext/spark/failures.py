@@ -93,6 +93,14 @@ def conditions_of(error: BaseException) -> list[str]:
     return [str(name) for name in names if name]
 
 
+def sql_states_of(error: BaseException) -> list[str]:
+    """Return the SQLSTATEs of an error and its causes, such as 22012 of a division by zero."""
+    chain = [error, getattr(error, "_cause", None)]
+    states = [each.getSqlState() for each in chain if isinstance(each, PySparkException)]
+    states += [java.getSqlState() for java in causes_of(error) if "getSqlState" in dir(java)]
+    return [str(state) for state in states if state]
+
+
 def parameters_of(error: BaseException, conditions: Collection[str]) -> dict[str, str] | None:
     """Return an error's message parameters, if the error or one of its causes has one of the conditions; None if not."""
     for java in causes_of(error):

@@ -21,6 +21,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 from sqlext.spark.failures import kinds_of
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, transformed
 from sqlext.spark.jvm import alias, frame_of
+from sqlext.spark.two_steps import can_be_stored
 
 _ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
@@ -356,6 +357,16 @@ class Plans:
     def where(self, condition: Any, value: Any) -> Any:
         """Return an expression that is the value where a condition is true, and NULL elsewhere."""
         return self._expressions.If(condition, value, self._expressions.Literal(None, value.dataType()))
+
+    def can_be_stored(self, expression: Any) -> bool:
+        """Return whether a Delta table can have a column with the values of an expression."""
+        has_collation = self._java.org.apache.spark.sql.util.SchemaUtils.hasNonUTF8BinaryCollation
+        return can_be_stored(json.loads(str(expression.dataType().json()))) and not has_collation(expression.dataType())
+
+    def of_length(self, value: Any, written: str) -> Any:
+        """Return a value as a column takes it whose type is, or has in it, CHAR(n) or VARCHAR(n): padded, or refused."""
+        parsed = scala_object(self._spark, "org.apache.spark.sql.catalyst.parser.CatalystSqlParser").parseDataType(written)
+        return scala_object(self._spark, "org.apache.spark.sql.catalyst.util.CharVarcharUtils").stringLengthCheck(value, parsed)
 
     def aggregation(self, node: Any) -> Aggregation | None:
         """Return the parts of an aggregate; None: Spark makes others of it, such as of one with Python functions."""

@@ -190,13 +190,14 @@ def check_same_columns(spark: SparkSession, location: str, before: int, after: i
     """Check that columns are the same in two versions: no change of their values tells that a column is another one now.
 
     Raises:
-        UnsupportedError: a column or a field in it was dropped and added again, renamed, or got another type; or the table is
-            partitioned by others: all files are read as the later version has them, also those that it has no more.
+        UnsupportedError: there is no such column; one, or a field in it, was dropped and added again, renamed, or got another
+            type; or the table is partitioned by others: all files are read as the later version has them, also those that it has
+            no more.
     """
     ends = [delta_tables.snapshot_at(spark, location, version) for version in (before, after)]
     old, new = ({field.name: _shape_of(field) for field in delta_tables.schema_of(end)} for end in ends)
     for name in columns:
-        if name in old and old[name] != new.get(name):
+        if name not in new or (name in old and old[name] != new[name]):
             raise UnsupportedError(f"the column {name} of {location} has changed")
     if len({tuple(map(str, items_of(end.metadata().partitionColumns()))) for end in ends}) > 1:
         raise UnsupportedError(f"the partitioning of {location} has changed")

@@ -36,7 +36,8 @@ _METRICS = "spark.databricks.delta.history.metricsEnabled"
 _DELTA = "org.apache.spark.sql.delta"
 _COMMANDS = f"{_DELTA}.commands"
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
-_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's note in the metadata of a column that is CHAR(n) or VARCHAR(n)
+LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
+"""Spark's note in the metadata of a column that is CHAR(n) or VARCHAR(n)."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +302,7 @@ def has_just(spark: SparkSession, snapshot: Any, columns: Iterable[str]) -> bool
     """
     none = java_of(spark).scala.Option.apply(None)
     schema = DataFrame(snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, []), False, none), spark).schema
-    return set(schema.names) == set(columns) and not any(_LENGTH in field.metadata for field in schema)
+    return set(schema.names) == set(columns) and not any(LENGTH in field.metadata for field in schema)
 
 
 def begun(spark: SparkSession, snapshot: Any) -> Any:

@@ -43,6 +43,7 @@ class ViewRequest:
         frame: its query, analysed in that session.
         text: the statement, as written.
         query: its query.
+        written, written_columns: see `ViewSpec`; the columns are those of `frame` unless they are given.
         definition: of the table that holds the rows.
         replace: whether it takes the place of a view that is there.
         constraints: on its rows; the query leaves out those that they drop.
@@ -56,6 +57,8 @@ class ViewRequest:
     text: str
     query: str
     definition: TableDefinition
+    written: str = ""
+    written_columns: tuple[str, ...] = ()
     schedule: Schedule = field(default_factory=Schedule)
     policy: RefreshPolicy = RefreshPolicy.AUTO
     replace: bool = False
@@ -104,7 +107,10 @@ def without_dropped_rows(request: ViewRequest) -> ViewRequest:
         refuse_errors(each, appends=False)
         check_condition(request.session, StructType(given), each)
     query = without_dropped(request.query, dict(zip(request.columns, kinds, strict=True)), request.constraints)
-    return replace(request, query=query, frame=request.session.sql(query)) if query != request.query else request
+    if query == request.query:
+        return request
+    names = tuple(frame.columns)
+    return replace(request, query=query, frame=request.session.sql(query), written=request.query, written_columns=names)
 
 
 # What is checked.
@@ -244,6 +250,8 @@ def reserve(request: ViewRequest) -> ViewSpec:
         text=jvm.redaction(session).sql(request.text),
         query=request.query,
         columns=request.columns,
+        written=request.written,
+        written_columns=request.written_columns or tuple(request.frame.columns),
         reads=request.inputs,
         has_own_types=any(column.type for column in request.definition.columns),
         policy=request.policy,

@@ -1,8 +1,8 @@
 """What in a query's rows depends on the order in which Spark has read other rows: first(x), a list, the x of the greatest y.
 
 Spark may answer otherwise each time. Rows that are computed anew over the old versions of the sources may so be others than those
-that the view has counted, and can neither be subtracted from its groups nor tell which groups have changed. Window functions and
-LIMIT are left out: their order is the user's to give.
+that the view has counted, and can neither be subtracted from its groups nor tell which groups have changed. The ties of window
+functions and of LIMIT are broken before (`spark/row_order.py`), where that is possible.
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ from typing import Any
 
 from sqlext.execution.views.keys import PASSING
 from sqlext.spark.java import items_of
-from sqlext.spark.plans import Node, id_of, kind, output_of
+from sqlext.spark.plans import Node, id_of, output_of
+from sqlext.spark.row_order import by_ties, takes_any, takes_any_rows
 
 ROWS = -1
 """In the place of an attribute's id: how many rows there are, and which."""
-_EXACT = frozenset("Count Min Max Percentile HyperLogLogPlusPlus BitAndAgg BitOrAgg BitXorAgg".split())
-"""Functions with one result, in whatever order they read their rows."""
-_ADDING = ("Sum", "Average")
-"""The same, unless they add floating-point numbers up."""
-_FLOATS = ("float", "double")
 
 
 def by_order(node: Node) -> frozenset[int]:
@@ -30,9 +26,13 @@ def by_order(node: Node) -> frozenset[int]:
     match node.kind:
         case "Aggregate":
             return _of_aggregate(node, found)
+        case "Window" if tied := by_ties(node.plan):
+            return found | _named(items_of(node.plan.windowExpressions()), found) | {id_of(each.toAttribute()) for each in tied}
         case "Union" if found:
             ordered = {at for child, ids in zip(node.children, below, strict=True) for at in _places(child, ids)}
             return (found & {ROWS}) | {id_of(each) for at, each in enumerate(output_of(node.plan)) if at in ordered}
+        case _ if takes_any_rows(node.plan):
+            return _all_of(node)
         case _ if not found:
             return found
         case "Project":
@@ -60,17 +60,7 @@ def _of_aggregate(node: Node, below: frozenset[int]) -> frozenset[int]:
     if ROWS in below or reads(items_of(node.plan.groupingExpressions()), below):
         return _all_of(node)
     results = items_of(node.plan.aggregateExpressions())
-    return frozenset(id_of(each.toAttribute()) for each in results if _takes_any(each)) | _named(results, below)
-
-
-def _takes_any(expression: Any) -> bool:
-    """Return whether an expression has an aggregate function whose result may depend on the order of its input."""
-    if kind(expression) != "AggregateExpression":
-        return any(map(_takes_any, items_of(expression.children())))
-    function = expression.aggregateFunction()
-    if kind(function) in _ADDING:
-        return str(function.child().dataType().typeName()) in _FLOATS
-    return kind(function) not in _EXACT
+    return frozenset(id_of(each.toAttribute()) for each in results if takes_any(each)) | _named(results, below)
 
 
 def _named(expressions: Iterable[Any], below: frozenset[int]) -> frozenset[int]:

@@ -63,7 +63,7 @@ class PartialTable:
             snapshot = self._snapshot()
         table, identify = self._transaction(snapshot, rows.columns)
         if _columns(delta_tables.schema_of(snapshot)) != _columns(rows.schema):
-            return table.write_anew(rows, self._place.location, identify).version
+            return table.write_anew(rows, identify).version
         return table.write_whole(rows, identify).version
 
     def begin(self, version: int, columns: Sequence[str]) -> Any:

@@ -170,8 +170,10 @@ class _Columns:
 
     @classmethod
     def of(cls, plans: Plans, keys: Sequence[Any], calls: Sequence[Any]) -> _Columns | None:
-        """Return the columns for the calls of an aggregate; None if there are none for one of them."""
+        """Return the columns for the calls of an aggregate; None if there are none for one of them or for a key."""
         made = cls(plans)
+        if not all(plans.can_be_stored(key) for key in keys):
+            return None
         for key in keys:
             made._add(Merged(Function.KEY, (key,)), str(key.dataType().sql()))
         made._add(Merged(Function.COUNT, ()), "bigint")
@@ -200,7 +202,7 @@ class _Columns:
                 return total, count, positive
             case "Average" if function.prettyName() == "avg" and is_exact(function):
                 return self._sum(value, str(items_of(function.aggBufferAttributes())[0].dataType().sql()))
-            case "Min" | "Max" if function.prettyName() in ("min", "max"):
+            case "Min" | "Max" if function.prettyName() in ("min", "max") and self._plans.can_be_stored(child):
                 which = Function.MIN if kind(function) == "Min" else Function.MAX
                 return (self._add(Merged(which, (value,)), str(child.dataType().sql())),)
         return None

@@ -10,10 +10,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DataType
+from pyspark.sql.types import StructField
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.target import ddl_of
+from sqlext.execution.delta.transaction import LENGTH
 from sqlext.execution.views.incremental import STATIC, SUPPORTED
 from sqlext.execution.views.merging import mergeable
 from sqlext.execution.views.partials import partials_of
@@ -38,8 +39,11 @@ from sqlext.spark.plans import (
     tree_of,
     views_of,
 )
+from sqlext.spark.row_order import is_global, with_ties_broken
 from sqlext.spark.settings import session_settings
 from sqlext.spark.variance import Variance, day_in
+
+_LIMITS = {"GlobalLimit": "LIMIT", "Offset": "OFFSET"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,7 @@ class ViewQuery:
 
     Attributes:
         plans: builds plans in the view's session.
+        written_columns: the names of the columns of the query as the user wrote it.
         frame: the query.
         plan: its analysed plan.
         normal: the plan in plain relational operators.
@@ -64,6 +69,7 @@ class ViewQuery:
     """
 
     plans: Plans
+    written_columns: tuple[str, ...]
     frame: DataFrame
     plan: Any
     normal: Any
@@ -104,24 +110,27 @@ class ViewQuery:
         return tree_of(self.plans.replaced(self.normal, [(leaf, versions.new(leaf)) for leaf in inside]))
 
 
-def analyse(session: SparkSession, text: str, types: Sequence[DataType] = ()) -> ViewQuery:
+def analyse(session: SparkSession, text: str, types: Sequence[StructField] = (), written: str = "") -> ViewQuery:
     """Let Spark analyse a view's query.
 
     Args:
         session: the view's session.
         text: the query.
-        types: the types that the view's column list gives; none: those of the query.
+        types: the columns of the view's table, if its column list gives types; none: they are those of the query.
+        written: the query as the user wrote it, if it is another one.
 
     Raises:
         PySparkException: Spark's error, if it cannot.
     """
     frame = session.sql(text)
+    written_columns = tuple((session.sql(written) if written else frame).columns)
     if types:
         names = [f"c{at}" for at in range(len(frame.columns))]
-        kinds = dict(zip(names, types, strict=False))
+        kinds = {name: field.dataType for name, field in zip(names, types, strict=False)}
         frame = column_types.in_order(frame.toDF(*names), {name: ddl_of(kind) for name, kind in kinds.items()})
         frame = frame.select(*(F.col(name).cast(kind) for name, kind in kinds.items()))
-    plans, plan = Plans(session), analysed(frame)
+        frame = _with_lengths(session, frame, types)
+    plans, plan = Plans(session), with_ties_broken(session, analysed(frame))
     normal = plans.normal(plan)
     views, functions = views_of(plan), sql_functions_of(plan)
     bodies = [*views.values(), *map(text_of_function, functions)]
@@ -130,6 +139,7 @@ def analyse(session: SparkSession, text: str, types: Sequence[DataType] = ()) ->
         marks = "\n".join([text_of(normal), *(" ".join(body.split()) for body in bodies)])
     return ViewQuery(
         plans=plans,
+        written_columns=written_columns,
         frame=frame,
         plan=plan,
         normal=normal,
@@ -144,6 +154,17 @@ def analyse(session: SparkSession, text: str, types: Sequence[DataType] = ()) ->
         fingerprint=hashlib.sha256(marks.encode()).hexdigest()[:16],
         obstacle=_obstacle(plans, normal, varying),
     )
+
+
+def _with_lengths(session: SparkSession, frame: DataFrame, types: Sequence[StructField]) -> DataFrame:
+    """Return rows as columns of the types CHAR(n) and VARCHAR(n) take them."""
+    written = [str(field.metadata.get(LENGTH, "")) for field in types]
+    if not any(written):
+        return frame
+    plans, plan = Plans(session), analysed(frame)
+    pairs = zip(output_of(plan), written, strict=True)
+    columns = [plans.named(plans.of_length(each, kind), str(each.name())) if kind else each for each, kind in pairs]
+    return plans.frame(plans.select(plan, columns))
 
 
 def _relations(plan: Any) -> list[Relation]:
@@ -164,8 +185,8 @@ def _obstacle(plans: Plans, plan: Any, varying: str | None) -> str:
     unknown = next((kind(node) for node in nodes_of(plan) if kind(node) not in SUPPORTED), None)
     if unknown is not None:
         return f"there is no incremental rule for {unknown}"
-    if any(kind(node) == "GlobalLimit" and not _is_ordered(node) for node in nodes_of(plan)):
-        return "LIMIT without ORDER BY has another result each time"
+    if unordered := next((kind(node) for node in nodes_of(plan) if kind(node) in _LIMITS and not _is_ordered(node)), None):
+        return f"{_LIMITS[unordered]} without ORDER BY has another result each time"
     if varying is not None:
         return f"{varying} has another value at each refresh"
     if plans.has_outer_references(plan):
@@ -178,4 +199,4 @@ def _is_ordered(limit: Any) -> bool:
     node = limit
     while kind(node) in ("GlobalLimit", "LocalLimit", "Offset", "Project"):
         node = node.children().apply(0)
-    return kind(node) == "Sort"
+    return kind(node) == "Sort" and is_global(node)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DataType
+from pyspark.sql.types import StructField
 
 from sqlext.errors import UnsupportedError, ViewError
 from sqlext.execution.delta import commit
@@ -43,6 +43,7 @@ from sqlext.plan.constraints import Violation
 from sqlext.plan.cut import Cut, merged
 from sqlext.plan.lineage import Input
 from sqlext.plan.view_spec import RefreshPolicy, RefreshReport, SourceVersion, ViewSpec
+from sqlext.quoting import fold
 from sqlext.spark import delta_tables, jvm
 from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.inputs import inputs_of
@@ -178,11 +179,11 @@ class Refresher:
         if self._query is None or anew or self._query.may_change or not are_same(self._session, self._query.tables):
             if self._query is not None:
                 forget_functions(self._session, self._query.functions)
-            types: list[DataType] = []
+            types: list[StructField] = []
             if self._spec.has_own_types:
                 defined = self._model() or delta_tables.snapshot(self._session, self._spec.location)
-                types = [field.dataType for field in delta_tables.schema_of(defined)]
-            query = self._query = analyse(self._session, self._spec.query, types)
+                types = [*delta_tables.schema_of(defined)]
+            query = self._query = analyse(self._session, self._spec.query, types, self._spec.written)
             self._owner.note_reads(self._spec, inputs_of(self._session, query.plan))
             used = {query.sources[name].location: columns for name, columns in query.columns.items() if name in query.sources}
             self._shared.note(self._spec.id, used)
@@ -308,13 +309,14 @@ class _OneRefresh:
         return [field.dataType.simpleString() for field in self._query.frame.schema]
 
     def _check_columns(self) -> None:
-        """Raise ViewError if the query no longer has as many columns as the view."""
-        if len(self._query.frame.columns) != len(self._spec.columns):
-            name = ".".join(self._spec.name)
+        """Raise ViewError if the query no longer has the columns of then, in their order, which the view's are."""
+        spec, now, then = self._spec, self._query.written_columns, self._spec.written_columns
+        if len(now) != len(spec.columns) or (then and list(map(fold, now)) != list(map(fold, then))):
+            name = ".".join(spec.name)
             raise ViewError(
-                f"The query of the materialized view {name} now has the columns {', '.join(self._query.frame.columns)}, but the "
-                f"view has {', '.join(self._spec.columns)}: a table that it reads has got or lost columns, and * takes all. "
-                f"CREATE OR REPLACE MATERIALIZED VIEW {name} makes it anew."
+                f"The query of the materialized view {name} now has the columns {', '.join(now)}, but the view was made of "
+                f"{', '.join(then or spec.columns)}: a table that it reads has got or lost columns, or has them elsewhere, "
+                f"and * takes all. CREATE OR REPLACE MATERIALIZED VIEW {name} makes it anew."
             )
 
     def _identify(self, done: str, because: str) -> Identify:
@@ -374,7 +376,7 @@ class _OneRefresh:
             return self._committed(table.write_whole(rows, identify))
         if self._model is not None:
             raise ViewError("The types of the query's columns have changed just now, with a table that it reads. Send it again.")
-        return self._committed(table.write_anew(rows, self._spec.location, identify))
+        return self._committed(table.write_anew(rows, identify))
 
     def _incremental(self) -> RefreshReport:
         table = self._table()

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructField, StructType
 
 from sqlext.errors import ViewError
 from sqlext.execution.delta.changes import WEIGHT, identity
@@ -104,26 +105,13 @@ class ViewTable:
             known = self._transaction.write_whole(held, identify(-1, number))
         return Written(known.version, -1, number)
 
-    def write_anew(self, rows: DataFrame, location: str, identify: Identify) -> Written:
-        """Replace all rows, and the types of the columns: a source's column has a wider type now.
-
-        Args:
-            rows: the new rows.
-            location: the table's folder.
-            identify: see `Identify`.
-        """
-        with jvm.counted(rows) as (held, number):
-            self._inspect(held)
-            identity = identify(-1, number)
-            fields = delta_tables.schema_of(self._snapshot)
-            comments = {field.name: field.metadata["comment"] for field in fields if "comment" in field.metadata}
-            said = {name: {"comment": comments[name]} if name in comments else {} for name in self._columns}
-            named = [F.col(quote(name)).alias(name, metadata=said[name]) for name in self._columns]
-            writer = held.select(*named).write.format("delta").partitionBy(*self._partitions)
-            writer = writer.mode("overwrite").option("overwriteSchema", "true")
-            writer = writer.option("txnAppId", identity.app_id).option("txnVersion", identity.app_version)
-            writer.option("userMetadata", identity.metadata).save(location)
-        return Written(delta_tables.version(self._spark, location), -1, number)
+    def write_anew(self, rows: DataFrame, identify: Identify) -> Written:
+        """Replace all rows, and the columns: a source's column has a wider type now."""
+        fields = delta_tables.schema_of(self._snapshot)
+        said = {field.name: {"comment": field.metadata["comment"]} for field in fields if "comment" in field.metadata}
+        columns = [StructField(field.name, field.dataType, True, said.get(field.name, {})) for field in rows.schema]
+        self._transaction.take_columns(StructType(columns))
+        return self.write_whole(rows, identify)
 
     def note(self, identify: Identify) -> Written:
         """Commit that no row has changed."""

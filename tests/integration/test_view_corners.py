@@ -1,0 +1,180 @@
+"""Views in corners: columns of * that move, ties, values that only the changes have, types that tables cannot store."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from pyspark.errors import PySparkException
+
+from sqlext.execution.views import cost
+from sqlext.execution.views.merging import mergeable
+from sqlext.spark.plans import Plans, analysed, tree_of
+from sqlext.spark.row_order import with_ties_broken
+from tests.integration.test_view_answers import KV, MAPPED, Case, check, rows
+from tests.integration.workshop import Workshop
+
+pytestmark = pytest.mark.usefixtures("lean")
+
+CASES: dict[str, Case] = {
+    "a_quotient_of_rows_that_never_met": Case(
+        (*rows("a", "k INT, x INT", "(1, 10), (2, 20)"), *rows("b", "k INT, y INT", "(1, 5), (2, 4), (9, 0)")),
+        "SELECT a.k, a.x / b.y AS q FROM a JOIN b ON a.k = b.k",
+        (
+            "DELETE FROM a WHERE k = 1; UPDATE b SET y = 0 WHERE k = 1",
+            "UPDATE b SET y = 1 WHERE k = 9; INSERT INTO a VALUES (9, 10)",
+        ),
+    ),
+    "a_difference_of_sums_that_overflows": Case(
+        rows("t", "k INT, x BIGINT", "(1, 6000000000000000000)"),
+        "SELECT k, sum(x) AS s, count(x) AS c, count(*) AS n FROM t GROUP BY k",
+        ("UPDATE t SET x = -x", "INSERT INTO t VALUES (2, -9223372036854775808)", "DELETE FROM t WHERE k = 2"),
+    ),
+    "intervals_in_an_aggregate": Case(
+        rows("t", "k INT, a TIMESTAMP, b TIMESTAMP", "(1, '2024-01-01', '2024-01-01 00:00:07')"),
+        "SELECT k, extract(SECOND FROM max(b - a)) AS longest, avg(k) AS m FROM t GROUP BY k",
+        ("INSERT INTO t VALUES (1, '2024-01-01', '2024-01-01 00:00:09')", "DELETE FROM t WHERE extract(SECOND FROM b) = 9"),
+    ),
+    "keys_with_a_collation": Case(
+        rows("t", "c STRING, x INT", "('a', 1)"),
+        "SELECT lower(max(c)) AS c, avg(x) AS m FROM t GROUP BY c COLLATE UTF8_LCASE",
+        ("INSERT INTO t VALUES ('A', 3)", "DELETE FROM t WHERE c = 'a'"),
+    ),
+    "the_newest_of_each_and_their_number": Case(
+        rows("t", "k INT, ts INT, name STRING", "(1, 1, 'a'), (2, 1, 'a'), (2, 0, 'b')"),
+        "SELECT name, count(*) AS n FROM "
+        "(SELECT *, row_number() OVER (PARTITION BY k ORDER BY ts DESC) AS r FROM t) WHERE r = 1 GROUP BY name",
+        ("INSERT INTO t VALUES (1, 2, 'b'), (3, 1, 'c')", "DELETE FROM t WHERE ts = 2", "UPDATE t SET name = 'd' WHERE k = 3"),
+        never_full=True,
+    ),
+    "an_offset_without_an_order": Case(
+        KV, "SELECT count(*) AS n FROM (SELECT k FROM t OFFSET 1)", ("DELETE FROM t WHERE k = 1", "INSERT INTO t VALUES (3, 4)")
+    ),
+}
+
+
+@pytest.mark.parametrize("partials", [True, False], ids=["partials", "no_partials"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_view_answers_as_its_query(sql: Workshop, name: str, partials: bool) -> None:
+    with patch.object(cost, "PARTIALS_BYTES", 0 if partials else cost.PARTIALS_BYTES):
+        check(sql, CASES[name])
+
+
+def refused(sql: Workshop, statement: str) -> str:
+    with pytest.raises(PySparkException) as caught:
+        sql(statement)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setup", "change"),
+    [
+        ((), "ALTER TABLE t ALTER COLUMN x FIRST"),
+        ((), "CREATE OR REPLACE TABLE t (x INT, k INT) USING delta"),
+        ((MAPPED.format("false"),), "ALTER TABLE t DROP COLUMN x; ALTER TABLE t ADD COLUMN z INT"),
+    ],
+    ids=["moved", "replaced", "another"],
+)
+@pytest.mark.parametrize("constraint", ["", "(CONSTRAINT c EXPECT (k > 0) ON VIOLATION DROP ROW)"], ids=["plain", "constraint"])
+def test_columns_of_a_star_that_move(sql: Workshop, setup: tuple[str, ...], change: str, constraint: str) -> None:
+    """By position, the values of one column would go into another."""
+    for statement in rows("t", "k INT, x INT", "(1, 10)", *setup):
+        sql(statement)
+    sql(f"CREATE MATERIALIZED VIEW v {constraint} AS SELECT * FROM t")
+    sql("INSERT INTO t (k, x) VALUES (2, 20)")
+    sql("REFRESH MATERIALIZED VIEW v")
+    for statement in change.split("; "):
+        sql(statement)
+    said = refused(sql, "REFRESH MATERIALIZED VIEW v")
+    assert "but the view was made of k, x" in said
+    assert sql.batch("SELECT k, x FROM v") == [(1, 10), (2, 20)]
+    sql(f"CREATE OR REPLACE MATERIALIZED VIEW v {constraint} AS SELECT * FROM t")
+    assert sql.batch("SELECT * FROM v") == sql.batch("SELECT * FROM t")
+
+
+def test_lengths_of_columns_are_checked(sql: Workshop) -> None:
+    for statement in rows("t", "k INT, s STRING", "(1, 'abc'), (2, 'ab'), (3, NULL)"):
+        sql(statement)
+    sql("CREATE MATERIALIZED VIEW v (k INT, s VARCHAR(3), c CHAR(4)) AS SELECT k, s, s FROM t")
+    assert sql.batch("SELECT k, s, c FROM v") == [(1, "abc", "abc "), (2, "ab", "ab  "), (3, None, None)]
+    assert "length limitation" in refused(sql, "CREATE MATERIALIZED VIEW w (s CHAR(2)) AS SELECT s FROM t")
+    sql("INSERT INTO t VALUES (4, 'x  ')")
+    sql("REFRESH MATERIALIZED VIEW v")
+    sql("INSERT INTO t VALUES (5, 'abcd')")
+    assert "length limitation" in refused(sql, "REFRESH MATERIALIZED VIEW v")
+    assert sql.batch("SELECT s, c FROM v WHERE k > 3") == [("x  ", "x   ")]
+    sql("DELETE FROM t WHERE k = 5")
+    sql("UPDATE t SET s = 'y' WHERE k = 4")
+    assert "changed rows" in sql("REFRESH MATERIALIZED VIEW v")[0][0]
+    assert sql.batch("SELECT s, c FROM v WHERE k > 3") == [("y", "y   ")]
+
+
+def test_a_column_that_only_a_broken_view_used(sql: Workshop) -> None:
+    for statement in rows("t", "k INT, y INT", "(1, 1)", MAPPED.format("false")):
+        sql(statement)
+    sql("CREATE MATERIALIZED VIEW a REFRESH POLICY INCREMENTAL AS SELECT k FROM t")
+    sql("CREATE MATERIALIZED VIEW b REFRESH POLICY INCREMENTAL AS SELECT y FROM t")
+    sql("ALTER TABLE t DROP COLUMN y")
+    for key in (2, 3):
+        sql(f"INSERT INTO t VALUES ({key})")
+        assert "append" in sql("REFRESH MATERIALIZED VIEW a")[0][0]
+        assert "y" in refused(sql, "REFRESH MATERIALIZED VIEW b")
+    assert sql.batch("SELECT k FROM a") == [(1,), (2,), (3,)]
+
+
+def test_a_lost_partition_value_in_a_refresh_with_wider_types(sql: Workshop) -> None:
+    for statement in rows("t", "k STRING, x INT", "('a', 1)", "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"):
+        sql(statement)
+    sql("CREATE MATERIALIZED VIEW v COMMENT 'said' PARTITIONED BY (k) REFRESH POLICY INCREMENTAL AS SELECT k, x FROM t")
+    sql("ALTER TABLE t ALTER COLUMN x TYPE BIGINT")
+    sql("INSERT INTO t VALUES ('', 2)")
+    assert "does not keep in a partition" in " ".join(refused(sql, "REFRESH MATERIALIZED VIEW v").split())
+    sql("UPDATE t SET k = 'b' WHERE k = ''")
+    sql("REFRESH MATERIALIZED VIEW v")
+    assert sql.batch("SELECT k, x FROM v") == [("a", 1), ("b", 2)]
+    assert sql.spark.table("v").schema["x"].dataType.simpleString() == "bigint"
+
+
+TOP = "SELECT name, count(*) AS n FROM (SELECT *, {} AS r FROM t) WHERE r = 1 GROUP BY name"
+FIRST = "SELECT name, count(*) AS n FROM (SELECT * FROM t {}) GROUP BY name"
+TIES = {
+    TOP.format("row_number() OVER (PARTITION BY k ORDER BY ts)"): False,
+    TOP.format("first(ts) OVER (PARTITION BY k)"): False,
+    TOP.format("lag(ts) OVER (PARTITION BY k ORDER BY ts)"): False,
+    TOP.format("rank() OVER (PARTITION BY k ORDER BY ts)"): False,
+    TOP.format("sum(ts) OVER (PARTITION BY k ORDER BY ts)"): False,
+    TOP.format("sum(ts) OVER (PARTITION BY k ORDER BY ts ROWS 1 PRECEDING)"): False,
+    TOP.format("sum(ts) OVER (PARTITION BY k ORDER BY ts) + row_number() OVER (PARTITION BY k ORDER BY ts)"): True,
+    TOP.format("first(name) OVER (PARTITION BY k ORDER BY ts RANGE BETWEEN 1 PRECEDING AND CURRENT ROW)"): True,
+    TOP.format("row_number() OVER (PARTITION BY k ORDER BY ts) + cume_dist() OVER (PARTITION BY k ORDER BY ts)"): True,
+    "SELECT r, count(*) AS n FROM (SELECT m, row_number() OVER (PARTITION BY k ORDER BY ts) AS r FROM t) GROUP BY r": True,
+    "SELECT m, count(*) AS n FROM (SELECT avg(b) AS m FROM t GROUP BY k) GROUP BY m": True,
+    "SELECT m, count(*) AS n FROM (SELECT avg(ts) AS m FROM t GROUP BY k) GROUP BY m": False,
+}
+
+
+def test_ties_are_broken_or_known(sql: Workshop) -> None:
+    """A map has no order, and where a window ends with the rows that are equal, they must stay equal."""
+    sql("CREATE TABLE t (k INT, ts INT, b BIGINT, name STRING, m MAP<STRING, INT>) USING delta")
+    plans = Plans(sql.spark)
+    for query, is_by_order in TIES.items():
+        text = query if " m" in query else query.replace("SELECT *,", "SELECT k, ts, name,")
+        plan = with_ties_broken(sql.spark, analysed(sql.spark.sql(text)))
+        assert (mergeable(tree_of(plans.normal(plan))) is None) is is_by_order, query
+        assert plans.frame(plan).collect() == []
+
+
+def test_broken_ties_leave_each_place_to_one_row(sql: Workshop) -> None:
+    sql("CREATE TABLE t (k INT, ts INT, name STRING) USING delta")
+    sql("INSERT INTO t VALUES (1, 1, 'b'), (1, 1, 'a'), (1, 0, 'z'), (2, 5, 'c'), (2, 5, 'c')")
+    ranks = "row_number() OVER (PARTITION BY k ORDER BY ts DESC) AS r, rank() OVER (PARTITION BY k ORDER BY ts DESC) AS q"
+    sql(f"CREATE MATERIALIZED VIEW v AS SELECT *, {ranks} FROM t")
+    assert sql.batch("SELECT k, ts, name, r, q FROM v") == [
+        (1, 0, "z", 3, 3),
+        (1, 1, "a", 1, 1),
+        (1, 1, "b", 2, 1),
+        (2, 5, "c", 1, 1),
+        (2, 5, "c", 2, 1),
+    ]
+    sql("CREATE MATERIALIZED VIEW w AS SELECT name FROM t ORDER BY k, ts LIMIT 2")
+    assert sql.batch("SELECT name FROM w") == [("a",), ("z",)]
