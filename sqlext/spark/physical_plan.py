@@ -17,14 +17,29 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.spark.java import items_of, java_of, scala_seq
 from sqlext.spark.jvm import alias, frame_of
+from sqlext.spark.plans import WHOLE_TEXTS
 
 _NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\[id=#\d+\]|(?<=_common_expr_)\d+")
 """The numbers in Catalyst's texts that increase from one query to the next."""
+
+WHOLE_PLANS = {**WHOLE_TEXTS, "spark.sql.maxMetadataStringLength": str(2**31 - 1)}
+"""The settings with which Spark leaves out nothing in the text of a physical plan."""
 
 
 def fingerprint(text: str) -> str:
     """Return a hash of Catalyst's text of a plan or expression; equal plans and expressions have equal hashes."""
     return hashlib.sha256(_NUMBERED.sub("#", text).encode()).hexdigest()
+
+
+def plan_fingerprint(text: str) -> str:
+    """Return a hash of Catalyst's text of a whole plan, which also tells columns of one name apart: each number by its place.
+
+    The text has all columns and conditions only with the settings `WHOLE_PLANS`.
+    """
+    found: dict[str, str] = {}
+    return hashlib.sha256(
+        _NUMBERED.sub(lambda number: found.setdefault(number.group(), f"#{len(found)}"), text).encode()
+    ).hexdigest()
 
 
 def physical_plan(frame: DataFrame) -> Any:

@@ -29,6 +29,7 @@ QUERIES = {
     "broadcast": "SELECT /*+ BROADCAST(names) */ n, sum(v) AS s FROM facts JOIN names USING (k) GROUP BY n",
     "self-join": "WITH a AS (SELECT w, count(*) n FROM facts GROUP BY w) SELECT x.w, y.n FROM a x FULL JOIN a y ON x.n = y.n",
     "union": "SELECT k, count(*) AS n FROM (SELECT k FROM facts UNION ALL SELECT k FROM names) GROUP BY k ORDER BY n, k LIMIT 3",
+    "offset": "SELECT v, IF(v < 500, '', sha2(CAST(v AS STRING), 512)) AS pad FROM facts ORDER BY v OFFSET 10",
     "window": "SELECT k, v AS x, row_number() OVER (PARTITION BY k ORDER BY v) AS x FROM facts WHERE v < 50",
     "partitions": "SELECT spark_partition_id() - spark_partition_id() AS p, w, count(*) AS n FROM facts GROUP BY ALL",
 }
@@ -221,6 +222,27 @@ def test_the_same_query_has_the_same_fingerprint_and_another_one_has_not(spark: 
         job.cut(own, own.sql(query)).fingerprint
         for query in (QUERIES["join"], QUERIES["join"], QUERIES["join"].replace("sum", "min"))
     )
+    assert one == again != other
+
+
+WIDE = ", ".join(f"v + {at} AS c{at}" for at in range(40))
+OTHERS = {
+    f"SELECT {WIDE}, v AS last FROM facts": f"SELECT {WIDE}, -v AS last FROM facts",
+    "SELECT a.k FROM facts a JOIN facts b ON a.k = b.k AND a.v > b.v": (
+        "SELECT a.k FROM facts a JOIN facts b ON a.k = b.k AND b.v > a.v"
+    ),
+    "SELECT v AS x, k AS y FROM (SELECT k, v + 1 AS v FROM facts)": (
+        "SELECT k AS x, v AS y FROM (SELECT k, v + 1 AS v FROM facts)"
+    ),
+    "SELECT * FROM facts WHERE w IN (0, 1)": "SELECT * FROM facts WHERE w IN (0, 1, 2)",
+}
+
+
+@pytest.mark.parametrize("query", OTHERS)
+def test_what_a_fingerprint_tells_apart(spark: SparkSession, job: Job, query: str) -> None:
+    own = jvm.clone_session(spark)
+    prepare(own, BUCKETS)
+    one, again, other = (job.cut(own, own.sql(each)).fingerprint for each in (query, query, OTHERS[query]))
     assert one == again != other
 
 

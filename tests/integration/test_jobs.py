@@ -594,6 +594,38 @@ def test_a_table_that_somebody_else_made_while_the_job_ran(jobs: Workshop, monke
     assert [row.status for row in jobs("SHOW JOBS")] == ["FAILED"]
 
 
+def test_rows_that_came_while_an_overwriting_job_ran_are_not_replaced(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlext.execution.jobs import sink
+
+    fill = sink.fill
+
+    def late(*given: Any) -> None:
+        jobs("INSERT INTO t VALUES (100, 1, 1)")
+        fill(*given)
+
+    jobs("CREATE TABLE t (k BIGINT, n BIGINT, s BIGINT) USING delta")
+    jobs(f"INSERT OVERWRITE t {QUERY}")
+    monkeypatch.setattr(sink, "fill", late)
+    with pytest.raises(PySparkException, match=r"is to replace rows of spark_catalog\.default\.t, which was written by others"):
+        jobs(f"INSERT OVERWRITE t {QUERY}")
+    assert jobs.batch("SELECT count(*) FROM t") == [(12,)]
+    monkeypatch.setattr(sink, "fill", fill)
+    jobs(f"INSERT OVERWRITE t {QUERY}")
+    assert len(rows(jobs)) == 11
+
+
+def test_a_view_that_became_another_at_its_last_column(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = ", ".join(f"v + {at} AS c{at}" for at in range(30))
+    view = f"CREATE OR REPLACE VIEW wide AS SELECT {many}, {{}} AS last FROM facts"
+    jobs(view.format("v"))
+    job = killed(jobs, "CREATE TABLE t USING delta AS SELECT * FROM wide GLOBAL WINDOW END OF STREAM", die_after, monkeypatch, 2)
+    jobs(view.format("-v"))
+    with pytest.raises(PySparkException, match="differently"):
+        jobs(f"RESUME JOB {job}")
+
+
 def test_a_job_that_has_filled_its_table_is_not_canceled(jobs: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     filled_before_the_end(jobs, monkeypatch)
     (row,) = jobs("SHOW JOBS")

@@ -253,6 +253,36 @@ def test_the_same_function_over_a_stream_in_a_flow(clicks: Workshop) -> None:
     assert re.search(r"ProcessKeyed process_keyed\(.*\) \[no attributes\]", plan)
 
 
+class Idle(sqlext.KeyedProcessFunction):
+    """A row when a key was idle, or had its time: whichever timer fires first takes the other one back."""
+
+    def process_element(self, row: Row, context: sqlext.KeyedContext) -> None:
+        at = context.timestamp()
+        assert at is not None
+        context.register_event_time_timer(at + 1000)
+        context.register_event_time_timer(at + 2000)
+
+    def on_timer(self, timestamp: int, context: sqlext.KeyedContext) -> Iterator[tuple[Any, ...]]:
+        yield (*context.key, timestamp)
+        context.delete_event_time_timer(timestamp + 1000)
+        context.delete_event_time_timer(timestamp - 1000)
+
+
+def test_a_timer_that_is_deleted_when_both_have_expired(sql: Workshop) -> None:
+    """One step of the watermark passes both, so that Spark has fetched the second before the first takes it back."""
+    sql("CREATE TABLE seen (k STRING, at TIMESTAMP) USING delta")
+    sql("INSERT INTO seen VALUES ('a', timestamp_seconds(1700000000)), ('b', timestamp_seconds(1700000001))")
+    sql("INSERT INTO seen VALUES ('end', timestamp_seconds(1800000000))")
+    found = rows(sqlext.process_keyed(sql.spark.table("seen").groupBy("k"), Idle(), "k STRING, at BIGINT", order_by="at"))
+    sqlext.register_keyed_function("idle", Idle(), returns="k STRING, at BIGINT")
+    call = "process_keyed(TABLE(STREAM seen WITH ('maxFilesPerTrigger' = '1') WATERMARK at DELAY OF INTERVAL 1 SECOND) "
+    sql(f"CREATE STREAMING TABLE t AS SELECT * FROM {call} PARTITION BY k ORDER BY at, 'idle')")
+    sql("WAIT FLOW t")
+    expected = [row for row in found if row[0] != "end"]
+    assert [row[0] for row in expected] == ["a", "b"]
+    assert sql.batch("SELECT * FROM t WHERE k <> 'end'") == expected
+
+
 class Times(sqlext.KeyedProcessFunction):
     """The event time of each row."""
 

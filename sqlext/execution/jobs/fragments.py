@@ -15,9 +15,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.execution.jobs.execution_graph import ExecutionGraph, JobVertex, VertexKind
-from sqlext.spark.java import items_of, java_of, scala_seq
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
 from sqlext.spark.jvm import active
-from sqlext.spark.physical_plan import fingerprint
+from sqlext.spark.physical_plan import WHOLE_PLANS, plan_fingerprint
+from sqlext.spark.settings import session_settings
 from sqlext.spark.sorted_plan import sorted_aggregates
 
 _BY_ROW = frozenset(
@@ -92,7 +93,7 @@ def cut(spark: SparkSession, analysed: Any, is_sorted: bool = False) -> Fragment
         analysed: Catalyst's analysed plan of the query.
         is_sorted: whether aggregates above an exchange sort.
     """
-    with active(spark):
+    with active(spark), session_settings(spark, WHOLE_PLANS):
         return _cut(spark, analysed, is_sorted)
 
 
@@ -103,7 +104,8 @@ def _cut(spark: SparkSession, analysed: Any, is_sorted: bool) -> FragmentedPlan:
     physical = planned.sparkPlan()
     if is_sorted:
         physical = sorted_aggregates(spark, physical, looks_at_files=False)  # a resumed job must get the same plan again
-    return _Cutter(spark).run(ensure.apply(physical))
+    ordered = scala_object(spark, "org.apache.spark.sql.execution.InsertSortForLimitAndOffset").apply(ensure.apply(physical))
+    return _Cutter(spark).run(ordered)  # a limit above an exchange sorts its input again, which a cut would hide from that rule
 
 
 def input_number(node: Any) -> int | None:
@@ -199,7 +201,7 @@ class _Cutter:
 
     def _fingerprint(self) -> str:
         text = "\n".join(f"{each.vertex} {each.inputs} {each.bucket}\n{each.plan.toString()}" for each in self._fragments)
-        return fingerprint(text)
+        return plan_fingerprint(text)
 
 
 def _kind(piece: _Piece) -> VertexKind:

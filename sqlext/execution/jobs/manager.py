@@ -128,7 +128,7 @@ class JobManager:
         self._registry.append(
             RegisteredEvent(job.spec.id, JobEventKind.SUBMITTED, host=self._lease.host_id, spec=job.spec.to_json())
         )
-        return self._run(job.spec, lambda: job, options, is_resumed=False)
+        return self._run(job.spec, lambda: job, options)
 
     def resume(self, job_id: str, functions: Fingerprints, options: Options) -> str:
         """Resume a job that failed or whose driver died.
@@ -153,7 +153,7 @@ class JobManager:
                 f"{', '.join(sorted(changed))}. Register the original ones, or run CANCEL JOB {record.spec.id} and then the "
                 "statement again."
             )
-        return self._run(record.spec, partial(planned_again, self._spark, record.spec), options, is_resumed=True)
+        return self._run(record.spec, partial(planned_again, self._spark, record.spec), options)
 
     def cancel(self, job_id: str) -> str:
         """Cancel a job that has not finished, in whichever process it runs, and delete its folder.
@@ -323,12 +323,11 @@ class JobManager:
                 self._claimed.remove(job_id)
                 self._claims.notify_all()
 
-    def _run(self, spec: JobSpec, plan: Callable[[], PlannedJob], options: Options, *, is_resumed: bool) -> str:
+    def _run(self, spec: JobSpec, plan: Callable[[], PlannedJob], options: Options) -> str:
         """Run a job to its end, unless its table is already filled.
 
         Args:
             plan: plans the job; called only if the job has to run.
-            is_resumed: whether others may have changed the target since the job was submitted, which is looked at.
         """
         started = time.monotonic()
         with self._claim(spec.id), about(job=spec.id):
@@ -338,9 +337,8 @@ class JobManager:
             try:
                 cost = JobCost()
                 if not sink.is_filled(self._spark, spec):
-                    if is_resumed:
-                        sink.check_unchanged(self._spark, spec)
-                    cost = self._run_missing(plan(), epoch, fence, options, is_resumed)
+                    sink.check_unchanged(self._spark, spec)
+                    cost = self._run_missing(plan(), epoch, fence, options)
             except FencedError:
                 self._finish_if_filled(find(self._registry.read(), spec.id))
                 raise
@@ -357,7 +355,7 @@ class JobManager:
             self._delete_old(options[JOB_RETENTION])
         return sentence(spec, cost)
 
-    def _run_missing(self, planned: PlannedJob, epoch: int, fence: Fence, options: Options, is_resumed: bool) -> JobCost:
+    def _run_missing(self, planned: PlannedJob, epoch: int, fence: Fence, options: Options) -> JobCost:
         spec, own = planned.spec, planned.session
         log = EventLog(self._folder(spec).child("events"))
         events = read_events(log.read_new())
@@ -371,7 +369,7 @@ class JobManager:
 
         interval = options[JOB_EVENT_FLUSH_INTERVAL]
         store = JobEventStore(spec.id, log, options[JOB_EVENT_WRITE_BUFFER], interval, fence.check, lambda _: run.cancel())
-        write_sink = partial(sink.fill, own, spec, is_resumed)
+        write_sink = partial(sink.fill, own, spec)
         run = JobRun(own, planned.pieces, settings, events, store.write, store.flush, write_sink, tick, fence.check)
         self._runs[spec.id] = (spec, run)
         try:

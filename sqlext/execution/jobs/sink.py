@@ -103,7 +103,7 @@ def is_filled(spark: SparkSession, spec: JobSpec) -> bool:
 
 
 def check_unchanged(spark: SparkSession, spec: JobSpec) -> None:
-    """Check that a job may be resumed: its rows must not replace, or be lost in, what others have made of its target since.
+    """Check that a job may fill its target: its rows must not replace, or be lost in, what others have made of its target since.
 
     Raises:
         JobError: they would.
@@ -143,19 +143,18 @@ def _changes_rows(spark: SparkSession, location: str, version: int) -> bool:
     return found is None or any(each is not None and each.get("dataChange") for each in files)
 
 
-def fill(session: SparkSession, spec: JobSpec, is_resumed: bool, rows: DataFrame) -> None:
+def fill(session: SparkSession, spec: JobSpec, rows: DataFrame) -> None:
     """Fill the target in one transaction, unless an earlier driver has filled it.
 
     Raises:
-        JobError: another table is in the place of the one that the job creates, or others have changed the target of a resumed
-            job.
+        JobError: another table is in the place of the one that the job creates, or others have changed the target
+            since the job was submitted.
         PySparkException: Spark cannot run the query or write the table.
     """
     if is_filled(session, spec):
         logger.info("job %s: its table was already filled", spec.id)
         return
-    if is_resumed:
-        check_unchanged(session, spec)
+    check_unchanged(session, spec)
     _clear_place(session, spec)
     is_in_the_way = spec.makes_table and target.exists(session, spec.target)
     rows.createOrReplaceTempView(_RESULT)

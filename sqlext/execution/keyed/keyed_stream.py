@@ -82,6 +82,8 @@ class KeyedProcessor(StatefulProcessor):
     def _of_timer(self, time: int) -> Iterator[Any]:
         context = self._context
         context.time = time
+        if context.is_deleted(time):
+            return
         try:
             results = self._task.function.on_timer(time, context)
             if results is not None:
@@ -115,6 +117,7 @@ class _StreamContext(KeyedContext):
         self._has_watermark = has_watermark
         self._key: tuple[Any, ...] | None = None
         self._watermark = MIN_WATERMARK
+        self._deleted: set[tuple[tuple[Any, ...], int]] = set()  # timers, by key: Spark may have fetched them as expired before
         self.time: int | None = None
 
     def start_key(self, key: tuple[Any, ...], timers: TimerValues) -> None:
@@ -137,11 +140,18 @@ class _StreamContext(KeyedContext):
         self.key  # noqa: B018  # raises when there is none
         return self._watermark
 
+    def is_deleted(self, time: int) -> bool:
+        """Return whether a timer of the current key was deleted in this micro-batch."""
+        return (self.key, time) in self._deleted
+
     def register_event_time_timer(self, timestamp: int) -> None:
-        self._handle.registerTimer(self._checked(timestamp))
+        time = self._checked(timestamp)
+        self._deleted.discard((self.key, time))
+        self._handle.registerTimer(time)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         time = self._checked(timestamp)
+        self._deleted.add((self.key, time))
         if time in self._handle.listTimers():
             self._handle.deleteTimer(time)
 
