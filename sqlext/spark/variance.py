@@ -49,6 +49,12 @@ class Variance:
                     return found
         return None
 
+    def day_of(self, expressions: Iterable[Any]) -> str | None:
+        """Return the first text in expressions that Spark takes for the time of its planning, such as 'today'; None: no one."""
+        cast = self._java.org.apache.spark.sql.catalyst.trees.TreePattern.CAST()
+        days = (self._day(each) for each in expressions if each.containsPattern(cast))
+        return next((day for day in days if day is not None), None)
+
     def _varying(self, expression: Any) -> str | None:
         children = items_of(expression.children())
         found = next((each for child in children if (each := self._varying(child)) is not None), None)

@@ -24,6 +24,7 @@ from sqlext.execution.flows.file_columns import FileColumns
 from sqlext.execution.flows.intake_settings import IntakeSettings
 from sqlext.execution.flows.source_changes import check_columns
 from sqlext.execution.flows.work import Work
+from sqlext.execution.state.aggregate_shape import has_state
 from sqlext.execution.state.delta_state import Expiry
 from sqlext.execution.state.intake_buffer import IntakeBuffer
 from sqlext.execution.state.mergeable import MergeableAggregate
@@ -41,6 +42,7 @@ from sqlext.plan.constraints import OF_ERRORS
 from sqlext.plan.flow_spec import StateBackend, StreamSpec
 from sqlext.plan.job_graph import OutputMode
 from sqlext.spark import failures
+from sqlext.spark.jvm import analysed_plan
 from sqlext.spark.state_size import StateSize
 from sqlext.spark.varying import with_moments_in_input
 
@@ -251,10 +253,15 @@ class Intake:
         if tables is None:
             return None
         offsets = self.checkpoint.planned(batch).offsets
-        read = {tables[name]: DeltaOffset.parse(offset) for name, offset in offsets.items() if name in tables and offset}
         nothing = DeltaOffset("", 0, 0, is_starting=True)
-        found = {location: read.get(location, nothing) for location in tables.values()}
-        return {location: (offset.table_id, offset.whole_version) for location, offset in found.items()}
+        found: dict[str, tuple[str, int | None]] = {}
+        for name, location in tables.items():
+            written = offsets.get(name)
+            offset = DeltaOffset.parse(written) if written else nothing
+            read = (offset.table_id, offset.whole_version)
+            # Two streams over one table may have read it up to different versions: it was read as none of them.
+            found[location] = read if found.get(location, read) == read else (read[0] or found[location][0], None)
+        return found
 
     def expiry(self, first: int, last: int) -> Expiry | None:
         """Return which groups end when micro-batches are flushed; None: groups have no time to live.
@@ -298,7 +305,7 @@ class Intake:
             rows = self._rows(frame, batch)
             if batch <= self.committed:
                 # It is in the table already, and Spark repeats it after a crash: only its state and watermark must come along.
-                if self.aggregate is None or self.lateness is not None:
+                if self.aggregate is None or self.lateness is not None or has_state(analysed_plan(self.aggregate.input)):
                     rows.write.format("noop").mode("overwrite").save()
             elif self.stream.output_mode is OutputMode.APPEND and self._settings.staged_in is None:
                 self._listener.append(rows, batch)

@@ -6,6 +6,7 @@ Relies on Spark's private side: reads Catalyst plans. Checked with Spark 4.2.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlext.errors import UnsupportedError
 from sqlext.spark.java import items_of, java_of
 from sqlext.spark.jvm import analysed_plan, plan_has_watermark
 from sqlext.spark.two_steps import kind_of, split_top
+from sqlext.spark.variance import Variance
 from sqlext.spark.varying import reads_time_of_day
 
 _SESSION = "spark.sessionWindow"
@@ -23,8 +25,14 @@ _STATEFUL = re.compile(r"Aggregate|Distinct|Deduplicate\w*|\w*GroupsWithState\w*
 """Logical nodes that Spark's streams keep a state for; so do joins of two streams."""
 
 
-def refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> None:
-    """Raise UnsupportedError for an aggregate that has no partial results, or whose partial results cannot be kept."""
+def refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any, above: Sequence[Any]) -> None:
+    """Raise UnsupportedError for an aggregate that has no partial results, or whose partial results cannot be kept.
+
+    Args:
+        spark: the session.
+        aggregate: the aggregate.
+        above: the nodes above it.
+    """
     if plan_has_watermark(aggregate.child()) and has_state(aggregate.child()):
         raise UnsupportedError("a watermark decides when Spark drops rows from the state of an operator below it.")
     subqueries = java_of(spark).org.apache.spark.sql.catalyst.expressions.SubqueryExpression
@@ -34,6 +42,11 @@ def refuse_what_has_no_partial_results(spark: SparkSession, aggregate: Any) -> N
         raise UnsupportedError("it has subtotals over all sessions. Leave session_window out of ROLLUP, CUBE and GROUPING SETS.")
     if any(_reads_time_of_day(each) for each in items_of(aggregate.aggregateExpressions())):
         raise UnsupportedError("an argument reads current_time(), which no column can hold.")
+    expressions = (each for node in (aggregate, *above) for each in items_of(node.expressions()))
+    if day := Variance(spark).day_of(expressions):
+        raise UnsupportedError(
+            f"it reads {day}, which would stay what it was when the flow started. Write current_date() or current_timestamp()."
+        )
 
 
 def is_by_session(frame: DataFrame) -> bool:

@@ -102,7 +102,7 @@ class MergeableAggregate:
         self._java = java_of(spark)
         self._names = list(frame.columns)
         above, aggregate = split_top(analysed_plan(frame))
-        refuse_what_has_no_partial_results(spark, aggregate)
+        refuse_what_has_no_partial_results(spark, aggregate, above)
         is_by_session = has_session(aggregate)
         with active(spark):
             read = columns_read(spark, aggregate)
