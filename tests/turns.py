@@ -13,16 +13,19 @@ from pathlib import Path
 
 import pytest
 
-TURNS = 24
-_PARTS = 16
-"""Of the tests of many cases, a run has one of so many parts."""
+TURNS = 32
 SLOW = 20.0
 """Seconds, with three processes side by side on two cores."""
 RECORD = Path(__file__).with_name("durations.tsv")
 _TITLE = "# Seconds of each test of three or more, with three processes side by side on two cores; see turns.py."
 _RECORDED = 3.0
-_DIVIDED = ("tests/differential/test_views.py::test_views_equal_their_queries", "tests/integration/test_view_answers.py::")
-"""Tests of many cases that need nothing of one another: each turn has some."""
+_DIVIDED = {
+    "tests/differential/test_views.py::test_views_equal_their_queries": 16,
+    "tests/differential/test_differential.py::test_queries_equal_batch": 6,
+    "tests/integration/test_view_answers.py::": 16,
+    "tests/integration/test_view_corners.py::": 8,
+}
+"""Tests of many cases that need nothing of one another: a run has one of so many parts of them."""
 _ALWAYS = ("tests/differential/", "tests/unit/")
 """The tests that find most of what any other finds."""
 
@@ -39,7 +42,7 @@ def turns() -> dict[str, int]:
     """Return the turn of each slow file: the longest first, each to the shortest turn so far."""
     files: defaultdict[str, float] = defaultdict(float)
     for test, seconds in recorded().items():
-        if not test.startswith(_DIVIDED):
+        if not test.startswith(tuple(_DIVIDED)):
             files[file_of(test)] += seconds
     lengths = [0.0] * TURNS
     found: dict[str, int] = {}
@@ -80,8 +83,8 @@ class Turn:
             if case is None:
                 is_ours = taken.get(file_of(item.nodeid), self.turn) == self.turn
             else:
-                divided[case] = (divided.get(case, -1) + 1) % _PARTS
-                is_ours = divided[case] == self.turn % _PARTS
+                divided[case] = (divided.get(case, -1) + 1) % _DIVIDED[case]
+                is_ours = divided[case] == self.turn % _DIVIDED[case]
             (ours if is_ours else others).append(item)
         config.hook.pytest_deselected(items=others)
         items[:] = ours

@@ -51,7 +51,7 @@ class Job:
         own = jvm.clone_session(self._spark)
         prepare(own, BUCKETS)
         frame = own.sql(query)
-        settings = RunSettings("job", self.epoch, HadoopPath(own, str(self.folder)), tuple(frame.columns), slots=2)
+        settings = RunSettings("job", self.epoch, HadoopPath(own, str(self.folder)), tuple(frame.schema.fields), slots=2)
         pieces = self.cut(own, frame)
         ticks = (lambda: None, lambda: None)
         run = JobRun(own, pieces, settings, tuple(self.events), self.events.append, lambda: None, self._write, *ticks)

@@ -614,6 +614,15 @@ def test_rows_that_came_while_an_overwriting_job_ran_are_not_replaced(jobs: Work
     assert len(rows(jobs)) == 11
 
 
+def test_a_table_gets_what_is_noted_of_the_columns(jobs: Workshop) -> None:
+    jobs("CREATE TABLE codes (c CHAR(5) COMMENT 'the code', v VARCHAR(9)) USING delta")
+    jobs("INSERT INTO codes VALUES ('ab', 'x')")
+    jobs("CREATE TABLE t USING delta AS SELECT c, v, c AS again FROM STREAM codes GLOBAL WINDOW END OF STREAM")
+    jobs("CREATE TABLE plain USING delta AS SELECT c, v, c AS again FROM codes")
+    assert jobs("DESCRIBE t") == jobs("DESCRIBE plain")
+    assert jobs.batch("SELECT count(*) FROM t WHERE c = 'ab' AND again = 'ab'") == [(1,)]
+
+
 def test_a_view_that_became_another_at_its_last_column(
     jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

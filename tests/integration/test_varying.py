@@ -144,3 +144,18 @@ def test_the_time_of_day_is_no_key(sql: Workshop) -> None:
     create(sql, "auto", "SELECT k, max(CAST(current_time() AS STRING)) AS c FROM STREAM ev GROUP BY k", "t")
     found = {row.property: row.value for row in sql("DESCRIBE FLOW t")}
     assert found["state"] == "rocksdb: an argument reads current_time(), which no column can hold."
+
+
+def test_a_text_that_means_the_time_of_planning(sql: Workshop) -> None:
+    """Spark makes a literal of it when it plans, which is once for an aggregate with its state in Delta."""
+    sql("CREATE TABLE ev (k STRING, at TIMESTAMP) USING delta")
+    query = "SELECT k, count(*) FILTER (WHERE at > 'now') AS future, count(*) AS n FROM STREAM ev GROUP BY k"
+    with pytest.raises(PySparkException, match=r"it reads 'now', .* Write current_date\(\) or current_timestamp\(\)"):
+        create(sql, "delta", query, "t")
+    with pytest.raises(PySparkException, match="it reads 'today'"):
+        create(sql, "delta", "SELECT k, sum(CASE WHEN at >= DATE('today') THEN 1 END) AS n FROM STREAM ev GROUP BY k", "t")
+    create(sql, "auto", query, "t")
+    sql("INSERT INTO ev VALUES ('a', current_timestamp())")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [("a", 0, 1)]
+    assert "it reads 'now'" in next(str(row.value) for row in sql("DESCRIBE FLOW t") if row.property == "state")

@@ -92,7 +92,7 @@ def changes(spark: SparkSession, location: str, before: int, after: int, columns
         UnsupportedError: the table's log or its files no longer hold the changes, or its columns changed in a way that they
             cannot be compared.
     """
-    rows = _weighted(spark, location, before, after)
+    rows = weighted(spark, location, before, after)
     wanted = [name for name in rows.columns if name != WEIGHT] if columns is None else [*columns]
     return net(rows.select(*(F.col(quote(name)) for name in wanted), WEIGHT))
 
@@ -220,7 +220,12 @@ def _shape(kind: DataType) -> object:
             return kind.simpleString()
 
 
-def _weighted(spark: SparkSession, location: str, before: int, after: int) -> DataFrame:
+def weighted(spark: SparkSession, location: str, before: int, after: int) -> DataFrame:
+    """Return the rows that commits have added and deleted, with their weights: also those that are in both.
+
+    Raises:
+        UnsupportedError: they cannot be read.
+    """
     try:
         if before == after:
             none = delta_tables.rows_at(spark, location, after).limit(0)

@@ -38,7 +38,7 @@ from sqlext.execution.state.state_in_table import StateInTable, reach_in_table
 from sqlext.moments import Moment, announce
 from sqlext.plan.cut import Cut, merged
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
-from sqlext.plan.job_graph import OutputMode
+from sqlext.plan.job_graph import QUALIFIES, OutputMode
 from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote_parts
@@ -286,7 +286,15 @@ class TableWriter:
         partials, reach = partial(intake.buffer.rows, self.session), key_ranges.union(batch.bounds for batch in batches)
         passed = 0 if intake.lateness is None else intake.lateness.watermark(batches[0].first)
         expiry = intake.expiry(batches[0].first, batches[-1].last)
-        return StateFlush(intake.aggregate, partials, batches, reach, info, self._check, passed, expiry)
+        inspect = partial(self._inspect, intake.stream, info)
+        return StateFlush(intake.aggregate, partials, batches, reach, info, self._check, inspect, passed, expiry)
+
+    def _inspect(self, stream: StreamSpec, info: commit.CommitInfo, rows: DataFrame) -> None:
+        """Refuse rows of the target that a constraint forbids, before anything is stored of the micro-batches that made them."""
+        if self._checks is None or not stream.writes_target or not self._checks.may_fail:
+            return
+        kept = rows.where(QUALIFIES).drop(QUALIFIES) if QUALIFIES in rows.columns else rows
+        self._checks.violations_in(kept, _batches_of(info))
 
     def _flush_state(self, stream: StreamSpec, flushed: StateFlush) -> None:
         """Merge partial results into a state; before it, distinct values that are new become rows."""
@@ -296,7 +304,7 @@ class TableWriter:
 
     def _show(self, stream: StreamSpec, flushed: StateFlush, advance: Advance) -> None:
         """Merge the changed groups of a state into the query's table; if others interfere, all of the flush is tried again."""
-        reach = reach_in_table(stream, flushed.aggregate, flushed.reach)
+        reach = reach_in_table(stream, flushed.aggregate, flushed.reach if advance.reach is None else advance.reach)
         info = replace(advance.info or flushed.info, read_version=advance.read_version)
         self._merge_rows(stream, advance.rows, reach, info, 1, advance.additions, advance.all_rows)
         self._ended += EndedGroups(info.groups_ended or 0, info.rows_dropped or 0)
@@ -326,7 +334,7 @@ class TableWriter:
             self._bring_in(stream, rows, reach, info, attempts, additions, all_rows)
             return
         every = None if all_rows is None else self._checks.qualified(all_rows)
-        with self._checks.counted(rows, f"the flush of micro-batches {info.first_batch} to {info.last_batch}") as (held, found):
+        with self._checks.counted(rows, _batches_of(info)) as (held, found):
             self._violations = found
             self._bring_in(stream, held, reach, replace(info, violations=found), attempts, additions, every)
 
@@ -424,3 +432,7 @@ class TableWriter:
             whole = {name: SourceVersion(key, at, location) for name, (location, key, at) in named.items() if at is not None}
             cuts.append(Cut(whole, tuple(name for name in named if name not in whole)))
         return merged(cuts)
+
+
+def _batches_of(info: commit.CommitInfo) -> str:
+    return f"the flush of micro-batches {info.first_batch} to {info.last_batch}"

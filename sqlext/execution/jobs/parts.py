@@ -11,7 +11,8 @@ from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructField, StructType
 
 from sqlext.execution.jobs.fragments import Fragment, input_number
 from sqlext.execution.jobs.outputs import BUCKET, VertexTable
@@ -52,17 +53,18 @@ def rows_of_sink(
     spark: SparkSession,
     fragment: Fragment,
     tables: Sequence[VertexTable],
-    names: Sequence[str],
+    columns: Sequence[StructField],
     division: Sequence[Sequence[int]] | None,
 ) -> DataFrame:
     """Return the rows of the last piece of a plan, if the sink itself runs it.
 
     Args:
         tables: the results of each input.
-        names: the names of the query's columns.
+        columns: the query's columns.
         division: the groups of buckets that run side by side; None for a piece that cannot be divided.
     """
     groups: Sequence[Sequence[int] | None] = division or [None]
+    names = [column.name for column in columns]
     frames = [_of_sink(spark, fragment, tables, names, buckets) for buckets in groups]
     return reduce(DataFrame.union, frames)
 
@@ -75,9 +77,10 @@ def _of_sink(
     return frame_over(spark, plan, [alias(spark, each, name) for each, name in zip(output, names, strict=True)])
 
 
-def result(spark: SparkSession, table: VertexTable, names: Sequence[str]) -> DataFrame:
-    """Return the rows of a whole result, under the query's own column names."""
-    return _read(spark, table, None).toDF(*names)
+def result(spark: SparkSession, table: VertexTable, columns: Sequence[StructField]) -> DataFrame:
+    """Return the rows of a whole result as the query's columns: with their names, and what is noted of them, such as CHAR(n)."""
+    named = [F.col(_column(at)).alias(column.name, metadata=column.metadata or {}) for at, column in enumerate(columns)]
+    return _read(spark, table, None).select(*named)
 
 
 def _with_inputs(

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField
 
 from sqlext.errors import JobError
 from sqlext.execution.jobs import division, parts
@@ -48,7 +49,7 @@ class RunSettings:
         job: the job's id.
         epoch: the epoch of this driver.
         home: the job's folder.
-        columns: the names of the query's columns.
+        columns: the query's columns.
         slots: the number of tasks that run at once.
         snapshot_pause: the minimum time between two snapshots of the driver's state.
     """
@@ -56,7 +57,7 @@ class RunSettings:
     job: str
     epoch: int
     home: HadoopPath
-    columns: tuple[str, ...]
+    columns: tuple[StructField, ...]
     slots: int
     snapshot_pause: timedelta = timedelta(minutes=3)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructField
 
 from sqlext.errors import JobError, UnsupportedError
 from sqlext.execution.jobs.fragments import FragmentedPlan, cut
@@ -44,13 +45,13 @@ class PlannedJob:
         spec: its definition.
         session: its own session.
         pieces: the fragments of its query, over the pinned inputs.
-        columns: the names of the query's columns.
+        columns: the query's columns.
     """
 
     spec: JobSpec
     session: SparkSession
     pieces: FragmentedPlan
-    columns: tuple[str, ...]
+    columns: tuple[StructField, ...]
 
 
 def check_references(session: SparkSession, references: References) -> None:
@@ -130,15 +131,15 @@ def planned_again(spark: SparkSession, spec: JobSpec) -> PlannedJob:
     return PlannedJob(spec, own, pieces, columns)
 
 
-def _analysed(own: SparkSession, text: str, at: int) -> tuple[Any, tuple[str, ...]]:
-    """Return Catalyst's plan of a query, in which streams end at their current rows, and the names of its columns.
+def _analysed(own: SparkSession, text: str, at: int) -> tuple[Any, tuple[StructField, ...]]:
+    """Return Catalyst's plan of a query, in which streams end at their current rows, and its columns.
 
     Args:
         at: the current time, as `JobSpec.time`.
     """
     frame = own.sql(text)
     plan = read_to_its_end(own, frame._jdf.queryExecution().analyzed())
-    return with_moments_of(own, plan, at) if at else plan, tuple(frame.columns)
+    return with_moments_of(own, plan, at) if at else plan, tuple(frame.schema.fields)
 
 
 def _buckets(own: SparkSession) -> int:

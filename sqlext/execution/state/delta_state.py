@@ -79,6 +79,8 @@ class StateFlush:
         reach: the ranges of their keys.
         info: the description of the flush.
         check: called before each commit of a transaction; raises if this driver must not commit any more.
+        inspect: called with the changed groups, as rows of the query's table, before a state beside it gets them; raises if the
+            table must not.
         passed: a watermark against which the rows of these batches and all later ones are late, in milliseconds since 1970: none
             of them changes a group that it has passed.
         expiry: which groups end; None: they have no time to live.
@@ -90,6 +92,7 @@ class StateFlush:
     reach: Bounds
     info: commit.CommitInfo
     check: Callable[[], None]
+    inspect: Callable[[DataFrame], None] = lambda rows: None
     passed: int = 0
     expiry: Expiry | None = None
 
@@ -113,6 +116,7 @@ class Advance:
         read_version: the version of that table from which they were computed, if it is the state.
         all_rows: all rows that the table is to have, if they are at hand; they may be written in place of the ones it has.
         info: the description of the commit, if the state has more to say than the flush.
+        reach: the ranges of the keys, as stored, if they are not those of the flush; empty: they are not known.
     """
 
     rows: DataFrame
@@ -120,6 +124,7 @@ class Advance:
     read_version: int | None = None
     all_rows: DataFrame | None = None
     info: commit.CommitInfo | None = None
+    reach: Bounds | None = None
 
 
 Show = Callable[[Advance], None]

@@ -49,6 +49,11 @@ class RowChecks:
         self._way_out = way_out
         self._marks = {f"{MARK_PREFIX}{at}": each for at, each in enumerate(constraints)}
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether a constraint fails what violates it."""
+        return any(each.violation is Violation.FAIL for each in self._marks.values())
+
     def violations_in(self, rows: DataFrame, where: str) -> Violations:
         """Return the numbers of violations among rows that can be computed again.
 

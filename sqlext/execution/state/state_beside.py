@@ -7,23 +7,30 @@ between its two commits, these are still there to be shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from sqlext.execution.delta import commit, target
-from sqlext.execution.delta.delta_log import table_size
+from sqlext.errors import UnsupportedError
+from sqlext.execution.delta import commit, delta_log, target
+from sqlext.execution.delta.changes import WEIGHT, weighted
+from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, TableTransaction
-from sqlext.execution.state.buffer import BATCH_COLUMN
+from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
 from sqlext.execution.state.delta_state import Advance, DeltaState, Show, StateFlush, added, keys_of, numbered, of_keys
+from sqlext.execution.state.mergeable import MergeableAggregate
 from sqlext.moments import Moment, announce
 from sqlext.plan.flow_spec import Column, StreamSpec
 from sqlext.plan.job_graph import QUALIFIES, OutputMode
+from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,13 +71,52 @@ class StateBeside(DeltaState):
                 every = None if written.every is None else self._results(flush.aggregate, written.every)
                 show(Advance(self._results(flush.aggregate, written.changed), all_rows=every))
             return
-        stored = self._stored(version)
-        with self._settings(flush.is_small), self._changed(flush, stored, fresh) as changed:
+        stored, is_again = self._stored(version), len(fresh) < len(flush.batches)
+        held = self._changed_again(flush, stored, fresh, version) if is_again else self._changed(flush, stored, fresh)
+        with self._settings(flush.is_small), held as changed:
+            results = self._results(flush.aggregate, changed)
             if fresh:
-                self._store(flush, changed, stored, replace(flush.info, read_version=version))
+                flush.inspect(results)
+                whole = replace(flush, reach={}) if is_again else flush
+                self._store(whole, changed, stored, replace(flush.info, read_version=version))
                 self._refuse_changes_since(version)
                 announce(Moment.STATE_COMMITTED, self._spec.name)
-            show(Advance(self._results(flush.aggregate, changed)))
+            info = replace(flush.info, rows=changed.count()) if is_again else None
+            show(Advance(results, info=info, reach={} if is_again else None))
+
+    def _changed_again(
+        self, flush: StateFlush, stored: DataFrame, fresh: Sequence[BufferedBatch], version: int
+    ) -> AbstractContextManager[DataFrame]:
+        """Hold the new state of the groups of a flush some of whose batches are stored, and perhaps not shown.
+
+        Spark may have computed these batches anew since, of tables that have changed: which groups they have changed says the
+        commit that stored them.
+        """
+        aggregate = flush.aggregate
+        new = flush.partials(fresh) if fresh else flush.partials(flush.batches).limit(0)
+        before = self._keys_stored_last(aggregate, version)
+        if before is not None and aggregate.key:
+            stored = of_keys(stored, aggregate, before.union(new.select(*before.columns)).distinct(), {})
+        return jvm.held(added(aggregate, stored, new))
+
+    def _keys_stored_last(self, aggregate: MergeableAggregate, version: int) -> DataFrame | None:
+        """Return the keys of the groups that the newest flush has stored; None: the log no longer tells, so it may be any."""
+        batch = last_transaction(self._spark, self.location, self._spec.application, version)
+        for at in range(version, 0, -1):
+            actions = delta_log.actions(self._spark, self.location, at)
+            if actions is None:
+                return None
+            stored = [each["txn"] for each in actions if "txn" in each]
+            if any(each["appId"] == self._spec.application and each["version"] == batch for each in stored):
+                break
+        else:
+            return None
+        try:
+            found = weighted(self._spark, self.location, at - 1, at)
+        except UnsupportedError as error:
+            logger.info("flow %s: all groups are shown again: %s", self._spec.name, error)
+            return None
+        return found.where(F.col(WEIGHT) > 0).select(*map(quote, aggregate.key))
 
     @contextmanager
     def _written(self, flush: StateFlush, table: TableTransaction) -> Iterator[_Written]:
@@ -79,13 +125,15 @@ class StateBeside(DeltaState):
         with self._settings(flush.is_small or not table.is_empty):
             if table.is_small and not table.is_empty:
                 with jvm.held(added(aggregate, _left(flush, table.rows), partials, flush.fits_one_task(table))) as every:
+                    changed = of_keys(every, aggregate, keys_of(aggregate, partials), flush.reach)
+                    flush.inspect(self._results(aggregate, changed))
                     flush.check()
                     self._note(table, table.write_whole(every, identity))
-                    changed = of_keys(every, aggregate, keys_of(aggregate, partials), flush.reach)
                     yield _Written(changed, None if aggregate.results_vary or aggregate.event_time else every)
                 return
             with jvm.held(aggregate.merged(partials, BATCH_COLUMN)) as new:
                 if table.is_empty:
+                    flush.inspect(self._results(aggregate, new))
                     flush.check()
                     self._note(table, table.write_whole(new, identity))
                     yield _Written(new)
@@ -97,6 +145,7 @@ class StateBeside(DeltaState):
                     gone = self._passed(flush, table.placed_rows({}))
                     places = found.select(FILE_COLUMN, ROW_COLUMN)
                     places = places if gone is None else places.union(gone.select(FILE_COLUMN, ROW_COLUMN))
+                    flush.inspect(self._results(aggregate, changed))
                     flush.check()
                     self._note(table, table.replace(places, changed, identity))
                     self._emptied = flush.passed

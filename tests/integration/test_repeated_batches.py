@@ -1,0 +1,103 @@
+"""Micro-batches that Spark computes again, after the table or its state has them, of tables that have changed meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from sqlext.testing import Moment, listened
+from tests.integration.workshop import Workshop
+
+pytestmark = pytest.mark.usefixtures("lean")
+
+JOINED = "SELECT d.region, count(*) AS n, avg(e.v) AS m FROM STREAM ev AS e LEFT JOIN dim AS d ON e.k = d.k GROUP BY d.region"
+
+
+@pytest.fixture(autouse=True)
+def tables(sql: Workshop) -> None:
+    sql("CREATE TABLE dim (k INT, region STRING) USING delta")
+    sql("INSERT INTO dim VALUES (1, 'EU')")
+    sql("CREATE TABLE ev (k INT, v INT) USING delta")
+
+
+def rows(sql: Workshop) -> list[tuple[object, ...]]:
+    return sql.batch("SELECT * FROM t")
+
+
+def died_at(sql: Workshop, wanted: Moment, values: str) -> None:
+    """Let rows come; the driver dies when their flush is at a moment."""
+
+    def dies(moment: Moment, flow: str) -> None:
+        if moment is wanted:
+            raise OSError("died here")
+
+    sql(f"INSERT INTO ev VALUES {values}")
+    with listened(dies), pytest.raises(PySparkException, match="died here"):
+        sql("WAIT FLOW t")
+    sql.crash()
+
+
+def test_what_a_constraint_has_refused_is_not_in_the_state(sql: Workshop) -> None:
+    """So it comes as it is when the user has put it right."""
+    known = "(CONSTRAINT known EXPECT (region IS NOT NULL) ON VIOLATION FAIL UPDATE)"
+    sql(f"CREATE STREAMING TABLE t {known} AS {JOINED}")
+    sql("INSERT INTO ev VALUES (1, 5)")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES (2, 10)")
+    assert sql.eventually(lambda: sql.shown("t").status == "FAILED")
+    assert "The constraint `known`" in sql.shown("t").error
+    sql("INSERT INTO dim VALUES (2, 'US')")
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert rows(sql) == [("EU", 1, 5.0), ("US", 1, 10.0)]
+    sql("INSERT INTO ev VALUES (1, 7), (2, 20)")
+    sql("WAIT FLOW t")
+    assert rows(sql) == [("EU", 2, 6.0), ("US", 2, 15.0)]
+
+
+@pytest.mark.parametrize(
+    "constraint", ["", "(CONSTRAINT few EXPECT (n < 100) ON VIOLATION FAIL UPDATE)"], ids=["plain", "checked"]
+)
+def test_a_group_that_only_the_state_has(sql: Workshop, constraint: str) -> None:
+    """The state has the rows in the group that they had when it was written; the table gets this group."""
+    sql(f"CREATE STREAMING TABLE t {constraint} AS {JOINED}")
+    sql("INSERT INTO ev VALUES (1, 5)")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO dim VALUES (2, 'ASIA')")
+    died_at(sql, Moment.STATE_COMMITTED, "(2, 10)")
+    sql("UPDATE dim SET region = 'US' WHERE k = 2")
+    sql.resume()
+    sql("WAIT FLOW t")
+    assert rows(sql) == [("ASIA", 1, 10.0), ("EU", 1, 5.0)]
+    sql("INSERT INTO ev VALUES (2, 20)")
+    sql("WAIT FLOW t")
+    assert rows(sql) == [("ASIA", 1, 10.0), ("EU", 1, 5.0), ("US", 1, 20.0)]
+
+
+def test_a_join_of_streams_below_gets_a_repeated_micro_batch(sql: Workshop) -> None:
+    """Spark keeps the rows of the join, and refuses a micro-batch that does not reach them."""
+    sql("CREATE TABLE two (k INT, w STRING) USING delta")
+    sql("INSERT INTO two VALUES (1, 'x'), (2, 'y')")
+    joined = "SELECT d.w, count(*) AS n, avg(e.v) AS m FROM STREAM ev AS e JOIN STREAM two AS d ON e.k = d.k GROUP BY d.w"
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ('state.backend.type' = 'delta') AS {joined}")
+    sql("INSERT INTO ev VALUES (1, 5)")
+    sql("WAIT FLOW t")
+    died_at(sql, Moment.FLUSH_COMMITTED, "(1, 7), (2, 4)")
+    sql.resume()
+    sql("INSERT INTO two VALUES (2, 'z')")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES (2, 6)")
+    sql("WAIT FLOW t")
+    assert rows(sql) == [("x", 2, 6.0), ("y", 2, 5.0), ("z", 2, 5.0)]
+
+
+def test_a_table_that_is_read_at_two_versions_is_read_at_none(sql: Workshop) -> None:
+    sql("INSERT INTO ev VALUES (1, 1)")
+    sql("INSERT INTO ev VALUES (1, 2)")
+    slow, fast = (f"SELECT v FROM STREAM ev WITH ('maxFilesPerTrigger' = '{files}')" for files in (1, 100))
+    sql(f"CREATE STREAMING TABLE t AS {slow} UNION ALL {fast}")
+    sql("WAIT FLOW t")
+    first, *_, last = sql.commits("t")
+    assert first["mixed"] == ["spark_catalog.default.ev"]
+    assert list(last["sources"]) == ["spark_catalog.default.ev"]
+    assert rows(sql) == [(1,), (1,), (2,), (2,)]
