@@ -38,7 +38,7 @@ def answer_replay(spark: SparkSession, statement: ReplayQuarantine, host: Callab
     def run(_: threading.Event) -> str:
         flows = host().flows
         specs = [record.spec for record in flows.records().values()]
-        return replay(spark, opened(spark, name), statement.condition, specs, flows.session_of)
+        return replay(spark, opened(spark, name), statement.condition, specs, flows.session_of, flows.turn_at)
 
     return whole_command(spark, "REPLAY QUARANTINE", run)
 

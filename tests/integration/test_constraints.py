@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 from pyspark.errors import PySparkException
 
+from sqlext.execution.delta import table_copy
 from sqlext.testing import Moment, listened
-from tests.integration.workshop import BUFFERED, Workshop
+from tests.integration.workshop import BUFFERED, DEADLINE, Workshop
 
 pytestmark = pytest.mark.usefixtures("lean")
 
@@ -278,3 +282,28 @@ def test_explain_shows_the_constraints(sql: Workshop) -> None:
     at = lines.index("== Constraints ==")
     assert lines[at + 1] == "known: k IS NOT NULL; rows that violate it are counted"
     assert lines[at + 2] == "positive: v > 0; rows that violate it are quarantined in s.bad"
+
+
+def test_a_replay_waits_for_a_savepoint(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the copy of the table and that of the quarantine, its rows would be in none of the two."""
+    copy, started = table_copy.copy_rows, list[threading.Thread]()
+
+    def copied(*given: Any) -> None:
+        copy(*given)
+        if not started:
+            started.append(threading.Thread(target=lambda: sql("REPLAY QUARANTINE bad"), name="replay"))
+            started[0].start()
+            started[0].join(5)
+
+    sql(CLEAN.format(violation="QUARANTINE INTO bad", options=""))
+    sql("WAIT FLOW clean")
+    sql("UPDATE bad SET v = 9, k = 'right'")
+    monkeypatch.setattr(table_copy, "copy_rows", copied)
+    sql("SAVEPOINT FLOW clean AS good")
+    started[0].join(DEADLINE)
+    assert len(rows(sql, "clean")) == len(GOOD) + 2
+    sql("RESTORE FLOW clean TO good")
+    assert rows(sql, "clean") == GOOD
+    assert len(rows(sql, "bad")) == 2
+    sql("REPLAY QUARANTINE bad")
+    assert len(rows(sql, "clean")) == len(GOOD) + 2

@@ -623,6 +623,17 @@ def test_a_table_gets_what_is_noted_of_the_columns(jobs: Workshop) -> None:
     assert jobs.batch("SELECT count(*) FROM t WHERE c = 'ab' AND again = 'ab'") == [(1,)]
 
 
+def test_partitions_in_folders_of_other_names(jobs: Workshop) -> None:
+    jobs("CREATE TABLE parted (v BIGINT, p STRING, q INT) USING parquet PARTITIONED BY (p, q)")
+    jobs("INSERT INTO parted VALUES (1, '1', 1), (2, '2', 2)")
+    folder = local(next(row.data_type for row in jobs("DESCRIBE FORMATTED parted") if row.col_name == "Location"))
+    jobs(f"ALTER TABLE parted PARTITION (p = '1', q = 1) SET LOCATION '{folder / 'p=1_v2'}'")
+    jobs("INSERT INTO parted PARTITION (p = '1', q = 1) VALUES (10)")
+    query = "SELECT v, p, q, count(*) AS n FROM {} WHERE p = '1' OR q = 2 GROUP BY ALL"
+    jobs(f"CREATE TABLE t USING delta AS {query.format('STREAM parted')} GLOBAL WINDOW END OF STREAM")
+    assert rows(jobs) == jobs.batch(query.format("parted")) == [(10, "1", 1, 1), (2, "2", 2, 1)]
+
+
 def test_a_view_that_became_another_at_its_last_column(
     jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ class FlowManager:
         self._clock = clock
         self._registry = FlowRegistry(home, runs.written)
         self._live = LiveFlows(self._registry)
+        self.turn_at = self._live.turn_at
         self._maker = FlowMaker(spark, home, self._registry, lease, self, self._live)
         self._retries = Retries(clock)
         self.savepoints = FlowSavepoints(home, self._registry, lease, self, self._live, clock)

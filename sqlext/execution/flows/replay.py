@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
@@ -202,6 +203,7 @@ def replay(
     condition: ValueText | None,
     specs: Sequence[FlowSpec],
     session_of: Callable[[FlowSpec], SparkSession],
+    turn_at: Callable[[tuple[str, ...]], AbstractContextManager[bool]],
 ) -> str:
     """Bring quarantined rows back through their flows.
 
@@ -211,6 +213,7 @@ def replay(
         condition: which of them; None: all.
         specs: all flows.
         session_of: returns a session like a flow's own.
+        turn_at: has the turn at a flow's table: a savepoint or a restoration between the two commits would lose the rows.
 
     Returns:
         A sentence with the numbers of rows, by table, and how many stay and why.
@@ -218,14 +221,16 @@ def replay(
     appending = {spec.id: spec for spec in specs if spec.appends}
     for spec in appending.values():
         if table.name in spec.quarantine_tables:
-            Replay(session_of(spec), table, spec).finish()
+            with turn_at(spec.target):
+                Replay(session_of(spec), table, spec).finish()
     said, asked = [], recorded(spark)
     for (name, flow_id), there in flows_in(spark, table, condition).items():
         if flow_id not in appending:
             said.append(f"{there} rows stay: the flow {name} that has quarantined them is no more, or appends no rows")
             continue
         spec = appending[flow_id]
-        done = Replay(session_of(spec), table, spec).run(condition, asked)
+        with turn_at(spec.target):
+            done = Replay(session_of(spec), table, spec).run(condition, asked)
         said.append(f"{done} rows replayed into {'.'.join(spec.target)}")
         said += [f"{there - done} rows stay: they still violate its constraints"] if done < there else []
     return "; ".join(said) or f"there are no such rows in {'.'.join(table.name)}"

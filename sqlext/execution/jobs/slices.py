@@ -86,19 +86,21 @@ def is_delta(index: Any) -> bool:
 
 
 def index_of_files(spark: SparkSession, index: Any, paths: Sequence[str]) -> Any:
-    """Return a file index like another one, but over some files only, with the same partition columns from folder names."""
+    """Return a file index like another one, but over some files only, with the same values of partition columns.
+
+    Their folders may be called anything: ALTER TABLE .. PARTITION .. SET LOCATION says which values a folder has.
+    """
     java = java_of(spark)
-    depth = int(index.partitionSchema().length())
-    bases = {path.rsplit("/", depth + 1)[0] for path in paths} if depth else set()
-    options = {"basePath": bases.pop()} if len(bases) == 1 else {}
+    is_of_catalog = str(index.getClass().getSimpleName()) == "CatalogFileIndex"
+    partitions = (index.filterPartitions(scala_seq(spark, [])) if is_of_catalog else index).partitionSpec()
     datasources = java.org.apache.spark.sql.execution.datasources
     return datasources.InMemoryFileIndex(
         spark._jsparkSession,
         scala_seq(spark, [java.org.apache.hadoop.fs.Path(path) for path in paths]),
-        java.org.apache.spark.api.python.PythonUtils.toScalaMap(options),
+        java.org.apache.spark.api.python.PythonUtils.toScalaMap({}),
         java.scala.Option.apply(index.partitionSchema()),
         getattr(datasources, "NoopCache$").__getattr__("MODULE$"),
-        java.scala.Option.apply(None),
+        java.scala.Option.apply(partitions if int(index.partitionSchema().length()) else None),
         java.scala.Option.apply(None),
     )
 

@@ -151,6 +151,7 @@ class Refresher:
         is_known = not query.unversioned and not query.varies
         is_same = last is not None and not state.foreign and is_known and _is_current(last, query, after)
         if last is not None and is_same and not is_full:
+            last = replace(last, version=state.version)  # which has the same rows, also if somebody has compacted the table
             return replace(last, done="no change", because="", rows_in=0, rows_deleted=0, rows_inserted=0, seconds=0.0)
         if query is known:
             query = self._analysed(anew=True)  # of the sources' columns as they are now
