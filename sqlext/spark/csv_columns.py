@@ -105,9 +105,8 @@ def _kinds(spark: SparkSession, files: Files, headers: Mapping[tuple[str, ...], 
     """Return the types of the columns from a position on: as Spark infers them of the files of each header, put together."""
     options = {**files.with_header_check(files.reader_options), "samplingRatio": "1.0"}
     found: list[Any] = []
-    for header, of_header in headers.items():
-        fields = frame_of_some(spark, files, "csv", of_header, options)._jdf.schema().fields()
-        kinds = [each.dataType() for each in fields][: len(header)]  # those of folders' names come after them
+    for of_header in headers.values():
+        kinds = [each.dataType() for each in frame_of_some(spark, files, "csv", of_header, options)._jdf.schema().fields()]
         found = _merged(spark, files, found, kinds)
     return [_parse_datatype_json_string(each.json()) for each in found][start : max(map(len, headers), default=start)]
 

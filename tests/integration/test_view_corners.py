@@ -135,6 +135,21 @@ def test_a_lost_partition_value_in_a_refresh_with_wider_types(sql: Workshop) -> 
     assert sql.spark.table("v").schema["x"].dataType.simpleString() == "bigint"
 
 
+def test_a_view_over_one_that_was_compacted(sql: Workshop) -> None:
+    for statement in KV:
+        sql(statement)
+    sql("CREATE MATERIALIZED VIEW up REFRESH POLICY INCREMENTAL AS SELECT k, x FROM t")
+    sql("INSERT INTO t VALUES (5, 50)")
+    sql("REFRESH MATERIALIZED VIEW up")
+    sql("CREATE MATERIALIZED VIEW down REFRESH POLICY INCREMENTAL AS SELECT k, sum(x) AS s FROM up GROUP BY k")
+    sql("OPTIMIZE up")
+    sql("REFRESH MATERIALIZED VIEW down")
+    said = " ".join(str(row[0]) for row in sql("REFRESH MATERIALIZED VIEW down CASCADE"))
+    assert "no change" in said
+    assert "full" not in said
+    assert sql.commits("down")[-1]["done"] == "no change"
+
+
 TOP = "SELECT name, count(*) AS n FROM (SELECT *, {} AS r FROM t) WHERE r = 1 GROUP BY name"
 FIRST = "SELECT name, count(*) AS n FROM (SELECT * FROM t {}) GROUP BY name"
 TIES = {
