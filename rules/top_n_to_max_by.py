@@ -148,8 +148,7 @@ def _relation_of(select: exp.Select, query: exp.Query) -> exp.Subquery | None:
     is_bare = relation is not None and not {name for name, value in relation.args.items() if value} - {"this", "alias"}
     if isinstance(relation, exp.Table) and is_bare and select.args.get("where") is not None:
         name = fold(relation.name)
-        tables = [table for table in query.find_all(exp.Table) if not isinstance(table.parent, Stream)]
-        used = [table for table in tables if not table.db and fold(table.name) == name]
+        used = [each for each in _short_names(query) if each == name]
         found = [cte for cte in query.find_all(exp.CTE) if fold(cte.alias) == name and not cte.args["alias"].args.get("columns")]
         if len(used) == len(found) == 1 and _ranked(found[0].this, streaming_ctes(query), query) is not None:
             alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name))
@@ -194,9 +193,15 @@ def _aggregates(node: exp.Expr, query: exp.Query, known: frozenset[str] = frozen
     """Return whether a relation, or a WITH query that it reads and that is not among the `known`, aggregates."""
     if any(is_aggregation(select) for select in node.find_all(exp.Select)):
         return True
-    names = {fold(table.name) for table in node.find_all(exp.Table) if not table.db and not isinstance(table.parent, Stream)}
-    below = [cte for cte in query.find_all(exp.CTE) if fold(cte.alias) in names - known]
+    names = {*_short_names(node)} - known
+    below = [cte for cte in query.find_all(exp.CTE) if fold(cte.alias) in names]
     return any(_aggregates(cte.this, query, known | {fold(cte.alias)}) for cte in below)
+
+
+def _short_names(node: exp.Expr) -> list[str]:
+    """Return the names in a query that may be those of WITH queries, each as often as it is used; a stream's is a table's."""
+    tables = (table for table in node.find_all(exp.Table) if not table.db and not isinstance(table.parent, Stream))
+    return [fold(table.name) for table in tables]
 
 
 def _bound(select: exp.Select, rank: str, alias: str) -> int | None:

@@ -259,8 +259,9 @@ class _Parser(_JavaObject):
 
     def _substituted(self, text: str, context: Any) -> str:
         """Return the text with its parameters' values, which Spark's own parser puts in after the values of `${..}`, too."""
-        named, positional = _parameters(context)
-        if not named and not positional:  # Spark's substitution would change nothing, and refuse sqlext's clauses
+        is_hybrid = str(context.getClass().getSimpleName()) == "HybridParameterContext"  # of EXECUTE IMMEDIATE .. USING
+        values = context.args() if is_hybrid else context.params()
+        if values.isEmpty():  # Spark's substitution would change nothing, and refuse sqlext's clauses
             return text
         text = self._seam.with_variables(text)
         handler = self._seam.jvm.org.apache.spark.sql.catalyst.parser.ParameterHandler
@@ -269,7 +270,7 @@ class _Parser(_JavaObject):
         except ParseException:
             if not is_ours(text):
                 raise
-            text = substitute(text, named, positional)
+            text = substitute(text, *_parameters(context))
         return self._seam.without_variables(text)
 
     def _plan(self, text: str) -> Any:
@@ -311,7 +312,7 @@ def _parameters(context: Any) -> tuple[dict[str, str], list[str]]:
         return {str(pair._1()): str(pair._2().sql()) for pair in items_of(context.params().toSeq())}, []
     if kind == "PositionalParameterContext":
         return {}, [str(value.sql()) for value in items_of(context.params())]
-    values = [str(value.sql()) for value in items_of(context.args())]  # of EXECUTE IMMEDIATE .. USING; a name may be empty
+    values = [str(value.sql()) for value in items_of(context.args())]  # of EXECUTE IMMEDIATE .. USING: a name may be empty
     named = dict(zip(map(str, items_of(context.paramNames())), values, strict=False))
     return {name: value for name, value in named.items() if name}, values
 

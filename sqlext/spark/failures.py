@@ -87,18 +87,20 @@ def failure_of(query: StreamingQuery) -> BaseException | None:
 
 def conditions_of(error: BaseException) -> list[str]:
     """Return the names of Spark's conditions in an error and its causes, such as TABLE_OR_VIEW_NOT_FOUND."""
-    chain = [error, getattr(error, "_cause", None)]
-    names = [each.getCondition() for each in chain if isinstance(each, PySparkException)]
-    names += [java.getCondition() for java in causes_of(error) if "getCondition" in dir(java)]
-    return [str(name) for name in names if name]
+    return _said_by(error, "getCondition")
 
 
 def sql_states_of(error: BaseException) -> list[str]:
     """Return the SQLSTATEs of an error and its causes, such as 22012 of a division by zero."""
+    return _said_by(error, "getSqlState")
+
+
+def _said_by(error: BaseException, method: str) -> list[str]:
+    """Return what a method of Spark's errors says of an error and its causes, in Python and in Java."""
     chain = [error, getattr(error, "_cause", None)]
-    states = [each.getSqlState() for each in chain if isinstance(each, PySparkException)]
-    states += [java.getSqlState() for java in causes_of(error) if "getSqlState" in dir(java)]
-    return [str(state) for state in states if state]
+    said = [getattr(each, method)() for each in chain if isinstance(each, PySparkException)]
+    said += [getattr(java, method)() for java in causes_of(error) if method in dir(java)]
+    return [str(each) for each in said if each]
 
 
 def parameters_of(error: BaseException, conditions: Collection[str]) -> dict[str, str] | None:

@@ -50,13 +50,11 @@ def with_ties_broken(spark: SparkSession, plan: Any) -> Any:
     none = scala_seq(spark, [])
 
     def extended(orders: Sequence[Any], child: Any) -> Any:
-        known = {id_of(order.child()) for order in orders if kind(order.child()) == "AttributeReference"}
-        more = [each for each in output_of(child) if id_of(each) not in known]
-        more = [each for each in more if is_orderable(each.dataType())]
+        more = [each for each in _left_out(orders, child) if is_orderable(each.dataType())]
         return scala_seq(spark, [*orders, *(order.apply(each, ascending, none) for each in more)])
 
     def of_node(node: Any) -> Any:
-        if kind(node) == "Sort" and is_global(node):
+        if _is_global_sort(node):
             orders = items_of(node.order())
             return node.copy(extended(orders, node.child()), True, node.child(), node.hint())
         if kind(node) == "Window" and any(map(_is_by_order, _calls_of(node))) and not any(map(_reads_peers, _calls_of(node))):
@@ -78,22 +76,33 @@ def takes_any_rows(node: Any) -> bool:
     """Return whether a node is a limit that takes some of equal rows."""
     if kind(node) not in _LIMITS:
         return False
-    below = node
-    while kind(below) in _BETWEEN:
-        below = below.children().apply(0)
-    return not (kind(below) == "Sort" and is_global(below) and _is_total(items_of(below.order()), below.child()))
+    sort = order_of(node)
+    return sort is None or not _is_total(items_of(sort.order()), sort.child())
 
 
-def is_global(sort: Any) -> bool:
-    """Return whether a Sort orders all rows, as ORDER BY does, and not those of each partition."""
-    return bool(getattr(sort, "global")())
+def order_of(limit: Any) -> Any | None:
+    """Return the Sort whose first rows a LIMIT or OFFSET takes; None: it takes any rows."""
+    node = limit
+    while kind(node) in _BETWEEN:
+        node = node.children().apply(0)
+    return node if _is_global_sort(node) else None
+
+
+def _is_global_sort(node: Any) -> bool:
+    """Return whether a node orders all rows, as ORDER BY does, and not those of each partition."""
+    return kind(node) == "Sort" and bool(getattr(node, "global")())
 
 
 def _is_total(orders: Sequence[Any], child: Any, more: Iterable[Any] = ()) -> bool:
     """Return whether rows that an order leaves without one are the same in all columns."""
+    return not _left_out(orders, child, more)
+
+
+def _left_out(orders: Sequence[Any], child: Any, more: Iterable[Any] = ()) -> list[Any]:
+    """Return the columns of a node that an order of its rows, and other expressions, do not name."""
     expressions = [*(order.child() for order in orders), *more]
     known = {id_of(each) for each in expressions if kind(each) == "AttributeReference"}
-    return all(id_of(each) in known for each in output_of(child))
+    return [each for each in output_of(child) if id_of(each) not in known]
 
 
 def _calls_of(window: Any) -> list[Any]:

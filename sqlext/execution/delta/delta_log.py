@@ -67,6 +67,21 @@ def last_transaction(spark: SparkSession, location: str, app_id: str, version: i
         return delta_tables.last_transaction(spark, location, app_id)
 
 
+def version_of(spark: SparkSession, location: str, app_id: str, number: int | None, newest: int) -> int | None:
+    """Return the version in which `app_id` committed its transaction of a number; None: the log does not reach back to it.
+
+    Args:
+        newest: the version to look from.
+    """
+    for version in range(newest, -1, -1):
+        found = actions(spark, location, version)
+        if found is None:
+            return None
+        if any(a["txn"]["appId"] == app_id and a["txn"]["version"] == number for a in found if "txn" in a):
+            return version
+    return None
+
+
 def exists(spark: SparkSession, location: str) -> bool:
     """Return whether a table was ever committed there; for tables whose log nobody cleans up."""
     return _file(spark, location, 0, "json").exists()

@@ -185,12 +185,11 @@ class Replay:
 
     def _info_of(self, number: int) -> dict[str, str]:
         """Return what the commit on the quarantine table with a number of the transaction says."""
-        location = self._table.location
-        for version in range(delta_tables.version(self._session, location), -1, -1):
-            actions = delta_log.actions(self._session, location, version) or []
-            if any(a["txn"]["appId"] == self._app and a["txn"]["version"] == number for a in actions if "txn" in a):
-                found: dict[str, str] = json.loads(delta_log.info_of(actions)["userMetadata"])["sqlext"]
-                return found
+        session, location = self._session, self._table.location
+        version = delta_log.version_of(session, location, self._app, number, delta_tables.version(session, location))
+        if version is not None:
+            found: dict[str, str] = json.loads(delta_log.commit_info(session, location, version)["userMetadata"])["sqlext"]
+            return found
         raise FlowError(
             f"A replay of {'.'.join(self._table.name)} into {'.'.join(self._spec.target)} was not finished, and the log of the "
             "first does not reach back to it any more. Its rows are in the version before."

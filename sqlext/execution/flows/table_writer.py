@@ -17,7 +17,7 @@ from sqlext.execution.delta.compaction import Compaction
 from sqlext.execution.delta.delta_log import last_transaction, table_size
 from sqlext.execution.delta.foreign_commits import refuse_rows_added_since, refuse_rows_of_others
 from sqlext.execution.delta.key_ranges import Bounds
-from sqlext.execution.delta.own_table import OwnTable
+from sqlext.execution.delta.own_table import OwnTable, qualified
 from sqlext.execution.flows.appends import append_batches
 from sqlext.execution.flows.flush import FlushReason
 from sqlext.execution.flows.intake import Intake
@@ -38,7 +38,7 @@ from sqlext.execution.state.state_in_table import StateInTable, reach_in_table
 from sqlext.moments import Moment, announce
 from sqlext.plan.cut import Cut, merged
 from sqlext.plan.flow_spec import FlowSpec, StateBackend, StreamSpec
-from sqlext.plan.job_graph import QUALIFIES, OutputMode
+from sqlext.plan.job_graph import OutputMode
 from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote_parts
@@ -293,8 +293,7 @@ class TableWriter:
         """Refuse rows of the target that a constraint forbids, before anything is stored of the micro-batches that made them."""
         if self._checks is None or not stream.writes_target or not self._checks.may_fail:
             return
-        kept = rows.where(QUALIFIES).drop(QUALIFIES) if QUALIFIES in rows.columns else rows
-        self._checks.violations_in(kept, _batches_of(info))
+        self._checks.violations_in(qualified(rows), _batches_of(info))
 
     def _flush_state(self, stream: StreamSpec, flushed: StateFlush) -> None:
         """Merge partial results into a state; before it, distinct values that are new become rows."""

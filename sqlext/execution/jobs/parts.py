@@ -79,7 +79,7 @@ def _of_sink(
 
 def result(spark: SparkSession, table: VertexTable, columns: Sequence[StructField]) -> DataFrame:
     """Return the rows of a whole result as the query's columns: with their names, and what is noted of them, such as CHAR(n)."""
-    named = [F.col(_column(at)).alias(column.name, metadata=column.metadata or {}) for at, column in enumerate(columns)]
+    named = [F.col(_column(at)).alias(column.name, metadata=column.metadata) for at, column in enumerate(columns)]
     return _read(spark, table, None).select(*named)
 
 

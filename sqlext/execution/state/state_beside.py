@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import UnsupportedError
-from sqlext.execution.delta import commit, delta_log, target
+from sqlext.execution.delta import commit, target
 from sqlext.execution.delta.changes import WEIGHT, weighted
-from sqlext.execution.delta.delta_log import last_transaction, table_size
+from sqlext.execution.delta.delta_log import last_transaction, table_size, version_of
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, TableTransaction
 from sqlext.execution.state.buffer import BATCH_COLUMN, BufferedBatch
@@ -72,17 +72,18 @@ class StateBeside(DeltaState):
                 show(Advance(self._results(flush.aggregate, written.changed), all_rows=every))
             return
         stored, is_again = self._stored(version), len(fresh) < len(flush.batches)
+        if is_again:
+            flush = replace(flush, reach={})  # the groups may be others than those of its rows
         held = self._changed_again(flush, stored, fresh, version) if is_again else self._changed(flush, stored, fresh)
         with self._settings(flush.is_small), held as changed:
             results = self._results(flush.aggregate, changed)
             if fresh:
                 flush.inspect(results)
-                whole = replace(flush, reach={}) if is_again else flush
-                self._store(whole, changed, stored, replace(flush.info, read_version=version))
+                self._store(flush, changed, stored, replace(flush.info, read_version=version))
                 self._refuse_changes_since(version)
                 announce(Moment.STATE_COMMITTED, self._spec.name)
             info = replace(flush.info, rows=changed.count()) if is_again else None
-            show(Advance(results, info=info, reach={} if is_again else None))
+            show(Advance(results, info=info, reach=flush.reach))
 
     def _changed_again(
         self, flush: StateFlush, stored: DataFrame, fresh: Sequence[BufferedBatch], version: int
@@ -101,15 +102,10 @@ class StateBeside(DeltaState):
 
     def _keys_stored_last(self, aggregate: MergeableAggregate, version: int) -> DataFrame | None:
         """Return the keys of the groups that the newest flush has stored; None: the log no longer tells, so it may be any."""
-        batch = last_transaction(self._spark, self.location, self._spec.application, version)
-        for at in range(version, 0, -1):
-            actions = delta_log.actions(self._spark, self.location, at)
-            if actions is None:
-                return None
-            stored = [each["txn"] for each in actions if "txn" in each]
-            if any(each["appId"] == self._spec.application and each["version"] == batch for each in stored):
-                break
-        else:
+        application = self._spec.application
+        batch = last_transaction(self._spark, self.location, application, version)
+        at = version_of(self._spark, self.location, application, batch, version)
+        if not at:  # before version 0 there is nothing to compare with
             return None
         try:
             found = weighted(self._spark, self.location, at - 1, at)

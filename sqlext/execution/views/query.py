@@ -39,7 +39,7 @@ from sqlext.spark.plans import (
     tree_of,
     views_of,
 )
-from sqlext.spark.row_order import is_global, with_ties_broken
+from sqlext.spark.row_order import order_of, with_ties_broken
 from sqlext.spark.settings import session_settings
 from sqlext.spark.variance import Variance, day_in
 
@@ -185,18 +185,10 @@ def _obstacle(plans: Plans, plan: Any, varying: str | None) -> str:
     unknown = next((kind(node) for node in nodes_of(plan) if kind(node) not in SUPPORTED), None)
     if unknown is not None:
         return f"there is no incremental rule for {unknown}"
-    if unordered := next((kind(node) for node in nodes_of(plan) if kind(node) in _LIMITS and not _is_ordered(node)), None):
+    if unordered := next((kind(node) for node in nodes_of(plan) if kind(node) in _LIMITS and order_of(node) is None), None):
         return f"{_LIMITS[unordered]} without ORDER BY has another result each time"
     if varying is not None:
         return f"{varying} has another value at each refresh"
     if plans.has_outer_references(plan):
         return "a correlated subquery is not a join"
     return ""
-
-
-def _is_ordered(limit: Any) -> bool:
-    """Return whether a LIMIT takes the first rows of an order."""
-    node = limit
-    while kind(node) in ("GlobalLimit", "LocalLimit", "Offset", "Project"):
-        node = node.children().apply(0)
-    return kind(node) == "Sort" and is_global(node)
