@@ -119,6 +119,15 @@ class StreamSpec:
         """Whether its table is the flow's target; otherwise it is a maintained aggregate's."""
         return not self.relation
 
+    @property
+    def repeats_flushes(self) -> bool:
+        """Whether a flush that a crash has interrupted must be repeated with the very rows that it had.
+
+        Spark may compute a micro-batch anew, of tables that have changed meanwhile. Other states in Delta tables know by
+        themselves which groups the interrupted flush has changed (`StateBeside`), or have one commit.
+        """
+        return self.has_sessions or self.has_distinct_values or self.ttl is not None
+
 
 @dataclass(frozen=True)
 class PrerequisiteSpec:

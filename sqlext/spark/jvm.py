@@ -268,6 +268,20 @@ def default_location(spark: SparkSession, name: tuple[str, ...]) -> str | None:
     return str(catalog.defaultTablePath(identifier(name[2], some(name[1]))).toString())
 
 
+def catalog_location(spark: SparkSession, name: tuple[str, ...]) -> str | None:
+    """Return where a table lies, as Spark's own catalog has it; None: it has no such table, or another catalog would have it."""
+    if name[0] != "spark_catalog":
+        return None
+    java, option = java_of(spark), java_of(spark).scala.Option.apply
+    identifier = java.org.apache.spark.sql.catalyst.TableIdentifier(name[2], option(name[1]))
+    catalog = spark._jsparkSession.sessionState().catalog()
+    try:
+        found = catalog.getTablesByName(scala_seq(spark, [identifier]))
+    except AnalysisException:  # there is no such schema, as in delta.`/folder`
+        return None
+    return None if found.isEmpty() else str(java.org.apache.hadoop.fs.Path(found.head().location()).toString())
+
+
 def can_store(frame: DataFrame, column: str, ddl: str) -> bool:
     """Return whether Spark's ANSI store assignment accepts a column for a target column of type `ddl`."""
     return bool(_cast(frame).canANSIStoreAssign(*_types(frame, column, ddl)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
+from sqlext.execution.delta.own_table import OwnTable
 from tests.integration.workshop import BUFFERED, Workshop
 from tests.support import side_by_side
 
@@ -99,7 +100,7 @@ def test_a_crash_between_the_two_commits_is_made_up_for(sql: Workshop, monkeypat
     sql.freeze()
     arrive(sql, "t", 1)
     with monkeypatch.context() as patched:
-        patched.setattr("sqlext.execution.flows.table_writer.commit.replace", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        patched.setattr(OwnTable, "replace_all", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(PySparkException, match="killed"):
             sql("FLUSH FLOW t")
     assert sql.commits("t") == []

@@ -253,6 +253,22 @@ def test_an_append_of_fewer_micro_batches_that_lands_before_a_successors(
     assert other.is_told_apart()
 
 
+def test_an_append_of_fewer_micro_batches_that_lands_while_its_driver_sleeps(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After this driver has asked what the table has, and before Delta begins its transaction: it asks once more."""
+    other = other_driver_of(sql, "")
+
+    def after_the_other(*arguments: Any) -> None:
+        other.land()
+        append_batches(*arguments)
+
+    monkeypatch.setattr(f"{TableWriter.__module__}.append_batches", after_the_other)
+    sql("FLUSH FLOW t")
+    assert other.has_landed
+    assert other.is_told_apart()
+
+
 def test_of_two_drivers_one_commits(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({LATER}) AS {QUERY.format('STREAM ev')}")
     sql("WAIT FLOW t")

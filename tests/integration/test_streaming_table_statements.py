@@ -211,6 +211,22 @@ def test_a_table_in_the_place_of_the_flow_s_is_nobody_s_to_drop_or_alter(sql: Wo
     assert sql("SHOW FLOWS") == []
 
 
+@pytest.mark.parametrize("query", ["SELECT k, v FROM STREAM ev", SUMS], ids=["appends", "sums"])
+def test_a_target_that_is_made_anew_elsewhere_gets_no_rows(sql: Workshop, tmp_path: Path, query: str) -> None:
+    """The files of the table that was dropped are still there; the name leads to others."""
+    sql.source()
+    create = f"CREATE TABLE fed USING delta LOCATION '{tmp_path}/{{}}' AS {query.replace('STREAM', '')} LIMIT 0"
+    sql(create.format("before"))
+    sql(f"CREATE FLOW f AS INSERT INTO fed {query}")
+    sql("WAIT FLOW f")
+    sql("DROP TABLE fed")
+    sql(create.format("after"))
+    sql("INSERT INTO ev VALUES ('c', 4)")
+    with pytest.raises(PySparkException, match=rf"is now another table, or has moved: it is not in file:{tmp_path}/before"):
+        sql("WAIT FLOW f")
+    assert len(sql("SELECT * FROM fed")) == 0
+
+
 # Flows.
 
 

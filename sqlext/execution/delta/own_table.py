@@ -95,8 +95,7 @@ class OwnTable:
         table = self.begin(info.rows, rows.schema, stream.key)
         if table is None or not table.has_just(column.target for column in stream.columns):
             return False
-        done = last_transaction(self._spark, self._location, info.app_id, table.version)
-        if done is not None and done >= info.last_batch:
+        if self._has(table, info):
             return True
         identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
         if table.is_small and table.is_known and all_rows is not None and not table.is_empty:
@@ -106,6 +105,38 @@ class OwnTable:
             return True
         self.replace_keys(table, stream.key, rows, rows, reach, identity, check)
         return True
+
+    def replace_all(self, rows: DataFrame, info: commit.CommitInfo, check: Callable[[], None]) -> bool:
+        """Replace all rows of the table in one commit; nothing if its transaction is there.
+
+        Delta's own writer finds the table and its files by some twenty Spark jobs.
+
+        Args:
+            rows: the new rows.
+            info, check: as for `commit.merge`.
+
+        Returns:
+            False, and nothing was done, if Delta's own writer must do it: the table has other columns too, or very many files.
+
+        Raises:
+            DeltaConcurrentModificationException: somebody else has changed the table since it was looked at.
+        """
+        snapshot = delta_tables.snapshot(self._spark, self._location)
+        size = table_size(self._spark, self._location, int(snapshot.version()))
+        if size is None or size.files > _MOST_FILES:
+            return False
+        table = TableTransaction(self._spark, snapshot, self._known, is_small=True)
+        if not table.has_just(rows.columns):
+            return False
+        if not self._has(table, info):
+            check()
+            self.note(table.write_whole(rows, CommitIdentity(info.app_id, info.last_batch, info.to_json())))
+        return True
+
+    def _has(self, table: TableTransaction, info: commit.CommitInfo) -> bool:
+        """Return whether the table has the commit already."""
+        done = last_transaction(self._spark, self._location, info.app_id, table.version)
+        return done is not None and done >= info.last_batch
 
     def replace_keys(
         self,

@@ -18,6 +18,7 @@ from functools import partial, reduce
 from typing import Any
 from urllib.parse import unquote
 
+from delta.exceptions import ConcurrentTransactionException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
@@ -112,8 +113,16 @@ def check_files(spark: SparkSession, location: str, staged: Sequence[StagedFiles
             )
 
 
-def append(spark: SparkSession, location: str, staged: Sequence[StagedFiles], identity: CommitIdentity) -> bool:
+def append(
+    spark: SparkSession, location: str, staged: Sequence[StagedFiles], identity: CommitIdentity, after: int | None = None
+) -> bool:
     """Add files to a table in one commit; nothing if their transaction is there.
+
+    Args:
+        spark, location: the table.
+        staged: the files.
+        identity: of the commit.
+        after: the version of the application's last transaction that the table must have, -1 if none; None: any.
 
     Returns:
         False, and nothing was committed, if the table is another now than when they were written.
@@ -126,6 +135,8 @@ def append(spark: SparkSession, location: str, staged: Sequence[StagedFiles], id
         done = last_transaction(spark, location, identity.app_id, int(snapshot.version()))
         if done is not None and done >= identity.app_version:
             return True
+        if after is not None and done != (after if after >= 0 else None):
+            raise ConcurrentTransactionException(f"The table in {location} has a transaction {done} of {identity.app_id}.")
         if any(each.fingerprint != _fingerprint(snapshot) for each in staged):
             return False
         transaction = begun(spark, snapshot)

@@ -372,6 +372,18 @@ def _stored(frame: DataFrame, column: ColumnMapping, field: StructField | None) 
 
 def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
     """Raise NotFoundError if the target is gone, or another table has taken its place."""
+    _check_place(spark, spec)
+    _check_id(spark, spec)
+
+
+def check_identity(spark: SparkSession, spec: FlowSpec) -> None:
+    """Raise as `check_same_table` does; of Spark's own catalog, only the entry is asked for, which takes a millisecond."""
+    if jvm.catalog_location(spark, spec.target) != spec.target_location:
+        _check_place(spark, spec)
+    _check_id(spark, spec)
+
+
+def _check_place(spark: SparkSession, spec: FlowSpec) -> None:
     text = ".".join(spec.target)
     if not exists(spark, spec.target):
         raise NotFoundError(
@@ -382,7 +394,15 @@ def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
             f"The target {text} of flow `{spec.name}` is now another table, or has moved: it is not in {spec.target_location}. "
             "Drop the flow (DROP FLOW) and create it again."
         )
-    check_identity(spark, spec)
+
+
+def _check_id(spark: SparkSession, spec: FlowSpec) -> None:
+    if delta_tables.table_id(spark, spec.target_location) != spec.target_id:
+        text = ".".join(spec.target)
+        raise NotFoundError(
+            f"The target {text} of flow `{spec.name}` was dropped and recreated, or replaced, so the rows that the flow had "
+            "written are gone. Drop the flow (DROP FLOW) and create it again."
+        )
 
 
 def is_made_by(spark: SparkSession, name: Sequence[str], key: str, maker: str, table_id: str) -> bool:
@@ -402,13 +422,3 @@ def is_made_by(spark: SparkSession, name: Sequence[str], key: str, maker: str, t
     except UnsupportedError:
         return False
     return table.table_id == table_id if table_id else table.properties.get(key) == maker
-
-
-def check_identity(spark: SparkSession, spec: FlowSpec) -> None:
-    """Raise NotFoundError if other files have taken the place of the target's; asks the storage, not the catalog."""
-    if delta_tables.table_id(spark, spec.target_location) != spec.target_id:
-        text = ".".join(spec.target)
-        raise NotFoundError(
-            f"The target {text} of flow `{spec.name}` was dropped and recreated, or replaced, so the rows that the flow had "
-            "written are gone. Drop the flow (DROP FLOW) and create it again."
-        )

@@ -37,9 +37,8 @@ def intake_settings(spec: FlowSpec, options: FlowOptions, stream: StreamSpec, ho
     """
     is_flushed_first = takes_intervals(spec, options) or policy_of(spec, options).max_interval is None
     checks = FlowChecks(spec) if spec.appends and spec.constraints else None
-    is_staged = spec.appends and (checks is not None or not is_flushed_first)
     max_entries: float | None = None
-    if is_flushed_first and not is_staged:
+    if is_flushed_first and not spec.appends and not stream.repeats_flushes:
         max_entries = inf
     elif _is_memory_only(spec, options) and not stream.durable_because:
         max_entries = options.flow[CACHE_MAX_ENTRIES]
@@ -52,7 +51,7 @@ def intake_settings(spec: FlowSpec, options: FlowOptions, stream: StreamSpec, ho
         max_entries=max_entries,
         takes_all=takes_intervals(spec, options),
         is_own=spec.owns_target,
-        staged_in=spec.target_location if is_staged else None,
+        staged_in=spec.target_location if spec.appends else None,
         checks=checks,
         flushes_first=bool(spec.above),
         grows=may_grow(spec, options.flow),

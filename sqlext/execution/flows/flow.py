@@ -1,7 +1,7 @@
 """One flow in this process: its life, from its start over prerequisites and queries to its end or failure.
 
 What comes in is `intakes`, when it is flushed `flush_schedule`, what a flush writes `table_writer`. Several threads meet here:
-those of statements, Spark's stream threads (the `batch_` methods and `append`), the flush thread, that of the last prerequisite
+those of statements, Spark's stream threads (the `batch_` methods), the flush thread, that of the last prerequisite
 (`_start_queries`), and the host's ticker. One lock guards phase, error and options.
 """
 
@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from math import inf
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock, Deadline
 from sqlext.errors import FlowError, NewColumnsError, WaitTimeoutError
@@ -393,10 +393,6 @@ class Flow:
         """Raise when another driver has the flow."""
         self._fence.check()
         self._schedule.batch_begins()
-
-    def append(self, rows: DataFrame, batch: int) -> None:
-        """Append a micro-batch to the target."""
-        self._writer.append(rows, batch)
 
     def batch_buffered(self, intake: Intake) -> None:
         """Flush, when a flush is due."""

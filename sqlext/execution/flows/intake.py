@@ -70,9 +70,6 @@ class BatchListener(Protocol):
     def batch_begins(self) -> None:
         """Raise when another driver has the flow."""
 
-    def append(self, rows: DataFrame, batch: int) -> None:
-        """Append a micro-batch of an APPEND query, which is not in the target yet."""
-
     def batch_buffered(self, intake: Intake) -> None:
         """Note that a micro-batch is in the buffer."""
 
@@ -307,9 +304,6 @@ class Intake:
                 # It is in the table already, and Spark repeats it after a crash: only its state and watermark must come along.
                 if self.aggregate is None or self.lateness is not None or has_state(analysed_plan(self.aggregate.input)):
                     rows.write.format("noop").mode("overwrite").save()
-            elif self.stream.output_mode is OutputMode.APPEND and self._settings.staged_in is None:
-                self._listener.append(rows, batch)
-                self.committed = batch
             elif self.buffer.write(rows, batch, self._settings.flushes_first and self.committed == _NEVER):
                 announce(Moment.BATCH_BUFFERED, self._settings.flow)
                 self._listener.batch_buffered(self)

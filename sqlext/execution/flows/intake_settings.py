@@ -23,7 +23,7 @@ class IntakeSettings:
             before Spark commits it.
         takes_all: whether a micro-batch takes all there is, whatever limits the sources have.
         is_own: whether the flow has made its target.
-        staged_in: of a query that appends rows which a flush commits together, the location of its table.
+        staged_in: of a query that appends rows, the location of its table.
         checks: of its rows, if it appends them and there are constraints.
         flushes_first: whether its first micro-batch is flushed even without rows: a query above may have rows over none.
         grows: whether it gets the columns that files have later.

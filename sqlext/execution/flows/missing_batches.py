@@ -3,7 +3,7 @@
 A transaction's version keeps Delta from repeating a commit of the same micro-batches, not from one with more of them. So a driver
 that was taken for dead must not add some of them to the table unnoticed, by a commit that it has begun before:
 
-- Each attempt leaves out what the table has by now. A commit of any other driver that lands during the attempt is a conflict.
+- Each attempt leaves out what the table has by now. A commit of any other driver that lands after this look is a conflict.
 - Of what an earlier driver has left, the first micro-batch has a commit of its own. If the earlier driver's commit lands before
   it, Delta skips it; and once it is there, the earlier driver's commit is in conflict.
 """
@@ -28,7 +28,7 @@ def append_missing(
     batches: Sequence[BufferedBatch],
     info: CommitInfo,
     read: Callable[[int], Cut | None],
-    append: Callable[[Sequence[BufferedBatch], CommitInfo], None],
+    append: Callable[[Sequence[BufferedBatch], CommitInfo, int], None],
 ) -> bool:
     """Append the micro-batches of a flush that the table lacks, in one commit.
 
@@ -38,7 +38,7 @@ def append_missing(
         batches: of the flush.
         info: the description of a commit of all of them.
         read: returns how far the flow has read its sources with a micro-batch.
-        append: does it.
+        append: does it, given the last micro-batch that the table has, -1 if it has none; a later one there is a conflict.
 
     Returns:
         Whether others are left, for which it is to be called again.
@@ -49,7 +49,7 @@ def append_missing(
         return False
     is_first_alone = len(missing) == len(batches) > 1 and batches[0].rows < 0
     now = missing[:1] if is_first_alone else missing
-    append(now, info if len(now) == len(batches) else _of(now, info, read))
+    append(now, info if len(now) == len(batches) else _of(now, info, read), -1 if done is None else done)
     return is_first_alone
 
 

@@ -24,7 +24,7 @@ from sqlext.execution.state.row_checks import FlowChecks, Violations
 from sqlext.execution.streaming import queries
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.quoting import quote
-from sqlext.spark import jvm
+from sqlext.spark import delta_tables, jvm
 
 
 class QueryAbove:
@@ -62,13 +62,14 @@ class QueryAbove:
             changed: return the rows that the flush has changed, of each aggregate; none: they are not known.
         """
         if self._spec.above_by and changed:
-            with jvm.held(self._keys(changed)) as keys:
-                replaced = partial(self._replace_parts, info, before, keys)
-                found = commit.again_after_conflicts(replaced, self._check)
+            replaced = partial(self._replace_parts, info, before, self._keys(changed))
+            found = commit.again_after_conflicts(replaced, self._check)
             if found is not None:
                 return found
         with self._rows(info) as (rows, info):
-            commit.replace(self._session, self._spec.target, qualified(rows), info, self._check)
+            whole = partial(self._target.replace_all, qualified(rows), info, self._check)
+            if not commit.again_after_conflicts(whole, self._check):
+                commit.replace(self._session, self._spec.target, qualified(rows), info, self._check)
         return dict(info.violations or {})
 
     def _replace_parts(self, info: commit.CommitInfo, before: int, keys: DataFrame) -> Violations | None:
@@ -76,9 +77,9 @@ class QueryAbove:
         table = self._target.begin(info.rows, keys.schema, keys.columns)
         if table is None or not self._has_all_others(table, info, before):
             return None
-        with self._rows(info, keys) as (rows, info):
+        with jvm.held(keys) as held, self._rows(info, held) as (rows, info):
             identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
-            self._target.replace_keys(table, keys.columns, keys, rows, {}, identity, self._check)
+            self._target.replace_keys(table, keys.columns, held, rows, {}, identity, self._check)
         return dict(info.violations or {})
 
     def _has_all_others(self, table: TableTransaction, info: commit.CommitInfo, before: int) -> bool:
@@ -98,6 +99,9 @@ class QueryAbove:
         columns = [F.col(quote(column.output)).alias(column.target) for column in self._spec.above_by]
         return reduce(DataFrame.union, (rows().select(*columns) for rows in changed)).distinct()
 
+    def _newest(self, location: str) -> DataFrame:
+        return delta_tables.rows_at(self._session, location, delta_tables.version(self._session, location))
+
     @contextmanager
     def _rows(self, info: commit.CommitInfo, keys: DataFrame | None = None) -> Iterator[tuple[DataFrame, commit.CommitInfo]]:
         """Yield rows for the target, computed over the aggregates as they are now, and what the commit says.
@@ -105,7 +109,7 @@ class QueryAbove:
         Args:
             keys: only rows with these are wanted; None: all.
         """
-        tables = {name: self._session.read.format("delta").load(location) for name, location in self._tables.items()}
+        tables = {name: self._newest(location) for name, location in self._tables.items()}
         if keys is not None:
             names = [column.output for column in self._spec.above_by]
             mine = F.broadcast(keys.toDF(*names)).alias("s")

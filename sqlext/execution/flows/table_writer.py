@@ -131,15 +131,6 @@ class TableWriter:
             return state.committed()
         return last_transaction(self.session, self.location(stream), self._spec.application)
 
-    def append(self, rows: DataFrame, batch: int) -> None:
-        """Append a micro-batch to the target; called on the stream thread."""
-        target.check_identity(rows.sparkSession, self._spec)
-        started = self._clock.monotonic()
-        intake = self._intakes[0]
-        info = self._commit_info(batch, batch, -1, FlushReason.MICRO_BATCH, intake.watermark, None, [(intake, batch)])
-        count = commit.append(self._spec.target, rows, info)
-        self._note(FlushReason.MICRO_BATCH, count, 1, started, {}, EndedGroups())
-
     def append_once(self) -> None:
         """Append the rows of a flow that runs once, unless an earlier driver has; see `once.append_once`."""
         self._check()
