@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from delta.exceptions import ConcurrentTransactionException
 from pyspark.errors import PySparkException
@@ -290,3 +291,30 @@ def test_of_two_drivers_one_commits(sql: Workshop, monkeypatch: pytest.MonkeyPat
 
     assert len(sql("SELECT * FROM t WHERE twice >= 20")) == 0  # as if the other had committed the same rows
     assert len(sql("SELECT * FROM t WHERE k = 'other'")) == 1
+
+
+def test_a_commit_tells_what_delta_s_writer_would(sql: Workshop) -> None:
+    """Its rows and files, in the table's history; and the table's files are compacted by Delta, if its properties say so."""
+    sql("SET spark.databricks.delta.autoCompact.minNumFiles = 2")
+    sql("CREATE TABLE fed (k STRING, v INT) USING delta TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')")
+    sql("CREATE FLOW f AS INSERT INTO fed SELECT k, v FROM STREAM ev WHERE v IS NOT NULL")
+    sql("WAIT FLOW f")
+    arrive(sql, ["f"], 10)
+    arrive(sql, ["f"], 11)
+    history = sql("DESCRIBE HISTORY fed")
+    written = [row.operationMetrics for row in history if row.operation == "WRITE"]
+    assert all(int(each["numFiles"]) > 0 and int(each["numOutputBytes"]) > 0 for each in written)
+    assert sum(int(each["numOutputRows"]) for each in written) == len(sql("SELECT * FROM fed"))
+    assert "OPTIMIZE" in {row.operation for row in history}
+
+
+def test_files_have_the_types_that_the_table_has_got(sql: Workshop) -> None:
+    """Delta allows narrower ones only in files from before the change."""
+    sql("CREATE TABLE fed (k STRING, v INT) USING delta TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    sql("CREATE FLOW f AS INSERT INTO fed SELECT k, v FROM STREAM ev")
+    sql("WAIT FLOW f")
+    before = {*local(sql("DESCRIBE DETAIL fed")[0].location).glob("*.parquet")}
+    sql("ALTER TABLE fed ALTER COLUMN v TYPE BIGINT")
+    arrive(sql, ["f"], 10)
+    newer = {*local(sql("DESCRIBE DETAIL fed")[0].location).glob("*.parquet")} - before
+    assert {str(pq.read_schema(file).field("v").type) for file in newer} == {"int64"}

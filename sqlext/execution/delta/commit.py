@@ -208,10 +208,10 @@ def replace(spark: SparkSession, name: tuple[str, ...], rows: DataFrame, info: C
 
 
 def append(name: tuple[str, ...], rows: DataFrame, info: CommitInfo) -> int:
-    """Append the rows of a micro-batch in one commit, once however often Spark repeats the micro-batch.
+    """Append rows by Delta's writer, in one commit, once however often that is repeated.
 
     Returns:
-        The number of rows in the micro-batch; 0 if they were in the table already.
+        The number of rows; 0 if they were in the table already.
     """
     observation = Observation()
     (

@@ -1,8 +1,8 @@
 """A Delta table whose files a flow may rewrite: it is read and changed in transactions, from one to the next with files known.
 
-Rows by key are brought in here where `commit.merge` would run Delta's MERGE: an empty table is written, a small one is rewritten
-as a whole, and of a large one the rows of the changed keys are marked as deleted. Either takes two or three Spark jobs, MERGE
-six.
+All rows are replaced here, and rows by key are brought in where `commit.merge` would run Delta's MERGE: an empty table is
+written, a small one is rewritten as a whole, and of a large one the rows of the changed keys are marked as deleted. Either takes
+two or three Spark jobs, MERGE six.
 """
 
 from __future__ import annotations

@@ -25,17 +25,15 @@ from pyspark.sql.types import StructField, StructType
 from sqlext.errors import FlowError
 from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.execution.delta.target import with_nulls
-from sqlext.execution.delta.transaction import CommitIdentity, begun, commit_actions, has_just, write_operation
+from sqlext.execution.delta.transaction import CommitIdentity, begun, commit_actions, write_operation, written_files
 from sqlext.spark import delta_tables
-from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
+from sqlext.spark.java import java_of, scala_object, scala_seq
 from sqlext.spark.jvm import active
 from sqlext.spark.storage import HadoopPath
 
 _FORMAT = 1
 _AT_ONCE = 8
 """The number of files that are looked for at once: on an object store, each takes some ten milliseconds."""
-_NEEDS_WRITER = ("delta.universalFormat.", "delta.enableIcebergCompat")
-"""Beginnings of properties of tables for which Delta's writer does more than writing files."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +86,9 @@ def stage(rows: DataFrame, location: str) -> StagedFiles | None:
     spark = rows.sparkSession
     with active(spark):
         snapshot = delta_tables.snapshot(spark, location)
-        if not has_just(spark, snapshot, rows.columns) or _needs_writer(snapshot):
+        files = written_files(rows, snapshot)
+        if files is None:
             return None
-        files = items_of(begun(spark, snapshot).writeFiles(rows._jdf))
     return StagedFiles(int(snapshot.version()), _fingerprint(snapshot), tuple(str(file.json()) for file in files))
 
 
@@ -142,7 +140,9 @@ def append(
         transaction = begun(spark, snapshot)
         transaction.readTxn().addOne(identity.app_id)  # as Delta notes it where it looks a transaction up itself, by a Spark job
         actions = [_action(spark, file) for each in staged for file in each.files]
-        commit_actions(spark, transaction, actions, write_operation(spark, "Append"), identity)
+        if actions:  # Delta's writer asks for this, in the transaction that writes files
+            transaction.registerPostCommitHook(scala_object(spark, "org.apache.spark.sql.delta.hooks.AutoCompact"))
+        commit_actions(spark, transaction, actions, write_operation(spark, "Append"), identity, _metrics(staged))
     return True
 
 
@@ -175,9 +175,13 @@ def _with_new(rows: DataFrame, now: Any, columns: Sequence[str]) -> DataFrame:
     return rows.to(StructType([StructField(field.name, with_nulls(field.dataType)) for field in wanted]))
 
 
-def _needs_writer(snapshot: Any) -> bool:
-    properties = str(snapshot.metadata().configuration())
-    return any(name in properties for name in _NEEDS_WRITER) or "delta.identity." in str(snapshot.metadata().schemaString())
+def _metrics(staged: Sequence[StagedFiles]) -> dict[str, int]:
+    """Return what Delta's writer notes of an append in the table's history."""
+    files = [json.loads(file)["add"] for each in staged for file in each.files]
+    rows = sum(max(each.rows, 0) for each in staged)
+    has_rows = all(each.rows >= 0 for each in staged)
+    found = {"numFiles": len(files), "numOutputBytes": sum(file["size"] for file in files)}
+    return found | ({"numOutputRows": rows} if has_rows else {})
 
 
 def _fingerprint(snapshot: Any) -> str:

@@ -14,17 +14,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DateType, NumericType, StructType
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.commit import USER_METADATA
 from sqlext.execution.delta.file_statistics import may_hold
 from sqlext.execution.delta.key_ranges import Bounds
 from sqlext.plan.job_graph import INTERNAL_PREFIX
+from sqlext.quoting import quote
 from sqlext.spark import delta_tables
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, texts_of
 from sqlext.spark.jvm import active
@@ -35,6 +37,8 @@ ROW_COLUMN = f"{INTERNAL_PREFIX}row"
 _METRICS = "spark.databricks.delta.history.metricsEnabled"
 _DELTA = "org.apache.spark.sql.delta"
 _COMMANDS = f"{_DELTA}.commands"
+_NEEDS_WRITER = ("delta.universalFormat.", "delta.enableIcebergCompat", "delta.identity.")
+"""Beginnings of properties, of tables or columns, for which Delta's writer does more than writing files."""
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 """Spark's note in the metadata of a column that is CHAR(n) or VARCHAR(n)."""
@@ -97,6 +101,10 @@ class TableTransaction:
             else:
                 self._files = {str(file.path()): file for file in delta_tables.files_of(self._snapshot)}
 
+    @cached_property
+    def _schema(self) -> StructType:
+        return _schema(self._spark, self._snapshot)
+
     @property
     def can_mark_rows(self) -> bool:
         """Whether the table has deletion vectors."""
@@ -114,8 +122,8 @@ class TableTransaction:
         return sum(int(file.size()) for file in self._files.values())
 
     def has_just(self, columns: Iterable[str]) -> bool:
-        """Return whether the table has these columns and no others, and Delta's writer checks their values by their types."""
-        return has_just(self._spark, self._snapshot, columns)
+        """Return whether the table has these columns and no others, and Delta's writer would just write files with them."""
+        return _has_just(self._schema, self._snapshot, columns)
 
     @property
     def rows(self) -> DataFrame:
@@ -129,8 +137,7 @@ class TableTransaction:
             reach: the ranges of the keys, by columns of the table.
         """
         has_other_names = str(self._snapshot.metadata().columnMappingMode().name()) != "none"  # of columns, in files
-        schema = self._rows_of([]).schema
-        files = [file for file in self._files.values() if has_other_names or may_hold(_statistics(file), reach, schema)]
+        files = [file for file in self._files.values() if has_other_names or may_hold(_statistics(file), reach, self._schema)]
         path, row = F.col("_metadata.file_path").alias(FILE_COLUMN), F.col("_metadata.row_index").alias(ROW_COLUMN)
         return self._rows_of(files).select("*", path, row)
 
@@ -217,11 +224,11 @@ class TableTransaction:
         now = int(time.time() * 1000)
         operation = self._operation or write_operation(self._spark, "Overwrite")
         with active(self._spark):
-            added = items_of(self._transaction.writeFiles(rows._jdf))
+            added = self._files_with(rows)
             removed = [file.removeWithTimestamp(now, True) for file in self._files.values()]
             actions = [*self._definition, *added, *removed]
-            has_metrics = not self._is_going_back  # RESTORE has others
-            version = commit_actions(self._spark, self._transaction, actions, operation, identity, has_metrics)
+            metrics: dict[str, int] | None = None if self._is_going_back else {}  # RESTORE has others
+            version = commit_actions(self._spark, self._transaction, actions, operation, identity, metrics)
         return KnownFiles(version, {str(file.path()): file for file in added})
 
     def append(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles | None:
@@ -232,10 +239,10 @@ class TableTransaction:
         """
         operation = write_operation(self._spark, "Append")
         with active(self._spark):
-            added = items_of(self._transaction.writeFiles(rows._jdf))
+            added = self._files_with(rows)
             if not added:
                 return None
-            version = commit_actions(self._spark, self._transaction, added, operation, identity, has_metrics=True)
+            version = commit_actions(self._spark, self._transaction, added, operation, identity, {})
         return KnownFiles(version, {**self._files, **{str(file.path()): file for file in added}})
 
     def replace(self, places: DataFrame | None, rows: DataFrame | None, identity: CommitIdentity) -> KnownFiles:
@@ -253,11 +260,15 @@ class TableTransaction:
             *[self._none] * 4, *[scala_seq(self._spark, [])] * 3
         )
         with active(self._spark):
-            added = [] if rows is None else items_of(self._transaction.writeFiles(rows._jdf))
+            added = [] if rows is None else self._files_with(rows)
             removed, marked, gone = ([], [], set[str]()) if places is None else self._without(places)
             version = commit_actions(self._spark, self._transaction, [*added, *removed, *marked], operation, identity)
         left = {path: file for path, file in self._files.items() if path not in gone}
         return KnownFiles(version, left | {str(file.path()): file for file in (*marked, *added)})
+
+    def _files_with(self, rows: DataFrame) -> list[Any]:
+        """Write files with rows, and return their AddFile actions."""
+        return items_of(self._transaction.writeFiles(_in_types_of(self._schema, rows)._jdf))
 
     def _without(self, places: DataFrame) -> tuple[list[Any], list[Any], set[str]]:
         """Return the actions that delete rows.
@@ -295,14 +306,43 @@ class TableTransaction:
         return removed, marked, gone
 
 
-def has_just(spark: SparkSession, snapshot: Any, columns: Iterable[str]) -> bool:
-    """Return whether a table has these columns and no others, and Delta's writer checks their values by their types.
+def written_files(rows: DataFrame, snapshot: Any) -> list[Any] | None:
+    """Write files with rows for a table, without a commit.
 
-    It does not check the lengths of CHAR and VARCHAR; the analysis of a statement does.
+    Args:
+        rows: the rows; their columns are the table's.
+        snapshot: the newest version of the table.
+
+    Returns:
+        An AddFile action for each; None, and nothing was written, if the table has columns of its own, or its rows need Delta's
+        own writer.
     """
+    spark = rows.sparkSession
+    schema = _schema(spark, snapshot)
+    if not _has_just(schema, snapshot, rows.columns):
+        return None
+    return items_of(begun(spark, snapshot).writeFiles(_in_types_of(schema, rows)._jdf))
+
+
+def _schema(spark: SparkSession, snapshot: Any) -> StructType:
     none = java_of(spark).scala.Option.apply(None)
-    schema = DataFrame(snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, []), False, none), spark).schema
-    return set(schema.names) == set(columns) and not any(LENGTH in field.metadata for field in schema)
+    return DataFrame(snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, []), False, none), spark).schema
+
+
+def _has_just(schema: StructType, snapshot: Any, columns: Iterable[str]) -> bool:
+    """See `TableTransaction.has_just`. The lengths of CHAR and VARCHAR are checked by the analysis of a statement."""
+    if set(schema.names) != set(columns) or any(LENGTH in field.metadata for field in schema):
+        return False
+    definition = f"{snapshot.metadata().configuration()}{snapshot.metadata().schemaString()}"
+    return not any(name in definition for name in _NEEDS_WRITER)
+
+
+def _in_types_of(schema: StructType, rows: DataFrame) -> DataFrame:
+    """Return rows in the types of a table, whose columns may have got wider ones since it was first written."""
+    kinds = {field.name.lower(): field.dataType for field in schema}
+    given = [field for field in rows.schema if isinstance(field.dataType, (DateType, NumericType))]
+    wider = {field.name: kind for field in given if (kind := kinds.get(field.name.lower(), field.dataType)) != field.dataType}
+    return rows.withColumns({name: F.col(quote(name)).cast(kind) for name, kind in wider.items()}) if wider else rows
 
 
 def begun(spark: SparkSession, snapshot: Any) -> Any:
@@ -332,15 +372,15 @@ def commit_actions(
     actions: Sequence[Any],
     operation: Any,
     identity: CommitIdentity,
-    has_metrics: bool = False,
+    metrics: Mapping[str, int] | None = None,
 ) -> int:
     """Commit actions of Delta's in one of its transactions, and return the new version.
 
     What sessions have cached of the table is computed anew when it is read next, as after Delta's own commands.
 
     Args:
-        has_metrics: whether the transaction has written the files with the metrics of its operation, rows and bytes, which then
-            go into the table's history. A MERGE has others, of a plan of its own that does not exist here.
+        metrics: of the operation, for the table's history: those of the files that the transaction has written itself, and
+            these. None: none. A MERGE has others, of a plan of its own that does not exist here.
 
     Raises:
         DeltaConcurrentModificationException: somebody else has changed what the transaction read.
@@ -349,10 +389,22 @@ def commit_actions(
     done = java.org.apache.spark.sql.delta.actions.SetTransaction(
         identity.app_id, identity.app_version, java.scala.Option.apply(int(time.time() * 1000))
     )
-    with session_settings(spark, {USER_METADATA: identity.metadata, _METRICS: str(has_metrics).lower()}):
+    if metrics:
+        transaction.registerSQLMetrics(spark._jsparkSession, _sql_metrics(spark, metrics))
+    with session_settings(spark, {USER_METADATA: identity.metadata, _METRICS: str(metrics is not None).lower()}):
         version = int(transaction.commit(scala_seq(spark, [*actions, done]), operation))
     spark.catalog.refreshByPath(str(transaction.deltaLog().dataPath().toString()))
     return version
+
+
+def _sql_metrics(spark: SparkSession, metrics: Mapping[str, int]) -> Any:
+    """Return metrics as Spark's, in a Scala Map."""
+    java, made = java_of(spark), scala_object(spark, "scala.collection.immutable.Map").empty()
+    for name, value in metrics.items():
+        metric = java.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(spark._jsparkSession.sparkContext(), name)
+        metric.set(value)
+        made = made.updated(name, metric)
+    return made
 
 
 def _statistics(file: Any) -> str | None:

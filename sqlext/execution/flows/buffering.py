@@ -53,6 +53,7 @@ def intake_settings(spec: FlowSpec, options: FlowOptions, stream: StreamSpec, ho
         is_own=spec.owns_target,
         staged_in=spec.target_location if spec.appends else None,
         checks=checks,
+        flushes_empty=spec.appends and bool(spec.reads) and all(each.is_stream for each in spec.reads),
         flushes_first=bool(spec.above),
         grows=may_grow(spec, options.flow),
     )

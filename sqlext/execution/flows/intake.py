@@ -304,7 +304,7 @@ class Intake:
                 # It is in the table already, and Spark repeats it after a crash: only its state and watermark must come along.
                 if self.aggregate is None or self.lateness is not None or has_state(analysed_plan(self.aggregate.input)):
                     rows.write.format("noop").mode("overwrite").save()
-            elif self.buffer.write(rows, batch, self._settings.flushes_first and self.committed == _NEVER):
+            elif self.buffer.write(rows, batch, self._keeps_empty):
                 announce(Moment.BATCH_BUFFERED, self._settings.flow)
                 self._listener.batch_buffered(self)
             self._listener.batch_ended(self, batch, self._clock.monotonic() - started)
@@ -313,8 +313,14 @@ class Intake:
                 self.error = self.error or error  # Spark would only pass on a Python traceback as text
             raise
 
+    @property
+    def _keeps_empty(self) -> bool:
+        """Whether the next micro-batch is flushed even without rows."""
+        tells_versions = self._settings.flushes_empty and self.hybrid is None and self.running.delta_tables is not None
+        return tells_versions or (self._settings.flushes_first and self.committed == _NEVER)
+
     def _rows(self, frame: DataFrame, batch: int) -> DataFrame:
-        """Return the rows of a micro-batch that are buffered or appended."""
+        """Return the rows of a micro-batch that are buffered."""
         if self.aggregate is None:
             return target.in_target_columns(frame, self.stream.columns, self.stream.has_qualifies)
         partials, event_time = self.aggregate.partials(frame), self.aggregate.event_time

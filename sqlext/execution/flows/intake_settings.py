@@ -19,12 +19,13 @@ class IntakeSettings:
         hybrid: the hybrid source that it reads, if it does.
         home: where checkpoint and buffer lie.
         epoch: of the driver.
-        max_entries: how many groups memory may buffer; None: the buffer is durable; infinite: each micro-batch is in the table
-            before Spark commits it.
+        max_entries: how many groups memory may buffer; None: the buffer is durable; infinite: memory holds one micro-batch, which
+            is in the table before Spark commits it.
         takes_all: whether a micro-batch takes all there is, whatever limits the sources have.
         is_own: whether the flow has made its target.
         staged_in: of a query that appends rows, the location of its table.
         checks: of its rows, if it appends them and there are constraints.
+        flushes_empty: whether micro-batches without rows are flushed too: their commits tell how far the sources were read.
         flushes_first: whether its first micro-batch is flushed even without rows: a query above may have rows over none.
         grows: whether it gets the columns that files have later.
     """
@@ -39,5 +40,6 @@ class IntakeSettings:
     is_own: bool
     staged_in: str | None = None
     checks: FlowChecks | None = None
+    flushes_empty: bool = False
     flushes_first: bool = False
     grows: bool = False

@@ -2,7 +2,8 @@
 
 For flows that buffer in memory only and whose state Delta tables hold. Between two flushes such a flow would only add partial
 results up that nobody reads. So its queries stand still; when a flush is due each takes all there is as one micro-batch, which
-is in the table before Spark commits it. After a crash Spark itself repeats it, and nothing of it was lost.
+is in the table before Spark commits it. After a crash Spark itself repeats it, or its buffer in files has it
+(`StreamSpec.repeats_flushes`), and nothing of it was lost.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A transaction's version keeps Delta from repeating a commit of the same micro-batches, not from one with more of them. So a driver
 that was taken for dead must not add some of them to the table unnoticed, by a commit that it has begun before:
 
-- Each attempt leaves out what the table has by now. A commit of any other driver that lands after this look is a conflict.
+- Each attempt leaves out what the table has by now. A commit of any other driver that lands during the attempt is a conflict;
+  where the rows are files of the table, also one that lands between this look and the attempt.
 - Of what an earlier driver has left, the first micro-batch has a commit of its own. If the earlier driver's commit lands before
   it, Delta skips it; and once it is there, the earlier driver's commit is in conflict.
 """
@@ -38,7 +39,7 @@ def append_missing(
         batches: of the flush.
         info: the description of a commit of all of them.
         read: returns how far the flow has read its sources with a micro-batch.
-        append: does it, given the last micro-batch that the table has, -1 if it has none; a later one there is a conflict.
+        append: does it, given the last micro-batch that the table has, -1 if it has none.
 
     Returns:
         Whether others are left, for which it is to be called again.

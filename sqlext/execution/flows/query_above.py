@@ -1,8 +1,8 @@
 """The query above a flow's maintained aggregates, whose result is the target.
 
-A flush replaces all rows of the target. Where the query may be evaluated in parts (`FlowPlan.above_by`), it replaces only those
-with keys of which the flush has changed an aggregate, if they are few and the target has the rows of all others: nobody else has
-changed it, and it has all flushes before.
+A flush replaces all rows of the target: in a transaction of `OwnTable` where the table allows that, else by Delta's writer. Where
+the query may be evaluated in parts (`FlowPlan.above_by`), it replaces only those with keys of which the flush has changed an
+aggregate, if they are few and the target has the rows of all others: nobody else has changed it, and it has all flushes before.
 """
 
 from __future__ import annotations

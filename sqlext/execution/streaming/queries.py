@@ -213,7 +213,7 @@ def durable_because(frame: DataFrame, mode: OutputMode) -> str | None:
     state must still have every group: a watermark evicts some.
     """
     if mode is OutputMode.APPEND:
-        return "rows are appended, not buffered"
+        return "rows are appended, as files of the table"
     if jvm.has_watermark(frame):
         return "a watermark evicts groups from Spark's state, from which lost rows would have to be restored"
     try:
