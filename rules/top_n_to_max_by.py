@@ -10,6 +10,7 @@ from sqlglot import exp
 from sqlext.errors import UnsupportedError
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import fold
+from sqlext.sql.ctes import cte_of, ctes_around
 from sqlext.sql.first_rows import first_by
 from sqlext.sql.nodes import Stream
 from sqlext.sql.rewriter import RefusalError
@@ -150,7 +151,9 @@ def _relation_of(select: exp.Select, query: exp.Query) -> exp.Subquery | None:
         name = fold(relation.name)
         used = [each for each in _short_names(query) if each == name]
         found = [cte for cte in query.find_all(exp.CTE) if fold(cte.alias) == name and not cte.args["alias"].args.get("columns")]
-        if len(used) == len(found) == 1 and _ranked(found[0].this, streaming_ctes(query), query) is not None:
+        is_found = len(used) == len(found) == 1 and cte_of(relation) is found[0]
+        if is_found and _ranked(found[0].this, streaming_ctes(query), query) is not None:
+            _refuse_capture(found[0], relation)
             alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name))
             subquery = exp.Subquery(this=found[0].this, alias=alias)
             relation.replace(subquery)
@@ -160,6 +163,20 @@ def _relation_of(select: exp.Select, query: exp.Query) -> exp.Subquery | None:
         return None
     alias = relation.args.get("alias")
     return None if alias is not None and alias.args.get("columns") else relation
+
+
+def _refuse_capture(cte: exp.CTE, place: exp.Table) -> None:
+    """Refuse to put a WITH query in the place of its name if a table in it would be another WITH query there."""
+    there = {fold(each.alias): each for each in ctes_around(place) if each is not cte}
+    for table in cte.this.find_all(exp.Table):
+        meant = cte_of(table)
+        is_inside = meant is not None and any(each is meant for each in cte.this.find_all(exp.CTE))
+        if not table.db and not is_inside and there.get(fold(table.name)) is not meant:
+            message = (
+                f"`{table.name}` in the WITH query `{cte.alias}` is another relation than the WITH query of that name, which is "
+                "read together with it. Give that WITH query another name."
+            )
+            raise RefusalError(UnsupportedError(message), table)
 
 
 def _ranked(select: exp.Expr, ctes: set[str], query: exp.Query) -> _Ranked | None:

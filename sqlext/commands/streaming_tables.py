@@ -45,8 +45,14 @@ def declare(spark: SparkSession, statement: DeclareStreamingTable, text: str, ho
 
 def _declare(spark: SparkSession, host: Host, name: tuple[str, ...], statement: DeclareStreamingTable, text: str) -> str:
     shown = ".".join(name)
-    if target.exists(spark, name) and not statement.replace:
-        is_declared = DECLARED_PROPERTY in target.describe(spark, name).properties
+    host.views.refuse_as_target(spark, name)
+    properties = target.properties_of(spark, name)
+    is_declared = DECLARED_PROPERTY in properties
+    if target.exists(spark, name) and not (statement.replace and (is_declared or FLOW_PROPERTY in properties)):
+        if statement.replace:
+            raise NameTakenError(
+                f"There is a table {shown} already, and it is no streaming table. Choose another name, or DROP it."
+            )
         if statement.if_not_exists or (statement.refresh and is_declared):
             return f"streaming table {shown} exists already, and stays as it is"
         raise NameTakenError(f"There is a table {shown} already. Choose another name, or DROP it.")

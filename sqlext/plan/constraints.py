@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlext.errors import Position
 from sqlext.plan.job_graph import INTERNAL_PREFIX
-from sqlext.quoting import quote
+from sqlext.quoting import quote, quote_parts
 
 EXPECT_PROPERTY = "sqlext.expect."
 """The prefix, before the constraint's name, of the table property that stores what the statement says after EXPECT."""
@@ -70,6 +70,13 @@ class Constraint:
     def keeps_row(self) -> bool:
         """Whether a row that violates it is in the table all the same."""
         return self.violation is Violation.ALLOW
+
+    @property
+    def written(self) -> str:
+        """What follows EXPECT in a statement."""
+        condition = self.condition if self.is_of_errors else f"({self.condition})"
+        done = "" if self.violation is Violation.ALLOW else f" ON VIOLATION {self.violation.value}"
+        return f"{condition}{done}{f' INTO {quote_parts(self.quarantine)}' if self.quarantine else ''}"
 
     @property
     def wanted(self) -> str:

@@ -188,10 +188,16 @@ class _Scope:
         ]
 
         def is_key(node: exp.Expr) -> bool:
-            return any(self._sameness.may_be_same(node, key) for key in others)
+            return any(
+                self._sameness.may_be_same(node, key)
+                or self._sameness.fields_below(node, key)
+                or names_window(node, key, self._sameness)
+                for key in others
+            )
 
-        if not any(isinstance(node, exp.Column) and not is_key(node) for node in item.this.walk(prune=is_key)):
-            name, text = expression.name, to_sql(item.this, self._source)
+        meant = unaliased(item)
+        if not any(isinstance(node, exp.Column) and not is_key(node) for node in meant.walk(prune=is_key)):
+            name, text = expression.name, to_sql(meant, self._source)
             raise UnsupportedError(
                 f"GROUP BY {name} may mean a column of the input or `{text} AS {name}`. Give the alias another name, or write "
                 "the column with its table's name.",
@@ -200,12 +206,15 @@ class _Scope:
         return item
 
     def _is_alias_of(self, item: exp.Expr, expression: exp.Expr) -> bool:
-        """Return whether GROUP BY names the alias of an item; for `upper(k) AS k` it does not: there k is the input's column."""
-        if not (isinstance(item, exp.Alias) and isinstance(expression, exp.Column) and not expression.table):
+        """Return whether GROUP BY names an item by its alias, or that of a field by its own name.
+
+        For `upper(k) AS k` it does not, nor for `k.v AS k`: there k is the input's column.
+        """
+        if not isinstance(expression, exp.Column) or expression.table or _is_value(item):
             return False
-        if fold(item.alias) != fold(expression.name) or _is_value(item):
-            return False
-        return not any(self._sameness.is_column(column, expression.name) for column in item.this.find_all(exp.Column))
+        if not isinstance(item, exp.Alias):
+            return isinstance(item, (exp.Column, exp.Dot)) and self._sameness.is_field(item, expression.name)
+        return fold(item.alias) == fold(expression.name) and not self._sameness.reads_column(item.this, expression.name)
 
 
 def names_window(found: exp.Expr, expression: exp.Expr, sameness: Sameness) -> bool:

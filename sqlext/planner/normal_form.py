@@ -161,7 +161,10 @@ class NormalForm:
 
     def _outermost(self, root: exp.Expr, outputs: frozenset[str]) -> Iterator[exp.Expr]:
         def is_output(node: exp.Expr, names: frozenset[str] = outputs) -> bool:
-            return isinstance(node, exp.Column) and not node.table and fold(node.name) in names
+            first = (
+                fold(node.parts[0].name) if isinstance(node, exp.Column) else ""
+            )  # of `s.v`, which may be a field of an output
+            return isinstance(node, exp.Column) and first in names and not (node.table and first in self._relations)
 
         def is_key(node: exp.Expr) -> bool:
             hidden = outputs & self._shadowing  # `-v AS v .. ORDER BY -v` means the output, also where -v is a key

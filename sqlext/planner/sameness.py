@@ -106,6 +106,17 @@ class Sameness:
         pieces = self._pieces(node)
         return len(pieces) == 1 and isinstance(pieces[0], Chain) and pieces[0].parts == (fold(name),)
 
+    def reads_column(self, node: exp.Expr, name: str) -> bool:
+        """Return whether a name in an expression is the column of that name, or a field of it."""
+        chains = (piece for column in node.find_all(exp.Column) for piece in self._pieces(column))
+        return any(isinstance(each, Chain) and each.parts[0] == fold(name) for each in chains)
+
+    def is_field(self, node: exp.Expr, name: str) -> bool:
+        """Return whether an expression is a field of that name, and not a column with its relation's name."""
+        pieces = self._pieces(node)
+        chain = pieces[0] if len(pieces) == 1 else None
+        return isinstance(chain, Chain) and chain.relation is None and len(chain.parts) > 1 and chain.parts[-1] == fold(name)
+
     def _are_one(self, one: Piece, other: Piece) -> bool:
         """Return whether two names, one of them qualified, are certainly the same."""
         if not isinstance(one, Chain) or not self._may_be_one(one, other):

@@ -15,6 +15,9 @@ from pyspark.sql.types import StructType
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, texts_of
 from sqlext.spark.jvm import active
 
+COLUMN_ID = "delta.columnMapping.id"
+"""Delta's key, in a column's metadata, of what the column is in files: names may come back, ids never do."""
+
 
 def last_transaction(spark: SparkSession, location: str, app_id: str) -> int | None:
     """Return the `version` of `app_id`'s newest transaction on the Delta table at `location`; None if there is none."""

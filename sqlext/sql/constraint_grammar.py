@@ -30,8 +30,8 @@ class ConstraintCursor(Cursor):
         if self._word() != "(":
             raise self._problem("Expected ( and a condition")
         self._brackets()
-        first, last = self._tokens[start], self._tokens[self._at - 1]
-        condition = self._text[first.stop : last.start].strip()
+        first, inside = self._tokens[start], self._tokens[start + 1 : self._at - 1]
+        condition = self._text[inside[0].start : inside[-1].stop] if inside else ""
         if not condition:
             raise self._problem(f"The constraint `{name}` has no condition")
         violation, quarantine = Violation.ALLOW, tuple[str, ...]()

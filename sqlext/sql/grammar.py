@@ -116,7 +116,8 @@ class _Head(ViewCursor, ChangeCursor, SavepointCursor):
         insert = self._insert_after_with(at)
         head_at = start if insert is None else insert
         prelude = (0, "") if insert is None else (first.start, self._text[first.start : self._tokens[insert].start])
-        head = self._text[self._tokens[head_at].start : self._tokens[at].start].strip()
+        # up to its last token: after a comment, what follows could be a comment too
+        head = self._text[self._tokens[head_at].start : self._tokens[at - 1].stop] if at > head_at else ""
         self._at = at
         query = self._query(prelude)
         self._at = head_at

@@ -333,7 +333,7 @@ def _meant(key: exp.Expr, select: exp.Select) -> exp.Expr:
     if isinstance(key, exp.Literal) and key.is_int and 1 <= int(key.name) <= len(items):
         return items[int(key.name) - 1].unalias()
     for item in items if isinstance(key, exp.Column) and not key.table else ():
-        reads = {fold(column.name) for column in item.find_all(exp.Column)}
+        reads = {fold(part.name) for column in item.find_all(exp.Column) for part in column.parts}
         if isinstance(item, exp.Alias) and fold(item.alias) == fold(key.name) and fold(key.name) not in reads:
             return item.unalias()
     return key

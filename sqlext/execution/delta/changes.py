@@ -37,7 +37,6 @@ from sqlext.spark.settings import ALL_FILES
 
 WEIGHT = f"{INTERNAL_PREFIX}weight"
 _FEED = "delta.enableChangeDataFeed"
-_COLUMN_ID = "delta.columnMapping.id"
 _SEVERAL_TYPES = "VARIANT"  # in the schema of a variant, in the place of the type of a list's elements
 MIXED_VARIANT = "a variant has values of several types in one list, by which rows cannot be told from one another"
 """The message of an error of Spark's at such a row."""
@@ -70,7 +69,7 @@ def changes_of(spark: SparkSession, table: str, before: int, after: int) -> Data
             raise OptionError(f"With {key} = true, changes of {table} could be left out. SET {key} = false, and ask again.")
     try:
         rows = changes(spark, location, before, after)
-        check_same_columns(spark, location, before, after, rows.columns)
+        check_same_columns(spark, location, before, after, [name for name in rows.columns if name != WEIGHT])
         return rows.withColumnRenamed(WEIGHT, "_weight")
     except UnsupportedError as error:
         raise UnsupportedError(f"Of {table}, versions {before} to {after}, {error}.") from error
@@ -190,22 +189,47 @@ def check_same_columns(spark: SparkSession, location: str, before: int, after: i
     """Check that columns are the same in two versions: no change of their values tells that a column is another one now.
 
     Raises:
-        UnsupportedError: there is no such column; one, or a field in it, was dropped and added again, renamed, or got another
-            type; or the table is partitioned by others: all files are read as the later version has them, also those that it has
-            no more.
+        UnsupportedError: there is no such column; one, or a field in it, was dropped and added again, renamed, got another type,
+            or takes no NULL any more; or the table is partitioned by others: all files are read as the later version has them,
+            also those that it has no more.
     """
     ends = [delta_tables.snapshot_at(spark, location, version) for version in (before, after)]
-    old, new = ({field.name: _shape_of(field) for field in delta_tables.schema_of(end)} for end in ends)
+    old, new = ({field.name: field for field in delta_tables.schema_of(end)} for end in ends)
+    former = {field.metadata.get(delta_tables.COLUMN_ID, name) for name, field in old.items()}
     for name in columns:
-        if name not in new or (name in old and old[name] != new[name]):
+        is_new = name in new and name not in old and new[name].metadata.get(delta_tables.COLUMN_ID, name) not in former
+        if not (is_new or (name in new and name in old and _reads_alike(old[name], new[name]))):
             raise UnsupportedError(f"the column {name} of {location} has changed")
     if len({tuple(map(str, items_of(end.metadata().partitionColumns()))) for end in ends}) > 1:
         raise UnsupportedError(f"the partitioning of {location} has changed")
 
 
+def _reads_alike(old: StructField, new: StructField) -> bool:
+    """Return whether files from when a column was `old` can be read as `new`, and have the same values then."""
+    return _shape_of(old) == _shape_of(new) and not _is_stricter(old, new)
+
+
+def _is_stricter(old: StructField, new: StructField) -> bool:
+    """Return whether a column, or a part of it, takes no NULL any more: Spark would read those there are as values."""
+    return (old.nullable and not new.nullable) or _has_stricter(old.dataType, new.dataType)
+
+
+def _has_stricter(old: DataType, new: DataType) -> bool:
+    match old, new:
+        case StructType(), StructType():
+            return any(map(_is_stricter, old, new))  # they have the same shape
+        case ArrayType(), ArrayType():
+            return (old.containsNull and not new.containsNull) or _has_stricter(old.elementType, new.elementType)
+        case MapType(), MapType():
+            values = (old.valueContainsNull and not new.valueContainsNull) or _has_stricter(old.valueType, new.valueType)
+            return values or _has_stricter(old.keyType, new.keyType)
+        case _:
+            return False
+
+
 def _shape_of(field: StructField) -> object:
     """Return a column's type and Delta's id of it and of each field in it; names may come back, ids never do."""
-    return field.metadata.get(_COLUMN_ID), _shape(field.dataType)
+    return field.metadata.get(delta_tables.COLUMN_ID), _shape(field.dataType)
 
 
 def _shape(kind: DataType) -> object:
@@ -231,6 +255,8 @@ def weighted(spark: SparkSession, location: str, before: int, after: int) -> Dat
             none = delta_tables.rows_at(spark, location, after).limit(0)
             return none.withColumn(WEIGHT, F.lit(0).cast("bigint"))
         ends = [delta_tables.snapshot_at(spark, location, version) for version in (before, after)]
+        if taken := [name for name in delta_tables.schema_of(ends[1]).names if name.lower() in _OF_FEED]:
+            raise UnsupportedError(f"its column {taken[0]} has a name of Delta's change feed")
         has_feed = all(delta_tables.properties_of(spark, end).get(_FEED) == "true" for end in ends)
         found = _read(spark, ends[1], before + 1, has_feed)
         weight = F.when(F.col("_change_type").isin(*_ADDED), 1).otherwise(-1).cast("bigint")

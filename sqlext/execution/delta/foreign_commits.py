@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from sqlext.errors import FlowError
 from sqlext.execution.delta.delta_log import actions, info_of, last_transaction
@@ -79,7 +80,7 @@ class ForeignCommits:
                 )
             if _is_making(commit):
                 break
-            found += _changes(version, commit)
+            found += self._changes(version, commit)
             version -= 1
         return ForeignHistory(tuple(found))
 
@@ -90,7 +91,7 @@ class ForeignCommits:
             commit = actions(self._spark, self._location, later)
             if commit is None:
                 return ForeignHistory(tuple(found), is_all=False)
-            found += [] if _said(commit).get("flow_id") == self._flow_id else _changes(later, commit)
+            found += [] if _said(commit).get("flow_id") == self._flow_id else self._changes(later, commit)
         return ForeignHistory(tuple(found))
 
     def after(self, version: int, epoch: int) -> tuple[ForeignCommit, ...]:
@@ -103,8 +104,15 @@ class ForeignCommits:
             commit = actions(self._spark, self._location, version) or []
             said = _said(commit)
             if (said.get("flow_id"), said.get("epoch")) != (self._flow_id, epoch):
-                found += _changes(version, commit)
+                found += self._changes(version, commit)
         return tuple(found)
+
+    def _changes(self, version: int, commit: _Actions) -> list[ForeignCommit]:
+        changes = [each.get("add") or each.get("remove") for each in commit]
+        has_other_rows = any(isinstance(change, dict) and change.get("dataChange") for change in changes)
+        if has_other_rows or moves_columns(self._spark, self._location, version, commit):
+            return [ForeignCommit(version, str(info_of(commit).get("operation", "a commit")))]
+        return []
 
 
 def last_said(spark: SparkSession, location: str, version: int, flow_id: str) -> dict[str, Any]:
@@ -163,11 +171,26 @@ def _rows_of_others(spec: FlowSpec, commits: Sequence[ForeignCommit]) -> FlowErr
     )
 
 
-def _changes(version: int, commit: _Actions) -> list[ForeignCommit]:
-    changes = [each.get("add") or each.get("remove") for each in commit]
-    if any(isinstance(change, dict) and change.get("dataChange") for change in changes):
-        return [ForeignCommit(version, str(info_of(commit).get("operation", "a commit")))]
-    return []
+def moves_columns(spark: SparkSession, location: str, version: int, commit: _Actions) -> bool:
+    """Return whether a commit has given the name of a column to another one, so that all rows have other values under it.
+
+    With column mapping, DROP and ADD COLUMN of one name do that, and so do RENAMEs in a circle, without a change of any file.
+
+    Args:
+        spark, location: the table.
+        version: the version that the commit has made.
+        commit: its actions.
+    """
+    defined = [action for action in commit if "metaData" in action]
+    if not defined or version == 0:
+        return False
+    before = _ids_of(delta_tables.schema_of(delta_tables.snapshot_at(spark, location, version - 1)))
+    after = _ids_of(delta_tables.columns_in(json.dumps(defined[-1])))
+    return any(before.get(name, column) != column for name, column in after.items())
+
+
+def _ids_of(columns: StructType) -> dict[str, int]:
+    return {each.name: each.metadata[delta_tables.COLUMN_ID] for each in columns if delta_tables.COLUMN_ID in each.metadata}
 
 
 def _is_making(commit: _Actions) -> bool:

@@ -133,7 +133,7 @@ def append(
         done = last_transaction(spark, location, identity.app_id, int(snapshot.version()))
         if done is not None and done >= identity.app_version:
             return True
-        if after is not None and done != (after if after >= 0 else None):
+        if after is not None and after != (-1 if done is None else done):
             raise ConcurrentTransactionException(f"The table in {location} has a transaction {done} of {identity.app_id}.")
         if any(each.fingerprint != _fingerprint(snapshot) for each in staged):
             return False

@@ -11,13 +11,13 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from sqlext.clock import Clock
-from sqlext.errors import FlowError, SqlextError, StatementCanceledError, UnsupportedError
+from sqlext.errors import FlowError, StatementCanceledError, UnsupportedError
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.flows import alteration, replay, restoration
 from sqlext.execution.flows.flow import Flow
-from sqlext.execution.flows.live_flows import LiveFlows
+from sqlext.execution.flows.live_flows import LiveFlows, resumed_if_undone
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, current, find
 from sqlext.execution.flows.savepoints import (
     SavepointStore,
@@ -32,7 +32,7 @@ from sqlext.moments import Moment, announce
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.savepoint import Savepoint
-from sqlext.spark import failures, jvm
+from sqlext.spark import jvm
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class FlowSavepoints:
             restoration.check_restorable(check, store, savepoint, record.spec, records, home)  # 1
             others = restoration.changed_by_others(check, record.spec, savepoint)
             session = self._flows.session_for_start(spec)
-            with self._resumed_if_undone(record, flow):
+            with resumed_if_undone(self._flows.run, record, flow):
                 self._flows.end(flow)
                 if canceled.is_set():
                     raise StatementCanceledError("The statement was canceled.")
@@ -250,21 +250,6 @@ class FlowSavepoints:
             if flow.error is None:  # one whose last flush has failed is its supervisor's
                 with jvm.outside_of_any_query(flow.session):
                     self._flows.run(record.spec, flow.session, flow.options)
-
-    @contextmanager
-    def _resumed_if_undone(self, record: FlowRecord, flow: Flow | None) -> Iterator[None]:
-        """Run a flow again, if it ran, where the `with` block fails."""
-        was_running = flow is not None and flow.is_running
-        try:
-            yield
-        except Exception:
-            if flow is not None and was_running:
-                try:
-                    with jvm.outside_of_any_query(flow.session):
-                        self._flows.run(record.spec, flow.session, flow.options)
-                except (SqlextError, *failures.SPARK_ERRORS) as error:
-                    logger.exception("flow %s could not be restarted: %s", record.spec.name, failures.reason_of(error))
-            raise
 
     def _home_of(self, spec: FlowSpec) -> HadoopPath:
         return self._home.child("flows", spec.id)

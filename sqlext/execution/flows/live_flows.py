@@ -7,13 +7,22 @@ Nobody who has a turn waits for another one, so that no two can wait for each ot
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
+from pyspark.sql import SparkSession
+
+from sqlext.errors import SqlextError
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.registry import FlowRecord, FlowRegistry, find, without_case
+from sqlext.plan.flow_options import FlowOptions
+from sqlext.plan.flow_spec import FlowSpec
+from sqlext.spark import failures, jvm
+
+logger = logging.getLogger(__name__)
 
 
 class LiveFlows:
@@ -104,3 +113,27 @@ class LiveFlows:
             flow = self._busy.get(flow_id)
         if flow is not None:
             flow.interrupt()
+
+
+@contextmanager
+def resumed_if_undone(
+    run: Callable[[FlowSpec, SparkSession, FlowOptions], object], record: FlowRecord, flow: Flow | None
+) -> Iterator[None]:
+    """Run a flow again, if it ran, where the block, which stops it, fails.
+
+    Args:
+        run: starts a flow.
+        record: of the flow, as it was before.
+        flow: of this process; None: it runs elsewhere, or not at all.
+    """
+    was_running = flow is not None and flow.is_running
+    try:
+        yield
+    except Exception:
+        if flow is not None and was_running:
+            try:
+                with jvm.outside_of_any_query(flow.session):
+                    run(record.spec, flow.session, flow.options)
+            except (SqlextError, *failures.SPARK_ERRORS) as error:
+                logger.exception("flow %s could not be restarted: %s", record.spec.name, failures.reason_of(error))
+        raise

@@ -22,7 +22,7 @@ from sqlext.execution.flows import alteration, file_columns, prerequisites, rede
 from sqlext.execution.flows.creation import FlowRequest, create_quarantines, same_name
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.going_back import FlowSavepoints
-from sqlext.execution.flows.live_flows import LiveFlows
+from sqlext.execution.flows.live_flows import LiveFlows, resumed_if_undone
 from sqlext.execution.flows.making import FlowMaker
 from sqlext.execution.flows.registry import (
     EventKind,
@@ -92,21 +92,7 @@ class FlowManager:
         self._maker.sweep()
         active = [record for record in self._registry.read().values() if record.is_active]
         dead = {host for host in {record.host for record in active} if self._lease.is_dead(host)}
-        return [each.spec.name for each in active if each.host in dead and self._resume(each.spec)]
-
-    def _resume(self, spec: FlowSpec) -> bool:
-        with self._live.turn_at(spec.target):
-            try:
-                if spec.session_bound:
-                    raise FlowError(
-                        f"Flow `{spec.name}` reads {', '.join(spec.session_bound)}, which ended with the session that made it. "
-                        "DROP FLOW it and make it again."
-                    )
-                self.run(spec, sessions.restored_session(self._spark, spec), self.options_of(spec))
-            except Exception as error:  # noqa: BLE001  # one flow's trouble must not stop the others
-                self._supervisor.note_anyhow("cannot be resumed", spec, error)
-                return False
-            return True
+        return [each.spec.name for each in active if each.host in dead and self._supervisor.resume(each)]
 
     def close(self) -> None:
         """Stop all flows of this process, flushed; the registry keeps them as running, for the next host."""
@@ -295,13 +281,13 @@ class FlowManager:
         flow = self.here(record)
         alteration.refuse_begun(self._home.child("flows", spec.id), spec)
         file_columns.check(self.session_of, spec, options.flow)
-        was_running = flow is not None and flow.is_running
-        goes_on = flow is not None and was_running and flow.set_options(spec, options)
-        if flow is not None and was_running and not goes_on:
+        if flow is None or not flow.is_running or flow.set_options(spec, options):
+            self._registry.alter(spec)
+            return
+        with resumed_if_undone(self.run, record, flow):
             flow.stop()
-        self._registry.alter(spec)
-        if flow is not None and was_running and not goes_on:
-            self.run(spec, flow.session, options)
+            self._registry.alter(spec)
+        self.run(spec, flow.session, options)
 
     def records(self) -> Records:
         """Return the record of each flow of the home, by id."""

@@ -10,6 +10,7 @@ from sqlext.execution.delta import target
 from sqlext.execution.delta.column_comments import comments_of
 from sqlext.execution.flows.creation import FlowRequest
 from sqlext.options import ValueText
+from sqlext.plan.constraints import EXPECT_PROPERTY
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import FLOW_PROPERTY
 from sqlext.quoting import quote_parts, quote_string
@@ -48,7 +49,10 @@ def renewed(spec: FlowSpec, request: FlowRequest) -> FlowRequest:
     if definition is None:
         raise AssertionError("a streaming table was made by its statement")
     if not target.is_made_by(session, spec.target, FLOW_PROPERTY, spec.id, spec.target_id):
-        return request  # the statement is all that is known; a table of somebody else's is refused later
+        # the statement and the record are all that is known; a table of somebody else's is refused later
+        stated = {key: value for key, value in request.properties.items() if not key.startswith(EXPECT_PROPERTY)}
+        now = {f"{EXPECT_PROPERTY}{each.name}": each.written for each in spec.constraints}
+        return replace(request, properties=stated | now, constraints=spec.constraints)
     there = target.describe(session, spec.target).properties
     _refuse_checks(spec, there)
     name = quote_parts(spec.target)

@@ -309,7 +309,7 @@ def refuse_changed_state(spark: SparkSession, spec: FlowSpec, content: HadoopPat
 
 
 def has_buffered(spark: SparkSession, spec: FlowSpec, content: HadoopPath) -> bool:
-    """Return whether a flow that does not run has micro-batches in its buffers that are not in its tables."""
+    """Return whether a flow that does not run has micro-batches, in its buffers or its state, that are not in its tables."""
     for stream in spec.streams:
         home = target.home_of(content, stream.relation)
         table = spec.target_location if stream.writes_target else target.table_in(home).location
@@ -317,6 +317,10 @@ def has_buffered(spark: SparkSession, spec: FlowSpec, content: HadoopPath) -> bo
             state_in(home, stream.revision).location if stream.has_sessions else table
         )  # the last of its tables that gets a micro-batch
         last = delta_log.last_transaction(spark, table, spec.application)
+        if stream.state_backend is StateBackend.DELTA and not (stream.state_columns or stream.has_sessions):
+            state = delta_log.last_transaction(spark, state_in(home, stream.revision).location, spec.application)
+            if (-1 if state is None else state) != (-1 if last is None else last):
+                return True  # a flush has failed between its two commits
         buffered = DurableBuffer(home.child(_BUFFER), 0).find(0.0)
         if any(last is None or batch.last > last for batch in buffered):
             return True

@@ -17,11 +17,12 @@ from pyspark.sql import SparkSession
 
 from sqlext.clock import Deadline
 from sqlext.errors import FlowError, NewColumnsError, RunsElsewhereError, SqlextError
+from sqlext.execution.coordination.fence import FencedError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.flows import faults, file_columns
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.live_flows import LiveFlows
-from sqlext.execution.flows.registry import EventKind, FlowRegistry
+from sqlext.execution.flows.registry import EventKind, FlowRecord, FlowRegistry
 from sqlext.execution.flows.retries import Retries
 from sqlext.execution.flows.status import FlowPhase
 from sqlext.execution.state.buffer import is_lost
@@ -94,6 +95,28 @@ class FlowSupervisor:
         for retry in () if self._closing.is_set() else self._retries.take_due():
             self._on_thread(partial(self._try_again, retry.spec), retry.spec)
 
+    def resume(self, found: FlowRecord) -> bool:
+        """Resume a flow of a host that has ended, unless somebody has started, stopped or changed it since its record was read.
+
+        Returns:
+            Whether it runs. One that cannot start is marked as failed, or retried if the fault may pass.
+        """
+        spec = found.spec
+        with self._live.turn_at(spec.target):
+            try:
+                if self._registry.read().get(spec.id) != found:
+                    return False
+                if spec.session_bound:
+                    raise FlowError(
+                        f"Flow `{spec.name}` reads {', '.join(spec.session_bound)}, which ended with the session that made it. "
+                        "DROP FLOW it and make it again."
+                    )
+                self._flows.run(spec, self._flows.session_for_start(spec), self._flows.options_of(spec))
+            except Exception as error:  # noqa: BLE001  # one flow's trouble must not stop the others
+                self.note_anyhow("cannot be resumed", spec, error)
+                return False
+            return True
+
     def note_running(self, flow_id: str) -> None:
         """Note that a flow has started, so no try is planned for it any more."""
         self._retries.note_running(flow_id)
@@ -115,7 +138,7 @@ class FlowSupervisor:
             self._note_anyhow(what, spec, error)
 
     def _note_anyhow(self, what: str, spec: FlowSpec, error: Exception) -> None:
-        if isinstance(error, RunsElsewhereError):  # it has not failed: another process was faster
+        if isinstance(error, (FencedError, RunsElsewhereError)):  # it has not failed: another process was faster
             logger.info("flow %s %s: %s", spec.name, what, error)
             return
         logger.error("flow %s %s: %s", spec.name, what, faults.message_of(error), exc_info=not faults.is_told(error))
@@ -175,15 +198,12 @@ class FlowSupervisor:
         try:
             with self._live.turn_at(flow.spec.target):
                 if self._flows.all.get(flow.spec.id) is flow and not self._closing.is_set():
-                    if isinstance(flow.error, NewColumnsError):
-                        self._widen(flow)
-                    else:
-                        self._run_or_note(flow.spec, flow.session, flow.options)
+                    self._start_again(flow)
         finally:
             self._restart_of(flow).set()
 
-    def _widen(self, flow: Flow) -> None:
-        """Start a flow again with the columns that its files have; by its record, since its options may have changed.
+    def _start_again(self, flow: Flow) -> None:
+        """Start a flow again by its record, since its options may have changed: with the columns that its files have, if new.
 
         1. The start adds the columns to the table, and records them. A crash before that leaves the flow as it was.
         2. The query with the columns is recorded, also where the start had nothing to add. After a crash before that, the
@@ -194,10 +214,11 @@ class FlowSupervisor:
             if record is None or not record.is_active:  # somebody has dropped or stopped it
                 return
             spec, options = record.spec, self._flows.options_of(record.spec)
-            if file_columns.may_grow(spec, options.flow):
+            is_new = isinstance(flow.error, NewColumnsError)
+            if is_new and file_columns.may_grow(spec, options.flow):
                 spec = file_columns.widened(spec, flow.error)
             self._run_or_note(spec, flow.session, options)
-            if (now := self._flows.all.get(spec.id)) is not None and now is not flow:
+            if is_new and (now := self._flows.all.get(spec.id)) is not None and now is not flow:
                 self._registry.alter(now.spec)
         except Exception as error:  # noqa: BLE001  # the registry does not answer, or there is a bug
             self.note_anyhow("could not be restarted", flow.spec, error)

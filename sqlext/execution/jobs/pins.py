@@ -112,11 +112,14 @@ def _pin(spark: SparkSession, leaf: Any) -> Pin:
     if is_delta(index):
         snapshot = index.getSnapshot()
         return Pin(_name(spark, leaf), location, int(snapshot.version()), str(snapshot.metadata().id()))
-    nothing = scala_seq(spark, [])
-    folders = items_of(index.listFiles(nothing, nothing))
-    found = [file for folder in folders for file in items_of(folder.files())]
-    files = sorted((str(f.getPath().toString()), int(f.getLen()), int(f.getModificationTime())) for f in found)
+    files = sorted((str(f.getPath().toString()), int(f.getLen()), int(f.getModificationTime())) for f in _files(spark, index))
     return Pin(_name(spark, leaf), location, files=tuple(files))
+
+
+def _files(spark: SparkSession, index: Any) -> list[Any]:
+    """Return the status of each file of an index."""
+    nothing = scala_seq(spark, [])
+    return [file for folder in items_of(index.listFiles(nothing, nothing)) for file in items_of(folder.files())]
 
 
 def _of_version(spark: SparkSession, pin: Pin) -> Any:
@@ -145,7 +148,7 @@ def _of_files(spark: SparkSession, relation: Any, pin: Pin) -> Any:
     """Return the relation over the pinned files, all of which are on one file system.
 
     Raises:
-        JobError: a file was deleted or changed.
+        JobError: a file was deleted or changed, or its partition was.
     """
     place: HadoopPath | None = None
     for path, size, changed in pin.files:
@@ -157,7 +160,13 @@ def _of_files(spark: SparkSession, relation: Any, pin: Pin) -> Any:
                 f"The job reads the file {path} of {pin.name}, which was {state} after the job was submitted. Cancel the job "
                 "with CANCEL JOB, and run the statement again."
             )
-    index = index_of_files(spark, relation.location(), [path for path, _, _ in pin.files])
+    paths = [path for path, _, _ in pin.files]
+    index = index_of_files(spark, relation.location(), paths)
+    if left := {*paths} - {str(file.getPath().toString()) for file in _files(spark, index)}:
+        raise JobError(
+            f"The job reads the file {min(left)} of {pin.name}, whose partition was dropped or moved since it was submitted. "
+            "Cancel the job with CANCEL JOB, and run the statement again."
+        )
     return with_index(relation, index)
 
 

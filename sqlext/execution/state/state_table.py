@@ -50,8 +50,18 @@ class StateTable:
         return CommitIdentity(self._spec.application, info.last_batch, replace(info, read_version=version).to_json())
 
     def refuse_changes_of_others(self, version: int) -> None:
-        """Raise FlowError if others committed changes since the flow's last commit, or since it created the table."""
-        self._refuse(self._others.since_own(version).commits)
+        """Raise FlowError if others committed changes since the flow's last commit, or since it created the table.
+
+        Also if the log does not say so any more. Where commits lie elsewhere than in the log, only those in it are known.
+        """
+        found = self._others.since_own(version)
+        self._refuse(found.commits)
+        if not found.is_all and delta_tables.has_commits_in_log(delta_tables.snapshot(self._spark, self.location)):
+            raise FlowError(
+                f"The log of the table in {self.location} does not reach back to the last commit of flow `{self._spec.name}`, so "
+                "it does not say whether others have changed rows that hold the flow's state. Recompute the table with REFRESH "
+                "STREAMING TABLE .. FULL."
+            )
 
     def _refuse_changes_since(self, version: int) -> None:
         """Raise FlowError, after a commit of this driver, if others committed changes since `version` was read."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sqlext.execution.delta.delta_log import actions, info_of
+from sqlext.execution.delta.foreign_commits import moves_columns
 from sqlext.plan.view_spec import RefreshReport, SourceVersion
 
 Commit = Sequence[Mapping[str, Any]]
@@ -43,16 +45,22 @@ def state_of(spark: SparkSession, location: str, view_id: str, version: int) -> 
         view_id: the view.
         version: the newest version of the table.
     """
-    return state_in(lambda at: actions(spark, location, at), view_id, version)
+    return state_in(lambda at: actions(spark, location, at), view_id, version, partial(moves_columns, spark, location))
 
 
-def state_in(commit_at: Callable[[int], Commit | None], view_id: str, version: int) -> ViewState:
+def state_in(
+    commit_at: Callable[[int], Commit | None],
+    view_id: str,
+    version: int,
+    moves: Callable[[int, Commit], bool] = lambda at, commit: False,
+) -> ViewState:
     """Return the state of a view's table from its commits, newest first, up to the last refresh.
 
     Args:
         commit_at: returns the actions of a version's commit; None: the log no longer has it.
         view_id: the view.
         version: the newest version of the table.
+        moves: returns whether a version's commit has given names to other columns; see `moves_columns`.
     """
     foreign = ""
     for at in range(version, -1, -1):
@@ -62,7 +70,7 @@ def state_in(commit_at: Callable[[int], Commit | None], view_id: str, version: i
         last = report_in(info_of(commit), view_id, at)
         if last is not None:
             return ViewState(version, last, foreign)
-        if not foreign and changes_rows(commit):
+        if not foreign and (changes_rows(commit) or moves(at, commit)):
             foreign = f"version {at} ({info_of(commit).get('operation', 'a commit')})"
     return ViewState(version, None, foreign)
 
