@@ -32,7 +32,7 @@ from sqlext.spark.failures import reason_of
 from sqlext.spark.java import items_of, java_array, java_of, kept
 from sqlext.spark.set_aggregates import aggregate_set
 from sqlext.sql.parameters import substitute
-from sqlext.sql.tokens import is_ours, tokens
+from sqlext.sql.tokens import is_ours
 
 logger = logging.getLogger(__name__)
 
@@ -167,20 +167,12 @@ class _Seam:
         conf = self.jvm.org.apache.spark.sql.internal.SQLConf.get()
         if not _VARIABLE.search(text) or not conf.variableSubstituteEnabled():
             return text
-        # a value stands in a plain literal; elsewhere are the user's own, of variables that are not set
-        literals = [
-            token for token in tokens(text) if token.kind == "text" and token.text[0] in "'\"" and _VARIABLE.search(token.text)
-        ]
-        if not literals:
-            return text
         if conf.escapedStringLiterals():
             raise UnsupportedError(
                 "The value of a parameter contains `${`, which Spark would take for one of its variables. Set "
                 "spark.sql.variable.substitute to false, or spark.sql.parser.escapedStringLiterals to false."
             )
-        for token in reversed(literals):
-            text = text[: token.start] + _VARIABLE.sub(r"\\u0024\1", token.text) + text[token.stop :]
-        return text
+        return _VARIABLE.sub(r"\\u0024\1", text)
 
     def guarded(self, text: str, action: Callable[[], Any], is_checked: bool = True) -> Any:
         """Run `action`, and convert whatever it raises into a Java exception.

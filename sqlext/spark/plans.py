@@ -1,10 +1,9 @@
 """Logical plans taken apart and built anew: what the incremental refresh of a materialized view needs of Catalyst.
 
-A query is first brought into plain relational operators, by the rules that Spark's optimizer has for it: subqueries become joins,
-EXCEPT and INTERSECT become joins and aggregates, DISTINCT becomes an aggregate, CTEs and views are inlined, and conditions move
-down to the rows that they are about. Nodes are then given other children; their expressions stay as Spark has analysed them.
+A query is first brought into plain relational operators (`plain_plans.py`). Nodes are then given other children; their
+expressions stay as Spark has analysed them.
 
-Relies on Spark's private side: Catalyst's nodes, expressions and optimizer rules. Checked with Spark 4.2.
+Relies on Spark's private side: Catalyst's nodes and expressions. Checked with Spark 4.2.
 """
 
 from __future__ import annotations
@@ -21,39 +20,10 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 from sqlext.spark.failures import kinds_of
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, transformed
 from sqlext.spark.jvm import alias, frame_of
+from sqlext.spark.plain_plans import has_outer_references, plain
+from sqlext.spark.settings import MEANING
 from sqlext.spark.two_steps import can_be_stored
 
-_ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
-_OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
-_BEFORE_INLINING = (
-    f"{_ANALYSIS}EliminateSubqueryAliases",
-    f"{_ANALYSIS}EliminateView",
-    f"{_OPTIMIZER}EliminateSQLFunctionNode",
-    f"{_OPTIMIZER}ReplaceExpressions",
-    f"{_OPTIMIZER}RewriteNonCorrelatedExists",
-    f"{_OPTIMIZER}PullOutGroupingExpressions",
-)
-_SET_OPERATORS = (
-    f"{_OPTIMIZER}RewriteExceptAll",
-    f"{_OPTIMIZER}RewriteIntersectAll",
-    f"{_OPTIMIZER}ReplaceIntersectWithSemiJoin",
-    f"{_OPTIMIZER}ReplaceExceptWithFilter",
-    f"{_OPTIMIZER}ReplaceExceptWithAntiJoin",
-    f"{_OPTIMIZER}ReplaceDistinctWithAggregate",
-    f"{_OPTIMIZER}ReplaceDeduplicateWithAggregate",
-)
-_SUBQUERIES = (
-    f"{_OPTIMIZER}PullupCorrelatedPredicates",
-    f"{_OPTIMIZER}RewritePredicateSubquery",
-    f"{_OPTIMIZER}RewriteLateralSubquery",
-    f"{_OPTIMIZER}RewriteCorrelatedScalarSubquery",
-    f"{_ANALYSIS}EliminateSubqueryAliases",
-    f"{_ANALYSIS}EliminateView",
-)
-_CONDITIONS = (f"{_OPTIMIZER}ReorderJoin", f"{_OPTIMIZER}PushDownPredicates")
-"""Rules that bring conditions as far down as they go: what WHERE says of tables that FROM lists is a condition of their join."""
-_DEEPEST = 5
-"""How many subqueries inside one another are made joins."""
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 _ID = re.compile(r"(?:#|CommonExpressionId\()(\d+)L?")
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
@@ -162,6 +132,21 @@ def views_of(plan: Any) -> dict[str, str]:
     return {name: str(text.get()) if text.isDefined() else "" for name, text in texts.items()}
 
 
+def settings_of_views(plan: Any) -> str:
+    """Return the settings under which the SQL views of an analysed plan were made, as far as they change what these mean."""
+    return "\n".join(_meaning(node.desc().viewSQLConfigs()) for node in nodes_of(plan) if kind(node) == "View")
+
+
+def settings_of_function(function: Any) -> str:
+    """Return the settings under which a SQL function was made, as far as they change what it means."""
+    return _meaning(function.getSQLConfigs())
+
+
+def _meaning(configs: Any) -> str:
+    found = {key: configs.get(key) for key in MEANING}
+    return " ".join(f"{key}={value.get()}" for key, value in found.items() if value.isDefined())
+
+
 def text_of(plan: Any) -> str:
     """Return a text that is equal for equal plans, of whatever session: ids are numbered in the order of their appearance.
 
@@ -248,14 +233,6 @@ def nodes_of(plan: Any) -> Iterator[Any]:
         yield from nodes_of(subquery)
 
 
-def subqueries_of(plan: Any) -> list[Any]:
-    """Return the plans of the subqueries in the expressions of a plan's nodes, at any depth."""
-    found = [*items_of(plan.subqueries())]
-    for child in items_of(plan.children()):
-        found += subqueries_of(child)
-    return found
-
-
 class Plans:
     """Builds plans in one session. Holds no state, so any thread may call it.
 
@@ -271,20 +248,8 @@ class Plans:
         self._no_hint = scala_object(spark, "org.apache.spark.sql.catalyst.plans.logical.JoinHint").NONE()
 
     def normal(self, plan: Any) -> Any:
-        """Return an analysed plan in plain relational operators; see the module's docstring."""
-        for rule in _BEFORE_INLINING:
-            plan = scala_object(self._spark, rule).apply(plan)
-        plan = self._java.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False).apply(plan)
-        for rule in (*_SET_OPERATORS, *_SUBQUERIES):
-            plan = scala_object(self._spark, rule).apply(plan)
-        for _ in range(_DEEPEST):  # a subquery that became a join may hold others
-            if not self.has_outer_references(plan):
-                break
-            for rule in _SUBQUERIES:
-                plan = scala_object(self._spark, rule).apply(plan)
-        for rule in _CONDITIONS:
-            plan = scala_object(self._spark, rule).apply(plan)
-        return plan
+        """Return an analysed plan in plain relational operators; see `plain_plans`."""
+        return plain(self._spark, plan)
 
     def frame(self, plan: Any) -> DataFrame:
         """Return the DataFrame of a plan."""
@@ -411,8 +376,7 @@ class Plans:
 
     def has_outer_references(self, plan: Any) -> bool:
         """Return whether a plan, or a subquery in it, reads attributes of a query around it."""
-        outer = self._java.org.apache.spark.sql.catalyst.trees.TreePattern.OUTER_REFERENCE()
-        return any(node.containsPattern(outer) for node in nodes_of(plan))
+        return has_outer_references(self._spark, plan)
 
 
 def sql_functions_of(plan: Any) -> list[Any]:

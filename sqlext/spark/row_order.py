@@ -26,6 +26,8 @@ _INEXACT = {"Sum": ("float", "double"), "Average": ("float", "double", "long")}
 """The same, unless they add up floating-point numbers, as which avg(..) adds up a BIGINT."""
 _OF_PEERS = frozenset("Rank DenseRank PercentRank CumeDist".split())
 """Window functions that give rows which are equal by ORDER BY the same value."""
+_LIMITED = frozenset(("Rank", "DenseRank"))
+"""Those of them by which Spark leaves out rows early (`InferWindowGroupLimit`), by the order of the whole node."""
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 _LIMITS = ("GlobalLimit", "Offset", "Tail")
 _BETWEEN = (*_LIMITS, "LocalLimit", "Project")
@@ -124,8 +126,8 @@ def _is_by_order(call: Any) -> bool:
 
 
 def _reads_peers(call: Any) -> bool:
-    """Return whether a window ends with the rows that are equal by ORDER BY, or so far away by value: they must stay equal."""
-    return _is_by_value(call) and not _is_whole(call)
+    """Return whether rows that are equal by ORDER BY must stay equal: they are ranked, or end a window, or are as far from it."""
+    return kind(call.windowFunction()) in _LIMITED or (_is_by_value(call) and not _is_whole(call))
 
 
 def _is_by_value(call: Any) -> bool:

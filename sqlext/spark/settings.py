@@ -120,6 +120,8 @@ _WAYS = (
 )
 """Namespaces of settings that change how a query runs: speed, sizes, file formats."""
 
+OWN_JOINS = {"spark.sql.crossJoin.enabled": "true"}
+"""The setting for joins that no user has written, such as that of one row with another."""
 ALL_FILES = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
 """Settings with which a file that is gone or cannot be read is an error; with others its rows may be left out without a word."""
 

@@ -19,6 +19,8 @@ from sqlext.spark.java import items_of, java_of
 _AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
 _MERGING_SESSIONS = "MergingSessionsExec"
 """Spark's node between the two steps that joins sessions."""
+_NOT_IN_NAMES = " ,;{}()\n\t="
+"""Characters that Delta refuses in names, unless files have others."""
 _STORED = re.compile(
     r"(string|binary|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|date|timestamp|timestamp_ntz)"
 )
@@ -88,6 +90,10 @@ def can_be_stored(kind: Any) -> bool:
     """Return whether Delta has columns of a type, given as Spark's JSON."""
     if isinstance(kind, str):
         return _STORED.fullmatch(kind) is not None
+    if kind["type"] == "struct":
+        names = [str(field["name"]).lower() for field in kind["fields"]]
+        if len({*names}) < len(names) or any(character in name for name in names for character in _NOT_IN_NAMES):
+            return False
     inner: Sequence[Any] = {
         "struct": lambda: [field["type"] for field in kind["fields"]],
         "array": lambda: [kind["elementType"]],

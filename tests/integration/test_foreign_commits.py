@@ -109,6 +109,10 @@ def test_a_change_in_the_middle_of_a_flush_stays_refused(sql: Workshop, monkeypa
             sql(f"WAIT FLOW {change.table}")
 
     def stays_refused(change: Change) -> None:
+        if change.query == SESSIONS:  # its buffer is in files, which the start flushes
+            with pytest.raises(PySparkException, match=change.because):
+                sql(f"START FLOW {change.table}")
+            return
         sql(f"START FLOW {change.table}")
         is_refused(change, 20)
 

@@ -634,6 +634,18 @@ def test_partitions_in_folders_of_other_names(jobs: Workshop) -> None:
     assert rows(jobs) == jobs.batch(query.format("parted")) == [(10, "1", 1, 1), (2, "2", 2, 1)]
 
 
+def test_a_partition_that_was_dropped_while_its_file_stayed(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jobs(f"CREATE TABLE dim (k BIGINT, p INT) USING parquet PARTITIONED BY (p) LOCATION '{tmp_path}'")
+    jobs("INSERT INTO dim VALUES (1, 1), (2, 2)")
+    query = "SELECT d.p, count(*) AS n FROM facts AS f JOIN dim AS d ON f.k % 3 = d.k GROUP BY d.p GLOBAL WINDOW END OF STREAM"
+    job = killed(jobs, f"CREATE TABLE t USING delta AS {query}", die_after, monkeypatch, 2)
+    jobs("ALTER TABLE dim DROP PARTITION (p = 2)")
+    with pytest.raises(PySparkException, match=r"p=2.* whose partition was dropped or moved since it was submitted"):
+        jobs(f"RESUME JOB {job}")
+
+
 def test_a_view_that_became_another_at_its_last_column(
     jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,57 @@ CASES: dict[str, Case] = {
         ("INSERT INTO t VALUES (1, 2, 'b'), (3, 1, 'c')", "DELETE FROM t WHERE ts = 2", "UPDATE t SET name = 'd' WHERE k = 3"),
         never_full=True,
     ),
+    "a_rank_beside_a_number": Case(
+        rows("t", "k INT, ts INT, name STRING", "(1, 1, 'a'), (1, 1, 'b'), (1, 1, 'c'), (1, 1, 'd'), (1, 2, 'e')"),
+        "SELECT name, rk FROM (SELECT *, rank() OVER (PARTITION BY k ORDER BY ts) AS rk, "
+        "row_number() OVER (PARTITION BY k ORDER BY ts) AS rn FROM t) WHERE rk = 1",
+        ("INSERT INTO t VALUES (1, 1, 'f')", "DELETE FROM t WHERE ts = 1 AND name > 'b'"),
+    ),
+    "no_value_of_a_list_below_or": Case(
+        (*rows("t", "k INT, x INT", "(1, 5)"), *rows("u", "k INT", "(2)")),
+        "SELECT k, x FROM t WHERE NOT (x > 100 OR k IN (SELECT k FROM u))",
+        ("INSERT INTO t VALUES (NULL, 6)", "INSERT INTO u VALUES (NULL)", "DELETE FROM u WHERE k IS NULL"),
+    ),
+    "a_value_that_is_not_in_no_list": Case(
+        (*rows("t", "k INT, x INT", "(1, 5), (2, 6)"), *rows("u", "k INT", "(2)")),
+        "SELECT k, x FROM t WHERE NOT (k NOT IN (SELECT k FROM u))",
+        ("INSERT INTO t VALUES (NULL, 6)", "INSERT INTO u VALUES (NULL)"),
+    ),
+    "no_value_of_a_list_in_a_join": Case(
+        (*rows("t", "k INT, x INT", "(1, 10)"), *rows("u", "k INT, y INT", "(1, 100)"), *rows("w", "z INT", "(5)")),
+        "SELECT t.k, t.x, u.y FROM t JOIN u ON t.k = u.k AND t.x NOT IN (SELECT z FROM w)",
+        ("INSERT INTO w VALUES (NULL)", "INSERT INTO t VALUES (1, 11)", "DELETE FROM w WHERE z IS NULL"),
+    ),
+    "a_count_of_those_that_none_is": Case(
+        (*rows("t", "k INT", "(1)"), *rows("u", "k INT, y INT", "(1, 200)")),
+        "SELECT t.k, (SELECT count_if(u.y > 150) FROM u WHERE u.k = t.k) AS n FROM t",
+        ("INSERT INTO t VALUES (2)", "DELETE FROM u", "INSERT INTO u VALUES (2, 200)"),
+    ),
+    "no_null_any_more": Case(
+        (
+            *rows("t", "k INT, x INT NOT NULL", "(1, 10)"),
+            "ALTER TABLE t ALTER COLUMN x DROP NOT NULL",
+            "INSERT INTO t VALUES (1, NULL)",
+        ),
+        "SELECT k, count(x) AS n, count(*) AS c FROM t GROUP BY k",
+        ("RESTORE TABLE t TO VERSION AS OF 1",),
+    ),
+    "a_column_with_a_name_of_the_feed": Case(
+        rows("t", "k INT, _commit_version BIGINT", "(1, 4)"),
+        "SELECT k, _commit_version FROM t",
+        ("INSERT INTO t VALUES (2, 5)",),
+    ),
+    "a_total_without_cross_joins": Case(
+        (*rows("t", "x INT", "(1)"), "SET spark.sql.crossJoin.enabled = false"),
+        "SELECT count(*) AS n FROM t",
+        ("INSERT INTO t VALUES (2)",),
+        never_full=True,
+    ),
+    "what_was_read_first": Case(
+        rows("t", "k INT, x INT", "(1, 1), (1, 2), (2, 2)"),
+        "SELECT first(x) AS f FROM t WHERE k < 3 GROUP BY k HAVING count(*) > 1",
+        ("DELETE FROM t WHERE k = 2", "INSERT INTO t VALUES (1, 1)"),
+    ),
     "an_offset_without_an_order": Case(
         KV, "SELECT count(*) AS n FROM (SELECT k FROM t OFFSET 1)", ("DELETE FROM t WHERE k = 1", "INSERT INTO t VALUES (3, 4)")
     ),
@@ -193,3 +244,37 @@ def test_broken_ties_leave_each_place_to_one_row(sql: Workshop) -> None:
     ]
     sql("CREATE MATERIALIZED VIEW w AS SELECT name FROM t ORDER BY k, ts LIMIT 2")
     assert sql.batch("SELECT name FROM w") == [("a",), ("z",)]
+
+
+def test_rows_that_are_read_in_any_order_are_not_taken_out_by_value(sql: Workshop) -> None:
+    """The old row of a group would be computed again, and could be one of another group."""
+    for statement in rows("t", "k INT, x INT", "(1, 1), (1, 2), (2, 2)"):
+        sql(statement)
+    sql("CREATE MATERIALIZED VIEW v REFRESH POLICY INCREMENTAL AS SELECT first(x) AS f FROM t GROUP BY k")
+    sql("DELETE FROM t WHERE k = 1")
+    assert ": full" in str(sql("REFRESH MATERIALIZED VIEW v")[0][0])
+    assert sql.batch("SELECT * FROM v") == [(2,)]
+
+
+def test_a_sql_view_that_is_made_anew_under_other_settings(sql: Workshop) -> None:
+    sql("SET TIME ZONE 'UTC'")
+    for statement in rows("t", "k INT, ts TIMESTAMP", "(1, TIMESTAMP'2024-01-01 00:00:00')"):
+        sql(statement)
+    sql("CREATE VIEW sv AS SELECT k, CAST(ts AS STRING) AS s FROM t")
+    sql("CREATE MATERIALIZED VIEW v REFRESH POLICY INCREMENTAL AS SELECT k, s FROM sv")
+    sql("SET TIME ZONE 'America/New_York'")
+    sql("CREATE OR REPLACE VIEW sv AS SELECT k, CAST(ts AS STRING) AS s FROM t")
+    sql("REFRESH MATERIALIZED VIEW v")
+    assert sql.batch("SELECT * FROM v") == [(1, "2023-12-31 19:00:00")]
+
+
+def test_a_view_whose_column_another_has_dropped_and_added(sql: Workshop) -> None:
+    """No file has changed, and all its values are gone."""
+    for statement in KV:
+        sql(statement)
+    mapped = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    sql(f"CREATE MATERIALIZED VIEW v {mapped} REFRESH POLICY INCREMENTAL AS SELECT k, sum(x) AS s FROM t GROUP BY k")
+    sql("ALTER TABLE v DROP COLUMN s")
+    sql("ALTER TABLE v ADD COLUMN s BIGINT")
+    sql("REFRESH MATERIALIZED VIEW v")
+    assert sql.batch("SELECT * FROM v") == sql.batch("SELECT k, sum(x) AS s FROM t GROUP BY k")

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.functions import PandasUDFType, pandas_udf
 
 import sqlext
-from sqlext.errors import OptionError
+from sqlext.errors import OptionError, UnsupportedError
 from sqlext.execution.views.merging import mergeable
 from sqlext.spark.plans import Plans, analysed, tree_of
 from tests.integration.test_view_answers import KV, MAPPED, Case, check, rows
@@ -136,6 +136,19 @@ def test_changes_are_not_read_where_files_may_be_left_out(sql: Workshop) -> None
     sql("SET spark.sql.files.ignoreMissingFiles = true")
     with pytest.raises(OptionError, match=r"SET spark.sql.files.ignoreMissingFiles = false"):
         sqlext.changes(sql.spark, "t", 0, 1)
+
+
+def test_the_changes_of_a_table(sql: Workshop) -> None:
+    sql("CREATE TABLE t (k INT, x INT) USING delta TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    sql("INSERT INTO t VALUES (1, 10), (2, 20), (2, 20)")
+    sql("UPDATE t SET x = 21 WHERE k = 2")
+    sql("ALTER TABLE t ADD COLUMN y INT")
+    found = sqlext.changes(sql.spark, "t", 1, 3)
+    assert found.columns == ["k", "x", "y", "_weight"]
+    assert {tuple(row) for row in found.collect()} == {(2, 20, None, -2), (2, 21, None, 2)}
+    sql("ALTER TABLE t RENAME COLUMN x TO z")
+    with pytest.raises(UnsupportedError, match=r"the column z of .* has changed"):
+        sqlext.changes(sql.spark, "t", 1, 4)
 
 
 def test_a_name_that_means_another_table_now(sql: Workshop, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from sqlext.errors import FlowError
 from sqlext.execution.delta.delta_log import actions, info_of, last_transaction
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import delta_tables
+from sqlext.spark.failures import SPARK_ERRORS
 
 _ADD_NO_ROWS = frozenset(("DELETE", "UPDATE", "TRUNCATE"))
 _Actions = Sequence[Mapping[str, Any]]
@@ -172,9 +173,10 @@ def _rows_of_others(spec: FlowSpec, commits: Sequence[ForeignCommit]) -> FlowErr
 
 
 def moves_columns(spark: SparkSession, location: str, version: int, commit: _Actions) -> bool:
-    """Return whether a commit has given the name of a column to another one, so that all rows have other values under it.
+    """Return whether a commit has taken the name of a column, and perhaps given it to another one, which has other values.
 
-    With column mapping, DROP and ADD COLUMN of one name do that, and so do RENAMEs in a circle, without a change of any file.
+    With column mapping, DROP and RENAME COLUMN do that without a change of any file; ADD COLUMN and another RENAME bring the name
+    back.
 
     Args:
         spark, location: the table.
@@ -184,9 +186,12 @@ def moves_columns(spark: SparkSession, location: str, version: int, commit: _Act
     defined = [action for action in commit if "metaData" in action]
     if not defined or version == 0:
         return False
-    before = _ids_of(delta_tables.schema_of(delta_tables.snapshot_at(spark, location, version - 1)))
+    try:
+        before = _ids_of(delta_tables.schema_of(delta_tables.snapshot_at(spark, location, version - 1)))
+    except SPARK_ERRORS:  # the log does not reach back, as whoever goes through it finds out next
+        return False
     after = _ids_of(delta_tables.columns_in(json.dumps(defined[-1])))
-    return any(before.get(name, column) != column for name, column in after.items())
+    return any(after.get(name) != column for name, column in before.items())
 
 
 def _ids_of(columns: StructType) -> dict[str, int]:

@@ -13,6 +13,7 @@ from sqlext.execution.state.row_checks import FlowChecks
 from sqlext.options import CACHE_MAX_ENTRIES, FLUSH_MAX_INTERVAL, FLUSH_MEMORY_BUFFER_ONLY
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec, StreamSpec
+from sqlext.plan.job_graph import OutputMode
 from sqlext.spark.storage import HadoopPath
 
 
@@ -54,7 +55,7 @@ def intake_settings(spec: FlowSpec, options: FlowOptions, stream: StreamSpec, ho
         staged_in=spec.target_location if spec.appends else None,
         checks=checks,
         flushes_empty=spec.appends and bool(spec.reads) and all(each.is_stream for each in spec.reads),
-        flushes_first=bool(spec.above),
+        flushes_first=bool(spec.above) or (stream.output_mode is OutputMode.UPDATE and not stream.key),
         grows=may_grow(spec, options.flow),
     )
 

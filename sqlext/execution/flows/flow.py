@@ -165,7 +165,7 @@ class Flow:
 
     def _start_queries(self) -> None:
         self._prerequisites.show(self._writer.session)
-        self._intakes.open(self._writer.committed)
+        self._intakes.open(self._writer.committed, self._writer.stored)
         self._recover()
         self._intakes.rewind(self.work)
         self._backlog.open(self._intakes)

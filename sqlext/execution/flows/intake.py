@@ -111,18 +111,21 @@ class Intake:
         self.lateness: Lateness | None = None  # if late rows are left out here; else Spark does it, or none are
         self._running: RunningQuery | None = None
         self.committed = _NEVER
+        self._stored = _NEVER  # what is repeated of it may have no rows any more, and has groups to be shown all the same
         self.rewinding_to: int | None = None
         self.stopping = False
         self.error: Exception | None = None
 
     # Start and stop.
 
-    def open(self, committed: int | None) -> None:
+    def open(self, committed: int | None, stored: int | None) -> None:
         """Analyse the query, and find what an earlier driver left in the buffer.
 
         Args:
             committed: the last micro-batch that is in the table.
+            stored: the last micro-batch that is in a state beside the table.
         """
+        self._stored = _NEVER if stored is None else stored
         if self.hybrid is not None:
             self.hybrid.find_part()
         frame = self._analyse()
@@ -304,7 +307,7 @@ class Intake:
                 # It is in the table already, and Spark repeats it after a crash: only its state and watermark must come along.
                 if self.aggregate is None or self.lateness is not None or has_state(analysed_plan(self.aggregate.input)):
                     rows.write.format("noop").mode("overwrite").save()
-            elif self.buffer.write(rows, batch, self._keeps_empty):
+            elif self.buffer.write(rows, batch, batch <= self._stored or self._keeps_empty):
                 announce(Moment.BATCH_BUFFERED, self._settings.flow)
                 self._listener.batch_buffered(self)
             self._listener.batch_ended(self, batch, self._clock.monotonic() - started)

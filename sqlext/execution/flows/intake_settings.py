@@ -26,7 +26,8 @@ class IntakeSettings:
         staged_in: of a query that appends rows, the location of its table.
         checks: of its rows, if it appends them and there are constraints.
         flushes_empty: whether micro-batches without rows are flushed too: their commits tell how far the sources were read.
-        flushes_first: whether its first micro-batch is flushed even without rows: a query above may have rows over none.
+        flushes_first: whether its first micro-batch is flushed even without rows: an aggregate without GROUP BY has a row over
+            none, and so may a query above.
         grows: whether it gets the columns that files have later.
     """
 

@@ -31,14 +31,15 @@ class Intakes(Sequence[Intake]):
     def __len__(self) -> int:
         return len(self._intakes)
 
-    def open(self, committed: Callable[[StreamSpec], int | None]) -> None:
+    def open(self, committed: Callable[[StreamSpec], int | None], stored: Callable[[StreamSpec], int | None]) -> None:
         """Analyse the queries, and find what an earlier driver left in their buffers.
 
         Args:
             committed: returns the last micro-batch of a streaming query that is in its table.
+            stored: returns the last one that is in a state beside its table.
         """
         for intake in self:
-            intake.open(committed(intake.stream))
+            intake.open(committed(intake.stream), stored(intake.stream))
 
     def rewind(self, work: Work) -> None:
         """Bring back the rows that memory-only buffers have lost; see `Intake.rewind`."""

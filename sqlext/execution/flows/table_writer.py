@@ -131,6 +131,11 @@ class TableWriter:
             return state.committed()
         return last_transaction(self.session, self.location(stream), self._spec.application)
 
+    def stored(self, stream: StreamSpec) -> int | None:
+        """Return the last micro-batch of a query that is in a state which is written before its table."""
+        state = self._states.get(stream.relation)
+        return last_transaction(self.session, state.location, self._spec.application) if isinstance(state, StateBeside) else None
+
     def append_once(self) -> None:
         """Append the rows of a flow that runs once, unless an earlier driver has; see `once.append_once`."""
         self._check()

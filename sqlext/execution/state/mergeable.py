@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ from sqlext.spark.distinct_aggregates import (
     partial_column,
     without_sets,
 )
-from sqlext.spark.failures import SPARK_ERRORS, reason_of
+from sqlext.spark.failures import SPARK_ERRORS, kinds_of, reason_of
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
 from sqlext.spark.jvm import active, alias, analysed_plan, check_streaming, frame_of
 from sqlext.spark.physical_plan import as_columns, fingerprint, frame_over, physical_plan, unknown_rows
@@ -67,6 +67,23 @@ _ADDED = {
 }
 """SQL that merges two results of a function, where the result is the function's whole state; others need Spark's merge step."""
 _ROWS = f"{INTERNAL_PREFIX}rows"
+
+
+def _types_below(function: Any) -> list[Any]:
+    """Return the types of what a function reads, where the values of its buffers do not have types that tell them.
+
+    Bytes and hashes of an INT are others than those of the same BIGINT, and unscaled decimals are without their scale.
+    """
+    below = [*_below(function)]
+    is_told = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate" in kinds_of(function)
+    is_told = is_told and not any(kind_of(each) == "UnscaledValue" for each in below)
+    return [] if is_told else [each.dataType() for each in below]
+
+
+def _below(expression: Any) -> Iterator[Any]:
+    for child in items_of(expression.children()):
+        yield child
+        yield from _below(child)
 
 
 class MergeableAggregate:
@@ -166,8 +183,9 @@ class MergeableAggregate:
             if distinct is None:
                 return None
             steps = self._plan(spark, above, distinct.aggregate, distinct.columns)
+            found = PartialsByValue(spark, distinct, self._columns, steps)
             self.sets = distinct
-            return PartialsByValue(spark, distinct, self._columns, steps)
+            return found
         except (UnsupportedError, *SPARK_ERRORS) as error:
             logger.info("distinct values are kept in cells: %s", reason_of(error))
             return None
@@ -286,6 +304,7 @@ class MergeableAggregate:
         texts += made_by
         texts += [] if self.event_time is None else [f"passed by {self.event_time.name}"]  # groups may have left the state
         texts += [] if self._by_value is None else [self._by_value.text]
+        texts += [str(kind.json()) for each in self._functions for kind in _types_below(each)]
         return fingerprint("\n".join(texts))
 
     def columns_of_functions(self) -> dict[int, tuple[str, ...]]:

@@ -29,11 +29,12 @@ class StateInTable(DeltaState):
         1. What is stored is read, unless somebody else has changed it; micro-batches that it has are left out.
         2. One commit stores what becomes of it. A crash before it leaves the flush undone, one after it leaves it done.
 
-        A transaction does both at once. A MERGE (`show`) does where too many rows change, the table's change feed is read, or
-        results of unchanged groups must stay as they are; then nobody else may have changed the table meanwhile.
+        A transaction does both at once. A MERGE (`show`) does where too many rows change, the table's change feed is read, it has
+        other columns too or checks their lengths, or results of unchanged groups must stay as they are; then nobody else may have
+        changed the table meanwhile.
         """
         table = None if flush.aggregate.results_vary else self._begin(flush)
-        if table is None:
+        if table is None or not table.has_just(column.target for column in self._stream.columns):
             self._merge(flush, show)
         else:
             self._write(flush, table)

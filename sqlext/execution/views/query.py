@@ -17,10 +17,12 @@ from sqlext.execution.delta.target import ddl_of
 from sqlext.execution.delta.transaction import LENGTH
 from sqlext.execution.views.incremental import STATIC, SUPPORTED
 from sqlext.execution.views.merging import mergeable
+from sqlext.execution.views.order import by_order
 from sqlext.execution.views.partials import partials_of
 from sqlext.execution.views.sources import Versions, sources_of, used_columns
 from sqlext.spark import column_types, jvm
 from sqlext.spark.named_tables import NamedTable, named_tables
+from sqlext.spark.plain_plans import subqueries_of
 from sqlext.spark.plans import (
     METADATA,
     WHOLE_TEXTS,
@@ -32,8 +34,9 @@ from sqlext.spark.plans import (
     nodes_of,
     output_of,
     relation_of,
+    settings_of_function,
+    settings_of_views,
     sql_functions_of,
-    subqueries_of,
     text_of,
     text_of_function,
     tree_of,
@@ -95,12 +98,20 @@ class ViewQuery:
         root = tree_of(self.normal)
         return mergeable(root) is None and partials_of(self.plans, root) is not None
 
+    @cached_property
+    def is_by_order(self) -> bool:
+        """Whether rows depend on the order in which others are read, so that they may be others when they are computed again."""
+        return bool(by_order(tree_of(self.normal)))
+
     def pinned_tree(self, versions: Versions) -> Node:
         """Return the nodes of `normal`, with the subqueries in its expressions over the new versions.
 
         Raises:
-            UnsupportedError: a table that such a subquery reads has changed, and with it every row may have.
+            UnsupportedError: a table that such a subquery reads has changed, and with it every row may have; or its value may be
+                another one each time.
         """
+        if any(by_order(tree_of(each)) for each in subqueries_of(self.normal)):
+            raise UnsupportedError("the value of a scalar subquery depends on the order in which its rows are read")
         inside = [node for each in subqueries_of(self.normal) for node in nodes_of(each) if relation_of(node) is not None]
         for leaf in inside:
             if versions.leaf(leaf).delta is not None:
@@ -136,7 +147,8 @@ def analyse(session: SparkSession, text: str, types: Sequence[StructField] = (),
     bodies = [*views.values(), *map(text_of_function, functions)]
     varying = Variance(session).of_plan(normal) or day_in([text, *bodies])
     with jvm.active(session), session_settings(session, WHOLE_TEXTS):
-        marks = "\n".join([text_of(normal), *(" ".join(body.split()) for body in bodies)])
+        meant = [settings_of_views(plan), *map(settings_of_function, functions)]
+        marks = "\n".join([text_of(normal), *(" ".join(body.split()) for body in bodies), *filter(None, meant)])
     return ViewQuery(
         plans=plans,
         written_columns=written_columns,

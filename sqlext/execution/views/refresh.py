@@ -49,7 +49,7 @@ from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.inputs import inputs_of
 from sqlext.spark.named_tables import are_same
 from sqlext.spark.plans import Node, forget_functions, id_of, output_of
-from sqlext.spark.settings import ALL_FILES, meaning_of, session_settings
+from sqlext.spark.settings import ALL_FILES, OWN_JOINS, meaning_of, session_settings
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +254,7 @@ class _OneRefresh:
         try:
             if not because:
                 try:
-                    with session_settings(self._session, ALL_FILES):
+                    with session_settings(self._session, {**ALL_FILES, **OWN_JOINS}):
                         return self._incremental()
                 except (UnsupportedError, RowsMissingError) as reason:
                     because = str(reason)
@@ -437,8 +437,7 @@ class _OneRefresh:
         at = {id_of(each): name for each, name in zip(self._query.output, self._spec.columns, strict=True)}
         rows = plans.frame(part.rows).toDF(*self._spec.columns)
         names = [at[column] for column in part.columns]
-        identify = self._identify(_BY[part.by], _by(names))
-        return self._committed(table.replace_keys(names, plans.frame(part.keys), rows, identify))
+        return self._committed(table.replace_keys(names, plans.frame(part.keys), rows, self._identify(_BY[part.by], _by(names))))
 
     def _change_rows(self, table: ViewTable, changed: DataFrame) -> RefreshReport:
         counts = [F.sum(F.greatest(F.lit(0), sign * F.col(WEIGHT))).alias(name) for sign, name in ((1, "added"), (-1, "gone"))]
@@ -446,5 +445,6 @@ class _OneRefresh:
             added, gone = (int(found[name] or 0) for name in ("added", "gone"))
             if not added and not gone:
                 return self._committed(table.note(self._identify("no change", _UNREACHED)))
-            identify = self._identify("changed rows" if gone else "append", "")
-            return self._committed(table.change_rows(held, added, gone, identify))
+            if gone and self._query.is_by_order:
+                raise UnsupportedError("its rows depend on the order in which others are read, so the old ones are not known")
+            return self._committed(table.change_rows(held, added, gone, self._identify("changed rows" if gone else "append", "")))
