@@ -29,7 +29,7 @@ from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, texts_of
-from sqlext.spark.jvm import active
+from sqlext.spark.jvm import active, can_hold
 from sqlext.spark.settings import session_settings
 
 FILE_COLUMN = f"{INTERNAL_PREFIX}file"
@@ -89,6 +89,7 @@ class TableTransaction:
         self._definition: list[Any] = []  # the actions of `take_definition` or `go_back`, and its operation
         self._operation: Any = None
         self._is_going_back = False
+        self._has_other_columns = False  # than those of the version that is read
         with active(spark):
             self._snapshot = snapshot
             self._log = self._snapshot.deltaLog()
@@ -167,6 +168,7 @@ class TableTransaction:
                 f"Delta does not replace a table, with its rows, by one with {_FEED} and {_MAPPING} = {properties[_MAPPING]}. "
                 f"Leave {_FEED} out, and set it afterwards, or drop the table and create it again."
             )
+        self._has_other_columns = True
         with active(self._spark):
             self._transaction.updateMetadataForNewTableInReplace(model.metadata())
             self._transaction.updateProtocol(self._transaction.protocol().merge(scala_seq(self._spark, [model.protocol()])))
@@ -195,6 +197,7 @@ class TableTransaction:
             now.configuration(),
             now.createdTime(),
         )
+        self._has_other_columns = True
         with active(self._spark):
             self._transaction.updateMetadataForTableOverwrite(changed)
 
@@ -208,6 +211,7 @@ class TableTransaction:
                 one of them has begun is in conflict with this commit.
         """
         if metadata != delta_tables.metadata_of(self._snapshot):
+            self._has_other_columns = True
             with active(self._spark):
                 self._transaction.updateMetadata(delta_tables.metadata_from(self._spark, metadata), False)
         noted = self._java.org.apache.spark.sql.delta.actions.SetTransaction
@@ -268,7 +272,8 @@ class TableTransaction:
 
     def _files_with(self, rows: DataFrame) -> list[Any]:
         """Write files with rows, and return their AddFile actions."""
-        return items_of(self._transaction.writeFiles(_in_types_of(self._schema, rows)._jdf))
+        rows = rows if self._has_other_columns else _in_types_of(self._schema, rows)
+        return items_of(self._transaction.writeFiles(rows._jdf))
 
     def _without(self, places: DataFrame) -> tuple[list[Any], list[Any], set[str]]:
         """Return the actions that delete rows.
@@ -338,10 +343,11 @@ def _has_just(schema: StructType, snapshot: Any, columns: Iterable[str]) -> bool
 
 
 def _in_types_of(schema: StructType, rows: DataFrame) -> DataFrame:
-    """Return rows in the types of a table, whose columns may have got wider ones since it was first written."""
+    """Return rows in the types of a table, whose columns may have got wider ones since the rows' were written down."""
     kinds = {field.name.lower(): field.dataType for field in schema}
     given = [field for field in rows.schema if isinstance(field.dataType, (DateType, NumericType))]
-    wider = {field.name: kind for field in given if (kind := kinds.get(field.name.lower(), field.dataType)) != field.dataType}
+    others = {field.name: kind for field in given if (kind := kinds.get(field.name.lower(), field.dataType)) != field.dataType}
+    wider = {name: kind for name, kind in others.items() if can_hold(rows, name, kind.simpleString())}
     return rows.withColumns({name: F.col(quote(name)).cast(kind) for name, kind in wider.items()}) if wider else rows
 
 
