@@ -280,7 +280,7 @@ def test_of_two_drivers_one_commits(sql: Workshop, monkeypatch: pytest.MonkeyPat
     def commit_after_the_other(*arguments: Any) -> int:
         if to_do:
             to_do.pop()
-            flow, batch = sql.flow("t").spec.id, arguments[-1].app_version
+            flow, batch = sql.flow("t").spec.id, arguments[4].app_version
             sql.spark.range(1).selectExpr("'other' AS k", "CAST(0 AS INT) AS twice").write.format("delta").mode("append").options(
                 txnAppId=flow, txnVersion=str(batch)
             ).saveAsTable("t")
