@@ -302,6 +302,8 @@ class FlowPlan:
         prerequisites: the bounded queries that end before the streaming ones start, each after the ones that it reads.
         hybrids: the hybrid sources.
         having: the condition of HAVING, as the user wrote it, where it is a column of `sql`.
+        qualified_by: the aliases, folded, by which QUALIFY names window functions of streams' rows. Where the rows have a column
+            of such a name, Spark takes that one.
         written: the query as the user wrote it, without the parts that only sqlext reads; Spark decides its columns' types.
         is_sparks_own: whether Spark can analyze `written`, unless the query is wrong.
         runs_once: whether it reads tables once, and no stream.
@@ -322,6 +324,7 @@ class FlowPlan:
     prerequisites: tuple[Prerequisite, ...] = ()
     hybrids: tuple[HybridSource, ...] = ()
     having: str = ""
+    qualified_by: tuple[str, ...] = ()
     written: str = ""
     is_sparks_own: bool = False
     runs_once: bool = False

@@ -93,11 +93,23 @@ def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) ->
         references=references,
         prerequisites=prerequisites,
         hybrids=hybrids,
+        qualified_by=_qualified_by(query.tree),
         written=written,
         is_sparks_own={firing.rule for firing in (*of_tree, *plan.firings)} <= _RULES_OF_SPARKS_SQL,
         capture=capture,
         above_by=_parts_by_key(capture, plan.aggregates),
     )
+
+
+def _qualified_by(tree: exp.Query) -> tuple[str, ...]:
+    """Return the aliases of row numbers over streams that QUALIFY names; above an aggregate, Spark itself evaluates QUALIFY."""
+    found: dict[str, None] = {}
+    for select in tree.find_all(exp.Select):
+        qualify = select.args.get("qualify")
+        if qualify is not None and not qualify.find(exp.Window) and not is_aggregation(select):
+            windows = {fold(item.alias) for item in select.expressions if item.find(exp.Window)}
+            found |= {name: None for each in qualify.find_all(exp.Column) if (name := fold(each.name)) in windows}
+    return tuple(found)
 
 
 def _check_stream_names(query: Query, has_hybrid: bool) -> None:

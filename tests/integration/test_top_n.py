@@ -70,6 +70,18 @@ def test_the_newest_row_of_a_key_is_kept_by_the_key(sql: Workshop) -> None:
     assert [row.v for row in sql("SELECT v FROM t WHERE k = 'b'")] == [9]
 
 
+def test_an_alias_in_qualify_that_is_a_column_too(sql: Workshop) -> None:
+    """Spark filters by the column."""
+    sql("CREATE TABLE ev (id INT, rank INT, at INT) USING delta")
+    sql("INSERT INTO ev VALUES (1, 1, 1), (1, 2, 2)")
+    ranked = "SELECT id, at, row_number() OVER (PARTITION BY id ORDER BY at DESC) AS {} FROM STREAM ev QUALIFY {} = 1"
+    with pytest.raises(PySparkException, match="QUALIFY names `rank`, which is an alias of the select list and a column"):
+        sql(f"CREATE STREAMING TABLE t AS {ranked.format('rank', 'rank')}")
+    sql(f"CREATE STREAMING TABLE t AS {ranked.format('place', 'place')}")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [(1, 2, 1)]
+
+
 def test_an_order_in_both_directions_is_refused(sql: Workshop) -> None:
     sql("CREATE TABLE ev (k STRING, v INT, at INT) USING delta")
     query = "SELECT k, v FROM STREAM ev QUALIFY row_number() OVER (PARTITION BY k ORDER BY v, at DESC) = 1"

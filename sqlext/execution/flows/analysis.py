@@ -5,6 +5,7 @@ A statement analyses its queries here, before anything is touched. EXPLAIN shows
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,7 @@ from sqlext.spark import jvm
 from sqlext.spark.grouping_columns import grouping_columns
 from sqlext.spark.inputs import inputs_of
 from sqlext.spark.plans import analysed as analysed_plan
+from sqlext.spark.plans import nodes_of, output_of
 
 _WAY_OUT = "Over tables, CREATE MATERIALIZED VIEW keeps such a query, without STREAM."
 
@@ -113,8 +115,21 @@ def analyse_flow(
         for query, frame in each
     )
     queries.check_types(found)
+    _refuse_qualify(plan, streams)
     output = analysed[0].frame if found.above is None else found.above
     return AnalysedFlow(session, plan, options, analysed, output, _inputs(session, plan, found))
+
+
+def _refuse_qualify(plan: FlowPlan, streams: Sequence[DataFrame]) -> None:
+    """Refuse an alias in QUALIFY that a table has as a column: Spark filters by that one (`ResolveQualify`)."""
+    nodes = [node for frame in streams if plan.qualified_by for node in nodes_of(analysed_plan(frame))]
+    columns = {fold(str(each.name())) for node in nodes if node.children().isEmpty() for each in output_of(node)}
+    taken = next((name for name in plan.qualified_by if name in columns), None)
+    if taken is not None:
+        raise UnsupportedError(
+            f"QUALIFY names `{taken}`, which is an alias of the select list and a column of a table, and Spark takes it for the "
+            "column. Give the alias another name, or write the window function in QUALIFY."
+        )
 
 
 def _inputs(session: SparkSession, plan: FlowPlan, found: QueryAnalysis) -> tuple[Input, ...]:
