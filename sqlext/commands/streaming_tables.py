@@ -46,9 +46,10 @@ def declare(spark: SparkSession, statement: DeclareStreamingTable, text: str, ho
 def _declare(spark: SparkSession, host: Host, name: tuple[str, ...], statement: DeclareStreamingTable, text: str) -> str:
     shown = ".".join(name)
     host.views.refuse_as_target(spark, name)
-    properties = target.properties_of(spark, name)
-    is_declared = DECLARED_PROPERTY in properties
-    if target.exists(spark, name) and not (statement.replace and (is_declared or FLOW_PROPERTY in properties)):
+    is_there = target.exists(spark, name)
+    of_table = target.describe(spark, name).properties if is_there else {}
+    is_declared = DECLARED_PROPERTY in of_table
+    if is_there and not (statement.replace and (is_declared or FLOW_PROPERTY in of_table)):
         if statement.replace:
             raise NameTakenError(
                 f"There is a table {shown} already, and it is no streaming table. Choose another name, or DROP it."

@@ -82,8 +82,8 @@ def subqueries_of(plan: Any) -> list[Any]:
 def has_outer_references(spark: SparkSession, plan: Any) -> bool:
     """Return whether a plan, or a subquery in it, reads attributes of a query around it."""
     outer = java_of(spark).org.apache.spark.sql.catalyst.trees.TreePattern.OUTER_REFERENCE()
-    below = any(has_outer_references(spark, child) for child in items_of(plan.children()))
-    return below or bool(plan.containsPattern(outer))
+    below = [*items_of(plan.children()), *items_of(plan.subqueries())]
+    return bool(plan.containsPattern(outer)) or any(has_outer_references(spark, each) for each in below)
 
 
 def _prepared(spark: SparkSession, plan: Any) -> Any:

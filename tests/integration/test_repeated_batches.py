@@ -150,3 +150,20 @@ def test_a_table_that_is_read_at_two_versions_is_read_at_none(sql: Workshop) -> 
     assert first["mixed"] == ["spark_catalog.default.ev"]
     assert list(last["sources"]) == ["spark_catalog.default.ev"]
     assert rows(sql) == [(1,), (1,), (2,), (2,)]
+
+
+def test_a_group_that_only_the_state_has_and_no_row_any_more(sql: Workshop) -> None:
+    """The repeated micro-batch has no rows: its group is shown all the same."""
+    sql("INSERT INTO dim VALUES (2, 'ASIA')")
+    sql("CREATE TABLE t (region STRING, n BIGINT, m DOUBLE) USING delta")
+    joined = "SELECT d.region, count(*), avg(e.v) FROM STREAM ev AS e JOIN dim AS d ON e.k = d.k GROUP BY d.region"
+    sql(f"CREATE FLOW t AS INSERT INTO t {joined}")
+    sql("INSERT INTO ev VALUES (1, 5)")
+    sql("WAIT FLOW t")
+
+    died_at(sql, Moment.STATE_COMMITTED, "(2, 10)")
+    sql("DELETE FROM dim WHERE k = 2")
+    sql.resume()
+    sql("INSERT INTO ev VALUES (1, 7)")
+    sql("WAIT FLOW t")
+    assert rows(sql) == [("ASIA", 1, 10.0), ("EU", 2, 6.0)]

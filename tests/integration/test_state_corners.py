@@ -233,29 +233,3 @@ def test_a_comment_before_the_query_of_a_job(sql: Workshop) -> None:
     query = "SELECT k, count(*) AS n FROM STREAM ev GROUP BY k GLOBAL WINDOW END OF STREAM"
     sql(f"CREATE TABLE daily USING delta AS\n-- counts\n{query}")
     assert sql.batch("SELECT * FROM daily") == [(1, 2)]
-
-
-def test_a_group_that_only_the_state_has_and_no_row_any_more(sql: Workshop) -> None:
-    """The repeated micro-batch has no rows: its group is shown all the same."""
-    sql("CREATE TABLE dim (k INT, region STRING) USING delta")
-    sql("INSERT INTO dim VALUES (1, 'EU'), (2, 'ASIA')")
-    sql("CREATE TABLE ev (k INT, v INT) USING delta")
-    sql("CREATE TABLE t (region STRING, n BIGINT, m DOUBLE) USING delta")
-    joined = "SELECT d.region, count(*), avg(e.v) FROM STREAM ev AS e JOIN dim AS d ON e.k = d.k GROUP BY d.region"
-    sql(f"CREATE FLOW f AS INSERT INTO t {joined}")
-    sql("INSERT INTO ev VALUES (1, 5)")
-    sql("WAIT FLOW f")
-
-    def dies(moment: Moment, flow: str) -> None:
-        if moment is Moment.STATE_COMMITTED:
-            raise OSError("died here")
-
-    sql("INSERT INTO ev VALUES (2, 10)")
-    with listened(dies), pytest.raises(PySparkException, match="died here"):
-        sql("WAIT FLOW f")
-    sql.crash()
-    sql("DELETE FROM dim WHERE k = 2")
-    sql.resume()
-    sql("INSERT INTO ev VALUES (1, 7)")
-    sql("WAIT FLOW f")
-    assert sql.batch("SELECT * FROM t") == [("ASIA", 1, 10.0), ("EU", 2, 6.0)]
