@@ -5,7 +5,8 @@
 
 Of rows that are equal by `ts`, Spark gives one the first place, another time perhaps another one, and each is a right answer. But
 who computes old rows again, to subtract them, must come to those that were counted before. With all columns in the order, only
-rows that are the same in each column are left without one.
+rows that are the same in each column are left without one. Texts whose collation may take 'a' and 'A' for one text are ordered by
+their bytes, too.
 
 Relies on Spark's private side: Catalyst's Window and Sort. Checked with Spark 4.2.
 """
@@ -24,6 +25,8 @@ _EXACT = frozenset("Count Min Max Percentile HyperLogLogPlusPlus BitAndAgg BitOr
 """Functions with one result, in whatever order they read their rows."""
 _INEXACT = {"Sum": ("float", "double"), "Average": ("float", "double", "long")}
 """The same, unless they add up floating-point numbers, as which avg(..) adds up a BIGINT."""
+_EXTREMES = ("Min", "Max")
+"""Those of them that return one of the values: of texts that a collation takes for one, any."""
 _OF_PEERS = frozenset("Rank DenseRank PercentRank CumeDist".split())
 """Window functions that give rows which are equal by ORDER BY the same value."""
 _LIMITED = frozenset(("Rank", "DenseRank"))
@@ -40,7 +43,12 @@ def takes_any(expression: Any) -> bool:
     function = expression.aggregateFunction()
     if kind(function) in _INEXACT:
         return str(function.child().dataType().typeName()) in _INEXACT[kind(function)]
-    return kind(function) not in _EXACT
+    return kind(function) not in _EXACT or (kind(function) in _EXTREMES and is_collated(function))
+
+
+def is_collated(expression: Any) -> bool:
+    """Return whether values of an expression may be equal and yet differ: they are, or hold, texts with a collation."""
+    return "collate " in str(expression.dataType().catalogString())
 
 
 def with_ties_broken(spark: SparkSession, plan: Any) -> Any:
@@ -53,7 +61,7 @@ def with_ties_broken(spark: SparkSession, plan: Any) -> Any:
 
     def extended(orders: Sequence[Any], child: Any) -> Any:
         more = [each for each in _left_out(orders, child) if is_orderable(each.dataType())]
-        return scala_seq(spark, [*orders, *(order.apply(each, ascending, none) for each in more)])
+        return scala_seq(spark, [*orders, *(order.apply(_in_full(spark, each), ascending, none) for each in more)])
 
     def of_node(node: Any) -> Any:
         if _is_global_sort(node):
@@ -102,9 +110,26 @@ def _is_total(orders: Sequence[Any], child: Any, more: Iterable[Any] = ()) -> bo
 
 def _left_out(orders: Sequence[Any], child: Any, more: Iterable[Any] = ()) -> list[Any]:
     """Return the columns of a node that an order of its rows, and other expressions, do not name."""
-    expressions = [*(order.child() for order in orders), *more]
-    known = {id_of(each) for each in expressions if kind(each) == "AttributeReference"}
+    known = {_told_by(each) for each in (*(order.child() for order in orders), *more)}
     return [each for each in output_of(child) if id_of(each) not in known]
+
+
+def _told_by(expression: Any) -> int | None:
+    """Return the id of the attribute whose values are the same where those of an expression are equal; None: there is none."""
+    is_of_bytes = kind(expression) == "Cast" and str(expression.dataType().typeName()) == "binary"
+    attribute = expression.child() if is_of_bytes else expression
+    if kind(attribute) != "AttributeReference" or (is_collated(attribute) and not is_of_bytes):
+        return None
+    return id_of(attribute)
+
+
+def _in_full(spark: SparkSession, attribute: Any) -> Any:
+    """Return what orders the values of an attribute: of a text with a collation, its bytes."""
+    if not is_collated(attribute) or not str(attribute.dataType().typeName()).startswith("string"):
+        return attribute
+    binary, mode = (scala_object(spark, name) for name in ("org.apache.spark.sql.types.BinaryType", f"{_EXPRESSIONS}.EvalMode"))
+    java = java_of(spark)
+    return java.org.apache.spark.sql.catalyst.expressions.Cast(attribute, binary, java.scala.Option.apply(None), mode.LEGACY())
 
 
 def _calls_of(window: Any) -> list[Any]:

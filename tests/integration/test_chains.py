@@ -296,6 +296,18 @@ def test_a_target_lag_brings_up_all_below_it_as_late_as_it_allows(sql: Workshop)
     assert next(r for r in sql("SHOW MATERIALIZED VIEWS") if r.name == "high").schedule == "TARGET LAG 1 HOUR"
 
 
+def test_a_view_without_a_schedule_below_a_target_lag_is_refreshed_by_the_next_process(sql: Workshop) -> None:
+    sql(SILVER.format(""))
+    sql("CREATE MATERIALIZED VIEW alone AS SELECT count(*) AS n FROM raw")
+    sql("CREATE MATERIALIZED VIEW high TBLPROPERTIES ('target-lag' = '8 seconds') AS SELECT max(total) AS most FROM silver")
+    sql.crash()
+    sql("INSERT INTO raw VALUES ('a', 100)")
+    assert sql.host.views
+    eventually(lambda: rows(sql, "high") == {(104,)}, DEADLINE, lambda: str(sql("SHOW FLOWS")))
+    eventually(lambda: sorted(sql.host.views.resumed) == ["default.high", "default.silver"], DEADLINE)
+    assert rows(sql, "alone") == {(3,)}
+
+
 @pytest.mark.parametrize(
     ("clauses", "message"),
     [

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 
 from sqlext.execution.views import cost
 from sqlext.execution.views.merging import mergeable
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.plans import Plans, analysed, tree_of
 from sqlext.spark.row_order import with_ties_broken
 from tests.integration.test_view_answers import KV, MAPPED, Case, check, rows
@@ -181,6 +182,19 @@ def test_a_lost_partition_value_in_a_refresh_with_wider_types(sql: Workshop) -> 
     assert sql.spark.table("v").schema["x"].dataType.simpleString() == "bigint"
 
 
+def test_a_view_keeps_not_null_when_a_column_gets_a_wider_type(sql: Workshop) -> None:
+    for statement in rows("t", "k INT, x INT", "(1, 10), (2, 20)", "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"):
+        sql(statement)
+    sql("CREATE MATERIALIZED VIEW v (k NOT NULL, x NOT NULL) REFRESH POLICY INCREMENTAL AS SELECT k, x FROM t")
+    sql("ALTER TABLE t ALTER COLUMN x TYPE BIGINT")
+    sql("INSERT INTO t VALUES (3, 10000000000)")
+    sql("REFRESH MATERIALIZED VIEW v")
+    assert sql.batch("SELECT k, x FROM v") == [(1, 10), (2, 20), (3, 10000000000)]
+    sql("INSERT INTO t VALUES (NULL, 4)")
+    with pytest.raises(SPARK_ERRORS, match="NOT NULL constraint violated for column: k"):
+        sql("REFRESH MATERIALIZED VIEW v")
+
+
 def test_a_view_over_one_that_was_compacted(sql: Workshop) -> None:
     for statement in KV:
         sql(statement)
@@ -213,6 +227,34 @@ TIES = {
     "SELECT m, count(*) AS n FROM (SELECT avg(b) AS m FROM t GROUP BY k) GROUP BY m": True,
     "SELECT m, count(*) AS n FROM (SELECT avg(ts) AS m FROM t GROUP BY k) GROUP BY m": False,
 }
+
+
+COLLATIONS = "SET spark.databricks.delta.schema.typeCheck.enabled = false"  # or Delta has no columns with any
+COLLATED = {
+    "SELECT k, max(c) AS m FROM t GROUP BY k": False,
+    "SELECT m, count(*) AS n FROM (SELECT max(ts) AS m FROM t GROUP BY c) GROUP BY m": False,
+    "SELECT m, count(*) AS n FROM (SELECT ascii(max(c)) AS m FROM t GROUP BY k) GROUP BY m": True,
+    "SELECT m, count(*) AS n FROM (SELECT ascii(c) AS m FROM t GROUP BY c) GROUP BY m": True,
+    "SELECT x, count(*) AS n FROM (SELECT x, c, row_number() OVER (PARTITION BY k ORDER BY c) AS r FROM t) WHERE r = 1 "
+    "GROUP BY x": False,
+    "SELECT x, count(*) AS n FROM (SELECT x, c, row_number() OVER (PARTITION BY c ORDER BY k) AS r FROM t) WHERE r = 1 "
+    "GROUP BY x": False,
+    "SELECT m, count(*) AS n FROM (SELECT ascii(max(c) OVER (PARTITION BY k)) AS m, k, c FROM t) GROUP BY m": False,
+    "SELECT r, count(*) AS n FROM (SELECT l, row_number() OVER (PARTITION BY k ORDER BY l) AS r FROM t) GROUP BY r": True,
+    "SELECT x, count(*) AS n FROM (SELECT x, c FROM t ORDER BY c LIMIT 3) GROUP BY x": False,
+    "SELECT c, count(*) AS n FROM t GROUP BY c": True,
+}
+
+
+def test_ties_of_texts_with_a_collation_are_broken_or_known(sql: Workshop) -> None:
+    sql(COLLATIONS)
+    columns = "k INT, ts INT, x INT, name STRING, c STRING COLLATE UTF8_LCASE, l ARRAY<STRING COLLATE UTF8_LCASE>"
+    sql(f"CREATE TABLE t ({columns}) USING delta")
+    plans = Plans(sql.spark)
+    for query, is_by_order in COLLATED.items():
+        plan = with_ties_broken(sql.spark, analysed(sql.spark.sql(query)))
+        assert (mergeable(tree_of(plans.normal(plan))) is None) is is_by_order, query
+        assert plans.frame(plan).collect() == []
 
 
 def test_ties_are_broken_or_known(sql: Workshop) -> None:
@@ -249,6 +291,49 @@ def test_rows_that_are_read_in_any_order_are_not_taken_out_by_value(sql: Worksho
     sql("DELETE FROM t WHERE k = 1")
     assert ": full" in str(sql("REFRESH MATERIALIZED VIEW v")[0][0])
     assert sql.batch("SELECT * FROM v") == [(2,)]
+
+
+def test_an_old_row_that_is_computed_again_does_not_cancel_out_a_new_one(sql: Workshop) -> None:
+    """Spark reads the largest file first: the one that was is made small, and the other large."""
+    large = "array_join(transform(sequence(1, 99), e -> hash(e)), '')"
+    sql("CREATE TABLE t (k INT, x INT, y STRING) USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
+    for values in (f"1, 1, {large}", "1, 2, ''"):
+        sql(f"INSERT INTO t SELECT {values}")
+    sql("CREATE MATERIALIZED VIEW v REFRESH POLICY INCREMENTAL AS SELECT first(x) AS f FROM t GROUP BY k")
+    assert sql.batch("SELECT * FROM v") == [(1,)]
+    sql("UPDATE t SET y = '' WHERE x = 1")
+    sql(f"UPDATE t SET y = {large} WHERE x = 2")
+    sql("REFRESH MATERIALIZED VIEW v")
+    sql("DELETE FROM t WHERE k = 1")
+    sql("INSERT INTO t VALUES (2, 2, ''), (3, 7, '')")
+    said = str(sql("REFRESH MATERIALIZED VIEW v")[0][0])
+    assert sql.batch("SELECT * FROM v") == [(2,), (7,)]
+    assert "depend on the order in which others are read" in said
+
+
+def test_rows_are_added_beside_others_that_are_read_in_any_order(sql: Workshop) -> None:
+    for statement in KV:
+        sql(statement)
+    sql("CREATE TABLE u USING delta AS SELECT * FROM VALUES (1, 0.1D), (1, 0.2D), (2, 0.3D) AS u(k, y)")
+    query = "SELECT t.k, t.x, s FROM t JOIN (SELECT k, sum(y) AS s FROM u GROUP BY k) USING (k)"
+    sql(f"CREATE MATERIALIZED VIEW v REFRESH POLICY INCREMENTAL AS {query}")
+    sql("INSERT INTO t VALUES (1, 12)")
+    assert ": append" in str(sql("REFRESH MATERIALIZED VIEW v")[0][0])
+    assert sql.batch("SELECT k, x FROM v") == [(1, 10), (1, 11), (1, 12), (2, 20)]
+
+
+def test_a_group_is_called_as_one_of_its_rows(sql: Workshop) -> None:
+    """With a collation that takes 'a' for 'A', changed rows may have another key than the rows that stay."""
+    for statement in (COLLATIONS, *rows("t", "c STRING COLLATE UTF8_LCASE, x INT", "('A', 1), ('b', 2)")):
+        sql(statement)
+    query = "SELECT c, count(*) AS n, sum(x) AS s, count(x) AS m FROM t GROUP BY c"
+    sql(f"CREATE MATERIALIZED VIEW v REFRESH POLICY INCREMENTAL AS {query}")
+    sql("INSERT INTO t VALUES ('a', 5)")
+    sql("REFRESH MATERIALIZED VIEW v")
+    assert sql.batch("SELECT lower(c), n, s FROM v") == [("a", 2, 6), ("b", 1, 2)]
+    sql("DELETE FROM t WHERE collate(c, 'UTF8_BINARY') = 'a'")
+    assert ": touched groups" in str(sql("REFRESH MATERIALIZED VIEW v")[0][0])
+    assert sql.batch("SELECT c, n, s, m FROM v") == [("A", 1, 1, 1), ("b", 1, 2, 1)]
 
 
 def test_a_sql_view_that_is_made_anew_under_other_settings(sql: Workshop) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pyspark.errors import PySparkException
@@ -12,7 +14,12 @@ from pyspark.sql.pandas.functions import PandasUDFType, pandas_udf
 
 import sqlext
 from sqlext.errors import OptionError, UnsupportedError
+from sqlext.execution.views import refresh
 from sqlext.execution.views.merging import mergeable
+from sqlext.execution.views.sources import newest
+from sqlext.plan.lineage import place
+from sqlext.plan.view_spec import SourceVersion
+from sqlext.spark import delta_tables
 from sqlext.spark.plans import Plans, analysed, tree_of
 from tests.integration.test_view_answers import KV, MAPPED, Case, check, rows
 from tests.integration.workshop import DEADLINE, Workshop, local
@@ -128,6 +135,85 @@ def test_damaged_files_are_ignored(sql: Workshop) -> None:
     sql("INSERT OVERWRITE t VALUES (2)")
     assert "a file of the sources cannot be read" in sql("REFRESH MATERIALIZED VIEW v")[0][0]
     assert sql.batch("SELECT * FROM v") == [(2,)]
+
+
+def test_files_that_another_writer_has_removed(sql: Workshop) -> None:
+    """The protocol lets a writer say no more of them than their paths."""
+    for statement in rows("t", "k INT", "(1), (2)", "TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"):
+        sql(statement)
+    sql("CREATE MATERIALIZED VIEW v REFRESH POLICY INCREMENTAL AS SELECT k FROM t")
+    sql("DELETE FROM t WHERE k = 1")
+    log = local(sql("DESCRIBE DETAIL t")[0].location) / "_delta_log"
+    actions = [json.loads(line) for line in (log / f"{2:020d}.json").read_text().splitlines()]
+    said = ("path", "deletionTimestamp", "dataChange")
+    kept = [{"remove": {key: each["remove"][key] for key in said}} if "remove" in each else each for each in actions]
+    (log / f"{2:020d}.json").write_text("\n".join(map(json.dumps, kept)))
+    (log / f".{2:020d}.json.crc").unlink(missing_ok=True)
+    cast(Any, sql.spark._jvm).org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert "full (the changes cannot be read: a writer" in sql("REFRESH MATERIALIZED VIEW v")[0][0]
+    assert sql.batch("SELECT * FROM v") == [(2,)]
+
+
+CHANGED_JUST_NOW = {
+    "ALTER TABLE t RENAME COLUMN x TO y": "x",
+    "ALTER TABLE t RENAME COLUMN x TO w; ALTER TABLE t RENAME COLUMN w TO X": [(1, 10), (2, 20)],
+    "ALTER TABLE t DROP COLUMN x": "x",
+    "ALTER TABLE t ALTER COLUMN x TYPE BIGINT; INSERT INTO t (k, x) VALUES (3, 30000000000)": [
+        (1, 10),
+        (2, 20),
+        (3, 30000000000),
+    ],
+    "ALTER TABLE t RENAME COLUMN z TO y": [(1, 10), (2, 20)],
+}
+
+
+@pytest.mark.parametrize("change", CHANGED_JUST_NOW)
+def test_a_column_that_changes_while_the_query_is_analysed(sql: Workshop, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    widened = MAPPED.format("false").replace(")", ", 'delta.enableTypeWidening' = 'true')")
+    for statement in rows("t", "k INT, x INT, z INT", "(1, 10, 0), (2, 20, 0)", widened):
+        sql(statement)
+    sql("CREATE MATERIALIZED VIEW v AS SELECT k, x FROM t")
+    calls, before = list[int](), list(sql.batch("SELECT * FROM v"))
+
+    def change_and_look(*given: Any) -> dict[str, SourceVersion]:
+        calls.append(1)
+        if len(calls) == 2:  # the query was analysed again, for this refresh
+            for statement in change.split("; "):
+                sql(statement)
+        return newest(*given)
+
+    monkeypatch.setattr(refresh, "newest", change_and_look)
+    expected = CHANGED_JUST_NOW[change]
+    if isinstance(expected, list):
+        sql("REFRESH MATERIALIZED VIEW v FULL")
+        assert sql.batch("SELECT * FROM v") == expected
+    else:
+        with pytest.raises(PySparkException, match=f"with name `{expected}` cannot be resolved"):
+            sql("REFRESH MATERIALIZED VIEW v FULL")
+        assert sql.batch("SELECT * FROM v") == before
+
+
+def test_a_wave_does_not_go_back_to_a_version_whose_columns_had_other_names(sql: Workshop) -> None:
+    for statement in rows("t", "k INT, x INT", "(1, 10)", MAPPED.format("false")):
+        sql(statement)
+    sql("ALTER TABLE t RENAME COLUMN x TO y")
+    sql("CREATE MATERIALIZED VIEW v AS SELECT k, y FROM t")
+    spec = sql.host.views.record(("spark_catalog", "default", "v")).spec
+    location, table_id, _ = delta_tables.named(sql.spark, "t")
+    pins = {place(location): SourceVersion(table_id, 1, location)}
+    assert sql.host.views.live(spec).refresh(True, pins=pins).sources["spark_catalog.default.t"].version == 2
+    assert sql.batch("SELECT * FROM v") == [(1, 10)]
+
+
+def test_the_columns_of_an_old_version_are_not_those_of_now(sql: Workshop) -> None:
+    for statement in rows("t", "k INT, x INT", "(1, 10)", MAPPED.format("false")):
+        sql(statement)
+    sql("ALTER TABLE t DROP COLUMN x")
+    query = "SELECT k FROM t UNION ALL SELECT x FROM t VERSION AS OF 1"
+    sql(f"CREATE MATERIALIZED VIEW v REFRESH POLICY INCREMENTAL AS {query}")
+    sql("INSERT INTO t VALUES (2)")
+    assert ": append" in sql("REFRESH MATERIALIZED VIEW v")[0][0]
+    assert sql.batch("SELECT * FROM v") == [(1,), (10,), (2,)]
 
 
 def test_changes_are_not_read_where_files_may_be_left_out(sql: Workshop) -> None:

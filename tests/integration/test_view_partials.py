@@ -123,6 +123,32 @@ def test_two_processes_that_add_to_the_same_version(tables: Workshop, tmp_path: 
     assert [rows(one.rows(each).select("p0", "p1")) for each in (there, again)] == [expected, expected]
 
 
+def test_a_table_that_is_ahead_by_commits_without_rows(tables: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setting it back changes nothing then, and is no reason to begin again."""
+    found, plans, place = kept_of(tables, "SELECT k, avg(v) AS a FROM o GROUP BY k"), Plans(tables.spark), tmp_path.as_uri()
+    table = PartialTable(tables.spark, HadoopPath(tables.spark, place), "v", "id")
+    child = found.kept.aggregate.children[0].plan
+    version = table.write(found.first(plans, child), lambda: None)
+    expected = rows(table.rows(version))
+    tables("SET spark.databricks.delta.vacuum.logging.enabled = true")
+    tables(f"VACUUM delta.`{place}`")
+    ahead = int(tables(f"DESCRIBE HISTORY delta.`{place}` LIMIT 1")[0].version)
+    assert ahead > version
+    begin, calls = PartialTable.begin, list[int]()
+
+    def counted(self: PartialTable, *given: Any) -> Any:
+        calls.append(1)
+        assert len(calls) < 4, "it begins again and again"
+        return begin(self, *given)
+
+    monkeypatch.setattr(PartialTable, "begin", counted)
+    begun = int(table.begin(version, found.columns).version())
+    assert begun <= ahead + 1
+    assert rows(table.rows(begun)) == expected
+    tables(f"DELETE FROM delta.`{place}` WHERE true")
+    assert rows(table.rows(int(table.begin(begun, found.columns).version()))) == expected
+
+
 def kept_of(tables: Workshop, query: str) -> Partials:
     """The partial results of a query."""
     plans = Plans(tables.spark)

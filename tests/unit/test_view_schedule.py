@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
+from sqlext.errors import ViewError
+from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.views.graph import node_of_view
 from sqlext.execution.views.live import LiveView
+from sqlext.execution.views.registry import ViewRecord, ViewRegistry
 from sqlext.execution.views.scheduler import Scheduler
 from sqlext.execution.views.timetable import Due, Timetable
 from sqlext.execution.views.wave import Wave
+from sqlext.execution.views.waves import Waves as AllWaves
 from sqlext.execution.views.workers import Workers
 from sqlext.plan.lineage import Input, Lineage
-from sqlext.plan.view_spec import Schedule
+from sqlext.plan.view_spec import RefreshReport, Schedule
 from tests.unit.test_view_registry import SPEC
 
 BY_HAND = Schedule()
@@ -146,6 +151,9 @@ class View:
     def look(self) -> None:
         self.done.append("look")
 
+    def refresh_by_itself(self, is_full: bool = False) -> None:
+        self.done.append("refresh")
+
 
 class Queue:
     """Workers that work when the test says so."""
@@ -235,6 +243,53 @@ def test_nothing_stays_queued_with_workers_that_are_closed() -> None:
     queue.is_closed = True
     views = [View("low"), View("high", due=Due.LOOK)]
     assert hand_out(Scheduler(cast(Workers, queue), Waves().make), views, 0.0) == []
+
+
+def wave(views: list[View], refreshed: list[str], queue: Queue, before: Callable[[], None], ended: list[str]) -> Wave:
+    """A wave of views that say when they are refreshed."""
+
+    def refresh(view: LiveView, _: Any) -> RefreshReport:
+        refreshed.append(view.spec.id)
+        return cast(RefreshReport, SimpleNamespace(version=1))
+
+    lineage = Lineage([node_of_view(view.spec) for view in views])
+    keyed = {node_of_view(view.spec).key: cast(LiveView, view) for view in views}
+    workers, spark = cast(Workers, queue), cast(SparkSession, None)
+    return Wave(spark, lineage, keyed, refresh, workers, lambda _: set(), lambda: ended.append("ended"), before)
+
+
+@pytest.mark.parametrize("error", [ViewError("no"), KeyError("add"), ValueError("a torn commit"), PermissionError("denied")])
+def test_a_wave_without_a_cut_goes_on_whatever_the_reason(error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    queue, refreshed, ended = Queue(), list[str](), list[str]()
+    made = wave([View("low"), View("high", ("low",))], refreshed, queue, fail, ended)
+    made.begin()
+    for _ in range(2):
+        queue.run()
+    assert made.wait(None, 1.0)
+    assert (refreshed, ended) == (["low", "high"], ["ended"])
+
+
+def test_what_no_worker_takes_fails() -> None:
+    queue, refreshed, ended = Queue(), list[str](), list[str]()
+    queue.is_closed = True
+    views = [View("low"), View("high", ("low",))]
+    made = wave(views, refreshed, queue, lambda: None, ended)
+    made.begin()
+    assert made.wait(None, 1.0)
+    assert [str(error) for error in made.errors.values()] == [
+        "The materialized view default.low is not refreshed any more: its process ends."
+    ]
+    assert (refreshed, ended) == ([], ["ended"])
+    records = {view.spec.id: ViewRecord(view.spec, "host", "") for view in views}
+    registry, flows = SimpleNamespace(read=lambda: records), SimpleNamespace(records=dict)
+    waves = AllWaves(cast(SparkSession, None), cast(ViewRegistry, registry), cast(FlowManager, flows), cast(Workers, queue))
+    with pytest.raises(ViewError, match=r"default\.high is not refreshed any more"):
+        waves.refresh_chain(views[1].spec, lambda spec: cast(LiveView, View(spec.id)), seconds=5.0)
+    with pytest.raises(ViewError, match=r"default\.low is not refreshed any more"):
+        waves.begin(cast(LiveView, views[0]), False)
 
 
 # Threads

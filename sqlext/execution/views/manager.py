@@ -88,7 +88,7 @@ class ViewManager:
         self._shared = SharedChanges(clock)
         self._maker = ViewMaker(spark, home, self._registry, lease, self, flows.records)
         self._lock = threading.Lock()
-        self._takeover = Takeover(self._registry, lease, self._maker)
+        self._takeover = Takeover(self._registry, lease, self._maker, flows.records)
         self._live: Mapping[str, LiveView] = {}
         self._scheduled: frozenset[str] = frozenset()  # the ids of those that this process refreshes by their schedules
         cores = int(spark.sparkContext.defaultParallelism)
@@ -147,7 +147,7 @@ class ViewManager:
 
         Raises:
             NotFoundError: there is no such view.
-            ViewError: it cannot be refreshed in this process.
+            ViewError: it cannot be refreshed in this process, or the process ends.
             SqlextError, PySparkException: the refresh failed; the view is as it was, and so is what reads it.
         """
         spec = find(self._registry.read(), name).spec
@@ -157,7 +157,7 @@ class ViewManager:
             if cascade:
                 self._waves.begin_chain(spec, self.live, is_full)
             else:
-                self._workers.submit(lambda: live.refresh_by_itself(is_full))
+                self._waves.begin(live, is_full)
             return f"materialized view {shown(name)}: the refresh begins; SHOW MATERIALIZED VIEWS tells what became of it"
         if cascade:
             done = self._waves.refresh_chain(spec, self.live, is_full, with_readers=True, canceled=canceled)

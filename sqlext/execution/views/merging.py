@@ -28,6 +28,7 @@ from sqlext.quoting import quote
 from sqlext.spark import jvm
 from sqlext.spark.java import items_of
 from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
+from sqlext.spark.row_order import is_collated
 
 LEAST_WEIGHT = f"{INTERNAL_PREFIX}least_weight"
 _MOST_WEIGHT = f"{INTERNAL_PREFIX}most_weight"
@@ -145,6 +146,8 @@ def mergeable(root: Node) -> Mergeable | None:
 def _of_aggregate(node: Node, order: Sequence[int]) -> Mergeable | None:
     groups = items_of(node.plan.groupingExpressions())
     if len(keys_of(node)) < len(groups) or is_by_order(node.children[0], items_of(node.plan.expressions())):
+        return None
+    if any(map(is_collated, groups)):  # which spelling of its key a group shows, only all of its rows tell
         return None
     grouped = {id_of(each) for each in groups}
     results = {id_of(each.toAttribute()): each for each in items_of(node.plan.aggregateExpressions())}

@@ -1,8 +1,9 @@
 """What in a query's rows depends on the order in which Spark has read other rows: first(x), a list, the x of the greatest y.
 
-Spark may answer otherwise each time. Rows that are computed anew over the old versions of the sources may so be others than those
-that the view has counted, and can neither be subtracted from its groups nor tell which groups have changed. The ties of window
-functions and of LIMIT are broken before (`spark/row_order.py`), where that is possible.
+So does the spelling of a key whose collation takes 'a' and 'A' for one. Spark may answer otherwise each time. Rows that are
+computed anew over the old versions of the sources may so be others than those that the view has counted, and can neither be
+subtracted from its groups nor tell which groups have changed. The ties of window functions and of LIMIT are broken before
+(`spark/row_order.py`), where that is possible.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 
 from sqlext.execution.views.keys import PASSING
 from sqlext.spark.java import items_of
-from sqlext.spark.plans import Node, id_of, output_of
-from sqlext.spark.row_order import by_ties, takes_any, takes_any_rows
+from sqlext.spark.plans import Node, id_of, kind, output_of
+from sqlext.spark.row_order import by_ties, is_collated, takes_any, takes_any_rows
 
 ROWS = -1
 """In the place of an attribute's id: how many rows there are, and which."""
@@ -57,8 +58,10 @@ def is_by_order(node: Node, expressions: Iterable[Any]) -> bool:
 
 
 def _of_aggregate(node: Node, below: frozenset[int]) -> frozenset[int]:
-    if ROWS in below or reads(items_of(node.plan.groupingExpressions()), below):
+    groups = items_of(node.plan.groupingExpressions())
+    if ROWS in below or reads(groups, below):
         return _all_of(node)
+    below |= {id_of(each) for each in groups if kind(each) == "AttributeReference" and is_collated(each)}
     results = items_of(node.plan.aggregateExpressions())
     return frozenset(id_of(each.toAttribute()) for each in results if takes_any(each)) | _named(results, below)
 

@@ -88,7 +88,9 @@ class PartialTable:
         self._compaction.after_flush(self._spark, lambda: DeltaTable.forPath(self._spark, self._place.location))
         snapshot = self._snapshot()
         changed_by = self._changed_by(seen, int(snapshot.version()))
-        return snapshot if changed_by == ("" if seen == version else "RESTORE") else self.begin(version, columns)
+        # With nothing to set back, say after a VACUUM, the RESTORE has found the rows of that version, and changed none.
+        is_there = not changed_by or (seen != version and changed_by == "RESTORE")
+        return snapshot if is_there else self.begin(version, columns)
 
     def _changed_by(self, after: int, until: int) -> str:
         """Return the operation of the newest commit after a version that changed rows; empty: none did."""

@@ -19,7 +19,8 @@ from sqlext.execution.views.incremental import STATIC, SUPPORTED
 from sqlext.execution.views.merging import mergeable
 from sqlext.execution.views.order import by_order
 from sqlext.execution.views.partials import partials_of
-from sqlext.execution.views.sources import Versions, sources_of, used_columns
+from sqlext.execution.views.sources import Versions, sources_of, used_columns, used_types
+from sqlext.plan.view_spec import RefreshReport, SourceVersion
 from sqlext.spark import column_types, jvm
 from sqlext.spark.named_tables import NamedTable, named_tables
 from sqlext.spark.plain_plans import subqueries_of
@@ -61,7 +62,8 @@ class ViewQuery:
         normal: the plan in plain relational operators.
         sources: the Delta tables that it reads, by name.
         tables: those that it reads by their names, as the catalog had them.
-        columns: the columns of each that it uses.
+        columns: the columns of each table that it uses.
+        types: those of `sources`, with their types.
         leaves: the leaves of `plan` that read them.
         unversioned: what it reads that is no Delta table.
         may_change: whether the plan may change though no table does: it has SQL views or functions, or a version by its time.
@@ -79,6 +81,7 @@ class ViewQuery:
     sources: Mapping[str, Relation]
     tables: tuple[NamedTable, ...]
     columns: Mapping[str, Sequence[str]]
+    types: Mapping[str, Mapping[str, str]]
     leaves: tuple[Any, ...]
     unversioned: tuple[str, ...]
     may_change: bool
@@ -102,6 +105,10 @@ class ViewQuery:
     def is_by_order(self) -> bool:
         """Whether rows depend on the order in which others are read, so that they may be others when they are computed again."""
         return bool(by_order(tree_of(self.normal)))
+
+    def is_at(self, last: RefreshReport, after: Mapping[str, SourceVersion]) -> bool:
+        """Return whether it, and all tables that it reads and whose versions are known, are as at the last refresh."""
+        return last.query == self.fingerprint and dict(last.sources) == dict(after) and not last.moved(after)
 
     def pinned_tree(self, versions: Versions) -> Node:
         """Return the nodes of `normal`, with the subqueries in its expressions over the new versions.
@@ -158,6 +165,7 @@ def analyse(session: SparkSession, text: str, types: Sequence[StructField] = (),
         sources=sources_of(plan),
         tables=named_tables(plan),
         columns=used_columns(normal),
+        types=used_types(normal),
         leaves=tuple(node for node in nodes_of(plan) if relation_of(node) is not None),
         unversioned=tuple(dict.fromkeys(_unversioned(normal))),
         may_change=bool(views) or bool(functions) or any(each.is_pinned for each in _relations(plan)),

@@ -23,10 +23,9 @@ from pyspark.sql.types import StructField
 from sqlext.errors import UnsupportedError, ViewError
 from sqlext.execution.delta import commit
 from sqlext.execution.delta.changes import WEIGHT, ChangedFiles, changed_files, net
-from sqlext.execution.delta.delta_log import table_size
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.state.row_checks import RowChecks
-from sqlext.execution.views.cost import full_costs_less
+from sqlext.execution.views.cost import full_costs_less, settings_for
 from sqlext.execution.views.cuts import Cuts
 from sqlext.execution.views.fallback import why_in_full
 from sqlext.execution.views.history import ViewState, metadata_of, state_of
@@ -37,7 +36,7 @@ from sqlext.execution.views.partial_refresh import PartialRefresh
 from sqlext.execution.views.partial_table import NONE, PartialTable
 from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.execution.views.shared_changes import SharedChanges
-from sqlext.execution.views.sources import Versions, newest
+from sqlext.execution.views.sources import Versions, are_as_analysed, newest
 from sqlext.execution.views.writing import Identify, Replacement, RowsMissingError, ViewTable, Written
 from sqlext.plan.constraints import Violation
 from sqlext.plan.cut import Cut, merged
@@ -54,9 +53,9 @@ from sqlext.spark.settings import ALL_FILES, OWN_JOINS, meaning_of, session_sett
 logger = logging.getLogger(__name__)
 
 _FEW = 10_000
-_LARGE_BYTES = 1024**2
-_FOR_SMALL_SOURCES = {**commit.FEW_ROWS, "spark.sql.codegen.wholeStage": "false"}
+_MOST_ANALYSES = 3
 _UNREACHED = "the changes do not reach the result"
+_OTHER_ROWS = "its rows depend on the order in which others are read, so the old ones are not known"
 _BY = {"Aggregate": "touched groups", "Window": "touched partitions"}
 
 
@@ -133,7 +132,7 @@ class Refresher:
         with jvm.active(self._session):
             (_, state), query = self._current(), self._analysed()
             last = state.last
-            return last is None or bool(state.foreign) or not _is_current(last, query, newest(self._session, query.sources))
+            return last is None or bool(state.foreign) or not query.is_at(last, newest(self._session, query.sources))
 
     def is_other(self) -> bool:
         """Return whether the query means something else than at the last refresh: a table, view or function was replaced."""
@@ -149,28 +148,24 @@ class Refresher:
         after = newest(self._session, query.sources, pins)
         last = state.last
         is_known = not query.unversioned and not query.varies
-        is_same = last is not None and not state.foreign and is_known and _is_current(last, query, after)
+        is_same = last is not None and not state.foreign and is_known and query.is_at(last, after)
         if last is not None and is_same and not is_full:
             last = replace(last, version=state.version)  # which has the same rows, also if somebody has compacted the table
             return replace(last, done="no change", because="", rows_in=0, rows_deleted=0, rows_inserted=0, seconds=0.0)
-        if query is known:
-            query = self._analysed(anew=True)  # of the sources' columns as they are now
-            after = newest(self._session, query.sources, pins)
+        for _ in range(_MOST_ANALYSES):  # of the sources' columns as they are now, which may change meanwhile
+            if query is not known and are_as_analysed(self._session, query.types, after):
+                break
+            query = self._analysed(anew=True)
+            after = newest(self._session, query.sources, pins, query.types)
         current, before = (snapshot, self._model(), state), {} if last is None else last.sources
         meaning = meaning_of(self._spec.settings)
-        versions = Versions(query.plans, self._session, before, after, query.columns, self._shared, meaning)
+        versions = Versions(query.plans, self._session, before, after, query.types, self._shared, meaning)
         refresh = _OneRefresh(self._session, self._spec, query, current, versions, self._partials, began, check)
-        with session_settings(self._session, self._settings(query, after)):
+        with session_settings(self._session, settings_for(self._session, after, bool(query.unversioned))):
             report = refresh.run(is_full)
         self._state = None
         logger.info("materialized view %s: %s", ".".join(self._spec.name), report)
         return report
-
-    def _settings(self, query: ViewQuery, after: Mapping[str, SourceVersion]) -> Mapping[str, str]:
-        """Return the settings for small sources: what Spark prepares for many rows takes longer than few rows do."""
-        sizes = [table_size(self._session, query.sources[name].location, at.version) for name, at in after.items()]
-        is_small = not query.unversioned and sum(_LARGE_BYTES if size is None else size.bytes for size in sizes) < _LARGE_BYTES
-        return _FOR_SMALL_SOURCES if is_small else {}
 
     def _analysed(self, anew: bool = False) -> ViewQuery:
         """Return the analysed query; it is analysed again where a name means another table now.
@@ -186,8 +181,7 @@ class Refresher:
                 types = [*delta_tables.schema_of(defined)]
             query = self._query = analyse(self._session, self._spec.query, types, self._spec.written)
             self._owner.note_reads(self._spec, inputs_of(self._session, query.plan))
-            used = {query.sources[name].location: columns for name, columns in query.columns.items() if name in query.sources}
-            self._shared.note(self._spec.id, used)
+            self._shared.note(self._spec.id, {query.sources[name].location: [*used] for name, used in query.types.items()})
         return self._query
 
     def _current(self) -> tuple[Any, ViewState]:
@@ -210,11 +204,6 @@ class Refresher:
     def _model(self) -> Any:
         """Return the newest version of the table with the definition that the view's table is to get; None: it has its own."""
         return None if self._replacement is None else delta_tables.snapshot(self._session, self._replacement.model)
-
-
-def _is_current(last: RefreshReport, query: ViewQuery, after: Mapping[str, SourceVersion]) -> bool:
-    """Return whether the query, and all tables that it reads and whose versions are known, are as at the last refresh."""
-    return last.query == query.fingerprint and dict(last.sources) == dict(after) and not last.moved(after)
 
 
 def _by(names: Sequence[str]) -> str:
@@ -402,6 +391,11 @@ class _OneRefresh:
             plans, output = self._query.plans, output_of(root.plan)
             columns = [plans.named(each, name) for each, name in zip(output, self._spec.columns, strict=True)]
             weighted = plans.select(delta.plan, [*columns, plans.named(delta.weight, WEIGHT)])
+            if self._query.is_by_order:
+                weighted = kept.keep(weighted)
+                # An old row that is computed again may be another one now, and cancel out a new row that is due elsewhere.
+                if plans.frame(weighted).where(F.col(WEIGHT) < 0).take(1):
+                    raise UnsupportedError(_OTHER_ROWS)
             return self._change_rows(table, net(plans.frame(weighted)))
 
     def _merge_groups(self, table: ViewTable, root: Node, derivation: Derivation) -> RefreshReport | None:
@@ -445,6 +439,4 @@ class _OneRefresh:
             added, gone = (int(found[name] or 0) for name in ("added", "gone"))
             if not added and not gone:
                 return self._committed(table.note(self._identify("no change", _UNREACHED)))
-            if gone and self._query.is_by_order:
-                raise UnsupportedError("its rows depend on the order in which others are read, so the old ones are not known")
             return self._committed(table.change_rows(held, added, gone, self._identify("changed rows" if gone else "append", "")))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
-from sqlext.errors import UnsupportedError
+from sqlext.errors import UnsupportedError, ViewError
 from sqlext.execution.delta.changes import WEIGHT, net
 from sqlext.execution.views.incremental import Delta, Leaf
 from sqlext.execution.views.kept import fill
@@ -28,14 +31,19 @@ def sources_of(plan: Any) -> dict[str, Relation]:
 
 
 def newest(
-    spark: SparkSession, sources: Mapping[str, Relation], pins: Mapping[str, SourceVersion] | None = None
+    spark: SparkSession,
+    sources: Mapping[str, Relation],
+    pins: Mapping[str, SourceVersion] | None = None,
+    types: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> dict[str, SourceVersion]:
     """Return the newest version of each table. Runs no Spark job.
 
     Args:
         spark: the session.
         sources: the tables, by name.
-        pins: the versions of some of them that are to be taken instead, by `lineage.place`; not of one that was replaced.
+        pins: the versions of some of them that are to be taken instead, by `lineage.place`; not of one that was replaced, or that
+            had other columns then.
+        types: see `used_types`.
 
     Raises:
         PySparkException: a table is gone.
@@ -45,8 +53,27 @@ def newest(
         snapshot = delta_tables.snapshot(spark, source.location)
         at = SourceVersion(str(snapshot.metadata().id()), int(snapshot.version()), source.location)
         pin = (pins or {}).get(place(source.location), at)
-        found[name] = replace(at, version=pin.version) if pin.id == at.id else at
+        pinned = replace(at, version=pin.version)
+        is_pinned = pin.id == at.id and pinned != at and are_as_analysed(spark, types, {name: pinned})
+        found[name] = pinned if is_pinned else at
     return found
+
+
+def are_as_analysed(spark: SparkSession, types: Mapping[str, Mapping[str, str]], at: Mapping[str, SourceVersion]) -> bool:
+    """Return whether versions of tables have the columns that a query uses, as they were when it was analysed.
+
+    Args:
+        spark: the session.
+        types: see `used_types`.
+        at: the versions, by the names of the tables.
+    """
+    return all(_has(spark, each, types.get(name, {})) for name, each in at.items())
+
+
+def _has(spark: SparkSession, at: SourceVersion, columns: Mapping[str, str]) -> bool:
+    fields = delta_tables.schema_of(delta_tables.snapshot_at(spark, at.location, at.version))
+    found = {field.name: field.dataType.simpleString() for field in fields}
+    return all(found.get(name) == kind for name, kind in columns.items())
 
 
 class Versions:
@@ -57,7 +84,7 @@ class Versions:
         spark: the session.
         before: the versions at which the view is; empty: none, only `new` is asked for.
         after: those to which it is to be brought.
-        columns: the columns that the query uses, by source; a change of others is none.
+        columns: the columns that the query uses, by source, with their types; a change of others is none.
         shared: the changes that are read for all views.
         meaning: the settings of the view that change what a query means.
     """
@@ -68,7 +95,7 @@ class Versions:
         spark: SparkSession,
         before: Mapping[str, SourceVersion],
         after: Mapping[str, SourceVersion],
-        columns: Mapping[str, Sequence[str]],
+        columns: Mapping[str, Mapping[str, str]],
         shared: SharedChanges,
         meaning: Meaning,
     ) -> None:
@@ -85,11 +112,15 @@ class Versions:
         self._changes: dict[str, tuple[DataFrame, int]] = {}
 
     def new(self, node: Any) -> Any:
-        """Return the rows of a leaf at the new version, with its attributes."""
+        """Return the rows of a leaf at the new version, with its attributes.
+
+        Raises:
+            ViewError: it has not all columns that the query uses.
+        """
         relation = relation_of(node)
         if relation is None or relation.is_pinned:
             return node
-        return self._at(node, relation.location, self._after[relation.name].version)
+        return self._at(node, relation.location, self._after[relation.name].version, self._columns.get(relation.name, {}))
 
     def leaf(self, node: Any) -> Leaf:
         """Return all of a leaf that a derivation needs."""
@@ -97,7 +128,7 @@ class Versions:
         if relation is None or relation.is_pinned:
             return Leaf(node, lambda: node, None)
         before, after = self._before[relation.name].version, self._after[relation.name].version
-        new = self._at(node, relation.location, after)
+        new = self._at(node, relation.location, after, self._columns[relation.name])
         if before == after:
             return Leaf(new, lambda: new, None)
         rows, number = self._changed(relation.name)
@@ -127,13 +158,15 @@ class Versions:
         while self._taken:
             self._shared.give_back(self._taken.pop())
 
-    def _at(self, node: Any, location: str, version: int) -> Any:
+    def _at(self, node: Any, location: str, version: int, needed: Collection[str] = ()) -> Any:
         key = (location, version)
         if key not in self._frames:
             self._frames[key] = delta_tables.rows_at(self._spark, location, version)
         has_metadata = any(str(each.name()) == METADATA for each in output_of(node))
         plan = analysed(self._frames[key].select("*", METADATA) if has_metadata else self._frames[key])
         found = {str(each.name()): each for each in output_of(plan)}
+        if gone := [name for name in needed if name not in found]:
+            raise ViewError(f"The column {gone[0]} of {location} was dropped or renamed just now. Send the statement again.")
         return self._plans.select(plan, [self._column(each, found.get(str(each.name()))) for each in output_of(node)])
 
     def _column(self, wanted: Any, found: Any) -> Any:
@@ -148,7 +181,7 @@ class Versions:
 
     def _changed(self, name: str) -> tuple[DataFrame, int]:
         if name not in self._changes:
-            columns = self._columns[name]
+            columns = [*self._columns[name]]
             taken = self._shared.take(self._spark, self._before[name], self._after[name], columns, self._meaning)
             self._taken.append(taken)
             self._changes[name] = self._narrowed(taken, columns)
@@ -176,7 +209,7 @@ class Versions:
 
 
 def used_columns(plan: Any) -> dict[str, list[str]]:
-    """Return the columns of each source that a query uses, in the source's order."""
+    """Return the columns of each table that a query uses, in the table's order."""
     used = used_in(plan)
     found: dict[str, dict[str, None]] = {}
     for leaf, relation in ((node, relation_of(node)) for node in nodes_of(plan)):
@@ -184,3 +217,15 @@ def used_columns(plan: Any) -> dict[str, list[str]]:
             names = {str(each.name()): None for each in output_of(leaf) if id_of(each) in used}
             found.setdefault(relation.name, {}).update(names)
     return {name: [*columns] for name, columns in found.items()}
+
+
+def used_types(plan: Any) -> dict[str, dict[str, str]]:
+    """Return the types of the columns that a query uses, in the table's order, of each table that it reads at its newest version."""
+    used = used_in(plan)
+    found: dict[str, dict[str, str]] = {}
+    for leaf, relation in ((node, relation_of(node)) for node in nodes_of(plan)):
+        if relation is not None and not relation.is_pinned:
+            fields = zip(output_of(leaf), StructType.fromJson(json.loads(str(leaf.schema().json()))), strict=True)
+            named = {each.name: each.dataType.simpleString() for attribute, each in fields if id_of(attribute) in used}
+            found.setdefault(relation.name, {}).update({name: kind for name, kind in named.items() if name != METADATA})
+    return found

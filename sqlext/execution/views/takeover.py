@@ -8,7 +8,9 @@ from functools import partial
 
 from sqlext.errors import ViewError
 from sqlext.execution.coordination.lease import Lease
-from sqlext.execution.views.making import ViewMaker
+from sqlext.execution.views.graph import lineage_of
+from sqlext.execution.views.making import Flows, ViewMaker
+from sqlext.execution.views.needs import needs_of_views
 from sqlext.execution.views.registry import Records, ViewEvent, ViewEventKind, ViewRegistry, created
 from sqlext.plan.lineage import shown
 
@@ -21,12 +23,14 @@ class Takeover:
     Args:
         registry, lease: of this process.
         maker: undoes what is half created.
+        flows: of the home, through which views read one another, too.
     """
 
-    def __init__(self, registry: ViewRegistry, lease: Lease, maker: ViewMaker) -> None:
+    def __init__(self, registry: ViewRegistry, lease: Lease, maker: ViewMaker, flows: Flows) -> None:
         self._registry = registry
         self._lease = lease
         self._maker = maker
+        self._flows = flows
         self._turn = threading.Lock()
 
     def resume(self) -> list[str]:
@@ -36,15 +40,20 @@ class Takeover:
             return self._taken()
 
     def take_over(self) -> list[str]:
-        """Take over the views with schedules whose process is gone, and return their names."""
+        """Take over the views whose process is gone and that are refreshed by themselves; return their names.
+
+        These are the views with schedules, and those without that a target lag above them needs.
+        """
         with self._turn:
             return self._taken()
 
     def _taken(self) -> list[str]:
         taken: list[str] = []
-        for record in created(self._registry.read()).values():
-            is_free = not record.spec.schedule.is_by_hand and not record.spec.session_bound
-            if is_free and self._lease.is_dead(record.host):
+        records = self._registry.read()
+        needs = needs_of_views(lineage_of(self._flows(), records), records)
+        for record in created(records).values():
+            is_due = not record.spec.schedule.is_by_hand or record.spec.id in needs
+            if is_due and not record.spec.session_bound and self._lease.is_dead(record.host):
                 try:
                     self._registry.append(partial(self._event, record.spec.id))
                 except ViewError:

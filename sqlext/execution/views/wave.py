@@ -17,15 +17,14 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from sqlext.clock import Deadline
-from sqlext.errors import SqlextError, StatementCanceledError
+from sqlext.errors import StatementCanceledError, ViewError
 from sqlext.execution.views.cuts import Cuts
 from sqlext.execution.views.live import LiveView
 from sqlext.execution.views.workers import Workers
 from sqlext.plan.cut import NoSharedCut, TableHistory, shared_cut
 from sqlext.plan.lineage import Input, Lineage, place, shown
-from sqlext.plan.view_spec import RefreshReport, SourceVersion
+from sqlext.plan.view_spec import RefreshReport, SourceVersion, ViewSpec
 from sqlext.spark import delta_tables, failures, jvm
-from sqlext.spark.failures import SPARK_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +32,11 @@ Pins = Mapping[str, SourceVersion]
 Refresh = Callable[[LiveView, Pins], RefreshReport | None]
 """Refreshes a view over some versions; None: it has failed, and that is noted."""
 _STEP_SECONDS = 0.1
+
+
+def process_ends(spec: ViewSpec) -> ViewError:
+    """Return the error of a refresh that nobody does any more."""
+    return ViewError(f"The materialized view {shown(spec.name)} is not refreshed any more: its process ends.")
 
 
 class Wave:
@@ -90,7 +94,7 @@ class Wave:
             self._before()
             with jvm.active(self._session):
                 self._pins = self._found()
-        except (SqlextError, *SPARK_ERRORS) as error:  # each view's refresh says what is wrong with its sources
+        except Exception as error:  # noqa: BLE001  # also of a torn log: each view's refresh says what is wrong with its sources
             logger.warning("no cut was found for a wave of %d views: %s", len(self._views), failures.reason_of(error))
         self._hand_out()
 
@@ -124,6 +128,7 @@ class Wave:
             self._end()
         for key in ready:
             if not self._workers.submit(partial(self._run, key)):
+                self.errors[key] = process_ends(self._views[key].spec)
                 self._done(key, None)
 
     def _run(self, key: str) -> None:

@@ -18,7 +18,7 @@ from sqlext.execution.views.needs import needs_of_views
 from sqlext.execution.views.registry import ViewRegistry, created
 from sqlext.execution.views.scheduler import unqueue
 from sqlext.execution.views.status import ViewStatus
-from sqlext.execution.views.wave import Pins, Refresh, Wave
+from sqlext.execution.views.wave import Pins, Refresh, Wave, process_ends
 from sqlext.execution.views.workers import Workers
 from sqlext.plan.lineage import Input, Lineage, Node, NodeKind, shown
 from sqlext.plan.view_spec import RefreshReport, ViewSpec
@@ -95,8 +95,17 @@ class Waves:
         reports = [status(each).report for each in ids if each in self.needs]
         return sum(report.seconds for report in reports if report is not None)
 
+    def begin(self, view: LiveView, is_full: bool) -> None:
+        """Begin to refresh a view alone; a failure is noted. Raises ViewError if the process ends."""
+        if not self._workers.submit(partial(view.refresh_by_itself, is_full)):
+            raise process_ends(view.spec)
+
     def begin_chain(self, spec: ViewSpec, live: Live, is_full: bool) -> None:
-        """Begin to refresh a view, the views that it reads, and those that read it, in one wave; failures are noted."""
+        """Begin to refresh a view, the views that it reads, and those that read it, in one wave; failures are noted.
+
+        Raises:
+            ViewError: one of them cannot be refreshed in this process, or the process ends; nothing was done.
+        """
 
         def refresh(view: LiveView, pins: Pins) -> RefreshReport | None:
             return view.refresh_by_itself(is_full and view.spec.id == spec.id, pins)
@@ -126,7 +135,7 @@ class Waves:
             What was done, in the order of the graph.
 
         Raises:
-            ViewError: one of them cannot be refreshed in this process; nothing was done.
+            ViewError: one of them cannot be refreshed in this process, or the process ends.
             WaitTimeoutError: the wave has not ended in time.
             SqlextError, PySparkException: one has failed; what does not read it was refreshed.
         """
@@ -152,7 +161,8 @@ class Waves:
         nodes = [node for each, node in lineage.nodes.items() if each in chain and node.id in records]
         views = {node.key: live(records[node.id].spec) for node in nodes}
         wave = Wave(self._spark, lineage, views, refresh, self._workers, self._free)
-        self._workers.submit(wave.begin)
+        if not self._workers.submit(wave.begin):
+            raise process_ends(spec)
         return wave, views
 
     def waits_for(self, failed: AbstractSet[str]) -> dict[str, str]:

@@ -106,10 +106,14 @@ class ViewTable:
         return Written(known.version, -1, number)
 
     def write_anew(self, rows: DataFrame, identify: Identify) -> Written:
-        """Replace all rows, and the columns: a source's column has a wider type now."""
-        fields = delta_tables.schema_of(self._snapshot)
-        said = {field.name: {"comment": field.metadata["comment"]} for field in fields if "comment" in field.metadata}
-        columns = [StructField(field.name, field.dataType, True, said.get(field.name, {})) for field in rows.schema]
+        """Replace all rows, and the columns: a source's column has a wider type now. Comments and NOT NULL stay."""
+        fields = {field.name: field for field in delta_tables.schema_of(self._snapshot)}
+        said = {name: {"comment": each.metadata["comment"]} for name, each in fields.items() if "comment" in each.metadata}
+        may_be_null = {name: each.nullable for name, each in fields.items()}
+        columns = [
+            StructField(field.name, field.dataType, may_be_null.get(field.name, True), said.get(field.name, {}))
+            for field in rows.schema
+        ]
         self._transaction.take_columns(StructType(columns))
         return self.write_whole(rows, identify)
 
