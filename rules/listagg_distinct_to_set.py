@@ -10,10 +10,12 @@ from sqlext.sql.trees import streaming_aggregates, with_filter
 def listagg_distinct_to_set(query: exp.Query) -> exp.Query:
     """Rewrite listagg(DISTINCT ..) into the sorted and joined members of a set; null for an empty set.
 
-    Without WITHIN GROUP any order is valid; it is ascending.
+    Spark compares the texts of the values: those of 0.0 and -0.0 differ, those of two times in the hour that a clock goes back
+    do not. CONCAT of one value makes its text as listagg does, and leaves a STRING as it is, with its collation. With WITHIN
+    GROUP, Spark takes only types whose values differ where their texts do, and sorts the values; without it any order is valid.
 
-    SELECT listagg(DISTINCT v, ',') AS l FROM STREAM t
-    -> SELECT CASE WHEN SIZE(COLLECT_SET(v)) > 0 THEN ARRAY_JOIN(SORT_ARRAY(COLLECT_SET(v)), ',') END AS l FROM STREAM t
+    SELECT listagg(DISTINCT v) FROM STREAM t
+    -> SELECT CASE WHEN SIZE(COLLECT_SET(CONCAT(v))) > 0 THEN ARRAY_JOIN(SORT_ARRAY(COLLECT_SET(CONCAT(v))), '') END FROM STREAM t
     """
     for call in streaming_aggregates(query):
         if isinstance(call, exp.GroupConcat) and (found := _members_and_direction(call)) is not None:
@@ -26,14 +28,14 @@ def listagg_distinct_to_set(query: exp.Query) -> exp.Query:
 
 
 def _members_and_direction(call: exp.GroupConcat) -> tuple[exp.Expr, bool] | None:
-    """Return the distinct expression, and whether it is sorted descending; None for a call that this rule leaves to Spark."""
+    """Return the expression whose set is joined, and whether it is sorted descending; None for a call that is left to Spark."""
     order = call.this if isinstance(call.this, exp.Order) else None
     distinct = order.this if order else call.this
     if not isinstance(distinct, exp.Distinct) or len(distinct.expressions) != 1:
         return None
     member = distinct.expressions[0]
     if order is None:
-        return member, False
+        return _call("CONCAT", member.copy()), False
     by = order.expressions
     if len(by) != 1 or by[0].this != member:  # Spark rejects another sort expression for distinct values
         return None

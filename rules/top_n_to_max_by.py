@@ -78,16 +78,17 @@ def top_n_to_max_by(query: exp.Query) -> exp.Query:
 
     The window function would need all rows at once; the aggregate keeps n of each partition. Where rows have the same place in
     the order, either may come first, as with ROW_NUMBER itself. With n > 1, or where the columns are not named, the rows are
-    unpacked again above the aggregate.
+    unpacked again above the aggregate. Of two such numbers, one over the rows of the other, the outer one stays: it is evaluated
+    above the aggregate of the inner one.
 
     SELECT k, v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts DESC) AS r FROM STREAM t) WHERE r = 1
     -> SELECT k, MAX_BY(NAMED_STRUCT('v', v), `STRUCT`(ts)).`v` AS v FROM STREAM t GROUP BY k
     """
-    for select in list(query.find_all(exp.Select)):
+    for select in _inner_first(query):
         changed = _of_qualify(select, query)
         if changed is not None:
             query = _replaced(query, select, changed)
-    for select in list(query.find_all(exp.Select)):
+    for select in _inner_first(query):
         relation = _relation_of(select, query)
         ranked = None if relation is None else _ranked(relation.this, streaming_ctes(query), query)
         rows = None if relation is None or ranked is None else _bound(select, ranked.rank, fold(relation.alias))
@@ -100,6 +101,11 @@ def top_n_to_max_by(query: exp.Query) -> exp.Query:
         else:
             relation.set("this", _unpacked(ranked, rows))
     return query
+
+
+def _inner_first(query: exp.Query) -> list[exp.Select]:
+    """Return the selects of a query, inner ones before outer ones: a select that is replaced takes those in it along, as copies."""
+    return list(query.find_all(exp.Select))[::-1]
 
 
 def _refuse_sample(relation: exp.Subquery) -> None:

@@ -244,7 +244,7 @@ def _table(flows: Iterable[FlowStatus]) -> Table:
         a_flush = f"{p.batches_flushed / p.flushes:.1f}" if p.flushes else ""
         last = f"{_time(p.last_flush)} {p.last_reason} {p.last_flush_seconds:.1f} s" if p.last_flush else ""
         table.add_row(
-            flow.name,
+            Text(flow.name),
             Text(flow.phase, _STYLES[flow.phase]).append(f" {_backlog(p.backlog)}" if p.backlog.phase is Phase.BACKLOG else ""),
             *(f"{number:,}" for number in (p.rows_in, p.micro_batches, p.buffered_rows)),
             since,

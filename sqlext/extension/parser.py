@@ -40,6 +40,8 @@ Answerer = Callable[[SparkSession, str, Callable[[str], Any]], Answer]
 """The function that answers a statement of sqlext, given its session, its text, and Spark's own parser."""
 
 _VARIABLE = re.compile(r"\$(\{(?:\w+?:)?\S+?\})", re.ASCII)  # what Spark's ConfigReader substitutes
+_UNKNOWN = "$\ufdd0"
+"""What stands for the `${` of variables that Spark does not know, in texts whose parameters get values; no text has this code."""
 _PATH = re.compile(r"(?:\w+:)?/(?:[^\s'\"/]+/)+([^\s'\"/]*)")  # clients must not see folders of this machine
 _INTERRUPTED = ("java.lang.InterruptedException", "java.nio.channels.ClosedByInterruptException")
 _PIPELINES = "org.apache.spark.sql.pipelines."
@@ -159,7 +161,7 @@ class _Seam:
         return str(self.jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text)) if "${" in text else text
 
     def without_variables(self, text: str) -> str:
-        """Return a statement in which Spark's parser finds no `${..}`: what there is of it stands in the values of parameters.
+        """Return a statement without the `${..}` that Spark's parser would find: all stand in the values of parameters.
 
         Raises:
             UnsupportedError: literals have no escapes in this session.
@@ -264,14 +266,16 @@ class _Parser(_JavaObject):
         if values.isEmpty():  # Spark's substitution would change nothing, and refuse sqlext's clauses
             return text
         text = self._seam.with_variables(text)
+        unmarked = text.replace("${", _UNKNOWN)  # what Spark has left of them stays, be it in r'..' or backticks
         handler = self._seam.jvm.org.apache.spark.sql.catalyst.parser.ParameterHandler
         try:
-            text = str(handler.substituteParameters(text, context)._1())
+            found = str(handler.substituteParameters(unmarked, context)._1())
         except ParseException:
             if not is_ours(text):
+                handler.substituteParameters(text, context)  # fails, too, and tells of the text as it is
                 raise
-            text = substitute(text, *_parameters(context))
-        return self._seam.without_variables(text)
+            found = substitute(unmarked, *_parameters(context))
+        return self._seam.without_variables(found).replace(_UNKNOWN, "${")
 
     def _plan(self, text: str) -> Any:
         if not is_ours(text) or self._registers_a_pipeline():

@@ -11,6 +11,7 @@ from sqlext.plan.job_graph import TableDefinition
 from sqlext.sql import dialect, end_of_stream
 from sqlext.sql.change_grammar import ChangeCursor
 from sqlext.sql.cursor import unquoted
+from sqlext.sql.insert_grammar import InsertCursor
 from sqlext.sql.partition_calls import partition_calls, partition_query, spark_form
 from sqlext.sql.savepoint_grammar import SavepointCursor
 from sqlext.sql.statements import (
@@ -42,7 +43,7 @@ from sqlext.sql.statements import (
     ShowPartitionFunctions,
     Statement,
 )
-from sqlext.sql.tokens import end_of_stream_at, is_flow_statement, setting_key, tokens, without_end_of_stream
+from sqlext.sql.tokens import begins_insert, end_of_stream_at, is_flow_statement, setting_key, tokens, without_end_of_stream
 from sqlext.sql.view_grammar import ViewCursor
 
 _QUERY_OWNERS = ("STREAMING", "MATERIALIZED", "FLOW")
@@ -64,7 +65,7 @@ def parse(text: str) -> Statement:
     return _Head(text, found).statement()
 
 
-class _Head(ViewCursor, ChangeCursor, SavepointCursor):
+class _Head(ViewCursor, ChangeCursor, SavepointCursor, InsertCursor):
     """A cursor that reads one statement, top down."""
 
     def statement(self) -> Statement:
@@ -137,6 +138,7 @@ class _Head(ViewCursor, ChangeCursor, SavepointCursor):
 
     def _target(self) -> Name:
         """Read the table that INSERT or CREATE TABLE .. AS fills; return an empty name for a view or a directory."""
+        self._take("INSERT", "WITH", "SCHEMA", "EVOLUTION")
         while self._take("INSERT") or self._take("CREATE") or self._take("OR") or self._take("REPLACE") or self._take("EXTERNAL"):
             pass
         if not (self._take("INTO") or self._take("OVERWRITE") or self._word() == "TABLE"):
@@ -159,24 +161,6 @@ class _Head(ViewCursor, ChangeCursor, SavepointCursor):
             place = next((at for at, word in enumerate(words, self._at) if word == "AS" and self._begins_query(at + 1)), None)
             return None if place is None else place + 1
         return None
-
-    def _insert_after_with(self, stop: int) -> int | None:
-        """Find INSERT INTO or INSERT OVERWRITE after a WITH clause; `insert` alone may be a column."""
-        if self._word() != "WITH":
-            return None
-        words = [token.upper for token in self._tokens] + [""]
-        return next(
-            (at for at in range(self._at, stop) if words[at] == "INSERT" and words[at + 1] in ("INTO", "OVERWRITE")), None
-        )
-
-    def _first_of_query(self, start: int) -> int | None:
-        return next((at for at in range(start + 1, len(self._tokens)) if self._begins_query(at)), None)
-
-    def _begins_query(self, at: int) -> bool:
-        words = [token.upper or token.text for token in self._tokens[at : at + 4]]
-        while words[:1] == ["("]:
-            words = words[1:]
-        return words[:1] in (["SELECT"], ["WITH"], ["FROM"])
 
     def _word_after(self, *skipped: str) -> str:
         ahead = 0
@@ -255,43 +239,18 @@ class _Head(ViewCursor, ChangeCursor, SavepointCursor):
         if first is None:
             raise self._problem("Expected INSERT INTO table SELECT ..")
         position = self._position()
-        words = [token.upper for token in self._tokens] + [""]
-        inserts = (i for i in range(self._at, len(self._tokens)) if words[i] == "INSERT")  # `insert` may be a column
-        insert = next((i for i in inserts if i == self._at or words[i + 1] in ("INTO", "OVERWRITE")), None)
+        words = [token.upper for token in self._tokens]
+        inserts = (i for i in range(self._at, len(words)) if begins_insert(words, i) or (i == self._at and words[i] == "INSERT"))
+        insert = next(inserts, None)
         if insert is None:
             return Select(self._query(), position)
         prelude = self._text[first.start : self._tokens[insert].start]
         if self._word() == "FROM":
             raise UnsupportedError("A multi-insert cannot read a stream. Write one INSERT for each target.", position)
         self._at = insert + 1
-        if self._word() == "OVERWRITE":
-            raise UnsupportedError(
-                "INSERT OVERWRITE cannot read a stream: a stream has no end at which to overwrite. Use INSERT INTO, "
-                "or CREATE OR REPLACE STREAMING TABLE.",
-                self._position(),
-            )
-        self._expect("INTO")
-        once = self._word() == "ONCE" and self._names_follow() and self._take("ONCE")
-        self._take("TABLE")
-        target = self._name()
-        if self._word() == "PARTITION":
-            raise self._problem("A flow writes to the whole table, so PARTITION is not allowed here")
-        by_name = self._take("BY", "NAME")
-        if self._word() == "REPLACE":
-            raise UnsupportedError(
-                "INSERT INTO .. REPLACE cannot read a stream: it would replace the rows again at each micro-batch. Use INSERT "
-                "INTO, or add GLOBAL WINDOW END OF STREAM to read what the stream holds now and end.",
-                self._position(),
-            )
-        columns = self._column_list() if self._word() == "(" and self._word(1) not in ("SELECT", "WITH", "FROM") else ()
+        head = self._insert_head()
         query = self._query(prelude=(first.start, prelude))
-        return Insert(target, query, columns, by_name, position=position, once=once)
-
-    def _names_follow(self) -> bool:
-        """Return whether the next word stands before a table, and is not one itself: `INTO once SELECT`, `INTO once BY NAME`."""
-        token = self._peek(1)
-        is_name = token is not None and token.kind in ("word", "quoted")
-        return is_name and self._word(1) not in ("SELECT", "WITH", "FROM", "BY", "AS")
+        return Insert(head.target, query, head.columns, head.by_name, position=position, once=head.once)
 
     def _show(self) -> Statement:
         if self._take("FLOWS"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.sql.tokens import Token, tokens
@@ -34,7 +34,21 @@ def substitute(text: str, named: Mapping[str, str], positional: Sequence[str]) -
             raise SyntaxProblem(f"The parameter `{text[token.start : stop]}` has no value.", place)
         parts += [text[done : token.start], value]
         done = stop
-    return "".join(parts) + text[done:]
+    return "".join(_set_apart([*parts, text[done:]]))
+
+
+def _set_apart(parts: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of a text, with a blank between those that would run together: `-` and `-1` begin a comment."""
+    before = ""
+    for part in parts:
+        last, first = before[-1:], part[:1]
+        runs_on = (last == first and first in ("-", "'", '"')) or (_is_of_word(last) and _is_of_word(first))
+        yield f" {part}" if runs_on else part
+        before = part or before
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 def _is_named(found: Sequence[Token], at: int) -> bool:

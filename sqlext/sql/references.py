@@ -6,6 +6,12 @@ from sqlext.plan.job_graph import References
 from sqlext.quoting import fold
 from sqlext.sql.tokens import Token, tokens
 
+_BEFORE_BRACKETS = frozenset(
+    "AND AS ASC BETWEEN BY CASE CHECK DESC DISTINCT ELSE FILTER FROM HAVING IN INTERVAL IS NOT OF ON OR OVER SELECT THEN USING "
+    "VALUES WHEN WHERE".split()
+)
+"""The keywords that may stand before a bracket and call nothing."""
+
 
 def references_in(text: str) -> References:
     """Return the unqualified names in a query, by its tokens: functions are followed by a bracket, columns may be variables.
@@ -22,7 +28,7 @@ def references_in(text: str) -> References:
         is_qualified = before == "." and found[at - 2].upper != "SESSION"
         if not name or is_qualified:
             continue
-        if at + 1 < len(found) and found[at + 1].text == "(":
+        if at + 1 < len(found) and found[at + 1].text == "(" and token.upper not in _BEFORE_BRACKETS:
             functions[name.lower()] = None
         else:
             columns[fold(name)] = None

@@ -1,7 +1,8 @@
 """The tokens of a statement, and whether they make it one of ours.
 
-Spark gets every other statement byte for byte, so this runs for each statement of each client and has to be quick: one
-regular expression rules out nearly all of them, and only a statement that holds one of our words is cut into tokens.
+Spark gets every other statement byte for byte, so this runs for each statement of each client and has to be quick. A statement is
+ours by its first words, or by a construct that may stand anywhere in it. A search in the text rules out nearly all statements
+without such a construct, and only the others are cut into tokens as a whole.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from dataclasses import dataclass
 from sqlext.functions.partition import OPERATORS
 from sqlext.options import HINTS, HOME_KEY, is_option_key
 
-_OUR_WORDS = re.compile(
-    r"\b(?:stream(?:ing)?|materialized|lineage|flows?|savepoints?|jobs?|quarantine|partition\s+functions|execution|state|backlog|operator-coordinator|job-event|schema-evolution|target-lag|auto-cdc|sqlext"
-    rf"|{'|'.join((*OPERATORS, *HINTS))}"
-    r"|\w*(?:flush|backlog)\w*)\b",
-    re.IGNORECASE,
-)
+_FIRST_TOKENS = 16
+"""So many tokens tell whether a statement is a command of ours, or SET with a key of ours."""
+# What our constructs look like in a text in lower case, be it in a literal: a comment may stand between any two of their tokens.
+_RELATION = re.compile(r"stream\b(?=\s*(?:[\w`(]|/\*|--))")
+_MOST_BEFORE = 80  # characters; where they are all blank, anything may stand before them
+_CLAUSE = re.compile(r"global(?=\s+window\b|\s*/\*|\s*--)")
+_OPERATOR_CALL = re.compile(rf"(?:{'|'.join(OPERATORS)})\b(?=\s*(?:\(|/\*|--))")
+_HINT_NAMES = tuple(hint.lower() for hint in HINTS)
 
 # Spark's lexer, reduced to five kinds: skipped text, hints, literals, words, and single characters.
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+)
-  | (?P<line_comment>--(?:\\\n|[^\r\n])*)
+  | (?P<line_comment>--(?:[^\r\n\\]+|\\\n?)*)
   | (?P<hint>/\*\+)
   | (?P<comment>/\*)
   | (?P<text>\$(?P<tag>[a-zA-Z]*)\$.*?\$(?P=tag)\$ | [rR]'[^']*' | [rR]"[^"]*" | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
@@ -72,7 +75,10 @@ class Token:
 
 def tokens(text: str) -> list[Token]:
     """Cut `text` into tokens as Spark's lexer does, without comments and white space."""
-    found: list[Token] = []
+    return list(_cut(text))
+
+
+def _cut(text: str) -> Iterator[Token]:
     at = 0
     while match := _TOKEN.match(text, at):
         kind, start, at = match.lastgroup or "symbol", at, match.end()
@@ -81,10 +87,9 @@ def tokens(text: str) -> list[Token]:
         elif kind == "hint":
             at = max(text.find("*/", at), 0) + 2 or len(text)
             at = at if at > start + 2 else len(text)
-            found.append(Token(kind, text[start:at], start))
+            yield Token(kind, text[start:at], start)
         elif kind not in ("space", "line_comment"):
-            found.append(Token(kind, match.group(), start))
-    return found
+            yield Token(kind, match.group(), start)
 
 
 def normal_text(text: str, folds_case: bool) -> str:
@@ -144,9 +149,29 @@ def _end_of_bracketed_comment(text: str, at: int) -> int:
 
 def is_ours(text: str) -> bool:
     """Return whether a statement uses one of our constructs; any other statement must reach Spark unchanged."""
-    if not _OUR_WORDS.search(text):
+    first = next(_cut(text), None)
+    if first is None or first.upper == "BEGIN":
         return False
-    return is_ours_by_tokens(tokens(text))
+    if first.upper in _FIRST_WORDS and is_ours_by_tokens(list(itertools.islice(_cut(text), _FIRST_TOKENS))):
+        return True
+    return _may_hold_ours(text.casefold()) and is_ours_by_tokens(tokens(text))
+
+
+def _may_hold_ours(text: str) -> bool:
+    """Return whether a text in lower case may have a construct of ours that can stand anywhere."""
+    if "stream" in text:
+        relations = (each.start() for each in _RELATION.finditer(text))
+        if _CLAUSE.search(text) or any(_may_be_relation(text, at) for at in relations):
+            return True
+    return bool(_OPERATOR_CALL.search(text)) or ("/*+" in text and any(name in text for name in _HINT_NAMES))
+
+
+def _may_be_relation(text: str, at: int) -> bool:
+    """Return whether FROM, JOIN, a comma, a bracket or a comment stands before a place."""
+    before = text[max(at - _MOST_BEFORE, 0) : at]
+    word = before.rstrip()
+    blank = before[len(word) :]
+    return not word or word.endswith(("from", "join", ",", "(", "*/")) or "\n" in blank or "\r" in blank
 
 
 def is_ours_by_tokens(found: list[Token]) -> bool:
@@ -178,7 +203,7 @@ def is_flow_statement(found: list[Token]) -> bool:
         _is_our_command(words, found)
         or end_of_stream_at(found) is not None
         or any(map(our_hints, found))
-        or (_writes(words) and any(is_stream_relation(found, i) for i in range(len(found))))
+        or (_writes(words) and any(True for _ in _stream_relations(found)))
     )
 
 
@@ -210,6 +235,9 @@ _COMMANDS = (
     ("SHOW", "SAVEPOINTS"),
     ("DROP", "SAVEPOINT"),
 )
+
+
+_FIRST_WORDS = frozenset(command[0] for command in _COMMANDS) | {"SET", "EXPLAIN"}
 
 
 def _is_our_command(words: list[str], found: list[Token]) -> bool:
@@ -291,9 +319,15 @@ def _hint_names(body: str) -> set[str]:
 def _writes(words: list[str]) -> bool:
     """Return whether a statement is INSERT .. or CREATE/REPLACE TABLE .. AS, which Spark itself cannot do from a stream."""
     if words[:1] in (["INSERT"], ["WITH"], ["FROM"]):
-        return any(pair in (("INSERT", "INTO"), ("INSERT", "OVERWRITE")) for pair in itertools.pairwise(words))
+        return any(begins_insert(words, at) for at in range(len(words)))
     create = [word for word in words[:5] if word not in ("OR", "REPLACE", "EXTERNAL")]
     return create[:2] == ["CREATE", "TABLE"] or words[:2] == ["REPLACE", "TABLE"]
+
+
+def begins_insert(words: list[str], at: int) -> bool:
+    """Return whether an INSERT begins at a word; `insert` alone may be a column."""
+    following = words[at + 1 : at + 4]
+    return words[at] == "INSERT" and (following[:1] in (["INTO"], ["OVERWRITE"]) or following == ["WITH", "SCHEMA", "EVOLUTION"])
 
 
 # The words that may follow a table that is itself called `stream`.
@@ -308,30 +342,37 @@ AFTER_A_TABLE = frozenset(
 
 def is_stream_relation(found: list[Token], index: int) -> bool:
     """Return whether the token at `index` is the STREAM of `FROM STREAM t`, `JOIN STREAM(t)` or `, STREAM t`."""
-    if found[index].upper != "STREAM" or index == 0 or index + 1 == len(found):
+    return found[index].upper == "STREAM" and index in _stream_relations(found)
+
+
+def _stream_relations(found: list[Token]) -> Iterator[int]:
+    """Yield the index of each STREAM that stands before a relation.
+
+    After a comma or bracket it does so in a FROM list and in a table function's argument; elsewhere it may be a column.
+    """
+    in_list = [False]  # for each open bracket: whether a relation may follow a comma there
+    for at, (before, token) in enumerate(itertools.pairwise([Token("symbol", "", 0), *found])):
+        if token.text == "(":
+            goes_on = before.upper in ("FROM", "JOIN") or before.text in (",", "(", "")
+            in_list.append(before.upper == "TABLE" or (goes_on and in_list[-1]))
+        elif token.text == ")":
+            in_list.pop()
+            in_list = in_list or [False]
+        elif token.upper in ("FROM", "JOIN"):
+            in_list[-1] = True
+        elif token.upper in ("SELECT", "WHERE", "BY", "ON", "HAVING", "SET", "VALUES"):
+            in_list[-1] = False
+        elif token.upper == "STREAM" and in_list[-1] and _stands_before_a_name(found, at):
+            yield at
+
+
+def _stands_before_a_name(found: list[Token], at: int) -> bool:
+    """Return whether a STREAM in a FROM list stands before the name of a relation, and is not one itself."""
+    if at == 0 or at + 1 == len(found):
         return False
-    before, after = found[index - 1], found[index + 1]
-    if before.upper == "FROM" and index > 1 and found[index - 2].upper == "DISTINCT":  # a IS DISTINCT FROM stream
+    before, after = found[at - 1], found[at + 1]
+    if before.upper == "FROM" and at > 1 and found[at - 2].upper == "DISTINCT":  # a IS DISTINCT FROM stream
         return False
     if before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
         return False
-    if after.kind == "quoted" or after.text == "(":
-        return before.upper in ("FROM", "JOIN") or _names_a_relation(found, index)
-    return bool(after.upper) and after.upper not in AFTER_A_TABLE and _names_a_relation(found, index)
-
-
-def _names_a_relation(found: list[Token], index: int) -> bool:
-    """Return whether STREAM is in a FROM list; elsewhere, after a comma or bracket, it may be a column or function."""
-    depth = 0
-    for at in range(index - 1, -1, -1):
-        token, before = found[at], found[max(at - 1, 0)]
-        depth += (token.text == ")") - (token.text == "(")
-        if token.text == "(" and depth < 0 and before.upper == "TABLE":
-            return True  # a table function's argument
-        if token.text == "(" and depth < 0 and before.upper not in ("FROM", "JOIN") and before.text not in (",", "("):
-            return False  # an argument list, or IN (..)
-        if token.upper in ("FROM", "JOIN") and depth <= 0:
-            return True
-        if token.upper in ("SELECT", "WHERE", "BY", "ON", "HAVING", "SET", "VALUES") and depth <= 0:
-            return False
-    return False
+    return after.kind == "quoted" or after.text == "(" or (bool(after.upper) and after.upper not in AFTER_A_TABLE)

@@ -12,7 +12,8 @@ from sqlext.options import HINTS
 from sqlext.plan.job_graph import INTERNAL_PREFIX, References
 from sqlext.quoting import fold
 from sqlext.sql.ctes import cte_of
-from sqlext.sql.nodes import HintCall, Stream
+from sqlext.sql.nodes import HintCall, Stream, VerbatimText
+from sqlext.sql.references import references_in
 
 _SPARKS_NAMES = {
     "approx_quantile": "percentile_approx",
@@ -201,6 +202,10 @@ def references_of(query: exp.Query) -> References:
     relations = {fold(table.name) for table in tables if not table.args.get("db") and cte_of(table) is None}
     functions = {function_name(call) for call in query.find_all(exp.Func)} - {""}
     columns = {name for column in query.find_all(exp.Column) for name in _possible_variables(column)}
+    for text in query.find_all(VerbatimText):
+        if text.arg_key != "identified":  # a stream's name is no expression
+            functions.update(references_in(text.this).functions)
+            columns.update(references_in(text.this).columns)
 
     def users(names: set[str]) -> tuple[str, ...]:
         ours = {"", *OPERATORS}  # a table function's table has no name; the operators exist in every session
@@ -328,13 +333,21 @@ def _keys_of(select: exp.Select) -> list[exp.Expr]:
 
 
 def _meant(key: exp.Expr, select: exp.Select) -> exp.Expr:
-    """Return what GROUP BY means by an expression: an item, by its place or alias, or the expression itself."""
+    """Return what GROUP BY means by an expression: an item, by its place or alias, or the expression itself.
+
+    An alias is not meant where there must be a column of the name: another item shows it, or the item of the alias reads it or
+    cannot be grouped by.
+    """
     items: list[exp.Expr] = select.expressions
     if isinstance(key, exp.Literal) and key.is_int and 1 <= int(key.name) <= len(items):
         return items[int(key.name) - 1].unalias()
+    relations = relation_names(select)
+    if any(_comparable(item.unalias(), relations) == _comparable(key, relations) for item in items):
+        return key
     for item in items if isinstance(key, exp.Column) and not key.table else ():
         reads = {fold(part.name) for column in item.find_all(exp.Column) for part in column.parts}
-        if isinstance(item, exp.Alias) and fold(item.alias) == fold(key.name) and fold(key.name) not in reads:
+        is_named = isinstance(item, exp.Alias) and fold(item.alias) == fold(key.name) and fold(key.name) not in reads
+        if is_named and not any(is_aggregate_call(node) or isinstance(node, exp.Window) for node in item.walk()):
             return item.unalias()
     return key
 

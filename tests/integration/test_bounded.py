@@ -292,11 +292,33 @@ def test_a_parameters_value_is_taken_as_it_is(sql: Workshop, text: str, args: An
     assert [tuple(row) for row in found] == [(f"{name}|", [value, "x"] if "array" in text else value)]
 
 
+def test_variables_that_spark_does_not_know_stay_beside_parameters(sql: Workshop) -> None:
+    query = r"SELECT '${no:such}', r'${no:such}', '\${no:such}', {} AS `${no:such}`"
+    found = sql.spark.sql(query.replace("{}", ":a"), args={"a": "${no:such}"})
+    expected = sql.spark.sql(query.replace("{}", "'$' || '{no:such}'"))
+    assert found.columns == expected.columns
+    assert found.collect() == expected.collect()
+    with pytest.raises(PySparkException, match="Syntax error at or near 'is'") as caught:
+        sql.spark.sql("SELECT '${no:such}', :a FROM k WHERE v is", args={"a": 1})
+    assert "\ufdd0" not in str(caught.value)
+
+
 def test_parameters_of_ours_keep_what_looks_like_a_variable(sql: Workshop) -> None:
     sql("CREATE TABLE ev (k STRING, v INT) USING delta")
     sql("INSERT INTO ev SELECT '$' || '{x}', 1")
     query = "SELECT k, sum(v) AS s FROM STREAM ev WHERE k = :k GROUP BY k GLOBAL WINDOW END OF STREAM"
     assert [tuple(row) for row in sql.spark.sql(query, args={"k": "${x}"}).collect()] == [("${x}", 1)]
+
+
+def test_the_head_of_an_insert_is_sparks(sql: Workshop) -> None:
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    sql("INSERT INTO ev VALUES ('a', 1), ('a', 2), ('b', 4)")
+    sql("CREATE TABLE t (from STRING, to BIGINT) USING delta")
+    query = "SELECT k AS from, sum(v) AS to{} FROM STREAM ev GROUP BY k GLOBAL WINDOW END OF STREAM"
+    sql(f"INSERT INTO t (from, to) {query.format('')}")
+    sql(f"INSERT WITH SCHEMA EVOLUTION INTO t BY NAME {query.format(', max(v) AS most')}")
+    sql(f"INSERT INTO t BY NAME REPLACE WHERE from IN ('b') AND to > 3 {query.replace('ev', 'ev WHERE v > 3').format('')}")
+    assert sql.batch("SELECT * FROM t") == [("a", 3, 2), ("a", 3, None), ("b", 4, None)]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,10 @@ QUERIES = {
     "nulls_first": "SELECT v, at, r FROM (SELECT v, at, row_number() OVER (PARTITION BY v % 2 ORDER BY k DESC NULLS FIRST, "
     "at DESC) AS r FROM {}) WHERE r BETWEEN 1 AND 2",
     "joined": f"SELECT d.name, t.v FROM (SELECT k, v, {NEWEST} AS r FROM {{}}) AS t JOIN dim AS d ON d.k = t.k WHERE 1 >= t.r",
+    "nested": "SELECT k, v, at FROM (SELECT *, row_number() OVER (PARTITION BY upper(k) ORDER BY at) AS q "
+    f"FROM (SELECT k, v, at, {NEWEST} AS r FROM {{}}) WHERE r <= 2) WHERE q = 1",
+    "nested_qualify": "SELECT k, v FROM (SELECT * FROM {} QUALIFY row_number() OVER (PARTITION BY k, v ORDER BY at DESC) = 1) "
+    "QUALIFY row_number() OVER (PARTITION BY k ORDER BY at) <= 2",
     "counted": f"SELECT note.x, count(*) AS n FROM (SELECT *, {NEWEST} AS r FROM {{}}) WHERE r <= 1 GROUP BY note.x",
 }
 ARRIVALS = (

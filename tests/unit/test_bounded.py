@@ -162,6 +162,17 @@ def test_mistakes_are_named_with_their_place(text: str, error: type[SqlextError]
         ("INSERT INTO t BY NAME", ("t",)),
         ("INSERT OVERWRITE TABLE t PARTITION (p = 1)", ("t",)),
         ("INSERT OVERWRITE DIRECTORY '/tmp/x' USING parquet", ()),
+        ("INSERT WITH SCHEMA EVOLUTION INTO t", ("t",)),
+        ("INSERT WITH SCHEMA EVOLUTION OVERWRITE TABLE db.t (k)", ("db", "t")),
+        ("INSERT INTO t WITH ('mergeSchema'='true', a.b = 1) BY NAME", ("t",)),
+        ("INSERT INTO t (from, to, select, with)", ("t",)),
+        ("INSERT INTO t (with, from)", ("t",)),
+        ("INSERT INTO db.from (select)", ("db", "from")),
+        ("INSERT OVERWRITE t PARTITION (select = 1, from) IF NOT EXISTS (with)", ("t",)),
+        ("INSERT INTO IDENTIFIER('db.t') (from)", ("db", "t")),
+        ("INSERT INTO t REPLACE USING (from)", ("t",)),
+        ("INSERT INTO t BY NAME REPLACE WHERE k IN (SELECT k FROM d) AND v = (SELECT 1) AND NOT v IS DISTINCT FROM w", ("t",)),
+        ("INSERT INTO t AS x REPLACE ON x.k = v", ("t",)),
         ("CREATE TABLE IF NOT EXISTS t USING delta AS", ("t",)),
         ("CREATE OR REPLACE TABLE `a b`.t COMMENT 'as' AS", ("a b", "t")),
         ("REPLACE TABLE t AS", ("t",)),
@@ -175,6 +186,15 @@ def test_a_statement_of_sparks_keeps_its_head(head: str, target: tuple[str, ...]
     assert isinstance(statement, BoundedStatement)
     assert (statement.head, statement.target) == (head, target)
     assert plan_bounded(statement.query, (), True).sql == called("SELECT k FROM t GROUP BY k")
+
+
+@pytest.mark.parametrize("name", ["AS q", "q"])
+def test_the_query_of_replace_on_has_no_name(name: str) -> None:
+    text = f"INSERT INTO t AS x REPLACE ON x.k = q.k (SELECT k FROM STREAM s {END}) {name}"
+    with pytest.raises(UnsupportedError, match=r"The query of INSERT INTO \.\. REPLACE ON cannot have a name") as caught:
+        parse(text)
+    assert caught.value.position is not None
+    assert text[caught.value.position.start :].split()[0] == name.split()[0]
 
 
 def test_the_properties_of_the_table_that_it_makes_are_read() -> None:

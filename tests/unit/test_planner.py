@@ -672,7 +672,8 @@ def test_rules_of_aggregates_see_each_aggregate_and_what_is_above() -> None:
         "CAST(SIZE(COLLECT_SET(v)) AS BIGINT) AS __sqlext_a2 FROM STREAM t GROUP BY k, j"
     ]
     assert found.above == (
-        "SELECT k, COALESCE(SUM(n), 0) AS s FROM (SELECT __sqlext_k1 AS k, __sqlext_k2 AS j, __sqlext_a1 AS n "
+        "SELECT k, CASE WHEN COUNT(n) > 0 THEN SUM(n) ELSE CAST(0 AS TINYINT) END AS s "
+        "FROM (SELECT __sqlext_k1 AS k, __sqlext_k2 AS j, __sqlext_a1 AS n "
         "FROM __sqlext_aggregate_1 WHERE __sqlext_a2 > 1) AS x GROUP BY k"
     )
 
@@ -726,6 +727,22 @@ def test_a_column_may_be_a_session_variable_whatever_qualifies_it() -> None:
         "SELECT session.a, `SESSION`.b, system.session.c, d.field, session.e.field FROM STREAM t WHERE f > system.session.g.x"
     )
     assert {"a", "b", "c", "d", "e", "f", "g"} <= set(found.references.columns)
+
+
+def test_names_in_a_watermark_and_in_the_order_of_a_table_argument_are_known() -> None:
+    watermark = "WATERMARK timestamp_seconds(s - shift) AS at DELAY OF INTERVAL (late) SECONDS"
+    found = plan(f"SELECT at, session.own FROM STREAM t IDENTIFIED BY called {watermark}").references
+    assert "timestamp_seconds" in found.functions
+    assert {"s", "shift", "late", "own"} <= set(found.columns)
+    assert "interval" not in found.functions
+    assert "called" not in found.columns
+
+    found = plan(
+        "SELECT * FROM mine(TABLE(SELECT k, v FROM STREAM t) PARTITION BY upper(k) ORDER BY (v % session.most))"
+    ).references
+    assert {"mine", "upper"} <= set(found.functions)
+    assert {"k", "v", "most"} <= set(found.columns)
+    assert "by" not in found.functions
 
 
 def test_two_aggregates_and_what_is_above_are_one_graph() -> None:

@@ -187,6 +187,8 @@ def test_an_insert() -> None:
         ("INSERT INTO t BY NAME", ("t",), (), True),
         ("INSERT INTO t (a, `b c`)", ("t",), ("a", "b c"), False),
         ("INSERT INTO t(a)", ("t",), ("a",), False),
+        ("INSERT INTO t (from, to)", ("t",), ("from", "to"), False),
+        ("INSERT INTO from (select, with)", ("from",), ("select", "with"), False),
     ],
 )
 @pytest.mark.parametrize(
@@ -469,6 +471,26 @@ def test_insert_overwrite_is_refused_with_the_ways_there_are(text: str) -> None:
         "REPLACE STREAMING TABLE."
     )
     assert error.position == place(text, "OVERWRITE")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "marked"),
+    [
+        ("INSERT WITH SCHEMA EVOLUTION INTO t SELECT 1", "INSERT WITH SCHEMA EVOLUTION cannot read a stream.", "WITH"),
+        ("WITH c AS (SELECT 1) INSERT WITH SCHEMA EVOLUTION INTO t TABLE c", "INSERT WITH SCHEMA EVOLUTION", "WITH SCHEMA"),
+        ("INSERT INTO t WITH ('mergeSchema'='true') SELECT 1", "INSERT INTO .. WITH (..) cannot read a stream", "WITH"),
+        ("INSERT INTO t WITH (a.b = 1) BY NAME SELECT 1", "INSERT INTO .. WITH (..) cannot read a stream", "WITH"),
+        ("INSERT INTO t REPLACE WHERE k = 1 SELECT 1", "INSERT INTO .. REPLACE cannot read a stream", "REPLACE"),
+        ("INSERT INTO t AS x REPLACE ON x.k = q.k (SELECT 1) AS q", "INSERT INTO .. REPLACE cannot read a stream", "AS x"),
+        ("INSERT INTO t x REPLACE USING (k) SELECT 1", "INSERT INTO .. REPLACE cannot read a stream", "x REPLACE"),
+    ],
+)
+def test_an_insert_with_a_clause_that_flows_do_not_have_is_refused_by_its_name(text: str, message: str, marked: str) -> None:
+    error = problem(text)
+    assert isinstance(error, UnsupportedError)
+    assert error.message.startswith(message)
+    assert error.position is not None
+    assert error.position.start == text.index(marked)
 
 
 def test_a_multi_insert_is_refused() -> None:
