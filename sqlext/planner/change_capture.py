@@ -83,6 +83,7 @@ class _Columns:
         values = [each for each in shown if each not in keys and each not in own]
         for each in values:
             _check_column(capture, named[each])
+        _check_tracked(capture, values)
         quoted = {key: quote(each.name) for key, each in named.items()} | own
         groups = (shown, keys, values, [each for each in values if _chosen(capture.tracked, each)])
         return cls(*(tuple(quoted[each] for each in group) for group in groups))
@@ -97,6 +98,17 @@ def _check_listed(capture: ChangeCapture, shown: list[str], keys: list[str], cho
     missing = next((each for each in (*keys, *own) if each not in shown), None)
     if missing is not None:
         raise SchemaError(f"The column list lacks `{missing}`, which AUTO CDC writes. Add it.", capture.position)
+
+
+def _check_tracked(capture: ChangeCapture, values: Sequence[str]) -> None:
+    """Check that the columns of TRACK HISTORY ON are of the table and no keys: no change of another one is in a version."""
+    other = next((each for each in capture.tracked.names if fold(each.text) not in values), None)
+    if other is not None and not capture.tracked.is_except:
+        raise SchemaError(
+            f"TRACK HISTORY ON names `{other.text}`, whose changes begin no version: it is a key, or not in the table. "
+            f"Beside its keys, it has {', '.join(values) or 'no column'}.",
+            other.position,
+        )
 
 
 def _chosen(choice: ColumnChoice, name: str) -> bool:

@@ -102,21 +102,26 @@ def _check(files: Files, header: Sequence[str], file: str, expected: Sequence[st
 
 
 def _kinds(spark: SparkSession, files: Files, headers: Mapping[tuple[str, ...], list[str]], start: int) -> list[DataType]:
-    """Return the types of the columns from a position on: as Spark infers them of the files of each header, put together."""
+    """Return the types of the columns from a position on: as Spark infers them of the files of each header, put together.
+
+    Behind the columns of a header, Spark has those that folders name: they are at no position of a longer header.
+    """
     options = {**files.with_header_check(files.reader_options), "samplingRatio": "1.0"}
     found: list[Any] = []
-    for of_header in headers.values():
-        kinds = [each.dataType() for each in frame_of_some(spark, files, "csv", of_header, options)._jdf.schema().fields()]
-        found = _merged(spark, files, found, kinds)
+    for header, of_header in headers.items():
+        fields = frame_of_some(spark, files, "csv", of_header, options)._jdf.schema().fields()
+        found = _merged(spark, files, found, [each.dataType() for each in fields][: len(header)])
     return [_parse_datatype_json_string(each.json()) for each in found][start : max(map(len, headers), default=start)]
 
 
 def _merged(spark: SparkSession, files: Files, one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
-    """Return the types that hold the values of both lists' types, position by position."""
+    """Return the types that hold the values of both lists' types, position by position: STRING, if no other type does."""
     java, csv = java_of(spark), java_of(spark).org.apache.spark.sql.catalyst.csv
     given = java.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(files.reader_options))
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     merges = csv.CSVInferSchema(csv.CSVOptions(given, False, zone))
     both = min(len(one), len(other))
     arrays = [java_array(spark, java.org.apache.spark.sql.types.DataType, kinds[:both]) for kinds in (one, other)]
-    return [*merges.mergeRowTypes(*arrays), *one[both:], *other[both:]]
+    text = java.org.apache.spark.sql.types.DataTypes.StringType
+    merged = [text if each.typeName() == "void" else each for each in merges.mergeRowTypes(*arrays)]
+    return [*merged, *one[both:], *other[both:]]

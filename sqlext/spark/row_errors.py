@@ -9,7 +9,7 @@ Relies on Spark's private side: reads and builds Catalyst plans. Checked with Sp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -47,12 +47,15 @@ def caught(frame: DataFrame) -> DataFrame:
 class _Caught:
     """A plan with two columns behind its own, `mark` and `given`, if something in it can fail.
 
-    `given` is a struct, which nobody computes but for rows that fail; above a UNION ALL it is their JSON text.
+    `given` is a struct of the columns that are the input. Above a UNION ALL (`has_text`) it is a struct of two things: the JSON
+    text of the input of rows that have failed in a branch, and a struct of the union's columns, which are the input of rows that
+    fail above it. JSON is computed for rows that fail, and for no others.
     """
 
     plan: Any
     mark: Any = None
     given: Any = None
+    has_text: bool = False
 
     @property
     def is_marked(self) -> bool:
@@ -73,7 +76,7 @@ def _caught(spark: SparkSession, plan: Any) -> _Caught:
             return _filter(spark, plan, _caught(spark, plan.child()))
         case "SubqueryAlias":
             below = _caught(spark, plan.child())
-            return _Caught(plan.copy(plan.identifier(), below.plan), below.mark, below.given)
+            return replace(below, plan=plan.copy(plan.identifier(), below.plan))
         case "Union":
             return _union(spark, plan, [_caught(spark, each) for each in items_of(plan.children())])
     return _Caught(plan)
@@ -89,7 +92,7 @@ def _project(spark: SparkSession, plan: Any, below: _Caught) -> _Caught:
     inner = _made(spark, [*items_of(below.plan.output()), *tried.values()], below.plan)
     results = [_result(spark, each, tried[at]) if at in tried else each for at, each in enumerate(items)]
     mark = alias(spark, _all(spark, [below.mark, *(_succeeded(spark, each) for each in tried.values())]), COMPUTED_MARK)
-    return _Caught(_made(spark, [*results, mark, below.given], inner), mark.toAttribute(), below.given)
+    return replace(below, plan=_made(spark, [*results, mark, below.given], inner), mark=mark.toAttribute())
 
 
 def _filter(spark: SparkSession, plan: Any, below: _Caught) -> _Caught:
@@ -99,7 +102,7 @@ def _filter(spark: SparkSession, plan: Any, below: _Caught) -> _Caught:
         if not below.is_marked:
             return _Caught(plan)
         passes = expressions.Or(expressions.Not(below.mark), condition)
-        return _Caught(plan.copy(passes, below.plan), below.mark, below.given)
+        return replace(below, plan=plan.copy(passes, below.plan))
     below = _marked(spark, below)
     tried = _tried(spark, condition, 0)
     inner = _made(spark, [*items_of(below.plan.output()), tried], below.plan)
@@ -108,7 +111,8 @@ def _filter(spark: SparkSession, plan: Any, below: _Caught) -> _Caught:
     marked = _made(spark, [*below.columns, mark, below.given, alias(spark, holds, "holds")], inner)
     passes = expressions.Or(expressions.Not(mark.toAttribute()), items_of(marked.output())[-1])
     kept = plan.copy(passes, marked)
-    return _Caught(_made(spark, [*below.columns, mark.toAttribute(), below.given], kept), mark.toAttribute(), below.given)
+    result = _made(spark, [*below.columns, mark.toAttribute(), below.given], kept)
+    return replace(below, plan=result, mark=mark.toAttribute())
 
 
 def _union(spark: SparkSession, plan: Any, branches: Sequence[_Caught]) -> _Caught:
@@ -116,8 +120,9 @@ def _union(spark: SparkSession, plan: Any, branches: Sequence[_Caught]) -> _Caug
         return _Caught(plan)
     plans = [_with_text(spark, _marked(spark, each)).plan for each in branches]
     made = plan.copy(scala_seq(spark, plans), plan.byName(), plan.allowMissingCol())
-    *_, mark, given = items_of(made.output())
-    return _Caught(made, mark, given)
+    *columns, mark, text = items_of(made.output())
+    given = alias(spark, _struct(spark, [text, alias(spark, _struct(spark, columns), "columns")]), INPUT_MARK)
+    return _Caught(_made(spark, [*columns, mark, given], made), mark, given.toAttribute(), has_text=True)
 
 
 def _marked(spark: SparkSession, found: _Caught) -> _Caught:
@@ -127,23 +132,31 @@ def _marked(spark: SparkSession, found: _Caught) -> _Caught:
     expressions = java_of(spark).org.apache.spark.sql.catalyst.expressions
     columns = items_of(found.plan.output())
     mark = alias(spark, expressions.Literal.TrueLiteral(), COMPUTED_MARK)
-    struct = expressions.CreateStruct.create(scala_seq(spark, columns))
-    given = alias(spark, struct, INPUT_MARK)
+    given = alias(spark, _struct(spark, columns), INPUT_MARK)
     return _Caught(_made(spark, [*columns, mark, given], found.plan), mark.toAttribute(), given.toAttribute())
 
 
 def _with_text(spark: SparkSession, found: _Caught) -> _Caught:
     """Return a plan whose `given` is the text of the input where the row has failed, and else NULL."""
     expressions = java_of(spark).org.apache.spark.sql.catalyst.expressions
-    text = found.given
-    if kind_of(text.dataType()) == "StructType":
-        options = java_of(spark).org.apache.spark.api.python.PythonUtils.toScalaMap({"ignoreNullFields": "false"})
-        zone = java_of(spark).scala.Option.apply(spark.conf.get(TIME_ZONE))
-        json = expressions.StructsToJson(options, text, zone)
-        none = expressions.Literal.create(None, json.dataType())
-        text = expressions.If(found.mark, none, json)
-    given = alias(spark, text, INPUT_MARK)
+    if found.has_text:
+        of_branch, columns = (expressions.GetStructField(found.given, at, _none(spark)) for at in (0, 1))
+        text = expressions.Coalesce(scala_seq(spark, [of_branch, _json(spark, columns)]))
+    else:
+        text = _json(spark, found.given)
+    none = expressions.Literal.create(None, text.dataType())
+    given = alias(spark, expressions.If(found.mark, none, text), INPUT_MARK)
     return _Caught(_made(spark, [*found.columns, found.mark, given], found.plan), found.mark, given.toAttribute())
+
+
+def _json(spark: SparkSession, struct: Any) -> Any:
+    options = java_of(spark).org.apache.spark.api.python.PythonUtils.toScalaMap({"ignoreNullFields": "false"})
+    zone = java_of(spark).scala.Option.apply(spark.conf.get(TIME_ZONE))
+    return java_of(spark).org.apache.spark.sql.catalyst.expressions.StructsToJson(options, struct, zone)
+
+
+def _struct(spark: SparkSession, columns: Sequence[Any]) -> Any:
+    return java_of(spark).org.apache.spark.sql.catalyst.expressions.CreateStruct.create(scala_seq(spark, columns))
 
 
 def _is_safe(expression: Any) -> bool:
@@ -153,7 +166,7 @@ def _is_safe(expression: Any) -> bool:
 def _tried(spark: SparkSession, expression: Any, at: int) -> Any:
     """Return a column that is NULL if the expression fails, and otherwise a struct with its value."""
     expressions = java_of(spark).org.apache.spark.sql.catalyst.expressions
-    return alias(spark, expressions.TryEval(expressions.CreateStruct.create(scala_seq(spark, [expression]))), f"tried_{at}")
+    return alias(spark, expressions.TryEval(_struct(spark, [expression])), f"tried_{at}")
 
 
 def _succeeded(spark: SparkSession, tried: Any) -> Any:

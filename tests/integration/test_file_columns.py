@@ -104,6 +104,24 @@ def test_csv_gets_columns_at_the_end_of_its_header(sql: Workshop, landing: Path,
     assert sql.batch("SELECT id, name, amount, Day FROM t") == expected
 
 
+def test_csv_has_types_of_its_own_columns_beside_those_of_folders(sql: Workshop, landing: Path, write: Write) -> None:
+    """A shorter header has those of folders where a longer one has others; a column of several kinds is text."""
+    write("p=1/1.csv", "id,name\n1,one\n")
+    write("p=2/2.csv", "id,name,at,v\n2,two,2026-01-02,5\n")
+    write("p=3/3.csv", "id,name,at,v,w\n3,three,2026-01-03,2026-01-04,1\n")
+    write("p=4/4.csv", "id,name,at,v,w,u\n4,four,2026-01-05,6,2,2026-01-07\n")
+    make(sql, "t", f"SELECT * FROM STREAM read_files('{landing}', format => 'csv', header => true)")
+    sql("WAIT FLOW t")
+    kinds = {"id": "int", "name": "string", "at": "date", "v": "string", "w": "int", "u": "date", "p": "int"}
+    assert {field.name: field.dataType.simpleString() for field in sql.spark.table("t").schema} == kinds
+    assert sql.batch("SELECT id, p, CAST(at AS STRING), v, w, CAST(u AS STRING) FROM t") == [
+        (1, 1, None, None, None, None),
+        (2, 2, "2026-01-02", "5", None, None),
+        (3, 3, "2026-01-03", "2026-01-04", 1, None),
+        (4, 4, "2026-01-05", "6", 2, "2026-01-07"),
+    ]
+
+
 def test_parquet_gets_columns_and_a_type_that_does_not_fit_is_an_error_as_before(sql: Workshop, landing: Path) -> None:
     spark = sql.spark
 
@@ -223,6 +241,81 @@ def test_several_calls_and_folders(sql: Workshop, landing: Path, write: Write) -
     sql("WAIT FLOW t")
     batch = "SELECT k, day, more.x, more.y FROM"
     assert sql.batch(f"{batch} t") == sorted([*sql.batch(f"{batch} {one}"), *sql.batch(f"{batch} {other}")], key=repr)
+
+
+def test_calls_that_get_columns_in_one_micro_batch_get_those_of_all_in_one_order(
+    sql: Workshop, landing: Path, write: Write
+) -> None:
+    """UNION ALL goes by position; a column of two kinds is of both, as where the columns are the first ones."""
+    calls = {side: f"read_files('{landing}/{side}', format => 'json')" for side in "abc"}
+    for side in calls:
+        write(f"{side}/1.json", lines({"k": side, "s": {"z": 0}}))
+    make(sql, "t", " UNION ALL ".join(f"SELECT * FROM STREAM {call}" for call in calls.values()))
+    sql("WAIT FLOW t")
+    sql("STOP FLOW t")
+    write("a/2.json", lines({"k": "a2", "x": 1}))
+    write("b/2.json", lines({"k": "b2", "y": 2}))
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.spark.table("t").columns == ["k", "s", "x", "y"]
+    first = [("a", None, None), ("a2", 1, None), ("b", None, None), ("b2", None, 2), ("c", None, None)]
+    assert sql.batch("SELECT k, x, y FROM t") == first
+    sql("STOP FLOW t")
+    write("a/3.json", lines({"k": "a3", "s": {"d": 3}, "w": 4}))
+    write("b/3.json", lines({"k": "b3", "s": {"c": 5}, "w": 6.5, "v": 7}))
+    write("c/3.json", lines({"k": "c3", "x": 8}))
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT k, s.d, s.c, w, v, x FROM t WHERE length(k) = 2 AND k LIKE '%3'") == [
+        ("a3", 3, None, 4.0, None, None),
+        ("b3", None, 5, 6.5, 7, None),
+        ("c3", None, None, None, None, 8),
+    ]
+
+
+def test_of_calls_that_get_columns_in_one_micro_batch_csv_has_its_own_first(sql: Workshop, landing: Path, write: Write) -> None:
+    """It is read by position: two with other columns are refused before anything is added."""
+    write("j/1.json", lines({"k": 1}))
+    write("a/1.csv", "k\n1\n")
+    write("b/1.csv", "k\n1\n")
+    named = f"STREAM read_files('{landing}/j', format => 'json')"
+    csv, other = (f"STREAM read_files('{landing}/{side}', format => 'csv', header => true)" for side in "ab")
+    make(sql, "united", f"SELECT * FROM {named} UNION ALL SELECT * FROM {csv}")
+    make(sql, "of_csv", f"SELECT * FROM {csv} UNION ALL SELECT * FROM {other}")
+    for flow in ("united", "of_csv"):
+        sql(f"WAIT FLOW {flow}")
+        sql(f"STOP FLOW {flow}")
+    write("j/2.json", lines({"k": 2, "x": 3}))
+    write("a/2.csv", "k,y\n2,4\n")
+    late = write("b/2.csv", "k,z\n2,5\n")
+    for flow in ("united", "of_csv"):
+        sql(f"START FLOW {flow}")
+    sql("WAIT FLOW united")
+    assert sql.spark.table("united").columns == ["k", "y", "x"]
+    assert sql.batch("SELECT k, x, y FROM united") == [(1, None, None), (1, None, None), (2, 3, None), (2, None, 4)]
+    assert "but CSV is read by position, and files of " in failure(sql, "of_csv")
+    assert sql.spark.table("of_csv").columns == ["k"]
+    late.unlink()
+    write("b/2.csv", "k,y\n2,5\n")
+    sql("START FLOW of_csv")
+    sql("WAIT FLOW of_csv")
+    assert sql.batch("SELECT k, y FROM of_csv") == [(1, None), (1, None), (2, 4), (2, 5)]
+
+
+def test_a_column_that_quarantine_tables_have_beside_the_rows_is_refused(sql: Workshop, landing: Path, write: Write) -> None:
+    write("1.json", lines({"k": 1}))
+    constraint = "CONSTRAINT c EXPECT (k > 0) ON VIOLATION QUARANTINE INTO bad"
+    call = f"read_files('{landing}', format => 'json')"
+    sql(f"CREATE STREAMING TABLE t ({constraint}) TBLPROPERTIES ({GROWS}) AS SELECT * FROM STREAM {call}")
+    sql("WAIT FLOW t")
+    bad = write("2.json", lines({"k": -2, "_Flow": "of the row"}))
+    assert "The column `_Flow` has the name of a column that quarantine tables have beside the row's." in failure(sql)
+    assert sql.spark.table("t").columns == ["k"]
+    bad.unlink()
+    write("2.json", lines({"k": -3}))
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT k, _flow IS NOT NULL FROM bad") == [(-3, True)]
 
 
 def test_what_cannot_get_columns_is_refused_at_its_place(sql: Workshop, landing: Path, write: Write) -> None:

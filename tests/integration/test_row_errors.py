@@ -100,6 +100,34 @@ def test_conditions_that_fail_and_branches_and_what_is_computed_in_steps(sql: Wo
     ]
 
 
+def test_a_row_that_fails_above_a_union_has_the_columns_of_the_union_as_its_input(sql: Workshop) -> None:
+    """Of unions in unions, those of the nearest below the failure; and the input of a row that fails in a branch stays that."""
+    for name in ("inner_rows", "outer_rows"):
+        sql(f"CREATE TABLE {name} (what INT, n BIGINT) USING delta")
+        sql(f"INSERT INTO {name} VALUES (7, 0), (8, 5)")
+    sql(
+        f"""CREATE STREAMING TABLE t ({QUARANTINED}) AS
+        SELECT id, 10 / v AS share FROM (
+          SELECT id, 100 / (w - 5) AS v FROM (
+            SELECT id, CAST(raw AS INT) AS w FROM STREAM lines UNION ALL SELECT what, n FROM STREAM inner_rows
+          ) UNION ALL SELECT what, n FROM STREAM outer_rows
+        )"""
+    )
+    sql("WAIT FLOW t")
+    good = [(3, -0.5), (4, -0.1), (7, -0.5), (8, 2.0)]
+    assert rows_of(sql, "SELECT * FROM t") == good
+    found = sql.spark.sql("SELECT id, _input FROM bad").collect()
+    assert sorted(((row.id, json.loads(row._input)) for row in found), key=str) == [
+        (0, {"id": 0, "raw": "y"}),
+        (1, {"id": 1, "w": 5}),
+        (2, {"id": 2, "raw": "x"}),
+        (7, {"id": 7, "v": 0.0}),
+        (8, {"id": 8, "w": 5}),
+    ]
+    sql("REPLAY QUARANTINE bad")
+    assert rows_of(sql, "SELECT * FROM t") == good
+
+
 def test_it_stands_beside_other_constraints(sql: Workshop) -> None:
     """What is not known of a row is held against no other constraint."""
     others = "CONSTRAINT low EXPECT (v < 5) ON VIOLATION DROP ROW, CONSTRAINT small EXPECT (v < 100) ON VIOLATION FAIL UPDATE"
@@ -108,6 +136,16 @@ def test_it_stands_beside_other_constraints(sql: Workshop) -> None:
     assert rows_of(sql, "SELECT id FROM t") == [(4,)]
     assert [(row[0], row[3]) for row in bad(sql)] == [(2, ["parsed"]), (3, ["parsed"])]
     assert sql.commits("t")[-1]["violations"] == {"low": 1, "small": 0, "parsed": 2}
+
+
+def test_a_row_that_stays_with_nulls_must_hold_the_others(sql: Workshop) -> None:
+    sql(
+        "CREATE STREAMING TABLE t (CONSTRAINT parsed EXPECT (NO ERROR), CONSTRAINT known EXPECT (v IS NOT NULL) ON VIOLATION "
+        f"DROP ROW) AS {PARSED}"
+    )
+    sql("WAIT FLOW t")
+    assert rows_of(sql, "SELECT id FROM t") == [(1,), (3,), (4,)]
+    assert sql.commits("t")[-1]["violations"] == {"parsed": 2, "known": 1}
 
 
 def test_it_is_added_to_a_flow_that_has_failed_and_dropped_again(sql: Workshop) -> None:

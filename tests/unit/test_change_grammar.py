@@ -137,6 +137,12 @@ def test_mistakes_are_named_at_their_place(text: str, message: str, place: str) 
         ("COLUMNS (nme)", "The source has no column `nme`; it has op, lsn, id, name, city. Did you mean `name`?", "nme"),
         ("COLUMNS * EXCEPT (id)", "`id` is a key, so the table must have it.", "id"),
         ("STORED AS SCD TYPE 2 TRACK HISTORY ON nothing", "The source has no column `nothing`", "nothing"),
+        ("STORED AS SCD TYPE 2 TRACK HISTORY ON (name, ID)", "names `ID`, whose changes begin no version: it is a key", "ID"),
+        (
+            "COLUMNS * EXCEPT (op, lsn, city) STORED AS SCD TYPE 2 TRACK HISTORY ON city",
+            "names `city`, whose changes begin no version: it is a key, or not in the table. Beside its keys, it has name.",
+            "city",
+        ),
     ],
 )
 def test_columns_that_are_not_there_are_named_at_their_place(clauses: str, message: str, place: str) -> None:
@@ -155,6 +161,16 @@ def test_a_column_list_must_fit() -> None:
         query_of(capture, SOURCE, ["id", "nme"])
     with pytest.raises(SqlextError, match="The column list lacks `__start_at`, which AUTO CDC writes"):
         query_of(capture, SOURCE, ["id", "name"])
+
+
+def test_history_is_tracked_by_columns_of_a_column_list() -> None:
+    tracked = "STORED AS SCD TYPE 2 TRACK HISTORY ON {}"
+    with pytest.raises(SqlextError, match="names `city`, whose changes begin no version") as caught:
+        query_of(captured(TABLE.format(tracked.format("(Name, city)"))).capture, SOURCE, ["id", "name", "__start_at", "__end_at"])
+    assert caught.value.position is not None
+    for columns in ("Name", "* EXCEPT (city, id)"):
+        capture = captured(TABLE.format(tracked.format(columns))).capture
+        assert "struct(`name`)" in query_of(capture, SOURCE, ["id", "name", "__start_at", "__end_at"])
 
 
 def test_columns_without_an_order_are_refused() -> None:

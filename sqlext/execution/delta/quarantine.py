@@ -7,7 +7,7 @@ transaction: a flush that is done again after a crash finds it there, and append
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -48,12 +48,7 @@ def check(spark: SparkSession, name: tuple[str, ...], columns: Mapping[str, str]
         NameTakenError: the table has other columns.
         UnsupportedError: it is not a Delta table.
     """
-    taken = next((each for each in columns if each.lower() in QUARANTINE_COLUMNS), None)
-    if taken is not None:
-        raise SchemaError(
-            f"The column `{taken}` has the name of a column that quarantine tables have beside the row's. Give it another name.",
-            position,
-        )
+    check_names(columns, position)
     if not target.exists(spark, name):
         return
     try:
@@ -65,6 +60,16 @@ def check(spark: SparkSession, name: tuple[str, ...], columns: Mapping[str, str]
         raise NameTakenError(
             f"There is a table {'.'.join(name)} already, and rows cannot be quarantined in it: its columns are "
             f"{_listed(found)}, and not {_listed(wanted)}. Name another table; it is made if it is not there.",
+            position,
+        )
+
+
+def check_names(columns: Iterable[str], position: Position | None) -> None:
+    """See that no column of rows has the name of one that quarantine tables have beside these; see `check`."""
+    taken = next((each for each in columns if each.lower() in QUARANTINE_COLUMNS), None)
+    if taken is not None:
+        raise SchemaError(
+            f"The column `{taken}` has the name of a column that quarantine tables have beside the row's. Give it another name.",
             position,
         )
 

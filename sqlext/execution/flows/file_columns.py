@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StructField, StructType
 
 from sqlext.errors import NewColumnsError, SchemaError
 from sqlext.execution.delta import target
@@ -140,21 +141,14 @@ class FileColumns:
 
     def _new(self, grown: Mapping[str, StructType]) -> NewColumnsError:
         """Return the error with the columns that all calls are to keep."""
-        columns = dict(grown)
+        columns = dict(grown) if self._stands_alone(grown) else self._with_all(grown)
         try:
             frame = self._analysed(columns)
-        except AnalysisException:  # such as of UNION ALL, whose sides must have as many columns
-            for call in self._calls:
-                for other, found in grown.items():
-                    if other != call.key:
-                        columns[call.key] = self._with(columns.get(call.key, call.files.kept), call.files, other, found)
-            try:
-                frame = self._analysed(columns)
-            except AnalysisException as error:
-                raise SchemaError(
-                    f"Files have {self._listed(grown)}, with which the query cannot be analysed: {failures.reason_of(error)} "
-                    "Name the query's columns."
-                ) from error
+        except AnalysisException as error:
+            raise SchemaError(
+                f"Files have {self._listed(grown)}, with which the query cannot be analysed: {failures.reason_of(error)} "
+                "Name the query's columns."
+            ) from error
         names = [name.lower() for name in frame.columns]
         if doubled := next((name for name in names if names.count(name) > 1), None):
             raise SchemaError(
@@ -163,11 +157,42 @@ class FileColumns:
         literals = {key: quote_string(found.toDDL()) for key, found in columns.items()}
         return NewColumnsError(f"Files have {self._listed(grown)}, which the flow's columns do not name yet.", literals)
 
-    def _with(self, known: StructType, call: Files, other: str, found: StructType) -> StructType:
-        """Return the columns of a call with those that are new in another one."""
-        before = next(each.files.kept for each in self._calls if each.key == other)
-        new = [field for field in found if field not in before.fields]
-        return file_schemas.with_new_fields(call, known, StructType(new))
+    def _stands_alone(self, grown: Mapping[str, StructType]) -> bool:
+        """Return whether no other call needs the new columns.
+
+        Several calls that have some are sides of UNION ALL, as joins of streams cannot get columns: Spark would analyse it by
+        position, whatever the columns' names are.
+        """
+        if len(grown) > 1:
+            return False
+        try:
+            self._analysed(grown)
+        except AnalysisException:  # such as of UNION ALL, whose sides must have as many columns
+            return False
+        return True
+
+    def _with_all(self, grown: Mapping[str, StructType]) -> dict[str, StructType]:
+        """Return the columns of all calls with those that are new in any, in one order; a call's own have the types of its files.
+
+        Raises:
+            SchemaError: files of CSV have theirs at other positions; or names differ by case only.
+        """
+        known = {call.key: call.files for call in self._calls}
+        columns = dict[str, StructType]()
+        for call in self._calls:
+            found = call.files.kept
+            for other in sorted(grown, key=lambda key: not known[key].has_header):  # CSV first, which is read by position
+                new = [field for field in grown[other] if field not in known[other].kept.fields]
+                found = file_schemas.with_new_fields(call.files, found, StructType(new))
+            own = grown.get(call.key, found)
+            names = [[field.name.lower() for field in each] for each in (found, own)]
+            if call.files.has_header and names[0][: len(own)] != names[1]:
+                raise SchemaError(
+                    f"Files have {self._listed(grown)}. Both sides of a UNION ALL get all of them in one order, but CSV is read "
+                    f"by position, and files of `{call.files.shown}` have theirs at other ones. Name the query's columns."
+                )
+            columns[call.key] = _typed(found, own)
+        return columns
 
     def _analysed(self, columns: Mapping[str, StructType]) -> DataFrame:
         literals = {key: quote_string(found.toDDL()) for key, found in columns.items()}
@@ -209,3 +234,16 @@ class FileColumns:
 
 def _reads(leaf: StreamLeaf) -> tuple[str, str, Mapping[str, str], str]:
     return leaf.kind, leaf.location, leaf.options, str(leaf.relation.schema().json())
+
+
+def _typed(columns: Any, own: Any) -> Any:
+    """Return columns, or the type of one, with the types that those of the same names have in others, also inside of structs."""
+    if isinstance(columns, StructType) and isinstance(own, StructType):
+        kinds = {field.name.lower(): field.dataType for field in own}
+        typed = ((each, _typed(each.dataType, kinds.get(each.name.lower(), each.dataType))) for each in columns)
+        return StructType([StructField(each.name, kind, each.nullable, each.metadata) for each, kind in typed])
+    if isinstance(columns, ArrayType) and isinstance(own, ArrayType):
+        return ArrayType(_typed(columns.elementType, own.elementType), columns.containsNull)
+    if isinstance(columns, MapType) and isinstance(own, MapType):
+        return MapType(columns.keyType, _typed(columns.valueType, own.valueType), columns.valueContainsNull)
+    return own

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField
 
 from sqlext.errors import FlowError, SchemaError
-from sqlext.execution.delta import delta_log, nested_fields, target
+from sqlext.execution.delta import delta_log, nested_fields, quarantine, target
 from sqlext.execution.flows import faults
 from sqlext.execution.flows.file_columns import ADD_COLUMNS, may_grow
 from sqlext.options import SCHEMA_EVOLUTION, Options
@@ -76,6 +76,8 @@ def evolved(session: SparkSession, spec: FlowSpec, options: Options) -> FlowSpec
     if not fields and not inside:
         return spec
     target.check_names([*(field.name for field in fields), *(path[-1] for new in inside.values() for path, _ in new)])
+    if spec.quarantine_tables:  # whose own columns would take the place of the row's
+        quarantine.check_names((field.name for field in fields), None)
     there = {name.lower(): (name, kind) for name, kind in target.describe(session, spec.target).columns.items()}
     fed = {column.target.lower(): column.output for column in stream.columns}
     for field in fields:
