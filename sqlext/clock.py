@@ -6,6 +6,31 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""Spark's times go further than Python's."""
+
+
+def at_milliseconds(since_1970: int) -> datetime:
+    """Return a time of Spark's; one that Python does not have is the first or the last that it has.
+
+    >>> at_milliseconds(1_700_000_000_000_000).year
+    9999
+    """
+    first, last = (int(each.timestamp()) for each in (_FIRST, _LAST))
+    return datetime.fromtimestamp(min(max(since_1970 / 1000, first), last), UTC)
+
+
+def at_text(text: str) -> datetime:
+    """Return a time as Spark's reports have it; as for `at_milliseconds`.
+
+    >>> at_text("+55840-11-09T06:40:00.000Z").year, at_text("2026-11-09T06:40:00.000Z").year
+    (9999, 2026)
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return _FIRST if text.startswith("-") else _LAST
+
 
 class Clock(Protocol):
     """A source of two kinds of time: one to measure durations with, one to show to people."""

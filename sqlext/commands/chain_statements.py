@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -94,6 +95,31 @@ def flows(host: Host) -> Table:
 
 # What reads a table.
 
+_Keeper = tuple[str, tuple[str, ...]]
+"""The id and the qualified name of a flow or view."""
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What reads a table.
+
+    Attributes:
+        node: the table that it keeps.
+        keepers: the view, or those of the table's flows that read.
+        is_whole: whether the table would not be kept any more without them.
+    """
+
+    node: Node
+    keepers: tuple[_Keeper, ...]
+    is_whole: bool
+
+    @property
+    def text(self) -> str:
+        """The name for people."""
+        if self.is_whole:
+            return f"{self.node.kind.value} {self.node.shown}"
+        return ", ".join(f"flow {shown(name)}" for _, name in self.keepers)
+
 
 def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | DropStreamingTable) -> str:
     """Drop a view or a streaming table; with CASCADE, first all that reads it, the last ones first.
@@ -104,8 +130,9 @@ def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | Drop
     name = target.qualified(spark, statement.name)
     lineage = host.views.lineage()
     node = lineage.node_of(name)
-    readers = _readers(lineage, node)  # none, if it is not kept here: the drop itself says what it is
-    writers = [] if node is None or node.kind is not NodeKind.STREAMING_TABLE else [each for _, each in node.others]
+    readers = _readers(host, lineage, node, drops=True)  # none, if it is not kept here: the drop itself says what it is
+    table = [] if node is None or node.kind is not NodeKind.STREAMING_TABLE else [*node.keepers]
+    writers = [each for _, each in table[1:]]
     kind = "MATERIALIZED VIEW" if isinstance(statement, DropMaterializedView) else "STREAMING TABLE"
     if readers and not statement.cascade:
         raise DependentsError(
@@ -117,21 +144,31 @@ def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | Drop
         raise DependentsError(
             f"Into {shown(name)} others append, too: {flows}. DROP {kind} {shown(name)} CASCADE drops their flows with it."
         )
-    said = [_drop(spark, host, each) for each in reversed(readers)]
+    _refuse_elsewhere(host, [*table, *(keeper for each in readers for keeper in each.keepers)])
+    said = [text for each in reversed(readers) for text in _drop(spark, host, each)]
     said += [host.flows.drop(each, if_exists=True) for each in writers]
     if isinstance(statement, DropMaterializedView):
         return "; ".join([*said, host.views.drop(spark, name, statement.if_exists)])
     return "; ".join([*said, streaming_tables.drop(spark, host, name, statement.if_exists)])
 
 
-def _drop(spark: SparkSession, host: Host, node: Node) -> str:
-    match node.kind:
-        case NodeKind.VIEW:
-            return host.views.drop(spark, node.keeper, if_exists=True)
-        case NodeKind.STREAMING_TABLE:
-            return streaming_tables.drop(spark, host, node.name, if_exists=True)
-        case _:
-            return host.flows.drop(node.keeper, if_exists=True)
+def _refuse_elsewhere(host: Host, keepers: list[_Keeper]) -> None:
+    """Refuse to drop a flow that another process runs, before anything is dropped."""
+    records = host.flows.records()
+    for record in (records[each] for each, _ in keepers if each in records):
+        host.flows.here(record)
+
+
+def _drop(spark: SparkSession, host: Host, reader: _Reader) -> Iterator[str]:
+    node = reader.node
+    if node.kind is NodeKind.VIEW:
+        yield host.views.drop(spark, node.keeper, if_exists=True)
+        return
+    goes = node.kind is NodeKind.STREAMING_TABLE and reader.is_whole
+    for _, name in reader.keepers[1:] if goes else reader.keepers:
+        yield host.flows.drop(name, if_exists=True)
+    if goes:
+        yield streaming_tables.drop(spark, host, node.name, if_exists=True)
 
 
 def stop(host: Host, name: tuple[str, ...], cascade: bool, canceled: threading.Event) -> str:
@@ -145,9 +182,10 @@ def stop(host: Host, name: tuple[str, ...], cascade: bool, canceled: threading.E
     """
     lineage = host.views.lineage()
     said = [_stop(host, NodeKind.VIEW if host.views.has(name) else NodeKind.INSERT, name, canceled)]
-    readers = _readers(lineage, lineage.kept_by(name))
+    readers = _readers(host, lineage, lineage.kept_by(name), drops=False)
     if cascade:
-        said += [_stop(host, each.kind, each.keeper, canceled) for each in readers if _runs(host, each)]
+        kept = [(each.node.kind, keeper) for each in readers for keeper in each.keepers]
+        said += [_stop(host, kind, keeper, canceled) for kind, (key, keeper) in kept if _runs(host, kind, key, keeper)]
     elif readers:
         said.append(
             f"{_list(readers)} {_verb(readers, 'reads', 'read')} its table, which stays as it is; CASCADE stops these, too"
@@ -161,24 +199,45 @@ def _stop(host: Host, kind: NodeKind, name: tuple[str, ...], canceled: threading
     return host.flows.stop(name, canceled)
 
 
-def _runs(host: Host, node: Node) -> bool:
+def _runs(host: Host, kind: NodeKind, key: str, name: tuple[str, ...]) -> bool:
     """Return whether a flow runs, or a view has a schedule that was not stopped."""
-    if node.kind is NodeKind.VIEW:
-        return not host.views.record(node.keeper).spec.schedule.is_by_hand
-    record = host.flows.records().get(node.id)
+    if kind is NodeKind.VIEW:
+        return not host.views.record(name).spec.schedule.is_by_hand
+    record = host.flows.records().get(key)
     return record is not None and record.is_active
 
 
-def _readers(lineage: Lineage, node: Node | None) -> list[Node]:
-    return [] if node is None or not node.id else [lineage.nodes[each] for each in lineage.downstream([node.key])]
+def _readers(host: Host, lineage: Lineage, node: Node | None, drops: bool) -> list[_Reader]:
+    """Return what reads a table, directly or through others; not through a table that other flows go on to fill.
+
+    Args:
+        drops: whether a streaming table goes with its own flow, and all others into it with the table.
+    """
+    if node is None or not node.id:
+        return []
+    records, reached, found = host.flows.records(), {node.key}, []
+    for each in (lineage.nodes[key] for key in lineage.downstream([node.key])):
+        if each.kind is NodeKind.VIEW:
+            keepers = each.keepers if reached.intersection(lineage.inputs(each.key)) else ()
+        else:
+            of_flows = [(keeper, records[keeper[0]].spec.reads) for keeper in each.keepers if keeper[0] in records]
+            keepers = tuple(keeper for keeper, reads in of_flows if reached.intersection(map(lineage.key_of, reads)))
+            if drops and each.kind is NodeKind.STREAMING_TABLE and each.keepers[0] in keepers:
+                keepers = each.keepers
+        is_whole = keepers == each.keepers
+        if keepers:
+            found.append(_Reader(each, keepers, is_whole))
+        if keepers and is_whole:
+            reached.add(each.key)
+    return found
 
 
-def _list(nodes: list[Node]) -> str:
-    return ", ".join(f"{node.kind.value} {node.shown}" for node in nodes)
+def _list(readers: list[_Reader]) -> str:
+    return ", ".join(each.text for each in readers)
 
 
-def _verb(nodes: list[Node], one: str, several: str) -> str:
-    return one if len(nodes) == 1 else several
+def _verb(readers: list[_Reader], one: str, several: str) -> str:
+    return one if len(readers) == 1 else several
 
 
 # What a table is made of.

@@ -62,7 +62,7 @@ def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: Al
             spark.sql(f"ALTER TABLE {quote_parts(name)} UNSET TBLPROPERTIES ({quote_string(written)})")
         return f"streaming table {shown} altered: constraint {statement.constraint} dropped"
     key = EXPECT_PROPERTY + statement.constraint
-    (constraint,) = constraint_checks.qualified(spark, constraints_of({key: statement.text}))
+    (constraint,) = constraint_checks.qualified(spark, constraints_of({key: statement.text}), spec.constraints)
     if there is not None and (there != replace(constraint, position=None) or _written(spark, name, there.name) is not None):
         raise NameTakenError(
             f"The streaming table {shown} has a constraint `{there.name}` already: {there.wanted}. DROP it first.",
@@ -103,7 +103,7 @@ def _check(host: Host, spec: FlowSpec, constraint: Constraint) -> None:
     constraint_checks.refuse_errors(constraint, spec.appends)
     if constraint.violation is Violation.QUARANTINE:
         constraint_checks.refuse_changing_rows(constraint, spec.appends)
-        constraint_checks.check_quarantine(session, spec.target, columns, constraint, host.flows.records())
+        constraint_checks.check_quarantine(session, spec.target, columns, constraint, host.flows.records(), spec.reads)
     is_state = any(each.writes_target and each.state_columns for each in spec.streams)
     if not spec.appends and (is_state or constraint.violation is Violation.DROP):
         raise _to_be_made_anew(spec, constraint)

@@ -144,8 +144,9 @@ def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: Al
     target.check_same_table(spark, flow)
     options = {option(key, given.position).key: given.value for key, given in statement.settings.items() if is_option_key(key)}
     if options:
-        host.flows.alter(flow.qualified_name, options)
-    spark.sql(statement.text)
+        host.flows.alter(flow.qualified_name, options, lambda: spark.sql(statement.text))
+    else:
+        spark.sql(statement.text)
     return f"streaming table {text} altered"
 
 

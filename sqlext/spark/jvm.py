@@ -27,7 +27,7 @@ from sqlext.quoting import case_sensitive_names
 from sqlext.redaction import ADDRESS_NAMES, Redaction, of_application
 from sqlext.spark.column_types import in_order, merges
 from sqlext.spark.failures import condition_of, reason_of
-from sqlext.spark.java import items_of, java_of, scala_seq, texts_of
+from sqlext.spark.java import field_of, items_of, java_of, scala_seq, texts_of
 
 _CLOCK_TIME = re.compile(r"\d+\s*[a-z]+")
 
@@ -43,7 +43,7 @@ def parse_duration(spark: SparkSession, text: str) -> timedelta:
     if word == "0":
         return timedelta()
     if word[:1] in ("P", "p"):
-        return timedelta(milliseconds=_call(jvm.java.time.Duration.parse, word).toMillis())
+        return _length(milliseconds=_call(jvm.java.time.Duration.parse, word).toMillis())
     utf8 = jvm.org.apache.spark.unsafe.types.UTF8String.fromString(word)
     try:
         interval = _call(jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.stringToInterval, utf8)
@@ -59,7 +59,14 @@ def parse_duration(spark: SparkSession, text: str) -> timedelta:
     months, days, microseconds = (_field(spark, interval, name) for name in ("months", "days", "microseconds"))
     if months:
         raise ValueError("months and years have no fixed length")
-    return timedelta(days=days, microseconds=microseconds)
+    return _length(days=days, microseconds=microseconds)
+
+
+def _length(**parts: int) -> timedelta:
+    try:
+        return timedelta(**parts)
+    except OverflowError:
+        raise ValueError(f"it is longer than {timedelta.max.days} days") from None
 
 
 def _field(spark: SparkSession, java_object: Any, name: str) -> int:
@@ -178,9 +185,23 @@ def names_as_in(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-def clone_session(spark: SparkSession) -> SparkSession:
-    """Return an independent copy of a session, with its catalog, database, settings, temporary views and functions."""
-    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+def clone_session(spark: SparkSession, has_variables: bool = True) -> SparkSession:
+    """Return an independent copy of a session, with its catalog, database, settings, temporary views and functions.
+
+    Spark's own clone is in Spark's own catalog, and has no session variables.
+
+    Args:
+        has_variables: whether it has those of the session.
+    """
+    copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    catalogs, own = (each._jsparkSession.sessionState().catalogManager() for each in (spark, copy))
+    name = str(catalogs.currentCatalog().name())
+    if name != str(own.currentCatalog().name()):
+        own.setCurrentCatalog(name)
+        own.setCurrentNamespace(catalogs.currentNamespace())
+    if has_variables and not catalogs.tempVariableManager().isEmpty():
+        field_of(own.tempVariableManager(), "variables").addAll(field_of(catalogs.tempVariableManager(), "variables"))
+    return copy
 
 
 @contextmanager

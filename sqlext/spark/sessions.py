@@ -65,11 +65,11 @@ def session_for(session: SparkSession, references: References) -> SparkSession:
 
     If the query gives its streams names, Spark takes them there.
     """
-    own = jvm.clone_session(session)
+    own = jvm.clone_session(session, has_variables=False)
     settings.pin(own)
     for key, value in NAMED_STREAMS.items() if references.names_streams else ():
         own.conf.set(key, value)
-    _declare(own, variables_of(session, references))
+    declare(own, variables_of(session, references))
     return own
 
 
@@ -80,11 +80,11 @@ def takes_names_of_streams(session: SparkSession) -> bool:
 
 def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:
     """Return a session like the one that created the flow or job."""
-    session = jvm.clone_session(spark)
+    session = jvm.clone_session(spark, has_variables=False)
     settings.restore(session, spec.settings)
     session.catalog.setCurrentCatalog(spec.catalog)
     session.catalog.setCurrentDatabase(spec.database)
-    _declare(session, spec.variables)
+    declare(session, spec.variables)
     return session
 
 
@@ -122,6 +122,7 @@ def bound_to(session: SparkSession, references: References) -> tuple[str, ...]:
     return (*views, *functions)
 
 
-def _declare(session: SparkSession, variables: Mapping[str, str]) -> None:
+def declare(session: SparkSession, variables: Mapping[str, str]) -> None:
+    """Give a session variables of another one, as `variables_of` returns them."""
     for name, value in variables.items():
         session.sql(f"DECLARE OR REPLACE VARIABLE {quote(name)} {value}")

@@ -116,3 +116,37 @@ def test_an_existing_table_is_not_replaced(sql: Workshop) -> None:
     sql("CREATE TABLE kept (k STRING, n BIGINT) USING delta")
     with pytest.raises(PySparkException, match="Write CREATE STREAMING TABLE"):
         sql(f"INSERT INTO kept {QUERIES['top'].format(ev='STREAM ev')}")
+
+
+def test_columns_of_a_fixed_length_are_padded_above_as_in_the_source(sql: Workshop) -> None:
+    sql("CREATE TABLE raw (c CHAR(3), v INT) USING delta")
+    sql("CREATE TABLE names (c CHAR(5), name STRING) USING delta")
+    sql("INSERT INTO raw VALUES ('a', 1), ('b', 2), ('a', 3)")
+    sql("INSERT INTO names VALUES ('a', 'first')")
+    counted = "(SELECT c, count(*) AS n FROM {raw} GROUP BY c)"
+    queries = {
+        "equal": f"SELECT c, n FROM {counted} WHERE c = 'a'",
+        "among": f"SELECT n FROM {counted} WHERE c IN ('a', 'x')",
+        "joined": f"SELECT d.name, t.n FROM {counted} AS t JOIN names AS d ON d.c = t.c",
+    }
+    for name, query in queries.items():
+        sql(f"CREATE STREAMING TABLE {name} AS {query.format(raw='STREAM raw')}")
+        sql(f"WAIT FLOW {name}")
+        found = sql.batch(f"SELECT * FROM {name}")
+        assert len(found) == 1
+        assert found == sql.batch(query.format(raw="raw"))
+
+
+def test_windows_of_windows_are_computed_above(sql: Workshop) -> None:
+    sql("CREATE TABLE raw (at TIMESTAMP, k STRING) USING delta")
+    sql("INSERT INTO raw VALUES ('2026-01-01 10:01', 'a'), ('2026-01-01 10:02', 'a'), ('2026-01-01 10:58', 'b')")
+    short = "(SELECT window, k, count(*) AS n FROM {raw} GROUP BY window(at, '5 minutes'), k)"
+    queries = {
+        "of_time": f"SELECT window(window_time(window), '1 hour').start AS w, sum(n) AS n FROM {short} GROUP BY 1",
+        "of_window": f"SELECT window(window, '1 hour').start AS w, sum(n) AS n FROM {short} GROUP BY 1",
+        "times": f"SELECT window_time(window) AS at, k, n FROM {short}",
+    }
+    for name, query in queries.items():
+        sql(f"CREATE STREAMING TABLE {name} AS {query.format(raw='STREAM raw')}")
+        sql(f"WAIT FLOW {name}")
+        assert sql.batch(f"SELECT * FROM {name}") == sql.batch(query.format(raw="raw"))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from unittest.mock import Mock
+
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
+from sqlext.errors import FlowError
+from sqlext.execution.delta import target
+from sqlext.execution.delta.transaction import CommitIdentity, KnownFiles, TableTransaction
 from sqlext.testing import Moment, listened
-from tests.integration.workshop import Workshop
+from tests.integration.workshop import DEADLINE, Workshop
 
 MORE = "INSERT INTO ev VALUES ('a', 10), ('c', NULL), (NULL, 7), ('d', 4)"
 FIRST = "SELECT k, count(*) AS n, sum(v) AS total FROM STREAM ev WHERE v IS NULL OR v > 0 GROUP BY k"
@@ -336,3 +343,65 @@ def test_a_state_in_rocksdb_is_refused_by_name(sql: Workshop, lean: None) -> Non
     sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ('state.backend.type' = 'rocksdb') AS {FIRST}")
     with pytest.raises(PySparkException, match=r"its state is in RocksDB.*state\.backend\.type = delta"):
         sql(f"ALTER FLOW t AS {by('k, count(*) AS n')}")
+
+
+def test_a_process_that_sleeps_before_its_commit_does_not_make_it_when_another_has_undone_it(
+    sql: Workshop, lean: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {FIRST}")
+    sql("WAIT FLOW t")
+    write, slept = TableTransaction.write_whole, list[bool]()
+
+    def sleeping(transaction: TableTransaction, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
+        if identity.app_id.endswith("/query") and not slept:
+            slept.append(True)
+            sql.crash()
+            assert sql.resume() == ["t"]
+        return write(transaction, rows, identity)
+
+    monkeypatch.setattr(TableTransaction, "write_whole", sleeping)
+    with pytest.raises(PySparkException):
+        sql(f"ALTER FLOW t AS {by('k, avg(v) AS mean')}")
+    sql(MORE)
+    sql("WAIT FLOW t")
+    assert equals_batch(sql, FIRST)
+
+
+def test_a_start_that_failed_is_no_other_driver(sql: Workshop, lean: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {FIRST}")
+    sql("WAIT FLOW t")
+    sql("STOP FLOW t")
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "check_same_table", Mock(side_effect=FlowError("the catalog does not answer")))
+        with pytest.raises(PySparkException, match="does not answer"):
+            sql("START FLOW t")
+    sql("STOP FLOW t")
+    new = by("k, avg(v) AS mean")
+    sql(f"ALTER FLOW t AS {new}")
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert equals_batch(sql, new)
+
+
+def test_a_wait_ends_with_its_time_also_while_a_statement_changes_the_flow(sql: Workshop, lean: None) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {FIRST}")
+    begun, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with sql.host.flows.turn_at(("spark_catalog", "default", "t")):
+            begun.set()
+            ended.wait(DEADLINE)
+
+    holder = threading.Thread(target=hold, name="holder")
+    holder.start()
+    try:
+        assert begun.wait(DEADLINE)
+        with pytest.raises(PySparkException, match="Another statement is about the flow"):
+            sql("WAIT FLOW t TIMEOUT 1 SECOND")
+    finally:
+        ended.set()
+        holder.join(DEADLINE)
+    sql("WAIT FLOW t")

@@ -307,3 +307,52 @@ def test_a_replay_waits_for_a_savepoint(sql: Workshop, monkeypatch: pytest.Monke
     assert len(rows(sql, "bad")) == 2
     sql("REPLAY QUARANTINE bad")
     assert len(rows(sql, "clean")) == len(GOOD) + 2
+
+
+def test_one_quarantine_table_in_two_spellings_is_one(sql: Workshop) -> None:
+    sql(
+        "CREATE STREAMING TABLE t (CONSTRAINT high EXPECT (v > 1) ON VIOLATION QUARANTINE INTO bad, "
+        "CONSTRAINT known EXPECT (k IS NOT NULL) ON VIOLATION QUARANTINE INTO Bad) AS SELECT k, v FROM STREAM ev"
+    )
+    sql("INSERT INTO ev VALUES ('low', -1), (NULL, 5)")
+    sql("WAIT FLOW t")
+    sql("ALTER STREAMING TABLE t ADD CONSTRAINT few EXPECT (v < 100) ON VIOLATION QUARANTINE INTO BAD")
+    sql("INSERT INTO ev VALUES ('low', -2), (NULL, 6), ('many', 100)")
+    sql("WAIT FLOW t")
+    wanted = "v > 1 AND k IS NOT NULL AND v < 100"
+    assert sql.batch("SELECT k, v FROM t") == sql.batch(f"SELECT * FROM ev WHERE {wanted}")
+    assert sql.batch("SELECT k, v FROM bad") == sql.batch(f"SELECT * FROM ev WHERE NOT ({wanted})")
+
+
+def test_rows_are_not_quarantined_in_what_the_flow_reads(sql: Workshop) -> None:
+    sql(CLEAN.format(violation="QUARANTINE INTO bad", options=""))
+    sql("WAIT FLOW clean")
+    sql("CREATE STREAMING TABLE fixed AS SELECT k, v FROM STREAM bad")
+    with pytest.raises(PySparkException, match="which the query reads"):
+        sql("ALTER STREAMING TABLE fixed ADD CONSTRAINT c EXPECT (v > 0) ON VIOLATION QUARANTINE INTO Bad")
+
+
+def test_a_replay_takes_columns_and_fields_by_name(sql: Workshop) -> None:
+    sql("CREATE TABLE raw (id INT, s STRUCT<a: INT>) USING delta")
+    sql("INSERT INTO raw VALUES (-1, named_struct('a', 1)), (2, named_struct('a', 2))")
+    sql(
+        "CREATE STREAMING TABLE t (CONSTRAINT c EXPECT (id > 0) ON VIOLATION QUARANTINE INTO bad) "
+        "TBLPROPERTIES ('schema-evolution' = 'add columns') AS SELECT * FROM STREAM raw"
+    )
+    sql("WAIT FLOW t")
+    sql("STOP FLOW t")
+    sql("ALTER TABLE raw ADD COLUMNS (s.b INT, more INT)")
+    sql("INSERT INTO raw VALUES (3, named_struct('a', 3, 'b', 4), 5)")
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    sql("ALTER STREAMING TABLE t ADD CONSTRAINT d EXPECT (more IS NULL OR more > 0) ON VIOLATION DROP ROW")
+    sql("UPDATE bad SET id = 1")
+    assert "1 rows replayed" in str(sql("REPLAY QUARANTINE Bad")[0][0])
+    assert sql.batch("SELECT id, s.a, s.b, more FROM t") == [(1, 1, None, None), (2, 2, None, None), (3, 3, 4, 5)]
+
+
+def test_an_alter_that_delta_refuses_sets_no_option(sql: Workshop) -> None:
+    sql(CLEAN.format(violation="DROP ROW", options=""))
+    with pytest.raises(PySparkException):
+        sql("ALTER STREAMING TABLE clean SET TBLPROPERTIES ('execution.flush.max-interval' = '7 min', 'delta.nonsense' = 'x')")
+    assert "7 min" not in str(sql.flow("clean").spec.given)

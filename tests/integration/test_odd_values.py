@@ -63,3 +63,37 @@ def test_a_partial_result_with_a_collation_is_in_no_table(sql: Workshop) -> None
     query = "SELECT max(struct(k COLLATE UTF8_LCASE AS x, v)).v AS m FROM STREAM ev"
     (explained,) = sql(f"EXPLAIN CREATE STREAMING TABLE t AS {query}")
     assert "rocksdb: a partial result has the type STRUCT<x: STRING COLLATE UTF8_LCASE, v: INT>" in explained.plan
+
+
+def test_distinct_values_are_joined_by_their_texts(sql: Workshop) -> None:
+    """As in Spark: 0.0 and -0.0 have two texts, and two times in the hour that a clock goes back have one."""
+    sql("SET spark.sql.session.timeZone = America/New_York")
+    sql("CREATE TABLE ev (k STRING, f DOUBLE, at TIMESTAMP, v INT) USING delta")
+    columns = {
+        "fs": "array_sort(split(listagg(DISTINCT f, ';'), ';'))",
+        "ats": "listagg(DISTINCT at, ';')",
+        "vs": "listagg(DISTINCT v, ';') WITHIN GROUP (ORDER BY v DESC)",
+    }
+    items = ", ".join(f"{call} AS {name}" for name, call in columns.items())
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS SELECT k, {items} FROM STREAM ev GROUP BY k")
+    for values in ("'a', 0.0, '2024-11-03 05:30:00Z', 9", "'a', -0.0D, '2024-11-03 06:30:00Z', 10", "'b', NULL, NULL, NULL"):
+        sql(f"INSERT INTO ev VALUES ({values})")
+        sql("WAIT FLOW t")
+    for name, call in columns.items():
+        assert sql.batch(f"SELECT k, {name} FROM t") == sql.batch(f"SELECT k, {call} FROM ev GROUP BY k"), name
+    assert sql.batch("SELECT fs, ats, vs FROM t WHERE k = 'a'") == [(["-0.0", "0.0"], "2024-11-03 01:30:00", "10;9")]
+
+
+def test_sum0_of_decimals(sql: Workshop) -> None:
+    """A sum that has overflowed is no sum of nothing, and 0 takes no digits away."""
+    sql("SET spark.sql.ansi.enabled = false")
+    sql("CREATE TABLE ev (k STRING, v DECIMAL(38,0), w DECIMAL(38,30)) USING delta")
+    sql(f"CREATE STREAMING TABLE t {BUFFERED} AS SELECT k, sum0(v) AS s, sum0(w) AS d FROM STREAM ev GROUP BY k")
+    for most in ("9" * 38, "8" * 38):
+        sql(f"INSERT INTO ev VALUES ('over', {most}, 0.000000000000000000000000000001), ('none', NULL, NULL), ('some', 2, 1)")
+        sql("WAIT FLOW t")
+    sums = "if(count(v) = 0, CAST(0 AS DECIMAL(38,0)), sum(v)) AS s, if(count(w) = 0, CAST(0 AS DECIMAL(38,30)), sum(w)) AS d"
+    expected = sql.spark.sql(f"SELECT k, {sums} FROM ev GROUP BY k")
+    assert sql.spark.table("t").dtypes == expected.dtypes
+    assert sql.batch("SELECT * FROM t") == sql.batch(f"SELECT k, {sums} FROM ev GROUP BY k")
+    assert sql.batch("SELECT s FROM t WHERE k = 'over'") == [(None,)]

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from sqlext.errors import RunsElsewhereError
+from sqlext.execution.flows.registry import FlowRecord
 from tests.integration.workshop import BUFFERED, Workshop
 
 pytestmark = pytest.mark.usefixtures("lean")
@@ -169,3 +171,47 @@ def test_a_constraint_that_comes_later_holds_for_all_flows(sql: Workshop) -> Non
     for name in ("t", "of_web", "of_shop"):
         sql(f"WAIT FLOW {name}")
     assert rows(sql, "SELECT * FROM t") == rows(sql, f"SELECT * FROM ({UNION}) WHERE v <> 100")
+
+
+def test_a_cascade_is_about_the_flows_that_read_and_not_about_others_into_their_table(sql: Workshop) -> None:
+    """A table that others go on to fill stays, with its flow and what reads it."""
+    sql("CREATE STREAMING TABLE a AS SELECT k, v FROM STREAM web")
+    sql("CREATE TABLE log (k STRING, v INT) USING delta")
+    sql("CREATE FLOW of_ev AS INSERT INTO log SELECT k, v FROM STREAM ev")
+    sql("CREATE FLOW of_a AS INSERT INTO log SELECT k, v FROM STREAM a")
+    sql("CREATE STREAMING TABLE t AS SELECT k, v FROM STREAM shop")
+    sql("CREATE FLOW into_t AS INSERT INTO t SELECT k, v FROM STREAM a")
+    sql("CREATE MATERIALIZED VIEW counts SCHEDULE EVERY 1 HOUR AS SELECT k, count(*) AS n FROM t GROUP BY k")
+    with pytest.raises(PySparkException, match=r"flow default\.into_t.* read default\.a") as refused:
+        sql("DROP STREAMING TABLE a")
+    assert "flow default.of_a" in str(refused.value)
+    assert "of_ev" not in str(refused.value)
+    said = str(sql("STOP FLOW a CASCADE")[0][0])
+    assert all(f"flow {name} stopped" in said for name in ("a", "of_a", "into_t"))
+    shown = {name: sql.shown(name).status for name in ("a", "of_a", "into_t", "of_ev", "t", "counts")}
+    assert shown == {
+        **dict.fromkeys(("a", "of_a", "into_t"), "STOPPED"),
+        "of_ev": "RUNNING",
+        "t": "RUNNING",
+        "counts": "SCHEDULED",
+    }
+    sql("DROP STREAMING TABLE a CASCADE")
+    assert {row.name for row in sql("SHOW FLOWS")} == {"of_ev", "t", "counts"}
+    sql("INSERT INTO ev VALUES ('later', 9)")
+    sql("WAIT FLOW of_ev")
+    assert ("later", 9) in rows(sql, "SELECT * FROM log")
+
+
+def test_a_cascade_that_another_process_refuses_drops_nothing(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql("CREATE STREAMING TABLE a AS SELECT k, v FROM STREAM web")
+    sql("CREATE MATERIALIZED VIEW counts AS SELECT k, count(*) AS n FROM a GROUP BY k")
+
+    def elsewhere(record: FlowRecord) -> None:
+        raise RunsElsewhereError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sql.host.flows, "here", elsewhere)
+        with pytest.raises(PySparkException, match="runs in another process"):
+            sql("DROP STREAMING TABLE a CASCADE")
+    assert {row.name for row in sql("SHOW FLOWS")} == {"a", "counts"}
+    assert rows(sql, "SELECT * FROM counts") == []

@@ -247,3 +247,12 @@ def test_what_cannot_change(sql: Workshop, clock: HandClock) -> None:
         sql(f"CREATE OR REFRESH STREAMING TABLE t TBLPROPERTIES ({BUFFER}) AS {MEANS.replace('7', '8')}")
     (answer,) = sql(f"CREATE OR REFRESH STREAMING TABLE t TBLPROPERTIES ({BUFFER}) AS {MEANS}")
     assert "keeps running" in answer[0]
+
+
+def test_groups_may_live_for_longer_than_there_are_dates(sql: Workshop, clock: HandClock) -> None:
+    create(sql, {"t": (MEANS.replace("7 days", "1000000 days"), KEPT)})
+    insert(sql, "('a', 1)", ["t"])
+    insert(sql, "('a', 3)", ["t"])
+    assert sql.batch("SELECT k, n, total FROM t") == [("a", 2, 4)]
+    with pytest.raises(PySparkException, match="longer than 999999999 days"):
+        sql(f"CREATE STREAMING TABLE u AS {MEANS.replace('7 days', '1000000000 days')}")

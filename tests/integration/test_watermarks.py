@@ -235,3 +235,24 @@ def test_restarts(sql: Workshop) -> None:
         sql.crash()
         assert sorted(sql.resume()) == sorted(flows)
     check(sql, flows)
+
+
+def test_a_time_beyond_pythons_is_shown_as_the_last_one(sql: Workshop) -> None:
+    """Milliseconds that were taken for seconds: the year 55840."""
+    sql("CREATE TABLE far (at TIMESTAMP, k STRING) USING delta")
+    sql("INSERT INTO far VALUES (timestamp_seconds(1700000000000), 'a'), (TIMESTAMP '2026-01-01 10:00:00', 'b')")
+    windows = "SELECT window(at, '1 hour').start AS since, count(*) AS n FROM {} GROUP BY 1"
+    source = "STREAM far WATERMARK at DELAY OF INTERVAL 5 MINUTES"
+    for backend in BACKENDS:
+        options = f"'state.backend.type' = '{backend}', 'execution.checkpointing.interval-during-backlog' = '1 minute'"
+        sql(f"CREATE STREAMING TABLE {backend} TBLPROPERTIES ({options}) AS {windows.format(source)}")
+        sql(f"WAIT FLOW {backend}")
+    sql("INSERT INTO far VALUES (timestamp_seconds(1700000007200), 'c')")
+    for backend in BACKENDS:
+        sql(f"WAIT FLOW {backend}")
+        sql(f"STOP FLOW {backend}")
+        sql(f"START FLOW {backend}")
+        sql(f"WAIT FLOW {backend}")
+        assert sql(f"SELECT sum(n) AS n FROM {backend}")[0].n == 3
+        assert sql(f"DESCRIBE FLOW {backend}")
+    assert {row.status for row in sql("SHOW FLOWS")} == {"RUNNING"}

@@ -19,7 +19,7 @@ def has_turn(live: LiveFlows, table: tuple[str, ...]) -> bool:
     """Whether another thread could have the turn at a table now."""
 
     def ask() -> bool:
-        with live.turn_at(table, waits=False) as has_it:
+        with live.turn_at(table, patience=0.0) as has_it:
             return has_it
 
     with ThreadPoolExecutor(1) as pool:
@@ -28,7 +28,7 @@ def has_turn(live: LiveFlows, table: tuple[str, ...]) -> bool:
 
 def test_a_turn_is_of_one_thread_and_of_one_table_whatever_its_case() -> None:
     live = LiveFlows(cast(FlowRegistry, None))
-    with live.turn_at(TABLE), live.turn_at(("C", "S", "T"), waits=False) as again:
+    with live.turn_at(TABLE), live.turn_at(("C", "S", "T"), patience=0.0) as again:
         assert again
         assert not has_turn(live, TABLE)
         assert has_turn(live, OTHER)

@@ -126,6 +126,15 @@ def test_a_summary_tells_in_full_what_went_wrong(is_live: bool, capsys: pytest.C
     assert capsys.readouterr().err == "flow clicks has failed: the disk is full\n"
 
 
+def test_a_flows_name_is_shown_as_it_is() -> None:
+    sheet = Sheet(120, is_live=True)
+    flow = replace(FLOW, name="t[/x][red]y", error="no [/b]")
+    print_summary(sheet.printer, [flow])
+    LiveDisplay(sheet.printer, Statuses(lambda: [flow], lambda: [replace(JOB, table="j[/x]")])).watch("waits [/]", times(3))
+    assert sheet.text.count("t[/x][red]y") >= 2
+    assert "job into j[/x]" in sheet.text
+
+
 def test_what_is_too_wide_to_be_watched_loses_empty_columns_and_then_is_turned() -> None:
     rows = [("pages", None, "stop", "1,200"), ("clicks", None, "idle", "7")]
     flows = Result(["name", "lag", "last_reason", "rows_in"], [False, False, False, True], rows)

@@ -85,10 +85,11 @@ class ForeignCommits:
             version -= 1
         return ForeignHistory(tuple(found))
 
-    def by_others_since(self, version: int) -> ForeignHistory:
-        """Return the commits after `version` that are not the flow's, whichever of its drivers made those."""
+    def by_others_since(self, version: int, newest: int | None = None) -> ForeignHistory:
+        """Return the commits after `version`, up to `newest`, that are not the flow's, whichever of its drivers made those."""
         found: list[ForeignCommit] = []
-        for later in range(delta_tables.version(self._spark, self._location), version, -1):
+        newest = delta_tables.version(self._spark, self._location) if newest is None else newest
+        for later in range(newest, version, -1):
             commit = actions(self._spark, self._location, later)
             if commit is None:
                 return ForeignHistory(tuple(found), is_all=False)

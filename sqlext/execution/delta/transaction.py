@@ -219,6 +219,10 @@ class TableTransaction:
         self._operation = restore_operation(self._spark, version)
         self._is_going_back = True
 
+    def note_read(self, app_id: str) -> None:
+        """Let a commit of an application since the version that is read be a conflict."""
+        self._transaction.readTxn().addOne(app_id)
+
     def write_whole(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
         """Replace all rows of the table.
 

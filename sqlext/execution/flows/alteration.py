@@ -31,7 +31,7 @@ from sqlext.execution.delta import delta_log, target
 from sqlext.execution.delta.commit import CommitInfo
 from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.execution.delta.own_table import qualified
-from sqlext.execution.delta.transaction import CommitIdentity, TableTransaction
+from sqlext.execution.delta.transaction import CommitIdentity, TableTransaction, begun, commit_actions, write_operation
 from sqlext.execution.flows.creation import FlowRequest, reserve, stream_of
 from sqlext.execution.flows.history import partials_of_history
 from sqlext.execution.flows.partition_keys import lossy
@@ -120,11 +120,22 @@ def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Calla
     made = note.spec.streams[0].revision
     is_recorded = spec.streams[0].revision >= made
     is_made = is_recorded or (last_transaction(spark, spec.target_location, _application(spec)) or 0) >= made
+    if not is_made:
+        _shut_out(spark, spec, made)
     if is_made and not is_recorded:
         record(note.spec)
         logger.warning("flow %s: its process died while it altered its query, which is the new one now", spec.name)
     _clear(home, note.spec if is_made else spec, made, unused=made - 1 if is_made else made)
     return note.spec if is_made and not is_recorded else spec
+
+
+def _shut_out(spark: SparkSession, spec: FlowSpec, made: int) -> None:
+    """Commit nothing, as the application of step 4: a process that only paused, and goes on with step 4, is in conflict."""
+    with jvm.active(spark):
+        snapshot = delta_tables.snapshot(spark, spec.target_location)
+        said = json.dumps({"sqlext": {"flow": spec.name, "reason": "alteration undone"}})  # no flush, so without the flow's id
+        identity = CommitIdentity(_application(spec), made - 1, said)
+        commit_actions(spark, begun(spark, snapshot), [], write_operation(spark, "Append"), identity)
 
 
 def finish(home: HadoopPath, spec: FlowSpec) -> None:
@@ -226,6 +237,7 @@ class Alteration:
         history = self._over_history(batch, canceled)  # 2
         snapshot = delta_tables.snapshot(self._session, spec.target_location)
         table = TableTransaction(self._session, snapshot, None, is_small=True)
+        table.note_read(_application(self._spec))
         table.take_columns(self._schema(spec, delta_tables.schema_of(snapshot)))
         with jvm.held(self._state(table, batch, history)) as state:
             if canceled.is_set():

@@ -16,14 +16,28 @@ from sqlext.execution.flows.registry import Records
 from sqlext.plan.constraints import Constraint, Violation
 from sqlext.plan.flow_spec import Column
 from sqlext.plan.job_graph import QUALIFIES
+from sqlext.plan.lineage import Input
 from sqlext.spark import conditions, failures
 
 
-def qualified(session: SparkSession, constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
-    """Return constraints with the qualified names of quarantine tables."""
-    return tuple(
-        replace(each, quarantine=target.qualified(session, each.quarantine)) if each.quarantine else each for each in constraints
-    )
+def qualified(
+    session: SparkSession, constraints: Iterable[Constraint], there: Iterable[Constraint] = ()
+) -> tuple[Constraint, ...]:
+    """Return constraints with the qualified names of quarantine tables, each table's in one spelling.
+
+    Args:
+        there: other constraints of the table, whose spelling is taken.
+    """
+    known = [each.quarantine for each in there if each.quarantine]
+    found = []
+    for each in constraints:
+        if each.quarantine:
+            name = target.qualified(session, each.quarantine)
+            name = next((other for other in known if same_name(other, name)), name)
+            known.append(name)
+            each = replace(each, quarantine=name)
+        found.append(each)
+    return tuple(found)
 
 
 def recorded(request: FlowRequest) -> tuple[Constraint, ...]:
@@ -54,12 +68,7 @@ def check(request: FlowRequest, name: tuple[str, ...], columns: Sequence[Column]
         refuse_errors(each, request.plan.appends)
         if each.violation is Violation.QUARANTINE:
             refuse_changing_rows(each, request.plan.appends)
-            check_quarantine(request.session, name, columns, each, records)
-            if any(same_name(read.name, each.quarantine) for read in request.flow.inputs):
-                raise NameTakenError(
-                    f"Rows cannot be quarantined in {'.'.join(each.quarantine)}, which the query reads. Name another table.",
-                    each.position,
-                )
+            check_quarantine(request.session, name, columns, each, records, request.flow.inputs)
 
 
 def check_condition(session: SparkSession, columns: StructType, constraint: Constraint) -> None:
@@ -130,10 +139,23 @@ def refuse_changing_rows(constraint: Constraint, appends: bool) -> None:
 
 
 def check_quarantine(
-    session: SparkSession, name: tuple[str, ...], columns: Sequence[Column], constraint: Constraint, records: Records
+    session: SparkSession,
+    name: tuple[str, ...],
+    columns: Sequence[Column],
+    constraint: Constraint,
+    records: Records,
+    reads: Iterable[Input],
 ) -> None:
-    """See that rows of a table can be quarantined as a constraint says; see `check`."""
+    """See that rows of a table can be quarantined as a constraint says; see `check`.
+
+    Args:
+        reads: what the query reads.
+    """
     table = ".".join(constraint.quarantine)
+    if any(same_name(read.name, constraint.quarantine) for read in reads):
+        raise NameTakenError(
+            f"Rows cannot be quarantined in {table}, which the query reads. Name another table.", constraint.position
+        )
     keeper = next((r.spec.name for r in records.values() if same_name(r.spec.target, constraint.quarantine)), None)
     if same_name(constraint.quarantine, name) or keeper is not None:
         kept = f"flow `{keeper}` keeps it up to date" if keeper else "it is the table whose rows are checked"

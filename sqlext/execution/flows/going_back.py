@@ -121,9 +121,11 @@ class FlowSavepoints:
             savepoint = store.free_name(wanted, now)
             _refuse_phase(record, flow)
             alteration.refuse_begun(self._home_of(spec), spec)
+            self._lease.beat()  # from here on, so that nobody takes what is being made for what a crash has left
             store.clear_leftovers(self._lease.is_elsewhere)
             with self._paused(record, flow, canceled):
                 replay.finish_all(session, spec)
+                replayed = replay.transactions(session, spec)
                 content = content_of(self._home_of(spec), spec)
                 refuse_placed_state(spec, content)
                 refuse_changed_state(session, spec, content)
@@ -136,6 +138,8 @@ class FlowSavepoints:
                 def check() -> None:
                     self._check_same(record, self._registry.read())
                     refuse_changed_state(session, spec, content)
+                    if replay.transactions(session, spec) != replayed:
+                        raise FlowError(f"Rows of flow `{spec.name}` were replayed meanwhile by another process. Try again.")
 
                 made = store.make(session, spec, savepoint, now, self._lease.host_id, check)
             logger.info("flow %s: savepoint %s, %d bytes", spec.name, made.name, made.bytes)
@@ -184,6 +188,7 @@ class FlowSavepoints:
                 restoration.prepare(check, store, savepoint, spec, home, self._clock.now())  # 2
                 store.by_id(savepoint.id)  # as long as it is on record, all of it was there to be copied
                 announce(Moment.RESTORE_PREPARED, spec.name)
+                restoration.refuse_rows_of_others(check, record.spec, savepoint)  # who have written while it was prepared
                 epoch = self._decide(record, spec)  # 3
             self._flows.let_go(spec.id)
             announce(Moment.RESTORE_DECIDED, spec.name)
@@ -225,6 +230,7 @@ class FlowSavepoints:
 
         def event(records: Records) -> FlowEvent:
             self._check_same(record, records)
+            restoration.refuse_records(record.spec, records)
             return FlowEvent(spec.id, EventKind.RESTORED, epoch=record.epoch + 1, host=self._lease.host_id, spec=spec.to_json())
 
         return self._registry.append(event)[spec.id].epoch

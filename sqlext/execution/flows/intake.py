@@ -10,14 +10,15 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
-from sqlext.clock import Clock
+from sqlext.clock import Clock, at_text
 from sqlext.errors import FlowError, SchemaError
 from sqlext.execution.delta import target
 from sqlext.execution.flows.file_columns import FileColumns
@@ -49,6 +50,7 @@ from sqlext.spark.varying import with_moments_in_input
 logger = logging.getLogger(__name__)
 
 _NEVER = -1
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)  # no group was touched before it
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Intake:
         hybrid, home = settings.hybrid, settings.home
         self.checkpoint = Checkpoint(home)
         self.hybrid = None if hybrid is None else RunningHybrid(session, hybrid, self.checkpoint, home)
+        self.columns = StructType()  # of the query, with what is noted of them, such as CHAR(n)
         self.aggregate: MergeableAggregate | None = None  # whose state a Delta table holds
         self.buffer = IntakeBuffer(
             self.name, home.child("buffer"), settings.max_entries, clock, settings.epoch, settings.staged_in, settings.checks
@@ -175,6 +178,7 @@ class Intake:
         self._files = FileColumns(self.session, self.stream.sql) if self._settings.grows else None
         sql = self.stream.sql if self._files is None else self._files.sql
         frame = queries.with_unique_names(self.session.sql(sql))
+        self.columns = frame.schema
         check_columns(frame, self.stream, self._settings.is_own or not self.stream.writes_target)
         if self.stream.state_backend is StateBackend.DELTA:
             ttl = self.stream.ttl
@@ -272,7 +276,8 @@ class Intake:
         ttl = self.stream.ttl
         if ttl is None:
             return None
-        until = self.checkpoint.begun(first) - timedelta(seconds=ttl.seconds)
+        begun, lived = self.checkpoint.begun(first), timedelta(seconds=ttl.seconds)
+        until = begun - lived if lived < begun - _LONG_AGO else _LONG_AGO
         return Expiry(until, self.checkpoint.begun(last), ttl.keeps_rows, ttl.only_deletions)
 
     def note_flushed(self) -> None:
@@ -433,4 +438,4 @@ class Intake:
                 state=report.state or self._progress.state,
             )
             if self._progress.watermark:
-                self.buffer.watermark = datetime.fromisoformat(self._progress.watermark).timestamp()
+                self.buffer.watermark = at_text(self._progress.watermark).timestamp()

@@ -15,14 +15,17 @@ from weakref import WeakValueDictionary
 
 from pyspark.sql import SparkSession
 
-from sqlext.errors import SqlextError
+from sqlext.errors import SqlextError, WaitTimeoutError
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.registry import FlowRecord, FlowRegistry, find, without_case
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import failures, jvm
+from sqlext.spark.cancellation import wait_for
 
 logger = logging.getLogger(__name__)
+
+_FOREVER = -1.0
 
 
 class LiveFlows:
@@ -46,23 +49,39 @@ class LiveFlows:
         self.all: Mapping[str, Flow] = {}
 
     @contextmanager
-    def turn_at(self, table: tuple[str, ...], waits: bool = True) -> Iterator[bool]:
+    def turn_at(self, table: tuple[str, ...], patience: float = _FOREVER) -> Iterator[bool]:
         """Have the turn at a table, by its qualified name, within the block; one who has it already gets it again.
 
         Args:
-            waits: whether to wait until nobody else has it.
+            patience: how long to wait until nobody else has it, in seconds.
 
         Returns:
             Whether this thread has the turn.
         """
         with self._lock:
             turn = self._turns.setdefault(without_case(table), threading.RLock())
-        has_it = turn.acquire(blocking=waits)
+        has_it = turn.acquire(timeout=patience)
         try:
             yield has_it
         finally:
             if has_it:
                 turn.release()
+
+    def wait_for_others(self, spark: SparkSession, table: tuple[str, ...], seconds: float) -> None:
+        """Wait until nobody else has the turn at a table, or the client cancels the statement.
+
+        Raises:
+            WaitTimeoutError: that takes longer.
+        """
+
+        def is_free(step: float) -> bool:
+            with self.turn_at(table, step) as has_turn:
+                return has_turn
+
+        if not wait_for(spark, is_free, seconds):
+            raise WaitTimeoutError(
+                f"Another statement is about the flow of {'.'.join(table)}, and has not ended within {seconds:g} s."
+            )
 
     @contextmanager
     def turn_of(self, name: tuple[str, ...]) -> Iterator[FlowRecord]:

@@ -69,6 +69,9 @@ class Flows(Protocol):
     def fence(self, spec: FlowSpec, epoch: int) -> Fence:
         """Return the fence of a flow, as the driver with an epoch sees it."""
 
+    def taken_at_rest(self, record: FlowRecord) -> FlowRecord:
+        """Return the record of a flow, taken by this process if it was stopped: drivers before commit no more."""
+
     def options_of(self, spec: FlowSpec) -> FlowOptions:
         """Return a flow's options, resolved from its record."""
 
@@ -222,6 +225,7 @@ class FlowMaker:
         table = target.describe(session, spec.target)
         change = redefined(spec, request, table)
         constraint_checks.check(request, spec.target, None, self._registry.read())
+        record = self._flows.taken_at_rest(record)
         check = self._flows.fence(record.spec, record.epoch).check
 
         def change_it() -> FlowSpec:
@@ -257,6 +261,7 @@ class FlowMaker:
                 f"Flow `{spec.name}` does not run, and not all that it has read is in its table. START FLOW it first."
             )
         sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
+        self._lease.beat()  # from here on, so that nobody takes what is being made for what a crash has left
         try:
             if flow is not None and was_running:
                 flow.stop(canceled)
@@ -297,7 +302,7 @@ class FlowMaker:
         for record in self._registry.read().values():
             if self._is_in_question(record):
                 try:
-                    with self._live.turn_at(record.spec.target, waits=False) as has_turn:
+                    with self._live.turn_at(record.spec.target, patience=0.0) as has_turn:
                         if has_turn:
                             self._sweep(record.spec.id, self._registry.read())
                 except Exception:  # one flow's trouble must not stop the others

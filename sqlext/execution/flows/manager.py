@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 
 from pyspark.sql import SparkSession
 
-from sqlext.clock import Clock
+from sqlext.clock import Clock, Deadline
 from sqlext.errors import FlowError, NotFoundError, OptionError, RunsElsewhereError, SqlextError, UnsupportedError
 from sqlext.execution.coordination.fence import Fence
 from sqlext.execution.coordination.lease import Lease
@@ -194,16 +194,19 @@ class FlowManager:
             return f"flow {record.spec.name} stopped{late}"
 
     def _note_stopped(self, record: FlowRecord) -> None:
-        spec = record.spec
         if record.is_active and record.host != self._lease.host_id:  # its host is taken for dead, but may only be paused
-            epoch = self._registry.append(partial(self._taken, EventKind.STOPPED, spec))[spec.id].epoch
-            self.fence(spec, epoch).take()
+            self._take_stopped(record.spec)
         else:
-            self.record(spec.id, EventKind.STOPPED, epoch=record.epoch)
+            self.record(record.spec.id, EventKind.STOPPED, epoch=record.epoch)
+
+    def _take_stopped(self, spec: FlowSpec) -> FlowRecord:
+        taken = self._registry.append(partial(self._taken, EventKind.STOPPED, spec))[spec.id]
+        self.fence(spec, taken.epoch).take()
+        return taken
 
     def flush(self, name: tuple[str, ...]) -> str:
         """Flush a flow of this process now."""
-        flow = self._running(name)
+        flow = self._running(name, _FLUSH_PATIENCE)
         flow.flush()
         return f"flow {flow.spec.name} flushed"
 
@@ -212,7 +215,8 @@ class FlowManager:
         record = find(self._registry.read(), name)
         if record.state is FlowState.DONE:
             return f"flow {record.spec.name} is done"
-        flow = self._supervisor.wait(self._running(name), timeout)
+        deadline = Deadline(timeout.total_seconds())
+        flow = self._supervisor.wait(self._running(name, timeout), timedelta(seconds=deadline.left))
         self._supervisor.note_done(flow)  # now, and not with the next tick: after a crash it is not run again
         return f"flow {flow.spec.name} is up to date"
 
@@ -239,8 +243,8 @@ class FlowManager:
             self.forget(record.spec)
             return f"flow {record.spec.name} dropped; its target {'.'.join(record.spec.target)} stays"
 
-    def alter(self, name: tuple[str, ...], properties: Mapping[str, str]) -> str:
-        """Set options; they apply at once to a flow that runs here."""
+    def alter(self, name: tuple[str, ...], properties: Mapping[str, str], first: Callable[[], object] = lambda: None) -> str:
+        """Set options, after `first`, which may be refused, too; they apply at once to a flow that runs here."""
         with self._live.turn_of(name) as record:
             if (key := next((each for each in FIXED if each in properties), None)) is not None:
                 raise OptionError(
@@ -248,7 +252,7 @@ class FlowManager:
                     "streaming table with it."
                 )
             spec = record.spec.with_properties(properties)
-            self.alter_record(record, spec, self.options_of(spec))  # which refuses what is unknown or out of range
+            self.alter_record(record, spec, self.options_of(spec), first)  # which refuses what is unknown or out of range
             return f"flow {spec.name} altered: {', '.join(sorted(properties))}"
 
     def change_query(self, name: tuple[str, ...], request: FlowRequest, canceled: threading.Event) -> str:
@@ -276,11 +280,14 @@ class FlowManager:
                     create_quarantines(self.session_of(spec), spec)
                     self.alter_record(record, spec, self.options_of(spec))
 
-    def alter_record(self, record: FlowRecord, spec: FlowSpec, options: FlowOptions) -> None:
-        """Record a flow's options, and apply them to the running flow."""
+    def alter_record(
+        self, record: FlowRecord, spec: FlowSpec, options: FlowOptions, first: Callable[[], object] = lambda: None
+    ) -> None:
+        """Record a flow's options, and apply them to the running flow; `first` as for `alter`."""
         flow = self.here(record)
         alteration.refuse_begun(self._home.child("flows", spec.id), spec)
         file_columns.check(self.session_of, spec, options.flow)
+        first()
         if flow is None or not flow.is_running or flow.set_options(spec, options):
             self._registry.alter(spec)
             return
@@ -388,6 +395,10 @@ class FlowManager:
         """Return the fence of a flow, as the driver with an epoch sees it."""
         return Fence(self._home.child("flows", spec.id), f"flow `{spec.name}`", epoch)
 
+    def taken_at_rest(self, record: FlowRecord) -> FlowRecord:
+        """Return the record of a flow, taken by this process if it was stopped: drivers before commit no more."""
+        return self._take_stopped(record.spec) if record.state is FlowState.STOPPED else record
+
     def _taken(self, kind: EventKind, spec: FlowSpec, records: Records) -> FlowEvent:
         """Return the event of a start or stop whose epoch fences the driver before; a flow of a live process is not taken."""
         record = still_there(records, spec)
@@ -408,10 +419,11 @@ class FlowManager:
             raise RunsElsewhereError(f"Flow `{record.spec.name}` runs in another process. Send the statement there.")
         return self._live.get(record.spec.id)
 
-    def _running(self, name: tuple[str, ...]) -> Flow:
+    def _running(self, name: tuple[str, ...], patience: timedelta) -> Flow:
+        """Return a flow that runs here; one that is just being started or changed is waited for."""
+        self._live.wait_for_others(self._spark, find(self._registry.read(), name).spec.target, patience.total_seconds())
         record = find(self._registry.read(), name)
-        with self._live.turn_at(record.spec.target):
-            flow = self.here(record)
+        flow = self.here(record)
         if flow is None or flow.phase is FlowPhase.STOPPED:
             because = f" ({record.error})" if record.error else ""
             advice = "START FLOW it first."

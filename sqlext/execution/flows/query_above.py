@@ -14,6 +14,7 @@ from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from sqlext.execution.delta import commit, target
 from sqlext.execution.delta.delta_log import last_transaction
@@ -34,6 +35,8 @@ class QueryAbove:
         session: the flow's own.
         spec: the flow.
         tables: where the maintained aggregates lie, by the names of their relations.
+        columns: returns the columns of these, with what Spark notes of them, such as CHAR(n), or that one is a window: their
+            tables have it not, and the query above is analysed with it.
         checks: the constraints on the target's rows; None: there are none.
         check: called before each commit; raises when another driver has the flow.
     """
@@ -43,12 +46,14 @@ class QueryAbove:
         session: SparkSession,
         spec: FlowSpec,
         tables: Mapping[str, str],
+        columns: Callable[[], Mapping[str, StructType]],
         checks: FlowChecks | None,
         check: Callable[[], None],
     ) -> None:
         self._session = session
         self._spec = spec
         self._tables = tables
+        self._columns = columns
         self._checks = checks
         self._check = check
         self._target = OwnTable(session, spec.target_location)
@@ -99,8 +104,10 @@ class QueryAbove:
         columns = [F.col(quote(column.output)).alias(column.target) for column in self._spec.above_by]
         return reduce(DataFrame.union, (rows().select(*columns) for rows in changed)).distinct()
 
-    def _newest(self, location: str) -> DataFrame:
-        return delta_tables.rows_at(self._session, location, delta_tables.version(self._session, location))
+    def _newest(self, location: str, columns: StructType) -> DataFrame:
+        rows = delta_tables.rows_at(self._session, location, delta_tables.version(self._session, location))
+        noted = {each.name: each.metadata for each in columns if each.metadata}
+        return rows.select(*(F.col(quote(name)).alias(name, metadata=noted.get(name, {})) for name in rows.columns))
 
     @contextmanager
     def _rows(self, info: commit.CommitInfo, keys: DataFrame | None = None) -> Iterator[tuple[DataFrame, commit.CommitInfo]]:
@@ -109,7 +116,8 @@ class QueryAbove:
         Args:
             keys: only rows with these are wanted; None: all.
         """
-        tables = {name: self._newest(location) for name, location in self._tables.items()}
+        columns = self._columns()
+        tables = {name: self._newest(location, columns[name]) for name, location in self._tables.items()}
         if keys is not None:
             names = [column.output for column in self._spec.above_by]
             mine = F.broadcast(keys.toDF(*names)).alias("s")

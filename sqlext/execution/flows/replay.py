@@ -14,19 +14,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from sqlext.errors import FlowError, SchemaError, SqlextError, UnsupportedError
 from sqlext.execution.delta import commit, delta_log, staged_files, target
 from sqlext.execution.delta.staged_files import StagedFiles
+from sqlext.execution.delta.target import with_nulls
 from sqlext.execution.delta.transaction import FILE_COLUMN, ROW_COLUMN, CommitIdentity, TableTransaction
+from sqlext.execution.flows.creation import same_name
 from sqlext.execution.state.row_checks import holds
 from sqlext.moments import Moment, announce
 from sqlext.options import ValueText
@@ -136,12 +138,14 @@ class Replay:
         rows = transaction.placed_rows({}).where((F.col(FLOW_ID_COLUMN) == self._spec.id) & F.col(INPUT_COLUMN).isNull())
         with recorded_settings(session, asked):
             rows = _chosen(rows, condition)
+        columns = session.table(quote_parts(self._spec.target)).schema
+        rows = _with_columns(rows, columns)
         for each in self._spec.constraints:
             rows = rows if each.keeps_row else rows.where(holds(each, rows))
         with jvm.counted(rows) as (held, count):
             if not count:
                 return 0
-            staged = staged_files.stage(self._in_target_columns(held), self._spec.target_location)  # 1
+            staged = staged_files.stage(held.select(*map(quote, columns.names)), self._spec.target_location)  # 1
             if staged is None:
                 raise UnsupportedError(
                     f"Rows cannot be replayed into {'.'.join(self._spec.target)}: it has columns that the flow does not write, "
@@ -153,10 +157,16 @@ class Replay:
         self._add(staged, number, count)  # 3
         return count
 
+    @property
+    def last(self) -> tuple[int | None, int | None]:
+        """The last transaction in the quarantine table, and in the flow's."""
+        places = (self._table.location, self._spec.target_location)
+        taken, added = (delta_log.last_transaction(self._session, place, self._app) for place in places)
+        return taken, added
+
     def finish(self) -> None:
         """Add the files of a replay that a crash has left between its two commits."""
-        taken = delta_log.last_transaction(self._session, self._table.location, self._app)
-        added = delta_log.last_transaction(self._session, self._spec.target_location, self._app)
+        taken, added = self.last
         if taken is not None and (added is None or added < taken):
             info = self._info_of(taken)
             self._add(StagedFiles.from_json(info["staged"]), taken, int(info["rows"]))
@@ -169,14 +179,6 @@ class Replay:
         rows = staged_files.rows_of(self._session, location, [staged])  # the table has changed meanwhile
         writer = rows.write.format("delta").mode("append").option("txnAppId", self._app).option("txnVersion", number)
         writer.option("userMetadata", info).saveAsTable(quote_parts(self._spec.target))
-
-    def _in_target_columns(self, rows: DataFrame) -> DataFrame:
-        """Return quarantined rows as rows of the flow's table, whose newest columns they may lack."""
-        there = {name.lower() for name in rows.columns}
-        columns = self._session.table(quote_parts(self._spec.target)).schema
-        return rows.select(
-            *((F.col(quote(c.name)) if c.name.lower() in there else F.lit(None)).cast(c.dataType).alias(c.name) for c in columns)
-        )
 
     def _info(self, count: int, more: dict[str, str]) -> str:
         spec = self._spec
@@ -219,7 +221,7 @@ def replay(
     """
     appending = {spec.id: spec for spec in specs if spec.appends}
     for spec in appending.values():
-        if table.name in spec.quarantine_tables:
+        if any(same_name(table.name, each) for each in spec.quarantine_tables):
             with turn_at(spec.target):
                 Replay(session_of(spec), table, spec).finish()
     said, asked = [], recorded(spark)
@@ -242,12 +244,22 @@ def finish_all(session: SparkSession, spec: FlowSpec) -> None:
         session: one like the flow's own, and of nobody else.
         spec: the flow.
     """
+    for each in _replays(session, spec):
+        each.finish()
+
+
+def transactions(session: SparkSession, spec: FlowSpec) -> list[tuple[int | None, int | None]]:
+    """Return the last transactions of a flow's replays, each in its quarantine table and in the flow's; see `finish_all`."""
+    return [each.last for each in _replays(session, spec)]
+
+
+def _replays(session: SparkSession, spec: FlowSpec) -> Iterator[Replay]:
     for name in spec.quarantine_tables if spec.appends else ():
         try:
             table = opened(session, name)
         except SqlextError:  # nothing is quarantined there any more
             continue
-        Replay(session, table, spec).finish()
+        yield Replay(session, table, spec)
 
 
 def finish_at_start(session: SparkSession, spec: FlowSpec) -> None:
@@ -258,6 +270,13 @@ def finish_at_start(session: SparkSession, spec: FlowSpec) -> None:
         finish_all(jvm.clone_session(session), spec)
     except (SqlextError, *failures.SPARK_ERRORS) as error:
         logger.error("flow %s: a replay that was not finished: %s", spec.name, failures.reason_of(error))
+
+
+def _with_columns(rows: DataFrame, columns: StructType) -> DataFrame:
+    """Return quarantined rows with the columns of the flow's table, by name: they may lack new ones, and fields of these."""
+    names = {each.name.lower() for each in columns}
+    others = (each for each in rows.schema if each.name.lower() not in names)
+    return rows.to(StructType([*(StructField(each.name, with_nulls(each.dataType)) for each in columns), *others]))
 
 
 def _chosen(rows: DataFrame, condition: ValueText | None) -> DataFrame:

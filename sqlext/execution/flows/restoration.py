@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.errors import FlowError, UnsupportedError
 from sqlext.execution.delta import commit, quarantine, table_copy, target
+from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.execution.delta.foreign_commits import ForeignCommits
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.execution.flows.creation import same_name
@@ -52,12 +53,7 @@ def refuse_savepoints(spark: SparkSession, spec: FlowSpec, records: Records) -> 
         UnsupportedError: it is one of several flows into a table, runs once, or has what no savepoint keeps.
     """
     table = ".".join(spec.target)
-    others = [each.spec.name for each in current(records) if each.spec.id != spec.id and same_name(each.spec.target, spec.target)]
-    if others:
-        raise UnsupportedError(
-            f"Flow `{spec.name}` cannot be set back alone: flow `{others[0]}` writes {table}, too, and would lose rows. "
-            "Savepoints are for flows that have a table of their own."
-        )
+    _refuse_writers(spec, records)
     if spec.runs_once:
         raise UnsupportedError(f"Flow `{spec.name}` runs once, so there is nothing that it could go back to.")
     if "delta.identity." in str(delta_tables.snapshot(spark, spec.target_location).metadata().schemaString()):
@@ -82,11 +78,26 @@ def check_restorable(
     """
     refuse_savepoints(spark, spec, records)
     target.check_same_table(spark, savepoint.spec)
-    _refuse_readers(spec, records)
-    _refuse_rows_of_others(spark, spec, savepoint)
+    refuse_records(spec, records)
+    refuse_rows_of_others(spark, spec, savepoint)
     table_copy.check_definition(spark, spec.target_location, savepoint.metadata)
     store.check_rows(savepoint)
     check_rest(spark, savepoint.spec, store.files(savepoint), content_of(home, spec))
+
+
+def refuse_records(spec: FlowSpec, records: Records) -> None:
+    """Refuse if another flow writes the table of one that is to be set back, or reads it as a stream."""
+    _refuse_writers(spec, records)
+    _refuse_readers(spec, records)
+
+
+def _refuse_writers(spec: FlowSpec, records: Records) -> None:
+    others = [each.spec.name for each in current(records) if each.spec.id != spec.id and same_name(each.spec.target, spec.target)]
+    if others:
+        raise UnsupportedError(
+            f"Flow `{spec.name}` cannot be set back alone: flow `{others[0]}` writes {'.'.join(spec.target)}, too, and would "
+            "lose rows. Savepoints are for flows that have a table of their own."
+        )
 
 
 def _refuse_readers(spec: FlowSpec, records: Records) -> None:
@@ -100,11 +111,15 @@ def _refuse_readers(spec: FlowSpec, records: Records) -> None:
         )
 
 
-def _refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint) -> None:
-    """Refuse to remove rows that others have written since into a table that is not the flow's own."""
+def refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint, version: int | None = None) -> None:
+    """Refuse to remove rows that others have written since into a table that is not the flow's own.
+
+    Args:
+        version: of the table, which is to be set back; None: its newest.
+    """
     if spec.owns_target:
         return
-    found = ForeignCommits(spark, spec.target_location, spec.id).by_others_since(savepoint.target_version)
+    found = ForeignCommits(spark, spec.target_location, spec.id).by_others_since(savepoint.target_version, version)
     table = ".".join(spec.target)
     if found.commits:
         last = found.commits[0]
@@ -117,6 +132,12 @@ def _refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, savepoint: Savep
             f"{table} is not flow `{spec.name}`'s own, and its log does not say any more whether others have changed rows since "
             f"the savepoint `{savepoint.name}`: that would be lost."
         )
+
+
+def _refuse_rows_written_since(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint, version: int) -> None:
+    """Refuse as `refuse_rows_of_others` does, unless a version of the table is set back: rows after that are nobody's to lose."""
+    if last_transaction(spark, spec.target_location, spec.application, version) is None:
+        refuse_rows_of_others(spark, spec, savepoint, version)
 
 
 def changed_by_others(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint) -> str:
@@ -180,6 +201,7 @@ def set_table_back(spark: SparkSession, store: SavepointStore, spec: FlowSpec, e
     savepoint = store.by_id(spec.restoring)
     store.check_rows(savepoint)
     target.check_same_table(spark, spec)
+    _refuse_rows_written_since(spark, spec, savepoint, delta_tables.version(spark, spec.target_location))
     set_back = partial(_set_back, spark, store.rows(savepoint), savepoint, spec, epoch)
     with jvm.described(spark, f"flow {spec.name}: restore to savepoint {savepoint.name}", spec.id):
         check()
@@ -195,6 +217,7 @@ def set_table_back(spark: SparkSession, store: SavepointStore, spec: FlowSpec, e
 
 def _set_back(spark: SparkSession, rows: HadoopPath, savepoint: Savepoint, spec: FlowSpec, epoch: int) -> None:
     snapshot, last = delta_tables.snapshot(spark, spec.target_location), savepoint.committed
+    _refuse_rows_written_since(spark, spec, savepoint, int(snapshot.version()))
     info = commit.CommitInfo(
         spec.name,
         spec.id,

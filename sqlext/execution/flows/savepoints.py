@@ -112,7 +112,7 @@ class SavepointStore:
         """
         for folder in map(self._folder.child, self._folder.names()):
             maker = folder.child(_MAKER)
-            if not folder.child(_RECORD).exists() and not (maker.exists() and is_working(maker.read_text())):
+            if not folder.child(_RECORD).exists() and not (maker.exists() and is_working(maker.read_text().strip())):
                 folder.delete()
 
     def make(
@@ -159,6 +159,8 @@ class SavepointStore:
             )
             check()
             announce(Moment.SAVEPOINT_COPIED, spec.name)
+            if not place.child(_MAKER).exists():
+                raise FlowError(f"Another process has deleted what was made of the savepoint of flow `{spec.name}`. Try again.")
             place.child(_RECORD).create_text(made.to_json())  # 3
         except BaseException:
             place.delete()

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from sqlext.clock import Clock
 from sqlext.execution.delta import commit, key_ranges, target
@@ -95,7 +96,8 @@ class TableWriter:
         # the files of somebody else's table are not ours to rewrite
         ours = [s for s in spec.streams if not s.writes_target or spec.owns_target]
         self._own_tables = {s.relation: OwnTable(session, self.location(s)) for s in ours}
-        self._above = QueryAbove(session, spec, {s.relation: self.location(s) for s in spec.streams}, self._checks, check)
+        places = {s.relation: self.location(s) for s in spec.streams}
+        self._above = QueryAbove(session, spec, places, self._columns, self._checks, check)
         self._compactions = [
             (Compaction(spec.name, spec.id, self.location(s), not s.writes_target), partial(self._table, s)) for s in ours
         ] + [
@@ -109,6 +111,9 @@ class TableWriter:
         if stream.writes_target:
             return self._spec.target_location
         return target.table_in(target.home_of(self._home, stream.relation)).location
+
+    def _columns(self) -> dict[str, StructType]:
+        return {intake.stream.relation: intake.columns for intake in self._intakes}
 
     def _state_of(self, stream: StreamSpec) -> DeltaState:
         if stream.state_columns:

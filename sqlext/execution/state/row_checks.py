@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import ConstraintError
@@ -24,7 +24,7 @@ from sqlext.plan.flow_spec import Column as ColumnMapping
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.quoting import quote
-from sqlext.spark import jvm, row_errors
+from sqlext.spark import jvm, row_errors, sessions
 from sqlext.spark.plans import analysed
 from sqlext.spark.row_counts import RowCounts
 from sqlext.spark.varying import has_moment
@@ -71,7 +71,10 @@ class RowChecks:
         return violations
 
     def _marked(self, rows: DataFrame) -> DataFrame:
-        """Return rows with a column for each constraint; what could not be computed of a row is held against no other one."""
+        """Return rows with a column for each constraint.
+
+        What could not be computed of a row is held against no other one, unless such rows are to be in the table.
+        """
         is_kept = all(each.keeps_row for each in self._marks.values() if each.is_of_errors)
         passes = F.lit(False) if is_kept or COMPUTED_MARK not in rows.columns else ~F.col(COMPUTED_MARK)
         for mark, each in self._marks.items():
@@ -127,6 +130,13 @@ class FlowChecks(RowChecks):
                 yield held, False
         else:
             yield found, True
+
+    def _marked(self, rows: DataFrame) -> DataFrame:
+        """Return marked rows; the session of a micro-batch, Spark's own clone of the flow's, gets the variables of conditions."""
+        session: SparkSession = rows.sparkSession
+        given = self._spec.variables if self._spec.constraints else {}
+        sessions.declare(session, {name: value for name, value in given.items() if jvm.variable(session, name) is None})
+        return super()._marked(rows)
 
     def watched(self, marked: DataFrame) -> tuple[DataFrame, Callable[[], Violations]]:
         """Return the rows that go into the table; and the numbers of violations, after Spark has computed them, once."""

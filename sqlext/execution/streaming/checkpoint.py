@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
+from sqlext.clock import at_milliseconds
 from sqlext.errors import NotFoundError, TornFileError
 from sqlext.plan.records import lines_of
 from sqlext.spark.storage import HadoopPath
@@ -45,7 +46,7 @@ class PlannedBatch:
     @property
     def watermark(self) -> datetime | None:
         """The watermark when the micro-batch was planned; None: there was none yet."""
-        return datetime.fromtimestamp(self.watermark_ms / 1000, UTC) if self.watermark_ms else None
+        return at_milliseconds(self.watermark_ms) if self.watermark_ms else None
 
 
 class Checkpoint:
