@@ -104,7 +104,7 @@ def top_n_to_max_by(query: exp.Query) -> exp.Query:
 
 
 def _inner_first(query: exp.Query) -> list[exp.Select]:
-    """Return the selects of a query, inner ones before outer ones: a select that is replaced takes those in it along, as copies."""
+    """Return the selects of a query, inner ones first: a select that is replaced takes those in it along, as copies."""
     return list(query.find_all(exp.Select))[::-1]
 
 
