@@ -104,8 +104,16 @@ def top_n_to_max_by(query: exp.Query) -> exp.Query:
 
 
 def _inner_first(query: exp.Query) -> list[exp.Select]:
-    """Return the selects of a query, inner ones first: a select that is replaced takes those in it along, as copies."""
-    return list(query.find_all(exp.Select))[::-1]
+    """Return the selects of a query: those of WITH queries in their order, then inner ones, before those that read them.
+
+    A select that is replaced takes those in it along, as copies.
+    """
+    found, left = list[exp.Select](), list[exp.Expr]([query])
+    while left:
+        node = left.pop()
+        found += [node] if isinstance(node, exp.Select) else []
+        left += sorted(node.iter_expressions(), key=lambda child: not isinstance(child, exp.With))
+    return found[::-1]
 
 
 def _refuse_sample(relation: exp.Subquery) -> None:

@@ -237,7 +237,7 @@ def _list(readers: list[_Reader]) -> str:
 
 
 def _verb(readers: list[_Reader], one: str, several: str) -> str:
-    return one if len(readers) == 1 else several
+    return one if sum(1 if each.is_whole else len(each.keepers) for each in readers) == 1 else several
 
 
 # What a table is made of.

@@ -42,7 +42,7 @@ class Host:
     """
 
     def __init__(self, spark: SparkSession, home: str, clock: Clock | None = None) -> None:
-        self._spark = jvm.clone_session(spark)
+        self._spark = jvm.bare_clone(spark)
         self._home = HadoopPath(self._spark, home)
         self._lease = Lease(self._home)
         clock = clock or SystemClock()

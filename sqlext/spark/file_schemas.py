@@ -21,7 +21,7 @@ from sqlext.redaction import of_application
 from sqlext.spark.failures import SPARK_ERRORS, conditions_of
 from sqlext.spark.file_options import STREAM_OPTIONS
 from sqlext.spark.java import java_of
-from sqlext.spark.jvm import clone_session
+from sqlext.spark.jvm import bare_clone
 from sqlext.sql.file_calls import READ_FILES
 
 NO_COLUMNS = ("UNABLE_TO_INFER_SCHEMA", "EMPTY_SCHEMA_NOT_SUPPORTED_FOR_DATASOURCE")
@@ -157,7 +157,7 @@ def _found(spark: SparkSession, files: Files, paths: Sequence[str]) -> list[Stru
     if files.format == _ONE_FILE_A_LOOK:
         return [_schema(spark, files, [path]) for path in paths]
     if files.format == "json":  # its reader compares names as they are written; Spark refuses two that differ by case
-        spark = clone_session(spark)
+        spark = bare_clone(spark)
         spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         return [_schema(spark, files, paths)]

@@ -185,19 +185,24 @@ def names_as_in(spark: SparkSession) -> Iterator[None]:
         yield
 
 
+def bare_clone(spark: SparkSession) -> SparkSession:
+    """Return an independent copy of a session as Spark makes it: in its default catalog, and without session variables."""
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
 def clone_session(spark: SparkSession, has_variables: bool = True) -> SparkSession:
     """Return an independent copy of a session, with its catalog, database, settings, temporary views and functions.
 
-    Spark's own clone is in Spark's own catalog, and has no session variables.
-
     Args:
-        has_variables: whether it has those of the session.
+        has_variables: whether it has the session's variables.
     """
-    copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    copy = bare_clone(spark)
     catalogs, own = (each._jsparkSession.sessionState().catalogManager() for each in (spark, copy))
-    name = str(catalogs.currentCatalog().name())
-    if name != str(own.currentCatalog().name()):
+    name, default = str(catalogs.currentCatalog().name()), str(copy.conf.get("spark.sql.defaultCatalog"))
+    if name != default:  # which the copy has not asked for anything yet
         own.setCurrentCatalog(name)
+    is_in_sparks_own = name == default == "spark_catalog"  # whose database Spark's clone has
+    if not is_in_sparks_own and [*own.currentNamespace()] != [*catalogs.currentNamespace()]:
         own.setCurrentNamespace(catalogs.currentNamespace())
     if has_variables and not catalogs.tempVariableManager().isEmpty():
         field_of(own.tempVariableManager(), "variables").addAll(field_of(catalogs.tempVariableManager(), "variables"))

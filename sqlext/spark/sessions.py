@@ -80,7 +80,7 @@ def takes_names_of_streams(session: SparkSession) -> bool:
 
 def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:
     """Return a session like the one that created the flow or job."""
-    session = jvm.clone_session(spark, has_variables=False)
+    session = jvm.bare_clone(spark)
     settings.restore(session, spec.settings)
     session.catalog.setCurrentCatalog(spec.catalog)
     session.catalog.setCurrentDatabase(spec.database)

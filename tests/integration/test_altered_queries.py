@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from sqlext.errors import FlowError
 from sqlext.execution.delta import target
 from sqlext.execution.delta.transaction import CommitIdentity, KnownFiles, TableTransaction
+from sqlext.execution.flows.alteration import Note
 from sqlext.testing import Moment, listened
 from tests.integration.workshop import DEADLINE, Workshop
 
@@ -405,3 +406,17 @@ def test_a_wait_ends_with_its_time_also_while_a_statement_changes_the_flow(sql: 
         ended.set()
         holder.join(DEADLINE)
     sql("WAIT FLOW t")
+
+
+def test_a_statement_that_is_refused_takes_no_flow_from_a_process_that_alters_it(sql: Workshop, lean: None) -> None:
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t AS {FIRST}")
+    sql("WAIT FLOW t")
+    sql("STOP FLOW t")
+    note = sql.home("t") / "alteration"
+    note.write_text(Note(None, "another process").to_json())
+    before = sql.flow("t").epoch
+    with pytest.raises(PySparkException, match="not all that it has read is in its table"):
+        sql(f"ALTER FLOW t AS {by('k, avg(v) AS mean')}")
+    assert sql.flow("t").epoch == before
+    note.unlink()

@@ -44,6 +44,21 @@ def test_a_job_reads_the_current_catalogs_table(in_lake: Workshop) -> None:
     assert sql("SELECT * FROM spark_catalog.default.t") == [("of the lake", 1)]
 
 
+def test_a_catalog_without_a_schema_is_current_in_a_clone(in_lake: Workshop) -> None:
+    sql = in_lake
+    sql("USE lake")
+    assert clone_session(sql.spark).catalog.currentCatalog() == "lake"
+    sql("CREATE TABLE spark_catalog.default.t (k STRING, n BIGINT) USING delta")
+    sql("INSERT INTO spark_catalog.default.t SELECT k, count(*) FROM raw.ev GROUP BY k GLOBAL WINDOW END OF STREAM")
+    assert sql("SELECT * FROM spark_catalog.default.t") == [("of the lake", 1)]
+    sql("SET spark.sql.defaultCatalog = lake")
+    try:
+        sql("USE lake.raw")
+        assert clone_session(sql.spark).sql("SELECT current_database() AS name").collect()[0].name == "raw"
+    finally:
+        sql("RESET spark.sql.defaultCatalog")
+
+
 def test_a_view_reads_the_current_catalogs_table(in_lake: Workshop) -> None:
     sql = in_lake
     sql("CREATE MATERIALIZED VIEW spark_catalog.default.mv AS SELECT k, count(*) AS n FROM ev GROUP BY k")

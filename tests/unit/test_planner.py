@@ -869,3 +869,22 @@ def test_a_time_to_live_for_a_relation_that_is_read_to_its_end_is_refused() -> N
     kind, message, at = refusal(query)
     assert (kind, at) == (UnsupportedError, "STATE_TTL(h, '7 days')")
     assert message.startswith("`table.exec.state.ttl` is `7 days` for `h`, and the query that reads it ends")
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "a AS (SELECT k, v, row_number() OVER (PARTITION BY k, w ORDER BY v) AS r FROM STREAM t), "
+        "b AS (SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) AS q FROM a WHERE r = 1), "
+        "c AS (SELECT k, v FROM b WHERE q = 1)",
+        "a AS (SELECT k, v FROM STREAM t QUALIFY row_number() OVER (PARTITION BY k, w ORDER BY v) = 1), "
+        "c AS (SELECT k, v FROM a QUALIFY row_number() OVER (PARTITION BY k ORDER BY v) = 1)",
+    ],
+)
+def test_of_ranked_with_queries_the_first_is_the_aggregate(chain: str) -> None:
+    """The later ones, whose rows change, are evaluated above it."""
+    found = plan(f"WITH {chain} SELECT k, v FROM c")
+    (aggregate,) = found.aggregates
+    assert "MIN_BY" in aggregate.sql
+    assert "GROUP BY k, w" in aggregate.sql
+    assert "ROW_NUMBER" in found.above.upper()

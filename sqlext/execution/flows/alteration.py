@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Event
 
 from pyspark.sql import Column as SparkColumn
@@ -27,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructField, StructType
 
 from sqlext.errors import FlowError, StatementCanceledError, UnsupportedError
-from sqlext.execution.delta import delta_log, target
+from sqlext.execution.delta import commit, delta_log, target
 from sqlext.execution.delta.commit import CommitInfo
 from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.execution.delta.own_table import qualified
@@ -102,7 +103,7 @@ def is_at_rest(home: HadoopPath, spec: FlowSpec) -> bool:
     return note_in(home) is None and not spec.restoring and not content_of(home, spec).child("buffer").names()
 
 
-def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Callable[[FlowSpec], object]) -> FlowSpec:
+def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Callable[[FlowSpec], object], host: str) -> FlowSpec:
     """Bring an alteration to its end that a crash has left, or undo it, and return the flow as it is then.
 
     Args:
@@ -110,6 +111,7 @@ def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Calla
         home: the flow's folder.
         spec: the flow on record.
         record: writes the flow into the registry.
+        host: this process.
     """
     note = note_in(home)
     if note is None:
@@ -119,9 +121,9 @@ def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Calla
         return spec
     made = note.spec.streams[0].revision
     is_recorded = spec.streams[0].revision >= made
-    is_made = is_recorded or (last_transaction(spark, spec.target_location, _application(spec)) or 0) >= made
-    if not is_made:
-        _shut_out(spark, spec, made)
+    is_made = is_recorded or _is_made(spark, spec, made)
+    if not is_made and note.host != host:
+        is_made = commit.again_after_conflicts(partial(_shut_out, spark, spec, made), lambda: None)
     if is_made and not is_recorded:
         record(note.spec)
         logger.warning("flow %s: its process died while it altered its query, which is the new one now", spec.name)
@@ -129,13 +131,26 @@ def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Calla
     return note.spec if is_made and not is_recorded else spec
 
 
-def _shut_out(spark: SparkSession, spec: FlowSpec, made: int) -> None:
-    """Commit nothing, as the application of step 4: a process that only paused, and goes on with step 4, is in conflict."""
+def _is_made(spark: SparkSession, spec: FlowSpec, made: int, version: int | None = None) -> bool:
+    """Return whether the commit of step 4 is in a version of the table; None: in its newest."""
+    return (last_transaction(spark, spec.target_location, _application(spec), version) or 0) >= made
+
+
+def _shut_out(spark: SparkSession, spec: FlowSpec, made: int) -> bool:
+    """Commit nothing, as the application of step 4, unless that has come meanwhile; return whether it has.
+
+    A process that only paused, and goes on with step 4 later, is in conflict.
+    """
     with jvm.active(spark):
         snapshot = delta_tables.snapshot(spark, spec.target_location)
+        if _is_made(spark, spec, made, int(snapshot.version())):
+            return True
         said = json.dumps({"sqlext": {"flow": spec.name, "reason": "alteration undone"}})  # no flush, so without the flow's id
+        transaction = begun(spark, snapshot)
+        transaction.readTxn().addOne(_application(spec))
         identity = CommitIdentity(_application(spec), made - 1, said)
-        commit_actions(spark, begun(spark, snapshot), [], write_operation(spark, "Append"), identity)
+        commit_actions(spark, transaction, [], write_operation(spark, "Append"), identity)
+    return False
 
 
 def finish(home: HadoopPath, spec: FlowSpec) -> None:

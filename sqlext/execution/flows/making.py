@@ -220,15 +220,14 @@ class FlowMaker:
         if (wider := widened(spec, request)) is not None:
             check_sources(request, self._registry.read())
             check_cycle(request)
-            self._while_at_rest(record, session, lambda: self._widened(record, wider.spec), canceled)
+            self._while_at_rest(record, session, partial(self._widened, spec=wider.spec), canceled)
             return str(wider)
         table = target.describe(session, spec.target)
         change = redefined(spec, request, table)
         constraint_checks.check(request, spec.target, None, self._registry.read())
-        record = self._flows.taken_at_rest(record)
-        check = self._flows.fence(record.spec, record.epoch).check
 
-        def change_it() -> FlowSpec:
+        def change_it(record: FlowRecord) -> FlowSpec:
+            check = self._flows.fence(record.spec, record.epoch).check
             new = Alteration(session, home, spec, request, change, record.epoch, check).run(self._lease.host_id, canceled)
             check()
             self._registry.alter(new)
@@ -247,9 +246,12 @@ class FlowMaker:
         return spec
 
     def _while_at_rest(
-        self, record: FlowRecord, session: SparkSession, change: Callable[[], FlowSpec], canceled: threading.Event
+        self, record: FlowRecord, session: SparkSession, change: Callable[[FlowRecord], FlowSpec], canceled: threading.Event
     ) -> FlowSpec:
         """Stop a flow if it runs, change it, and let it run again, in a session for its new query.
+
+        Args:
+            change: takes the flow's record, and returns the changed flow.
 
         Raises:
             FlowError: not all that it has read is in its table.
@@ -267,7 +269,7 @@ class FlowMaker:
                 flow.stop(canceled)
                 if flow.has_buffered:
                     raise FlowError(f"Flow `{spec.name}` could not flush all that it has read. Try again.")
-            new = change()
+            new = change(record if was_running else self._flows.taken_at_rest(record))
         except BaseException as error:
             with jvm.outside_of_any_query(self._spark):
                 self._after_failure(record, was_running and not isinstance(error, FencedError))
@@ -281,7 +283,7 @@ class FlowMaker:
         home, note = self._home_of(record.spec), alteration.note_in(self._home_of(record.spec))
         now = still_there(self._registry.read(), record.spec).spec
         if note is not None and note.host == self._lease.host_id:  # else another driver has seen to it
-            now = alteration.settled(jvm.clone_session(self._spark), home, now, self._registry.alter)
+            now = alteration.settled(jvm.clone_session(self._spark), home, now, self._registry.alter, self._lease.host_id)
         if is_restarted:
             self._flows.fence(record.spec, record.epoch).check()
             self._flows.run(now, self._flows.session_of(now), self._flows.options_of(now))

@@ -369,7 +369,8 @@ class FlowManager:
         home = self._home.child("flows", spec.id)
         if note is not None:  # a dead process has begun another query
             self.fence(spec, epoch).take()
-            settled = alteration.settled(jvm.clone_session(self._spark), home, spec, self._registry.alter)
+            own, here = jvm.clone_session(self._spark), self._lease.host_id
+            settled = alteration.settled(own, home, spec, self._registry.alter, here)
             if settled is not spec:
                 spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)
         spec = self.savepoints.finished(spec, epoch)

@@ -78,7 +78,7 @@ def check_restorable(
     """
     refuse_savepoints(spark, spec, records)
     target.check_same_table(spark, savepoint.spec)
-    refuse_records(spec, records)
+    _refuse_readers(spec, records)
     refuse_rows_of_others(spark, spec, savepoint)
     table_copy.check_definition(spark, spec.target_location, savepoint.metadata)
     store.check_rows(savepoint)
@@ -135,9 +135,15 @@ def refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, savepoint: Savepo
 
 
 def _refuse_rows_written_since(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint, version: int) -> None:
-    """Refuse as `refuse_rows_of_others` does, unless a version of the table is set back: rows after that are nobody's to lose."""
-    if last_transaction(spark, spec.target_location, spec.application, version) is None:
+    """Refuse as `refuse_rows_of_others` does, unless the table is set back by then: later rows are not lost."""
+    if last_transaction(spark, spec.target_location, spec.application, version) is not None:
+        return
+    try:
         refuse_rows_of_others(spark, spec, savepoint, version)
+    except UnsupportedError as error:
+        raise FlowError(
+            f"{error.message} The flow was being set back when they came. DROP FLOW it, and create it again: the table stays."
+        ) from None
 
 
 def changed_by_others(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint) -> str:

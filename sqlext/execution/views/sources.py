@@ -71,6 +71,8 @@ def are_as_analysed(spark: SparkSession, types: Mapping[str, Mapping[str, str]],
 
 
 def _has(spark: SparkSession, at: SourceVersion, columns: Mapping[str, str]) -> bool:
+    if not columns:
+        return True
     fields = delta_tables.schema_of(delta_tables.snapshot_at(spark, at.location, at.version))
     found = {field.name: field.dataType.simpleString() for field in fields}
     return all(found.get(name) == kind for name, kind in columns.items())
@@ -220,7 +222,7 @@ def used_columns(plan: Any) -> dict[str, list[str]]:
 
 
 def used_types(plan: Any) -> dict[str, dict[str, str]]:
-    """Return the types of the columns that a query uses, in the table's order, of each table that it reads at its newest version."""
+    """Return the types of the columns that a query uses, in the table's order, for tables that it reads at newest versions."""
     used = used_in(plan)
     found: dict[str, dict[str, str]] = {}
     for leaf, relation in ((node, relation_of(node)) for node in nodes_of(plan)):
