@@ -17,7 +17,7 @@ from sqlext.errors import DependentsError, FlowError, NotFoundError, did_you_mea
 from sqlext.execution.delta import target
 from sqlext.execution.flows.registry import FlowRecord, FlowState
 from sqlext.execution.host import Host
-from sqlext.plan.lineage import Lineage, Node, NodeKind, shown
+from sqlext.plan.lineage import Keeper, Lineage, Node, NodeKind, shown
 from sqlext.plan.view_spec import RefreshReport
 from sqlext.sql.statements import DropMaterializedView, DropStreamingTable
 
@@ -95,9 +95,6 @@ def flows(host: Host) -> Table:
 
 # What reads a table.
 
-_Keeper = tuple[str, tuple[str, ...]]
-"""The id and the qualified name of a flow or view."""
-
 
 @dataclass(frozen=True)
 class _Reader:
@@ -110,7 +107,7 @@ class _Reader:
     """
 
     node: Node
-    keepers: tuple[_Keeper, ...]
+    keepers: tuple[Keeper, ...]
     is_whole: bool
 
     @property
@@ -152,7 +149,7 @@ def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | Drop
     return "; ".join([*said, streaming_tables.drop(spark, host, name, statement.if_exists)])
 
 
-def _refuse_elsewhere(host: Host, keepers: list[_Keeper]) -> None:
+def _refuse_elsewhere(host: Host, keepers: list[Keeper]) -> None:
     """Refuse to drop a flow that another process runs, before anything is dropped."""
     records = host.flows.records()
     for record in (records[each] for each, _ in keepers if each in records):

@@ -13,6 +13,9 @@ from typing import Any
 
 from sqlext.errors import Position, UnsupportedError
 
+Keeper = tuple[str, tuple[str, ...]]
+"""The id and the qualified name of a flow or view."""
+
 
 class NodeKind(StrEnum):
     """What a node of the graph is: a relation that nothing here keeps, or what keeps one."""
@@ -63,10 +66,10 @@ class Node:
     inputs: tuple[Input, ...] = ()
     id: str = ""
     keeper: tuple[str, ...] = ()
-    others: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    others: tuple[Keeper, ...] = ()
 
     @property
-    def keepers(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    def keepers(self) -> tuple[Keeper, ...]:
         """The ids and qualified names of all flows that write it, or of the view; none of a source."""
         return ((self.id, self.keeper), *self.others) if self.id else ()
 

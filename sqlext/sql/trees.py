@@ -204,8 +204,9 @@ def references_of(query: exp.Query) -> References:
     columns = {name for column in query.find_all(exp.Column) for name in _possible_variables(column)}
     for text in query.find_all(VerbatimText):
         if text.arg_key != "identified":  # a stream's name is no expression
-            functions.update(references_in(text.this).functions)
-            columns.update(references_in(text.this).columns)
+            found = references_in(text.this)
+            functions.update(found.functions)
+            columns.update(found.columns)
 
     def users(names: set[str]) -> tuple[str, ...]:
         ours = {"", *OPERATORS}  # a table function's table has no name; the operators exist in every session

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from pyspark.errors import PySparkException
 
@@ -118,6 +121,17 @@ def test_an_existing_table_is_not_replaced(sql: Workshop) -> None:
         sql(f"INSERT INTO kept {QUERIES['top'].format(ev='STREAM ev')}")
 
 
+def as_batch(sql: Workshop, queries: Mapping[str, str]) -> list[list[tuple[Any, ...]]]:
+    """Check that the table of each query over `raw` is what a batch query gives; return their rows."""
+    found = []
+    for name, query in queries.items():
+        sql(f"CREATE STREAMING TABLE {name} AS {query.format(raw='STREAM raw')}")
+        sql(f"WAIT FLOW {name}")
+        found.append(sql.batch(f"SELECT * FROM {name}"))
+        assert found[-1] == sql.batch(query.format(raw="raw"))
+    return found
+
+
 def test_columns_of_a_fixed_length_are_padded_above_as_in_the_source(sql: Workshop) -> None:
     sql("CREATE TABLE raw (c CHAR(3), v INT) USING delta")
     sql("CREATE TABLE names (c CHAR(5), name STRING) USING delta")
@@ -129,12 +143,7 @@ def test_columns_of_a_fixed_length_are_padded_above_as_in_the_source(sql: Worksh
         "among": f"SELECT n FROM {counted} WHERE c IN ('a', 'x')",
         "joined": f"SELECT d.name, t.n FROM {counted} AS t JOIN names AS d ON d.c = t.c",
     }
-    for name, query in queries.items():
-        sql(f"CREATE STREAMING TABLE {name} AS {query.format(raw='STREAM raw')}")
-        sql(f"WAIT FLOW {name}")
-        found = sql.batch(f"SELECT * FROM {name}")
-        assert len(found) == 1
-        assert found == sql.batch(query.format(raw="raw"))
+    assert [len(found) for found in as_batch(sql, queries)] == [1, 1, 1]
 
 
 def test_windows_of_windows_are_computed_above(sql: Workshop) -> None:
@@ -146,7 +155,4 @@ def test_windows_of_windows_are_computed_above(sql: Workshop) -> None:
         "of_window": f"SELECT window(window, '1 hour').start AS w, sum(n) AS n FROM {short} GROUP BY 1",
         "times": f"SELECT window_time(window) AS at, k, n FROM {short}",
     }
-    for name, query in queries.items():
-        sql(f"CREATE STREAMING TABLE {name} AS {query.format(raw='STREAM raw')}")
-        sql(f"WAIT FLOW {name}")
-        assert sql.batch(f"SELECT * FROM {name}") == sql.batch(query.format(raw="raw"))
+    as_batch(sql, queries)

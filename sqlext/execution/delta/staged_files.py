@@ -25,7 +25,7 @@ from pyspark.sql.types import StructField, StructType
 from sqlext.errors import FlowError
 from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.execution.delta.target import with_nulls
-from sqlext.execution.delta.transaction import CommitIdentity, begun, commit_actions, write_operation, written_files
+from sqlext.execution.delta.transaction import CommitIdentity, begun, commit_actions, note_read, write_operation, written_files
 from sqlext.spark import delta_tables
 from sqlext.spark.java import java_of, scala_object, scala_seq
 from sqlext.spark.jvm import active
@@ -138,7 +138,7 @@ def append(
         if any(each.fingerprint != _fingerprint(snapshot) for each in staged):
             return False
         transaction = begun(spark, snapshot)
-        transaction.readTxn().addOne(identity.app_id)  # as Delta notes it where it looks a transaction up itself, by a Spark job
+        note_read(transaction, identity.app_id)
         actions = [_action(spark, file) for each in staged for file in each.files]
         if actions:  # Delta's writer asks for this, in the transaction that writes files
             transaction.registerPostCommitHook(scala_object(spark, "org.apache.spark.sql.delta.hooks.AutoCompact"))

@@ -221,7 +221,7 @@ class TableTransaction:
 
     def note_read(self, app_id: str) -> None:
         """Let a commit of an application since the version that is read be a conflict."""
-        self._transaction.readTxn().addOne(app_id)
+        note_read(self._transaction, app_id)
 
     def write_whole(self, rows: DataFrame, identity: CommitIdentity) -> KnownFiles:
         """Replace all rows of the table.
@@ -359,6 +359,14 @@ def begun(spark: SparkSession, snapshot: Any) -> Any:
     """Begin one of Delta's transactions over a version of a table."""
     option = java_of(spark).scala.Option.apply
     return snapshot.deltaLog().startTransaction(option(None), option(snapshot))
+
+
+def note_read(transaction: Any, app_id: str) -> None:
+    """Let a commit of an application since a transaction's version be a conflict.
+
+    Delta notes that itself where it looks an application's transaction up, by a Spark job.
+    """
+    transaction.readTxn().addOne(app_id)
 
 
 def write_operation(spark: SparkSession, mode: str) -> Any:

@@ -32,7 +32,7 @@ from sqlext.execution.delta import commit, delta_log, target
 from sqlext.execution.delta.commit import CommitInfo
 from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.execution.delta.own_table import qualified
-from sqlext.execution.delta.transaction import CommitIdentity, TableTransaction, begun, commit_actions, write_operation
+from sqlext.execution.delta.transaction import CommitIdentity, TableTransaction, begun, commit_actions, note_read, write_operation
 from sqlext.execution.flows.creation import FlowRequest, reserve, stream_of
 from sqlext.execution.flows.history import partials_of_history
 from sqlext.execution.flows.partition_keys import lossy
@@ -121,9 +121,8 @@ def settled(spark: SparkSession, home: HadoopPath, spec: FlowSpec, record: Calla
         return spec
     made = note.spec.streams[0].revision
     is_recorded = spec.streams[0].revision >= made
-    is_made = is_recorded or _is_made(spark, spec, made)
-    if not is_made and note.host != host:
-        is_made = commit.again_after_conflicts(partial(_shut_out, spark, spec, made), lambda: None)
+    look = _is_made if note.host == host else _shut_out  # nobody of this process has only paused
+    is_made = is_recorded or commit.again_after_conflicts(partial(look, spark, spec, made), lambda: None)
     if is_made and not is_recorded:
         record(note.spec)
         logger.warning("flow %s: its process died while it altered its query, which is the new one now", spec.name)
@@ -147,7 +146,7 @@ def _shut_out(spark: SparkSession, spec: FlowSpec, made: int) -> bool:
             return True
         said = json.dumps({"sqlext": {"flow": spec.name, "reason": "alteration undone"}})  # no flush, so without the flow's id
         transaction = begun(spark, snapshot)
-        transaction.readTxn().addOne(_application(spec))
+        note_read(transaction, _application(spec))
         identity = CommitIdentity(_application(spec), made - 1, said)
         commit_actions(spark, transaction, [], write_operation(spark, "Append"), identity)
     return False

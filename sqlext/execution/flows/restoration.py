@@ -136,7 +136,7 @@ def refuse_rows_of_others(spark: SparkSession, spec: FlowSpec, savepoint: Savepo
 
 def _refuse_rows_written_since(spark: SparkSession, spec: FlowSpec, savepoint: Savepoint, version: int) -> None:
     """Refuse as `refuse_rows_of_others` does, unless the table is set back by then: later rows are not lost."""
-    if last_transaction(spark, spec.target_location, spec.application, version) is not None:
+    if spec.owns_target or last_transaction(spark, spec.target_location, spec.application, version) is not None:
         return
     try:
         refuse_rows_of_others(spark, spec, savepoint, version)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -212,22 +212,25 @@ class Versions:
 
 def used_columns(plan: Any) -> dict[str, list[str]]:
     """Return the columns of each table that a query uses, in the table's order."""
-    used = used_in(plan)
-    found: dict[str, dict[str, None]] = {}
-    for leaf, relation in ((node, relation_of(node)) for node in nodes_of(plan)):
-        if relation is not None:
-            names = {str(each.name()): None for each in output_of(leaf) if id_of(each) in used}
-            found.setdefault(relation.name, {}).update(names)
+    found: dict[str, dict[str, str]] = {}
+    for relation, columns in _used(plan):
+        found.setdefault(relation.name, {}).update(columns)
     return {name: [*columns] for name, columns in found.items()}
 
 
 def used_types(plan: Any) -> dict[str, dict[str, str]]:
     """Return the types of the columns that a query uses, in the table's order, for tables that it reads at newest versions."""
-    used = used_in(plan)
     found: dict[str, dict[str, str]] = {}
-    for leaf, relation in ((node, relation_of(node)) for node in nodes_of(plan)):
-        if relation is not None and not relation.is_pinned:
-            fields = zip(output_of(leaf), StructType.fromJson(json.loads(str(leaf.schema().json()))), strict=True)
-            named = {each.name: each.dataType.simpleString() for attribute, each in fields if id_of(attribute) in used}
-            found.setdefault(relation.name, {}).update({name: kind for name, kind in named.items() if name != METADATA})
+    for relation, columns in _used(plan):
+        if not relation.is_pinned:
+            found.setdefault(relation.name, {}).update({name: kind for name, kind in columns.items() if name != METADATA})
     return found
+
+
+def _used(plan: Any) -> Iterator[tuple[Relation, dict[str, str]]]:
+    """Yield the table of each leaf that reads one, and the columns that a query uses of it, with their types."""
+    used = used_in(plan)
+    for leaf, relation in ((node, relation_of(node)) for node in nodes_of(plan)):
+        if relation is not None:
+            fields = zip(output_of(leaf), StructType.fromJson(json.loads(str(leaf.schema().json()))), strict=True)
+            yield relation, {each.name: each.dataType.simpleString() for attribute, each in fields if id_of(attribute) in used}
