@@ -15,8 +15,8 @@ _reports: dict[str, BacklogReport] = {}
 def register_backlog_report(stream: str, function: BacklogReport | None) -> None:
     """Register a function that reports whether a stream is processing a backlog; its latest result alone decides.
 
-    The function is called about once a second and at the end of each micro-batch, in the process that runs the flow, and must be
-    quick. It affects flows whose `execution.checkpointing.interval-during-backlog` is set.
+    The function is called about once a second, in the process that runs the flow, and should be quick. It affects flows whose
+    `execution.checkpointing.interval-during-backlog` is set.
 
     Args:
         stream: the table or view, by its name in the queries that stream it.

@@ -6,6 +6,7 @@ declared (`EvaluatePython.makeFromJava`), and one over Arrow converts it or fail
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,8 @@ from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowC
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
     ByteType,
     DataType,
     DecimalType,
@@ -27,6 +30,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+_TAKEN: dict[type[DataType], type | tuple[type, ...]] = {
+    BooleanType: bool,
+    BinaryType: (bytes, bytearray, str),
+    ArrayType: (list, tuple),
+    MapType: dict,
+    StructType: (list, tuple, dict),
+}
+"""What Spark takes for a type; of anything else it would make NULL without a word."""
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 
 
@@ -39,7 +50,7 @@ def with_declared_type(name: str, function: Callable[..., Any], kind: DataType) 
         name: the function's, for the error.
 
     Raises (the function that is returned):
-        TypeError: the result is no such number.
+        TypeError: the result is no such number, or of another type.
     """
 
     def call(*arguments: Any) -> Any:
@@ -74,12 +85,20 @@ def _converted(value: Any, kind: DataType) -> Any:
     """Return a value as the type has it.
 
     Raises:
-        ValueError: it is no such number.
+        ValueError: it is no such number, or of another type.
     """
-    if type(value).__module__ == "numpy":
+    if type(value).__module__ == "numpy" or (isinstance(value, array) and isinstance(kind, ArrayType)):
         value = value.tolist()  # also of a number
     if value is None:
         return None
+    if isinstance(value, array) and value.typecode == "b" and isinstance(kind, BinaryType):
+        return value.tobytes()
+    if isinstance(kind, StructType) and not isinstance(value, dict | list | tuple) and hasattr(value, "__dict__"):
+        value = vars(value)  # as PySpark does
+    if not isinstance(value, _TAKEN.get(type(kind), object)):
+        if isinstance(kind, ArrayType | MapType) and kind.needConversion():
+            return value  # PySpark reads any iterable or mapping then, or fails
+        raise ValueError(value)
     if isinstance(kind, ArrayType) and isinstance(value, list | tuple):
         return [_converted(each, kind.elementType) for each in value]
     if isinstance(kind, MapType) and isinstance(value, dict):

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlext.spark.java import items_of, java_of, scala_seq
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
 from sqlext.spark.jvm import alias, frame_of
 from sqlext.spark.plans import WHOLE_TEXTS
 
@@ -49,10 +49,30 @@ def physical_plan(frame: DataFrame) -> Any:
 
 def frame_over(spark: SparkSession, plan: Any, columns: Sequence[Any]) -> DataFrame:
     """Return a DataFrame of named expressions over a physical plan."""
+    stage = stage_of(spark, unknown_rows(spark, plan.output()), plan)
+    return frame_of(spark, java_of(spark).org.apache.spark.sql.catalyst.plans.logical.Project(scala_seq(spark, columns), stage))
+
+
+def stage_of(spark: SparkSession, logical: Any, physical: Any) -> Any:
+    """Return a physical plan as a part of a logical one.
+
+    Spark takes the rows of the first exchange of a stage that has run for the most rows that the stage can have, and leaves out
+    LIMIT, ORDER BY and DISTINCT above it if these are few enough. That holds for the stages that Spark makes, such as an
+    aggregate, but not for a whole plan: an exchange may be a small side of a join. So above the stage is a filter that every row
+    passes, of the one kind of which Spark gives no most rows. It keeps the order and the partitions of the rows.
+
+    Args:
+        spark: the session.
+        logical: a logical plan with the same columns, for its statistics.
+        physical: the plan.
+    """
     java = java_of(spark)
-    forget_logical_plans(spark, plan)
-    stage = java.org.apache.spark.sql.execution.adaptive.LogicalQueryStage(unknown_rows(spark, plan.output()), plan)
-    return frame_of(spark, java.org.apache.spark.sql.catalyst.plans.logical.Project(scala_seq(spark, columns), stage))
+    forget_logical_plans(spark, physical)
+    stage = java.org.apache.spark.sql.execution.adaptive.LogicalQueryStage(logical, physical)
+    types, catalyst = java.org.apache.spark.sql.types, java.org.apache.spark.sql.catalyst
+    true = catalyst.expressions.Literal.create(True, types.DataTypes.BooleanType)
+    identity = getattr(scala_object(spark, "scala.Predef"), "$conforms")()
+    return catalyst.plans.logical.TypedFilter(identity, java.java.lang.Object().getClass(), types.StructType(), true, stage)
 
 
 def unknown_rows(spark: SparkSession, output: Any) -> Any:

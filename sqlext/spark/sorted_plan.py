@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from sqlext.spark.cardinality import has_many_strings
 from sqlext.spark.java import items_of, java_of, scala_seq
 from sqlext.spark.jvm import alias
-from sqlext.spark.physical_plan import forget_logical_plans
+from sqlext.spark.physical_plan import stage_of
 
 _HASH_AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec")
 
@@ -32,15 +32,12 @@ def end_of_stream(spark: SparkSession, analysed: Any, is_sorted: bool) -> Any:
         analysed: the query's analysed plan, without streams.
         is_sorted: whether its aggregates sort; otherwise Spark chooses.
     """
-    java_session = spark._jsparkSession
-    jvm = java_of(spark)
-    execution = jvm.org.apache.spark.sql.execution
-    planned = java_session.sessionState().executePlan(analysed, execution.CommandExecutionMode.SKIP())
+    mode = java_of(spark).org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    planned = spark._jsparkSession.sessionState().executePlan(analysed, mode)
     physical = planned.sparkPlan()
     if is_sorted:
         physical = sorted_aggregates(spark, physical, looks_at_files=True)
-    forget_logical_plans(spark, physical)
-    stage = execution.adaptive.LogicalQueryStage(planned.optimizedPlan(), physical)
+    stage = stage_of(spark, planned.optimizedPlan(), physical)
     return _with_columns_of_its_own(spark, stage, [str(column.name()) for column in items_of(analysed.output())])
 
 

@@ -13,9 +13,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.errors import UnsupportedError
-from sqlext.spark.java import items_of, java_of, scala_seq, transformed
+from sqlext.spark.java import items_of, java_of, scala_seq, texts_of, transformed
 
 _SUBQUERIES = ("ScalarSubquery", "ListQuery", "Exists", "LateralSubquery", "FunctionTableSubqueryArgumentExpression")
+_STARTS = ("startingversion", "startingtimestamp")
 
 
 def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
@@ -58,6 +59,7 @@ def _with_bounded_subqueries(spark: SparkSession, plan: Any) -> Any:
 
 def _of_data_source(spark: SparkSession, source: Any) -> Any:
     """Return the batch relation with the stream's format, options and schema."""
+    _check_starts_at_first(spark, source)
     if source.catalogTable().isDefined():
         return spark._jsparkSession.table(source.catalogTable().get().identifier().quotedString()).queryExecution().analyzed()
     reader = spark._jsparkSession.read().format(source.className()).options(source.options())
@@ -66,6 +68,19 @@ def _of_data_source(spark: SparkSession, source: Any) -> Any:
     ):  # Delta knows its schema, and accepts none
         reader = reader.schema(source.userSpecifiedSchema().get())
     return reader.load().queryExecution().analyzed()
+
+
+def _check_starts_at_first(spark: SparkSession, source: Any) -> None:
+    """See that a stream of a Delta table begins with its first rows: a batch would read these, too, whatever its options say."""
+    options = {key.lower(): (key, value) for key, value in texts_of(spark, source.options()).items()}
+    is_of_changes = options.get("readchangefeed", ("", ""))[1].lower() == "true"  # which a batch can read from a version on
+    if str(source.className()).lower() != "delta" or is_of_changes:
+        return
+    for name, value in (options[key] for key in _STARTS if key in options):
+        raise UnsupportedError(
+            f"`{name}` = {value} of a view over readStream has no meaning here: a query with GLOBAL WINDOW END OF STREAM reads "
+            "all that the table holds now. Leave it out of the view, or filter the rows."
+        )
 
 
 def _of_table(spark: SparkSession, stream: Any) -> Any:

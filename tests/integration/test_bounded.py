@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from sqlext.spark import jvm
+from sqlext.spark.physical_plan import frame_over, physical_plan
 from tests.integration.workshop import Workshop
 from tests.support import rows
 
@@ -156,6 +157,37 @@ def test_order_and_limit_behind_it(events: Workshop) -> None:
     assert events(query.format(END)) == events(query.format(""))
 
 
+OF_20_ROWS = f"(SELECT e.i, d.w FROM ev e LEFT JOIN dim d ON e.k = d.k {END})"
+OF_ONE_ROW = f"(SELECT e.i, e.v, m.v AS most FROM ev e CROSS JOIN (SELECT max(v) AS v FROM ev) m {END})"
+
+
+def test_what_stands_above_it_holds_whatever_ran_first_below(events: Workshop) -> None:
+    """Spark took the rows of the first exchange that had run, such as a small table's, for the rows of the query."""
+    spark = events.spark
+    limited = f"SELECT * FROM {OF_20_ROWS} LIMIT 50"
+    assert len(events(limited)) == 50
+    assert len(spark.sql(OF_20_ROWS[1:-1]).limit(50).collect()) == 50
+    spark.conf.set("spark.sql.cbo.enabled", "true")  # then estimates are taken for it, too
+    assert len(events(limited)) == 50
+    assert [row.i for row in events(f"SELECT i FROM {OF_ONE_ROW} ORDER BY i DESC")] == list(range(1999, -1, -1))
+    assert len(events(f"SELECT DISTINCT v FROM {OF_ONE_ROW}")) == 13
+    assert events(f"SELECT count(DISTINCT v) FROM {OF_ONE_ROW}") == [(13,)]
+
+
+def test_the_rows_of_a_physical_plan_are_unknown_above_it(events: Workshop) -> None:
+    spark = events.spark
+    plan = physical_plan(spark.sql("SELECT e.i FROM ev e LEFT JOIN dim d ON e.k = d.k"))
+    assert frame_over(spark, plan, [jvm.alias(spark, plan.output().head(), "i")]).limit(50).count() == 50
+
+
+def test_the_order_and_partitions_of_its_rows_are_known_above_it(events: Workshop) -> None:
+    query = f"SELECT v, i, n FROM (SELECT v, i, count(*) AS n FROM ev GROUP BY v, i {END})"
+    assert operators(events.spark, f"SELECT v, i, max(n) FROM ({query}) GROUP BY v, i").count("Exchange") == 1
+    number = f"SELECT i, max(n) OVER (PARTITION BY i) AS n FROM (SELECT i, count(*) AS n FROM ev GROUP BY i {END})"
+    found = operators(events.spark, number)
+    assert (found.count("Exchange"), found.count("Sort")) == (1, 1)
+
+
 def test_a_job_fills_a_table_and_tells_its_rows(events: Workshop) -> None:
     made = events(f"CREATE TABLE counts USING delta AS {COUNTS.format('STREAM ev')} {END}")[0].command_output
     assert re.fullmatch(r"job [0-9a-f]{32} finished into counts, 51 rows, \d+\.\d s", made)
@@ -200,6 +232,20 @@ def test_views_over_streams_are_read_to_their_ends(events: Workshop, tmp_path: P
 def test_a_watermark_says_nothing_here(events: Workshop) -> None:
     query = f"{COUNTS.format('STREAM ev WATERMARK ts DELAY OF INTERVAL 1 MINUTE')} {END}"
     assert events.batch(query) == events.batch(COUNTS.format("ev"))
+
+
+@pytest.mark.parametrize("name", ["startingVersion", "startingtimestamp"])
+@pytest.mark.parametrize("is_table", [True, False])
+def test_a_view_over_a_part_of_a_stream_is_refused_by_name(events: Workshop, data: Path, name: str, is_table: bool) -> None:
+    """A batch ignores where it is to begin."""
+    reader = events.spark.readStream.option(name, {"startingVersion": "0"}.get(name, "2020-01-01"))
+    part = reader.table("ev") if is_table else reader.format("delta").load(str(data / "ev"))
+    part.createOrReplaceTempView("part")
+    try:
+        with pytest.raises(PySparkException, match=rf"(?i)`{name}` = .* of a view over readStream has no meaning here"):
+            events(f"SELECT count(*) FROM STREAM part {END}")
+    finally:
+        events.spark.catalog.dropTempView("part")
 
 
 def test_a_source_without_end_is_refused_by_name(events: Workshop) -> None:

@@ -18,6 +18,7 @@ from sqlext.execution.jobs.execution_graph import ExecutionVertex, VertexKind
 from sqlext.execution.jobs.fragments import FragmentedPlan, cut
 from sqlext.execution.jobs.run import JobRun, RunSettings, prepare
 from sqlext.spark import jvm, sorted_plan
+from sqlext.spark.failures import SPARK_ERRORS
 from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
@@ -186,6 +187,36 @@ def test_what_has_read_a_lost_result_is_run_again(spark: SparkSession, job: Job,
     assert job.rows == expected(spark, query)
 
 
+@pytest.mark.parametrize("damage", ["gone", "torn"])
+def test_a_file_that_is_lost_before_it_is_read_is_an_error(
+    spark: SparkSession, job: Job, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Also in a session that leaves such files out of its own tables."""
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    write = job._write
+
+    def late(rows: DataFrame) -> None:
+        file = sorted(job.folder.glob("vertex-*/part-*/*/*.parquet"))[-1]
+        file.unlink() if damage == "gone" else os.truncate(file, file.stat().st_size // 2)
+        write(rows)
+
+    monkeypatch.setattr(job, "_write", late)
+    with pytest.raises(SPARK_ERRORS, match="FAILED_READ_FILE"):
+        job.run(QUERIES["aggregate"])
+    assert job.rows is None
+
+
+def test_partitions_that_a_subquery_chooses(spark: SparkSession, job: Job) -> None:
+    spark.sql("SELECT v, k FROM facts").write.format("parquet").partitionBy("k").saveAsTable("by_k")
+    query = "SELECT w, count(*) AS n FROM {} WHERE {} = (SELECT max({}) FROM {}) GROUP BY w"
+    for given in ("(SELECT v, k, k % 2 AS w FROM by_k)", "k", "k", "names"), ("facts", "w", "k % 2", "names"):
+        job.folder = job.folder.with_name(f"job of {given[1]}")
+        job.events.clear()
+        job.run(query.format(*given))
+        assert job.rows == expected(spark, query.format(*given)) != []
+
+
 def test_a_commit_that_is_torn_is_run_again(spark: SparkSession, job: Job) -> None:
     query = QUERIES["aggregate"]
     whole = job.run(query)
@@ -251,7 +282,7 @@ def test_the_plan_of_a_job_does_not_depend_on_the_files_that_are_looked_at(spark
     prepare(own, BUCKETS)
     own.range(0, 20000, 1, 1).selectExpr("concat(repeat('a long string', 10), id) AS k").write.parquet(str(tmp_path / "many"))
     analysed = own.read.parquet(str(tmp_path / "many")).groupBy("k").count()._jdf.queryExecution().analyzed()
-    stage = sorted_plan.end_of_stream(own, analysed, is_sorted=True).child()
+    stage = sorted_plan.end_of_stream(own, analysed, is_sorted=True).collectLeaves().head()
     assert "many_keys" in stage.physicalPlan().toString()
     plans = "".join(fragment.plan.toString() for fragment in cut(own, analysed, is_sorted=True).fragments)
     assert "SortAggregate" in plans

@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.support import eventually
 
 RECOVERY = "SET execution.batch.job-recovery.enabled = true"
 QUERY = "SELECT k, count(*) AS n, sum(v) AS s FROM STREAM facts GROUP BY k GLOBAL WINDOW END OF STREAM"
+OF_OTHERS = "a table or files that it did not write are there now"
 BATCH = "SELECT k, count(*) AS n, sum(v) AS s FROM {} GROUP BY k"
 
 
@@ -236,12 +238,56 @@ def test_a_table_of_somebody_else_in_the_place_of_a_new_one(
     shutil.rmtree(half_made)
     jobs.spark.range(3).write.format("delta").save(str(half_made))
     (row,) = jobs("SHOW JOBS")
-    with pytest.raises(PySparkException, match="a table that it did not write is there now"):
+    with pytest.raises(PySparkException, match=OF_OTHERS):
         jobs(f"RESUME JOB {row.id}")
     assert jobs.spark.read.format("delta").load(str(half_made)).count() == 3
+    jobs.spark.range(3).write.format("delta").mode("append").save(str(half_made))
+    for file in half_made.glob("_delta_log/*00000.*"):
+        file.unlink()  # as when the log is cleaned up
+    with pytest.raises(PySparkException, match=OF_OTHERS):
+        jobs(f"RESUME JOB {row.id}")
+    assert len(list(half_made.glob("_delta_log/*.json"))) == 1
     shutil.rmtree(half_made)
     jobs(f"RESUME JOB {row.id}")
     assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "parquet without a mark", "commits"])
+def test_files_of_somebody_else_in_the_place_of_a_new_table(
+    jobs: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    half_made = left_behind(jobs, monkeypatch, tmp_path, f"CREATE TABLE t USING delta AS {QUERY}")
+    if kind == "commits":
+        (half_made / "_delta_log" / f"{1:020}.json").write_text('{"commitInfo": {}}')
+    else:
+        jobs.spark.range(0, 6, 1, 2).write.format(kind.split()[0]).mode("overwrite").save(str(half_made))
+    if kind == "parquet without a mark":
+        (half_made / "_SUCCESS").unlink()
+    before = sorted(half_made.rglob("*"))
+    (row,) = jobs("SHOW JOBS")
+    with pytest.raises(PySparkException, match=OF_OTHERS):
+        jobs(f"RESUME JOB {row.id}")
+    assert sorted(half_made.rglob("*")) == before
+    shutil.rmtree(half_made)
+    jobs(f"RESUME JOB {row.id}")
+    assert rows(jobs) == jobs.batch(BATCH.format("facts"))
+
+
+def test_the_first_driver_deletes_nothing(jobs: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from sqlext.execution.jobs import sink
+
+    fill, place = sink.fill, tmp_path / "place"
+    left = place / f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+
+    def late(*given: Any) -> None:
+        place.mkdir()
+        left.touch()
+        fill(*given)
+
+    monkeypatch.setattr(sink, "fill", late)
+    with pytest.raises(PySparkException, match=OF_OTHERS):
+        jobs(f"CREATE TABLE t USING delta LOCATION '{place}' AS {QUERY}")
+    assert left.exists()
 
 
 def left_behind(jobs: Workshop, monkeypatch: pytest.MonkeyPatch, folder: Path, statement: str) -> Path:
@@ -528,6 +574,30 @@ def test_the_statement_of_a_lost_job_that_replaces_rows_resumes_it(
     assert [(row.id, row.status) for row in jobs("SHOW JOBS")] == [(job, "FINISHED")]
 
 
+@pytest.mark.parametrize("head", [*REPLACING, "CREATE TABLE new USING delta AS", "INSERT INTO t"])
+def test_the_statement_of_a_lost_job_with_other_settings_is_another_one(
+    jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    query = "SELECT timestamp_seconds(k) = TIMESTAMP '1970-01-01 00:00:00' AS is_first, count(*) AS n FROM {} GROUP BY ALL"
+    jobs("CREATE TABLE t (is_first BOOLEAN, n BIGINT) USING delta")
+    statement = f"{head} {query.format('STREAM facts')} GLOBAL WINDOW END OF STREAM"
+    jobs("SET TIME ZONE 'UTC'")
+    job = killed(jobs, statement, die_after, monkeypatch, 2)
+    jobs("SET TIME ZONE 'Asia/Tokyo'")
+    jobs("SET spark.sql.shuffle.partitions = 3")  # changes no rows
+    if head in REPLACING:
+        jobs(statement)
+        assert rows(jobs) == jobs.batch(query.format("facts"))
+        assert [row.status for row in jobs("SHOW JOBS")] == ["FINISHED", "LOST"]
+        return
+    told = r"with the setting spark\.sql\.session\.timeZone = UTC, which is Asia/Tokyo here"
+    with pytest.raises(PySparkException, match="of the same statement" if "INSERT" in head else told):
+        jobs(statement)
+    jobs("SET TIME ZONE 'UTC'")
+    jobs(f"RESUME JOB {job}" if "INSERT" in head else statement)
+    assert [(row.id, row.status) for row in jobs("SHOW JOBS")] == [(job, "FINISHED")]
+
+
 @pytest.mark.parametrize("head", REPLACING)
 def test_a_lost_job_does_not_replace_what_was_written_since(
     jobs: Workshop, die_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, head: str
@@ -621,6 +691,18 @@ def test_a_table_gets_what_is_noted_of_the_columns(jobs: Workshop) -> None:
     jobs("CREATE TABLE plain USING delta AS SELECT c, v, c AS again FROM codes")
     assert jobs("DESCRIBE t") == jobs("DESCRIBE plain")
     assert jobs.batch("SELECT count(*) FROM t WHERE c = 'ab' AND again = 'ab'") == [(1,)]
+
+
+def test_a_table_gets_the_collations_of_the_columns(jobs: Workshop) -> None:
+    query = (
+        "SELECT s COLLATE UNICODE_CI AS s, array(s COLLATE UTF8_LCASE) AS l, max(n) AS n "
+        "FROM (SELECT concat('s', k) AS s, v AS n FROM {}) GROUP BY 1, 2"
+    )
+    jobs(f"CREATE TABLE t USING delta AS {query.format('STREAM facts')} GLOBAL WINDOW END OF STREAM")
+    jobs(f"CREATE TABLE plain USING delta AS {query.format('facts')}")
+    assert jobs("DESCRIBE t") == jobs("DESCRIBE plain")
+    assert "UNICODE_CI" in str(jobs("DESCRIBE t"))
+    assert rows(jobs) == rows(jobs, "plain")
 
 
 def test_partitions_in_folders_of_other_names(jobs: Workshop) -> None:

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from sqlext.execution.partitions.key_runs import key_runs
 
+BERLIN = pa.timestamp("us", "Europe/Berlin")
+REPEATED = [datetime.datetime(2023, 10, 29, hour, 30, tzinfo=datetime.UTC) for hour in (0, 1)]  # both are half past two there
 STRUCT = pa.struct([("x", pa.float64()), ("y", pa.list_(pa.string()))])
 # Of each type, values of which no two are one key.
 DISTINCT: list[tuple[pa.DataType, list[Any]]] = [
@@ -28,6 +30,8 @@ DISTINCT: list[tuple[pa.DataType, list[Any]]] = [
     (pa.decimal128(10, 2), [None, Decimal("0.00"), Decimal("0.01")]),
     (pa.date32(), [None, datetime.date(1969, 12, 31), datetime.date(1970, 1, 1)]),
     (pa.timestamp("us", "UTC"), [None, datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)]),
+    (pa.struct([("x", BERLIN), ("y", pa.list_(BERLIN))]), [{"x": at, "y": [at]} for at in REPEATED]),
+    (pa.list_(BERLIN), [None, *([at] for at in REPEATED)]),
     (pa.list_(pa.float64()), [None, [], [None], [0.0], [math.nan], [0.0, 0.0]]),
     (STRUCT, [None, {"x": None, "y": None}, {"x": math.nan, "y": None}, {"x": math.nan, "y": ["a"]}, {"x": 0.0, "y": [None]}]),
     (pa.null(), [None]),

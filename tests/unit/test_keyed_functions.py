@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
+from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -32,6 +33,7 @@ from pyspark.sql.types import (
 
 import sqlext
 from sqlext.errors import NameTakenError, NotFoundError, SchemaError
+from sqlext.execution.keyed.keyed_stream import KeyedProcessor
 from sqlext.execution.keyed.keyed_worker import KeyedTask
 from sqlext.functions.keyed import (
     KEYED_FUNCTIONS,
@@ -43,6 +45,7 @@ from sqlext.functions.keyed import (
     RuntimeContext,
 )
 from sqlext.functions.registry import OperatorFunctions
+from tests.support import UncombinedTable
 
 SCHEMA = StructType().add("k", DoubleType()).add("v", LongType())
 KEYS = StructType().add("k", DoubleType())
@@ -294,6 +297,13 @@ def test_output_comes_while_input_arrives_and_rows_come_in_batches() -> None:
     assert taken == [0]
     assert next(out).num_rows == 1000
     assert taken == [0, 1]
+
+
+def test_rows_that_are_too_long_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalDataToArrowConversion, "convert", UncombinedTable)
+    assert results_of(Copies(3), batches_of([(1.0, 7)])) == [("v", 1.0, 7)] * 3
+    processor = KeyedProcessor(KeyedTask("f", Copies(3), SCHEMA, KEYS, RETURNS), False)
+    assert len(list(processor._rows(iter([("v", 1.0, 7)] * 3)))) == 3
 
 
 @pytest.mark.parametrize("rows_a_key", [1, 1000])

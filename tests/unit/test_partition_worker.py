@@ -8,10 +8,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import DataType, DateType, IntegerType, LongType, StructType
 
 from sqlext.errors import PartitionFunctionError
 from sqlext.execution.partitions.partition_worker import MapWindow, PartitionTask
+from tests.support import UncombinedTable
 
 DAY = datetime.date(2024, 1, 1)
 
@@ -39,6 +41,11 @@ def test_what_would_be_cut_off_is_refused(values: list[Any], declared: DataType,
     with pytest.raises(PartitionFunctionError) as caught:
         given(values, declared)
     assert str(caught.value) == f"map_partition: the function `f` returned values that do not fit its column {message}"
+
+
+def test_rows_that_are_too_long_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalDataToArrowConversion, "convert", UncombinedTable)
+    assert given([1, 2, 3], LongType()) == [1, 2, 3]
 
 
 def test_what_is_whole_passes() -> None:

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
+from array import array
+from datetime import date
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, DataType, DecimalType, DoubleType, IntegerType, LongType, MapType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from sqlext.functions.results import over_array, with_declared_type
 
+DAY = date(2024, 1, 1)
 PAIR = StructType().add("a", DoubleType()).add("b", StringType())
 
 
@@ -32,6 +49,13 @@ PAIR = StructType().add("a", DoubleType()).add("b", StringType())
         ({"a": 1}, MapType(StringType(), DoubleType()), {"a": 1.0}),
         ({"a": 1, "b": "x"}, PAIR, {"a": 1.0, "b": "x"}),
         ((1, "x"), PAIR, (1.0, "x")),
+        (SimpleNamespace(a=1, b="x"), PAIR, {"a": 1.0, "b": "x"}),
+        (np.bool_(True), BooleanType(), True),
+        (array("i", [1, 2]), ArrayType(DoubleType()), [1.0, 2.0]),
+        ("x", BinaryType(), "x"),
+        (bytearray(b"x"), BinaryType(), bytearray(b"x")),
+        (array("b", b"x"), BinaryType(), b"x"),
+        ({DAY}, ArrayType(DateType()), {DAY}),  # PySpark makes a list of it
     ],
 )
 def test_a_number_becomes_the_declared_kind_of_number(given: Any, kind: DataType, expected: Any) -> None:
@@ -51,9 +75,17 @@ def test_a_number_becomes_the_declared_kind_of_number(given: Any, kind: DataType
         ("2", DoubleType(), "The function f returned '2', which is no DOUBLE."),
         (0.1, DecimalType(9, 2), r"which is no DECIMAL\(9,2\)"),
         ([1.5], ArrayType(IntegerType()), "which is no ARRAY<INT>"),
+        (1, BooleanType(), "The function f returned 1, which is no BOOLEAN."),
+        ([0], ArrayType(BooleanType()), "which is no ARRAY<BOOLEAN>"),
+        ({1}, ArrayType(IntegerType()), r"The function f returned \{1\}, which is no ARRAY<INT>"),
+        ("text", ArrayType(StringType()), "which is no ARRAY<STRING>"),
+        ([("a", 1)], MapType(StringType(), IntegerType()), "which is no MAP<STRING,INT>"),
+        ([120], BinaryType(), "which is no BINARY"),
+        (array("B", b"x"), BinaryType(), "which is no BINARY"),
+        (1, PAIR, "which is no STRUCT<A:DOUBLE,B:STRING>"),
     ],
 )
-def test_what_is_no_such_number_is_an_error(given: Any, kind: DataType, said: str) -> None:
+def test_what_is_no_such_number_or_of_another_type_is_an_error(given: Any, kind: DataType, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         with_declared_type("f", lambda: given, kind)()
 

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
+import re
 from typing import Any
+
+from sqlext.functions.scalar import Reduction
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def fingerprint(function: Any) -> str:
     """Return a fingerprint of a function's code, the same in every process; for an object, that of its class.
 
-    It covers neither the functions that it calls nor the values that it closes over.
+    It covers neither the functions that it calls nor the values that it closes over, other than the arguments of a partial.
     """
+    return hashlib.sha256(_text(function).encode()).hexdigest()[:16]
+
+
+def _text(function: Any) -> str:
+    if isinstance(function, Reduction):
+        return f"reduce {_text(function.combine)}"
+    if isinstance(function, functools.partial):
+        given = [*function.args, *(each for pair in sorted(function.keywords.items()) for each in pair)]
+        return " ".join(["partial", _text(function.func), *map(_value, given)])
     subject = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     try:
-        text = inspect.getsource(subject)
+        return inspect.getsource(subject)
     except (OSError, TypeError):  # typed into a prompt, or written in C
-        text = _compiled(subject)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _compiled(subject)
+
+
+def _value(value: Any) -> str:
+    """Return the text of an argument, without the addresses of objects, which differ in every process."""
+    if callable(value):
+        return _text(value)
+    texts = sorted(map(repr, value)) if isinstance(value, set | frozenset) else [repr(value)]
+    return _ADDRESS.sub("", f"{type(value).__name__} {texts}")
 
 
 def _compiled(subject: Any) -> str:

@@ -40,7 +40,7 @@ from sqlext.execution.jobs.registry import (
 )
 from sqlext.execution.jobs.run import JobRun, RunSettings
 from sqlext.execution.jobs.store import JobEventStore, read_events
-from sqlext.execution.jobs.submission import JobRequest, PlannedJob, check_references, is_same, planned, planned_again
+from sqlext.execution.jobs.submission import JobRequest, PlannedJob, check_references, difference, is_same, planned, planned_again
 from sqlext.logs import about
 from sqlext.options import (
     JOB_EVENT_FLUSH_INTERVAL,
@@ -264,8 +264,8 @@ class JobManager:
     def _earlier(self, session: SparkSession, request: JobRequest, name: tuple[str, ...]) -> JobRecord | None:
         """Return the unfinished job that a statement resumes.
 
-        It is creating the same table, or its driver is gone and it was to replace rows by the same statement. A job whose target
-        was changed since cannot be resumed, and is not in the way.
+        It is creating the same table, or its driver is gone and it was to replace rows by the same statement with the same
+        settings. A job whose target was changed since cannot be resumed, and is not in the way.
 
         Args:
             name: the qualified name of the statement's target.
@@ -285,7 +285,7 @@ class JobManager:
                         f"Job {spec.id} of the same statement has not finished, and both would add their rows. Run RESUME JOB "
                         f"{spec.id} for the rows of then, or CANCEL JOB {spec.id} and then the statement again."
                     )
-                if sink.changed_since(self._spark, spec) is None:
+                if sink.changed_since(self._spark, spec) is None and difference(session, spec, request) is None:
                     return record
         return None
 
@@ -296,10 +296,10 @@ class JobManager:
     def _resume_earlier(self, session: SparkSession, earlier: JobRecord, request: JobRequest, options: Options) -> str:
         """Run the job that is filling a statement's table to its end, if it is the statement's own."""
         spec = earlier.spec
-        if not is_same(session, spec, request):
+        if (other := difference(session, spec, request)) is not None:
             raise NameTakenError(
-                f"Job {spec.id} is already creating {'.'.join(spec.target)} for another statement. First run RESUME JOB "
-                f"{spec.id} or CANCEL JOB {spec.id}."
+                f"Job {spec.id} is already creating {'.'.join(spec.target)} for {other}. First run RESUME JOB {spec.id} or "
+                f"CANCEL JOB {spec.id}."
             )
         with self._claims:
             while spec.id in self._claimed and not self._closing:
@@ -369,7 +369,7 @@ class JobManager:
 
         interval = options[JOB_EVENT_FLUSH_INTERVAL]
         store = JobEventStore(spec.id, log, options[JOB_EVENT_WRITE_BUFFER], interval, fence.check, lambda _: run.cancel())
-        write_sink = partial(sink.fill, own, spec)
+        write_sink = partial(sink.fill, own, spec, epoch)
         run = JobRun(own, planned.pieces, settings, events, store.write, store.flush, write_sink, tick, fence.check)
         self._runs[spec.id] = (spec, run)
         try:

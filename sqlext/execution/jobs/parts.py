@@ -20,14 +20,15 @@ from sqlext.spark.java import items_of, java_of, scala_seq
 from sqlext.spark.jvm import alias
 from sqlext.spark.physical_plan import as_columns, frame_over
 
+_ALL_FILES = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+"""Options with which a result of which a file is lost is an error, whatever the session's settings say of the user's files."""
+
 
 def schema_of(spark: SparkSession, fragment: Fragment) -> StructType:
     """Return the schema of a fragment's results: columns are named by position, since their names may not be unique."""
-    fields = []
-    for at, attribute in enumerate(items_of(fragment.plan.output())):
-        kind = attribute.dataType().json()
-        fields.append({"name": _column(at), "type": json.loads(str(kind)), "nullable": True, "metadata": {}})
-    return StructType.fromJson({"type": "struct", "fields": fields})
+    # The type of a column alone would be without its collation, which Spark's JSON keeps beside it.
+    schema = StructType.fromJson(json.loads(str(fragment.plan.schema().json())))
+    return StructType([StructField(_column(at), field.dataType) for at, field in enumerate(schema)])
 
 
 def rows_of_part(
@@ -110,7 +111,7 @@ def _read(spark: SparkSession, table: VertexTable, buckets: Sequence[int] | None
     files = table.files(buckets)
     if not files:
         return spark.createDataFrame([], table.schema)
-    return spark.read.schema(table.schema).parquet(*table.paths(files))
+    return spark.read.schema(table.schema).options(**_ALL_FILES).parquet(*table.paths(files))
 
 
 def _column(at: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,9 @@ from sqlext.spark.storage import HadoopPath
 logger = logging.getLogger(__name__)
 
 _RESULT = "__sqlext_job_result"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_PART_FILE = re.compile(r"(?:[^/]+=[^/]*/|[0-9A-Za-z]+/)*part-\d{5,}-([0-9a-f-]{36})[-.]c\d{3,}\.(?:\w+\.)?parquet")
+"""A data file of a Delta table, below folders of partitions or random prefixes; its id."""
 
 
 @dataclass(frozen=True)
@@ -143,19 +148,22 @@ def _changes_rows(spark: SparkSession, location: str, version: int) -> bool:
     return found is None or any(each is not None and each.get("dataChange") for each in files)
 
 
-def fill(session: SparkSession, spec: JobSpec, rows: DataFrame) -> None:
+def fill(session: SparkSession, spec: JobSpec, epoch: int, rows: DataFrame) -> None:
     """Fill the target in one transaction, unless an earlier driver has filled it.
 
+    Args:
+        epoch: the epoch of this driver.
+
     Raises:
-        JobError: another table is in the place of the one that the job creates, or others have changed the target
-            since the job was submitted.
+        JobError: another table, or files of others, are in the place of the table that the job creates, or others have changed
+            the target since the job was submitted.
         PySparkException: Spark cannot run the query or write the table.
     """
     if is_filled(session, spec):
         logger.info("job %s: its table was already filled", spec.id)
         return
     check_unchanged(session, spec)
-    _clear_place(session, spec)
+    _clear_place(session, spec, epoch)
     is_in_the_way = spec.makes_table and target.exists(session, spec.target)
     rows.createOrReplaceTempView(_RESULT)
     metadata = json.dumps({"sqlext": {"job": spec.id}})
@@ -165,27 +173,50 @@ def fill(session: SparkSession, spec: JobSpec, rows: DataFrame) -> None:
         check_unchanged(session, spec)  # CREATE TABLE IF NOT EXISTS has done nothing
 
 
-def _clear_place(session: SparkSession, spec: JobSpec) -> None:
+def _clear_place(session: SparkSession, spec: JobSpec, epoch: int) -> None:
     """Delete what is left of a driver that died before its new table was in the catalog.
 
-    The location was empty when the job was submitted, and the first commit of a Delta table there names the job that wrote it.
+    The location was empty when the job was submitted, so the first driver has nothing to delete there.
 
     Raises:
-        JobError: there is a table that the job did not write.
+        JobError: there is a table, or there are files, that the job did not write.
     """
     if not spec.target_location or target.exists(session, spec.target):
         return
     place = HadoopPath(session, spec.target_location)
     if not place.names():
         return
-    made = delta_log.exists(session, spec.target_location)
-    if made and not _is_of(spec, delta_log.commit_info(session, spec.target_location, 0)):
+    if epoch <= 1 or not _is_left_by(session, spec, place):
         raise JobError(
-            f"Job {spec.id} is to create {'.'.join(spec.target)} at {spec.target_location}, but a table that it did not write is "
-            f"there now. Move that table away and run RESUME JOB {spec.id}, or run CANCEL JOB {spec.id}."
+            f"Job {spec.id} is to create {'.'.join(spec.target)} at {spec.target_location}, but a table or files that it did not "
+            f"write are there now. Move them away and run RESUME JOB {spec.id}, or run CANCEL JOB {spec.id}."
         )
     logger.info("job %s: an earlier driver left %s incomplete; it is recreated", spec.id, spec.target_location)
     place.delete()
+
+
+def _is_left_by(session: SparkSession, spec: JobSpec, place: HadoopPath) -> bool:
+    """Return whether an earlier driver of a job wrote what is at a place: each commit names the job that wrote it.
+
+    A driver that died before its commit has left data files only. Spark's own are called alike, but those of one query share an
+    id, and Delta's have one each.
+    """
+    commits = [found for name in place.child("_delta_log").names() if (found := _COMMIT.fullmatch(name))]
+    if commits:
+        return all(_is_of(spec, delta_log.commit_info(session, place.location, int(found[1]))) for found in commits)
+    parts = [_PART_FILE.fullmatch(file) for file in _files_below(place)]
+    ids = {part[1] for part in parts if part is not None}
+    return len(ids) == len(parts)
+
+
+def _files_below(place: HadoopPath, folder: str = "") -> Iterator[str]:
+    """Yield the path of each file below a place, relative to it, without the checksums and unfinished files that Hadoop hides."""
+    for status in place.statuses():
+        name = str(status.getPath().getName())
+        if status.isDirectory():
+            yield from _files_below(place.child(name), f"{folder}{name}/")
+        elif not name.startswith(".") or not name.endswith((".crc", ".tmp")):
+            yield folder + name
 
 
 def _is_of(spec: JobSpec, commit: dict[str, Any]) -> bool:

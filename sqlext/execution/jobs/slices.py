@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.spark.java import items_of, java_of, scala_seq
+from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
 
 
 class Slices:
@@ -61,8 +61,7 @@ class Slices:
         if self._is_prepared:
             adds = self._index.preparedScan().files()
         else:
-            filters = self._scan.partitionFilters()
-            adds = self._index.matchingFiles(filters, self._scan.dataFilters())
+            adds = self._index.matchingFiles(self._partition_filters(), self._scan.dataFilters())
         return [(str(add.path()), int(add.size()), add) for add in items_of(adds)]
 
     def _delta_index(self, files: list[Any]) -> Any:
@@ -74,8 +73,13 @@ class Slices:
             self._spark._jsparkSession, "batch", adds, index.deltaLog(), index.path(), snapshot, False
         )
 
+    def _partition_filters(self) -> Any:
+        """Return the filters of partitions that can be evaluated now; those with a subquery are left to the scan."""
+        has_subquery = scala_object(self._spark, "org.apache.spark.sql.catalyst.expressions.SubqueryExpression").hasSubquery
+        return scala_seq(self._spark, [each for each in items_of(self._scan.partitionFilters()) if not has_subquery(each)])
+
     def _plain_files(self) -> list[tuple[str, int, Any]]:
-        folders = items_of(self._index.listFiles(self._scan.partitionFilters(), self._scan.dataFilters()))
+        folders = items_of(self._index.listFiles(self._partition_filters(), self._scan.dataFilters()))
         files = [file for folder in folders for file in items_of(folder.files())]
         return [(path := str(file.getPath().toString()), int(file.getLen()), path) for file in files]
 

@@ -23,6 +23,8 @@ from sqlext.spark import sessions, settings
 from sqlext.spark.to_its_end import read_to_its_end
 from sqlext.spark.varying import with_moments_of
 
+_PARTITIONS = "spark.sql.shuffle.partitions"  # changes what a stream's state is, and no row of a job
+
 
 @dataclass(frozen=True)
 class JobRequest:
@@ -69,6 +71,17 @@ def is_same(session: SparkSession, spec: JobSpec, request: JobRequest) -> bool:
     if (spec.text, spec.catalog, spec.database) != (request.text, *context):
         return False
     return dict(spec.variables) == sessions.variables_of(session, request.references)
+
+
+def difference(session: SparkSession, spec: JobSpec, request: JobRequest) -> str | None:
+    """Return what a job does instead of what a statement means in this session, as a phrase; None: they mean the same."""
+    if not is_same(session, spec, request):
+        return "another statement"
+    now = settings.recorded(session)
+    for key, value in sorted(settings.meaning_of(spec.settings)):
+        if key != _PARTITIONS and now.get(key, value) != value:
+            return f"the same statement with the setting {key} = {value}, which is {now[key]} here"
+    return None
 
 
 def planned(own: SparkSession, request: JobRequest, name: tuple[str, ...], found: TargetState) -> PlannedJob:
@@ -144,5 +157,5 @@ def _analysed(own: SparkSession, text: str, at: int) -> tuple[Any, tuple[StructF
 
 def _buckets(own: SparkSession) -> int:
     """Return the number of buckets: four per slot, enough to use every slot twice, but at most spark.sql.shuffle.partitions."""
-    asked = int(own.conf.get("spark.sql.shuffle.partitions") or 1)
+    asked = int(own.conf.get(_PARTITIONS) or 1)
     return max(1, min(asked, 4 * int(own.sparkContext.defaultParallelism)))

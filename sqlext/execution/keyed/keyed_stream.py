@@ -101,8 +101,8 @@ class KeyedProcessor(StatefulProcessor):
                     rows.append(as_tuple(each, names))
                 except TypeError as error:
                     raise task.problem(f"returned {error}", lambda: self._context.key) from None
-            for values in task.checked_batch(rows, [lambda: self._context.key] * len(rows)).to_pylist():
-                yield Row(**values)
+            for batch in task.checked_batches(rows, [lambda: self._context.key] * len(rows)):
+                yield from (Row(**values) for values in batch.to_pylist())
 
 
 class _StreamContext(KeyedContext):

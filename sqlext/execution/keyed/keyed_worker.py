@@ -23,7 +23,7 @@ from sqlext.errors import KeyedFunctionError, SchemaError
 from sqlext.execution.keyed import single_key_state, state_types
 from sqlext.execution.keyed.single_key_state import SingleKeyContext, SingleKeyStateBackend
 from sqlext.execution.partitions.key_runs import CutBatch, cut_batches
-from sqlext.execution.partitions.partition_worker import as_tuple, to_batch
+from sqlext.execution.partitions.partition_worker import as_tuple, to_batches
 from sqlext.functions.keyed import OPERATOR, KeyedProcessFunction
 
 ROWS_IN_A_BATCH = 1000
@@ -90,7 +90,7 @@ class KeyedTask:
         for item in results:
             if item is _END_OF_BATCH:  # rows kept any longer would keep their keys, and these the batch, in memory
                 if rows:
-                    yield self.checked_batch(rows, keys)
+                    yield from self.checked_batches(rows, keys)
                     rows, keys = [], []
                 continue
             key = context.key_of
@@ -104,10 +104,10 @@ class KeyedTask:
                     raise self.problem(f"returned {error}", key) from None
             keys.append(key)
             if len(rows) == ROWS_IN_A_BATCH:
-                yield self.checked_batch(rows, keys)
+                yield from self.checked_batches(rows, keys)
                 rows, keys = [], []
         if rows:
-            yield self.checked_batch(rows, keys)
+            yield from self.checked_batches(rows, keys)
 
     def call_outside_of_keys(self, method: str, *arguments: Any) -> None:
         """Call the function's open or close, which return no rows.
@@ -125,14 +125,14 @@ class KeyedTask:
                 "on_timer"
             )
 
-    def checked_batch(self, rows: list[tuple[Any, ...]], keys: list[Key]) -> pa.RecordBatch:
-        """Return results as a batch of the declared types.
+    def checked_batches(self, rows: list[tuple[Any, ...]], keys: list[Key]) -> list[pa.RecordBatch]:
+        """Return results as batches of the declared types.
 
         Raises:
             KeyedFunctionError: a value does not fit its column; the message names the value, the column and the row's key.
         """
         try:
-            return to_batch(rows, self.returns)
+            return to_batches(rows, self.returns)
         except Exception as error:  # noqa: BLE001  # conversions of Spark's and Arrow's raise many kinds
             raise self._misfit(rows, keys, error) from None
 
@@ -328,7 +328,7 @@ def iterable(method: str, results: Any) -> Iterable[Any]:
 def _fails(rows: list[tuple[Any, ...]], schema: StructType) -> Exception | None:
     """Return the error with which rows cannot be converted; None if they can."""
     try:
-        to_batch(rows, schema)
+        to_batches(rows, schema)
     except Exception as error:  # noqa: BLE001  # conversions of Spark's and Arrow's raise many kinds
         return error
     return None

@@ -103,15 +103,26 @@ def _starts_of_runs(keys: list[pa.Array]) -> list[int]:
 
 def _changes(column: pa.Array) -> pa.BooleanArray:
     """Return, for each row but the first, whether its value differs from that of the previous row."""
-    before, after = column.slice(0, len(column) - 1), column.slice(1)
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):  # Arrow does not compare these
-        pairs = zip(before.to_pylist(), after.to_pylist(), strict=True)
+        pairs = itertools.pairwise(column.cast(_in_utc(column.type)).to_pylist())
         return pa.array([not _are_same(one, other) for one, other in pairs], pa.bool_())
+    before, after = column.slice(0, len(column) - 1), column.slice(1)
     equal = pc.equal(before, after)
     if pa.types.is_floating(column.type):
         equal = pc.or_(equal, pc.and_(pc.is_nan(before), pc.is_nan(after)))
     both_null = pc.and_(before.is_null(), after.is_null())
     return pc.invert(pc.or_(pc.fill_null(equal, False), both_null))
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return a type with its timestamps in UTC: in other zones, Python takes both of the hours that clocks repeat for one."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
 
 
 def _are_same(one: Any, other: Any) -> bool:

@@ -122,7 +122,8 @@ class SelectKey:
     def _of_rows(self, rows: list[Row]) -> pa.Array:
         keys = [(self.selector(row),) for row in rows]
         try:
-            return to_batch(keys, self.key).column(0)
+            (batch,) = to_batches(keys, self.key)
+            return batch.column(0)
         except (pa.ArrowException, TypeError, ValueError) as error:
             kind = self.key.fields[0].dataType.simpleString().upper()
             raise TypeError(f"a key does not fit the type {kind}: {error}") from None
@@ -220,14 +221,14 @@ class PartitionTask:
     def _batches(self, rows: list[tuple[Any, ...]]) -> Batches:
         if rows:
             try:
-                yield to_batch(rows, self.returns)
+                yield from to_batches(rows, self.returns)
             except (pa.ArrowException, TypeError, ValueError) as error:
                 raise self._problem(self._which_column(rows, error)) from None
 
     def _which_column(self, rows: list[tuple[Any, ...]], error: Exception) -> str:
         for index, field in enumerate(self.returns.fields):
             try:
-                to_batch([(row[index],) for row in rows], StructType([field]))
+                to_batches([(row[index],) for row in rows], StructType([field]))
             except (pa.ArrowException, TypeError, ValueError) as cause:
                 return (
                     f"returned values that do not fit its column `{field.name} {field.dataType.simpleString().upper()}`: {cause}"
@@ -262,8 +263,8 @@ class PartitionTask:
         return f"{self.operator}: the function `{self.name}`{place}"
 
 
-def to_batch(rows: list[tuple[Any, ...]], schema: StructType) -> pa.RecordBatch:
-    """Return rows as one batch, with each value converted as Spark does.
+def to_batches(rows: list[tuple[Any, ...]], schema: StructType) -> list[pa.RecordBatch]:
+    """Return rows as batches, with each value converted as Spark does: one, unless a column has more than 2 GiB of text.
 
     Raises:
         ValueError: a value is not of its column's type. Arrow and Spark also raise errors of other classes in that case.
@@ -271,7 +272,8 @@ def to_batch(rows: list[tuple[Any, ...]], schema: StructType) -> pa.RecordBatch:
     for index, field in enumerate(schema.fields):
         if isinstance(field.dataType, (IntegralType, DateType)):
             _check_whole(rows, index, field.dataType)
-    return LocalDataToArrowConversion.convert(rows, schema, False).combine_chunks().to_batches()[0]
+    batches: list[pa.RecordBatch] = LocalDataToArrowConversion.convert(rows, schema, False).to_batches()
+    return batches
 
 
 def _check_whole(rows: list[tuple[Any, ...]], index: int, declared: DataType) -> None:
