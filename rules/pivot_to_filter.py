@@ -42,7 +42,7 @@ def pivot_to_filter(query: exp.Query) -> exp.Query:
     column with a string that is not a number has the same effect.
 
     SELECT * FROM (SELECT c, v FROM STREAM t) PIVOT (sum(v) FOR c IN ('a'))
-    -> SELECT * FROM (SELECT SUM(v) FILTER(WHERE c IS NOT DISTINCT FROM 'a') AS `a` FROM (SELECT c, v FROM STREAM t))
+    -> SELECT * FROM (SELECT sum(v) FILTER(WHERE c IS NOT DISTINCT FROM 'a') AS `a` FROM (SELECT c, v FROM STREAM t))
     """
     ctes = streaming_ctes(query)
     for relation in list(query.find_all(exp.Subquery)):

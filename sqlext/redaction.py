@@ -53,10 +53,15 @@ _BEFORE = re.compile(  # a name inside a value, up to the name's own value
     r"""(?<![\w.-])([\w.-]++)(?:(?:\\*["']){0,4}\s*(?:=[=>]?\s*|:\s*(?=\\*["'])|:(?=[^\s:/=]))"""
     r"""|(?:\\*["']){1,4}\s*,\s*(?=\\*["']))"""
 )
-_VALUE = re.compile(  # in quotes that are themselves escaped or doubled, in plain quotes, or without quotes
-    r"""(?P<edge>\\+["']|'{2,}|"{2,})(?:(?!(?P=edge)).)*|(?P<quote>["'])(?:\\.|(?P=quote){2}|(?!(?P=quote)).)*|[^\s;&,'"\\]+""",
+_VALUE = re.compile(  # in quotes that are themselves escaped or doubled, in plain quotes, in braces, or without quotes
+    r"""(?P<edge>\\+["']|'{2,}|"{2,})(?:(?!(?P=edge)).)*|(?P<quote>["'])(?:\\.|(?P=quote){2}|(?!(?P=quote)).)*"""
+    r"""|\{(?:[^}]|\}\}(?![\s,;)\]}'"]|\Z)){0,999}+\}|[^\s;&,'"\\]+""",
     re.DOTALL,
 )
+_NOTE = re.compile(r"""(?<![\w.-])([\w.-]++)(\s*:\s+)(?:(?!\*/)[^\s'"])++""")
+"""A name and a value in a comment."""
+_LISTS = frozenset("dbproperties options serdeproperties set tblproperties with".split())
+"""What stands before a list of options in brackets, whose values may be bare words."""
 _EXCERPT = "== SQL"
 """What stands, with a place, before the statement in Spark's message about it."""
 _AFTER_NOTHING = re.compile(r"[\s,;:)}\]&]")
@@ -132,6 +137,14 @@ class Redaction:
         is_secret = _pattern(self.names).search(name) or _MORE_NAMES.search(name)
         return bool(is_secret or (is_option and _pattern(self.addresses).search(name)))
 
+    def note(self, text: str) -> str:
+        """Redact a comment of a statement: there, `password: p4ss` is no prose."""
+
+        def shown(found: re.Match[str]) -> str:
+            return f"{found[1]}{found[2]}{REDACTED}" if self.names_secret(found[1]) else found[0]
+
+        return _NOTE.sub(shown, self.message(text))
+
     def _addresses(self, text: str) -> str:
         for form in (_USER_INFO, _USER, _ORACLE):
             text = form.sub(rf"\1{REDACTED}\2", text)
@@ -175,6 +188,8 @@ class _Statement:
         self._run: list[tuple[int, str, str, str]] = []  # literals that form one string: index in _shown, edge, value, edge
         self._hides = False
         self._depth = 0  # of brackets, since hiding began
+        self._in_list = 0  # how many brackets are open since that of a list of options
+        self._has_word = False  # whether bare words are hidden already
 
     def take(self, token: re.Match[str]) -> None:
         """Read the next token."""
@@ -182,7 +197,7 @@ class _Statement:
         if kind in ("literal", "dollars"):
             self._literal(piece)
         elif kind == "comment":
-            self._shown.append(self._show.message(piece))
+            self._shown.append(self._show.note(piece))
         elif kind == "space":
             self._shown.append(piece)
             self._between += piece[:1]
@@ -210,36 +225,58 @@ class _Statement:
         self._name, self._between = value, ""
 
     def _sign(self, piece: str) -> None:
-        self._shown.append(piece)
+        is_hidden = self._hides and self._has_word and piece != ","
+        self._shown.append("" if is_hidden else piece)
         is_literal = bool(self._run)
         if is_literal and piece != "||":
             self._name = "".join(value for _, _, value, _ in self._run)
         if piece != "||":
             self._end_run()
         if piece == "," and self._hides and not self._depth:
-            self._hides = False
+            self._hides = self._has_word = False
         if not self._hides and self._name and not self._between.strip():
             is_pair = piece in (",", ":", "||")
-            is_option = not is_pair and (is_literal or piece == "=>")
+            is_option = not is_pair and (is_literal or piece == "=>" or self._in_list > 0)
             self._hide_if((is_literal or not is_pair) and self._show.names_secret(self._name, is_option))
         self._between += piece
 
     def _word(self, piece: str, is_name: bool) -> None:
         self._end_run()
+        if self._in_list and is_name and not self._hides and self._name and self._between and not self._between.strip():
+            self._hide_if(self._show.names_secret(self._name, is_option=True))  # OPTIONS (password p4ss)
         if self._hides:
             self._brackets(piece)
-        is_number = piece.isdigit() and self._hides and bool(self._between)
-        self._shown.append(f"'{REDACTED}'" if is_number else piece)
+        if piece in ("(", ")"):
+            self._open_or_close(piece)
+        self._shown.append(self._shown_word(piece))
         self._name, self._between = (piece if is_name else ""), ""
+
+    def _shown_word(self, piece: str) -> str:
+        """Return what is shown of a word or of a character that is no sign."""
+        if self._hides and self._in_list and not self._depth and piece != ")":
+            shown = "" if self._has_word else f"'{REDACTED}'"
+            self._has_word = True
+            return shown
+        if piece.startswith("`") and "://" in piece:
+            end = 1 if piece.endswith("`", 1) else 0
+            return f"`{self._show.message(piece[1 : len(piece) - end])}{'`' * end}"  # parquet.`abfss://..`
+        return f"'{REDACTED}'" if piece.isdigit() and self._hides and self._between else piece
+
+    def _open_or_close(self, bracket: str) -> None:
+        begins = self._name.lower() in _LISTS and not self._between.strip()
+        if bracket == ")":
+            self._in_list = max(self._in_list - 1, 0)
+        elif self._in_list or begins:
+            self._in_list += 1
 
     def _brackets(self, piece: str) -> None:
         self._depth += {"(": 1, ")": -1}.get(piece, 0)
-        if self._depth < 0 or piece == ";" or (not self._depth and piece.lower() in _ENDS):
+        if self._depth < 0 or piece == ";" or (not self._depth and not self._in_list and piece.lower() in _ENDS):
             self._hides = False
 
     def _hide_if(self, is_secret: bool) -> None:
         if is_secret:
-            self._hides, self._depth = True, 0
+            self._hides, self._depth, self._has_word = True, 0, False
 
     def _end_run(self) -> None:
         """Redact adjacent literals, which Spark joins, as the one string that they form."""

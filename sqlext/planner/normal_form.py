@@ -189,9 +189,11 @@ class NormalForm:
                 "aggregate(..), or another function of arrays.",
                 position_of(node, self._source),
             )
-        number = next((at for at, call in enumerate(self._calls, 1) if self._sameness.same(call, node)), None)
+        asked = node.copy()
+        self._sameness.keep(asked)
+        number = next((at for at, call in enumerate(self._calls, 1) if self._sameness.same(call, asked)), None)
         if number is None:
-            self._calls.append(node.copy())
+            self._calls.append(asked)
             number = len(self._calls)
         return exp.column(f"{INTERNAL_PREFIX}a{number}")
 

@@ -22,6 +22,7 @@ from sqlext.sql.dialect import to_sql, without_brackets
 from sqlext.sql.end_of_stream import PrerequisiteQuery, called, cut_prerequisites, with_bounded_streams, without_clauses
 from sqlext.sql.grouping_sets import check_grouping_sets
 from sqlext.sql.nodes import HintCall, Stream, function_of
+from sqlext.sql.recursion import deep_recursion
 from sqlext.sql.rewriter import Batch, Scope, rewrite
 from sqlext.sql.source_text import position_of
 from sqlext.sql.statements import Query
@@ -47,6 +48,7 @@ SPARK_HINTS = frozenset(
 )
 
 
+@deep_recursion()
 def plan_flow(query: Query, batches: Sequence[Batch], is_sorted: bool = True) -> FlowPlan:
     """Plan a streaming query that keeps a table up to date.
 
@@ -155,6 +157,7 @@ def plan_once(query: Query, batches: Sequence[Batch], is_sorted: bool) -> FlowPl
     )
 
 
+@deep_recursion()
 def plan_bounded(query: Query, batches: Sequence[Batch], is_sorted: bool) -> BoundedPlan:
     """Plan a query that has GLOBAL WINDOW END OF STREAM, and no stream outside of that clause.
 

@@ -60,6 +60,7 @@ class Sameness:
 
     def __init__(self, select: exp.Select, source: str) -> None:
         self._source = source
+        self._kept: dict[int, tuple[exp.Expr, list[Piece]]] = {}
         relations = [each for relation in relations_of(select) for each in named_relations(relation)]
         self._qualifiers = {name: number for number, each in enumerate(relations) for name in _names_of(each)}
         self._is_single = len(relations) == 1
@@ -69,6 +70,10 @@ class Sameness:
         self._common = {fold(name.name) for join in joins for name in join.args.get("using") or ()}
         self._is_natural = any(join.args.get("method") == "NATURAL" for join in joins)
         self._is_left_first = all((join.side or join.kind or "").upper() in _LEFT_FIRST for join in joins)
+
+    def keep(self, node: exp.Expr) -> None:
+        """Read an expression, which nothing changes from now on, once for all its comparisons."""
+        self._kept[id(node)] = (node, self._pieces(node))
 
     def same(self, one: exp.Expr, other: exp.Expr) -> bool:
         """Return whether two expressions certainly mean the same."""
@@ -89,8 +94,10 @@ class Sameness:
         left, right = self._pieces(one), self._pieces(other)
         if len(left) != len(right):
             return False
-        holds_query = one.find(exp.Query) is not None  # a name in a subquery may belong to another relation
-        return all(a == b or (not holds_query and are_one(a, b)) for a, b in zip(left, right, strict=True))
+        unlike = [(a, b) for a, b in zip(left, right, strict=True) if a != b]
+        if not all(are_one(a, b) for a, b in unlike):
+            return False
+        return not unlike or one.find(exp.Query) is None  # a name in a subquery may belong to another relation
 
     def fields_below(self, node: exp.Expr, column: exp.Expr) -> tuple[str, ...]:
         """Return the path of fields of `column` that `node` names; empty when it is not a field of that column."""
@@ -138,7 +145,8 @@ class Sameness:
         return True  # a column of two relations would be ambiguous without its qualifier, and Spark says so
 
     def _pieces(self, node: exp.Expr) -> list[Piece]:
-        return list(self._read(tokens(to_sql(node, self._source))))
+        kept = self._kept.get(id(node))
+        return kept[1] if kept else list(self._read(tokens(to_sql(node, self._source))))
 
     def _read(self, found: list[Token]) -> Iterator[Piece]:
         at = 0

@@ -38,7 +38,7 @@ class ChangeCursor(Cursor):
         if self._word(1) != "STREAM":
             self._at += 1
             raise self._problem("AUTO CDC reads a stream of changes: expected STREAM and a table")
-        source = self._part("FROM", [("KEYS",)])
+        source = self._part("FROM", [("KEYS", "(")])  # a table may be called keys
         self._expect("KEYS")
         if self._word() != "(":
             raise self._problem("Expected ( and the columns that identify a row")

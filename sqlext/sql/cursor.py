@@ -82,12 +82,13 @@ class Cursor:
         while True:
             key, position = self._property_text(("=", ",", ")"))
             self._take("=")
+            before = self._at
             value, value_position = self._property_text((",", ")"))
-            if not key or not value:
+            if not key or self._at == before:
                 raise self._problem("Expected 'key' = 'value'")
             if key in found:
                 raise SyntaxProblem(f"The property `{key}` is given twice.", position)
-            found[key] = ValueText(unquoted(value), value_position)
+            found[key] = ValueText(value, value_position)
             if not self._take(","):
                 break
         self._expect(")")
@@ -96,6 +97,7 @@ class Cursor:
     def _property_text(self, ends: tuple[str, ...]) -> tuple[str, Position]:
         position = self._position()
         start = self._at
+        self._skip_key_of_strings(ends)
         while (token := self._peek()) and token.text not in ends:
             gap = self._at > start and token.start != self._tokens[self._at - 1].stop
             if gap and "=" in ends:
@@ -103,8 +105,22 @@ class Cursor:
             self._at += 1
         if self._at == start:
             return "", position
-        raw = self._text[self._tokens[start].start : self._tokens[self._at - 1].stop]
-        return (unquoted(raw) if "=" in ends else raw), Position.of(self._text, position.start, self._tokens[self._at - 1].stop)
+        taken = self._tokens[start : self._at]
+        place = Position.of(self._text, position.start, taken[-1].stop)
+        if all(token.kind == "text" for token in taken):
+            return "".join(unquoted(token.text) for token in taken), place  # Spark joins strings that stand side by side
+        raw = self._text[taken[0].start : taken[-1].stop]
+        if taken[0].kind == "text":
+            raise SyntaxProblem(f"`{raw}` is neither a string nor a word. Write one string: 'key' = 'value'.", place)
+        return unquoted(raw), place
+
+    def _skip_key_of_strings(self, ends: tuple[str, ...]) -> None:
+        """Take the strings that are one key: `'a' 'b' = 'c'`; of `'a' 'b'`, the second is the value."""
+        length = 0
+        while "=" in ends and (token := self._peek(length)) and token.kind == "text":
+            length += 1
+        if self._word(length) == "=":
+            self._at += length
 
     def _column_list(self) -> Name:
         self._expect("(")
@@ -148,8 +164,12 @@ class Cursor:
         token = self._peek()
         if token is None or token.kind != "text":
             raise self._problem("Expected a string")
-        self._at += 1
-        return unquoted(token.text)
+        found = list[str]()
+        while token is not None and token.kind == "text":  # Spark joins strings that stand side by side
+            found.append(unquoted(token.text))
+            self._at += 1
+            token = self._peek()
+        return "".join(found)
 
     def _brackets(self) -> None:
         self._expect("(")

@@ -7,8 +7,7 @@ every part that no rule has changed: `1L`, `r'..'`, comments and white space sta
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -21,13 +20,13 @@ from sqlglot.tokenizer_core import TokenType
 from sqlext.errors import Position, SyntaxProblem
 from sqlext.functions.scalar import AGGREGATES
 from sqlext.quoting import STREAMED, fold
+from sqlext.sql.cursor import unquoted
+from sqlext.sql.dialect_tokens import END_OF_STREAM, UNSIGNED_SHIFT, with_names, without_comments
+from sqlext.sql.hint_calls import hint_calls
 from sqlext.sql.nodes import HintCall, Hybrid, HybridPart, Stream, StreamOption, TableArgument, UnsignedRightShift, VerbatimText
 from sqlext.sql.pipe_operators import PIPE_SET, mark_open, parse_pipes
 from sqlext.sql.source_text import freeze, note, text_of
-from sqlext.sql.tokens import AFTER_A_TABLE, Token, tokens
-
-_UNSIGNED_SHIFT = TokenType.DAMP  # `&&` of other dialects, which Spark does not have
-_END_OF_STREAM = ("GLOBAL", "WINDOW", "END", "OF", "STREAM")
+from sqlext.sql.tokens import AFTER_A_TABLE, tokens
 
 
 def _spanned(name: str) -> Callable[..., Any]:
@@ -47,10 +46,19 @@ def _spanned(name: str) -> Callable[..., Any]:
 # Calls with a grammar of their own, in Spark too. Apart from these and aggregates, a call is parsed as a name and arguments: as
 # functions of sqlglot, datediff(DAY, a, b) and datediff(b, a) would be the same, and log10(x) would be LOG(10, x).
 _WITH_KEYWORDS = frozenset("CAST TRY_CAST EXTRACT OVERLAY POSITION SUBSTR SUBSTRING TRIM".split())
+_READ_SHORT = frozenset(("percentile",))  # sqlglot drops its third argument, the frequency
 
 
 def _those_known(parsers: dict[str, Any]) -> dict[str, Any]:
-    return {name: parse for name, parse in parsers.items() if name in _WITH_KEYWORDS or name.lower() in AGGREGATES}
+    known = (*_WITH_KEYWORDS, *(name.upper() for name in AGGREGATES - _READ_SHORT))
+    return {name: parsers[name] for name in known if name in parsers}
+
+
+_BEFORE_A_QUERY = frozenset(
+    (TokenType.L_PAREN, TokenType.R_PAREN, TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT)  # R_PAREN: of a WITH
+)
+
+_OPERATORS = frozenset((TokenType.COLLATE, TokenType.DIV, TokenType.IN, TokenType.IS))  # `(table IS NULL)` is about a column
 
 
 class _Parser(DatabricksParser):
@@ -58,7 +66,7 @@ class _Parser(DatabricksParser):
     FUNCTION_PARSERS = _those_known(DatabricksParser.FUNCTION_PARSERS)
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # Spark has no ARRAY[1, 2]: array(1, 2)[0] is an element
     JOINS_HAVE_EQUAL_PRECEDENCE = False  # a comma stays one: Spark's streams join `a, b` by WHERE, and refuse CROSS JOIN
-    BITWISE = {**DatabricksParser.BITWISE, _UNSIGNED_SHIFT: UnsignedRightShift}  # noqa: RUF012  # sqlglot's own form
+    BITWISE = {**DatabricksParser.BITWISE, UNSIGNED_SHIFT: UnsignedRightShift}  # noqa: RUF012  # sqlglot's own form
 
     _parse_any_select = _spanned("_parse_select")
     _parse_any_select_query = _spanned("_parse_select_query")
@@ -74,6 +82,7 @@ class _Parser(DatabricksParser):
     _parse_any_lambda = _spanned("_parse_lambda")
     _parse_ordered = _spanned("_parse_ordered")
     _parse_any_table = _spanned("_parse_table")
+    _parse_pivot_aggregation = _spanned("_parse_pivot_aggregation")
 
     def _parse_select(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
         if kwargs.get("table"):
@@ -106,6 +115,30 @@ class _Parser(DatabricksParser):
             return self._parse_stream_relation()
         return self._parse_any_table(*args, **kwargs)  # type: ignore[no-any-return]  # sqlglot's methods are untyped here
 
+    def _is_table_query(self) -> bool:
+        """Return whether TABLE t stands here as a query; `FROM table t` is a table called `table`, and f(TABLE t) an argument."""
+        before = [token.token_type for token in self._tokens[max(self._index - 2, 0) : self._index]]
+        if before[-1:] in ([TokenType.ALL], [TokenType.DISTINCT]) and len(before) > 1:
+            before.pop()  # UNION ALL
+        is_call = before == [TokenType.VAR, TokenType.L_PAREN]
+        may_begin = not is_call and (not before or before[-1] in _BEFORE_A_QUERY)
+        names = bool(self._next) and self._next.token_type in self.ID_VAR_TOKENS - _OPERATORS and self._stands_before_a_name()
+        return self._curr.token_type == TokenType.TABLE and may_begin and names
+
+    def _parse_table_parts(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse a relation's name; IDENTIFIER('db.t') is the name in the text."""
+        taken = self._tokens[self._index : self._index + 4]
+        is_text = [each.token_type for each in taken[1:]] == [TokenType.L_PAREN, TokenType.STRING, TokenType.R_PAREN]
+        if is_text and taken[0].text.upper() == "IDENTIFIER" and not kwargs.get("fast"):
+            found = tokens(unquoted(self.sql[taken[2].start : taken[2].end + 1]))
+            names, dots = found[::2], found[1::2]
+            are_names = all(each.kind in ("word", "quoted") for each in names) and all(each.text == "." for each in dots)
+            if are_names and len(found) in (1, 3, 5):
+                self._advance(4)
+                parts = [exp.to_identifier(unquoted(each.text), quoted=True) for each in reversed(names)]
+                return exp.Table(**dict(zip(("this", "db", "catalog"), parts, strict=False)))
+        return super()._parse_table_parts(*args, **kwargs)
+
     def _parse_lambda(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
         is_table = self._curr is not None and self._curr.token_type == TokenType.TABLE
         if is_table and self._next and self._next.token_type == TokenType.L_PAREN:
@@ -117,6 +150,18 @@ class _Parser(DatabricksParser):
         parameters = {fold(each.name) for each in expressions}
         first = [column.parts[0] for column in (node.find_all(exp.Column) if node else ())]
         return super()._replace_lambda(node, [name for name in first if fold(name.name) in parameters])
+
+    def _parse_partition_by(self) -> list[exp.Expr]:
+        """Parse PARTITION BY of a window, or CLUSTER BY, which is the same there."""
+        is_cluster = self._match(TokenType.CLUSTER_BY)
+        return self._parse_csv(self._parse_disjunction) if is_cluster else super()._parse_partition_by()
+
+    def _parse_subquery(self, this: exp.Expr | None, parse_alias: bool = True) -> exp.Subquery | None:
+        sample = self._parse_table_sample() if this else None  # before the alias, as Spark has it
+        subquery = super()._parse_subquery(this, parse_alias)
+        if sample and subquery:
+            subquery.set("sample", sample)
+        return subquery
 
     def _parse_cube_or_rollup(self, with_prefix: bool = False) -> exp.Cube | exp.Rollup | None:
         """Parse CUBE or ROLLUP of any expressions; sqlglot's own method knows none with a comparison."""
@@ -149,7 +194,7 @@ class _Parser(DatabricksParser):
         following = self._next
         return bool(following) and (
             following.token_type in (TokenType.L_PAREN, TokenType.IDENTIFIER)
-            or ((following.text[:1].isalpha() or following.text[:1] == "_") and following.text.upper() not in AFTER_A_TABLE)
+            or ((following.text[:1].isalnum() or following.text[:1] == "_") and following.text.upper() not in AFTER_A_TABLE)
         )
 
     def _parse_stream_relation(self) -> Stream:
@@ -247,7 +292,7 @@ class _Parser(DatabricksParser):
 
     def _parse_query_modifiers(self, this: Any) -> Any:
         this = super()._parse_query_modifiers(this)
-        if isinstance(this, exp.Query) and self._match_text_seq(*_END_OF_STREAM):
+        if isinstance(this, exp.Query) and self._match_text_seq(*END_OF_STREAM):
             this.set("end_of_stream", True)
             this = super()._parse_query_modifiers(this)  # ORDER BY, LIMIT
         return this
@@ -257,38 +302,8 @@ class _Parser(DatabricksParser):
         while self._match(TokenType.HINT):
             start = self._prev.start + 3
             stop = self.sql.find("*/", start)
-            calls += _hint_calls(self.sql, start, stop)
+            calls += hint_calls(self.sql, start, stop)
         return exp.Hint(expressions=calls) if calls else None
-
-
-def _hint_calls(text: str, start: int, stop: int) -> Iterator[HintCall]:
-    """Parse `NAME`, `NAME(a, 'b', c)` and lists of them, with or without commas."""
-    body = [Token(t.kind, t.text, t.start + start) for t in tokens(text[start:stop])]
-    at = 0
-    while at < len(body):
-        name = body[at]
-        at += 1
-        if name.text == ",":
-            continue
-        depth, first = 0, at
-        while at < len(body) and (depth or (at == first and body[at].text == "(")):
-            depth += (body[at].text == "(") - (body[at].text == ")")
-            at += 1
-        arguments = _split_at_commas(text, body[first + 1 : at - 1])
-        last = body[at - 1]
-        call = HintCall(this=name.text.upper(), arguments=arguments, source=text[name.start : last.stop])
-        note(call, name.start, last.stop)
-        yield call
-
-
-def _split_at_commas(text: str, body: list[Token]) -> list[str]:
-    arguments: list[list[Token]] = [[]]
-    for token in body:
-        if token.text == ",":
-            arguments.append([])
-        else:
-            arguments[-1].append(token)
-    return [text[a[0].start : a[-1].stop].strip("'\"`") for a in arguments if a]
 
 
 # sqlglot rewrites these for an older Spark or another engine: percentile_cont as percentile_approx, struct fields with names, ..
@@ -300,7 +315,7 @@ class _Generator(DatabricksGenerator):
     EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar[set[type[exp.Expr]]] = set()  # Spark has nested CTEs
     AFTER_HAVING_MODIFIER_TRANSFORMS = {  # noqa: RUF012
         PIPE_SET: lambda self, query: self.render_pipe_set(query),
-        "end_of_stream": lambda _, query: " " + " ".join(_END_OF_STREAM) if query.args.get("end_of_stream") else "",
+        "end_of_stream": lambda _, query: " " + " ".join(END_OF_STREAM) if query.args.get("end_of_stream") else "",
         **DatabricksGenerator.AFTER_HAVING_MODIFIER_TRANSFORMS,
     }
 
@@ -318,6 +333,16 @@ class _Generator(DatabricksGenerator):
 
     def hint_sql(self, expression: exp.Hint) -> str:
         return f" /*+ {', '.join(self.sql(call) for call in expression.expressions)} */"
+
+    def lateral_sql(self, expression: exp.Lateral) -> str:
+        """Write LATERAL VIEW with the alias as it was quoted; sqlglot's own method leaves out the backticks."""
+        if not expression.args.get("view"):
+            return str(super().lateral_sql(expression))
+        alias = expression.args["alias"]
+        columns = self.expressions(alias, key="columns", flat=True)
+        words = ["LATERAL VIEW", "OUTER" if expression.args.get("outer") else "", self.sql(expression, "this")]
+        words += [self.sql(alias, "this"), f"AS {columns}" if columns else ""]
+        return " " + " ".join(word for word in words if word)
 
     def render_stream(self, stream: Stream) -> str:
         options = stream.args.get("options")
@@ -360,41 +385,10 @@ class SqlextDialect(Databricks):
         TOKENS_PRECEDING_HINT = set(TokenType)  # noqa: RUF012  # a hint that is misplaced is an error, not a comment
 
         def tokenize(self, sql: str) -> list[Any]:
-            """Cut a statement into tokens, and change the types of those that our clauses use."""
-            found = _with_unsigned_shifts(super().tokenize(sql))
-            for token, following in itertools.pairwise(found):
-                if token.token_type == TokenType.WINDOW and following.token_type == TokenType.L_PAREN:
-                    token.token_type = TokenType.VAR  # GROUP BY window(ts, '5 minutes'): a function, not a WINDOW clause
-            for at, token in enumerate(found):
-                if tuple(each.text.upper() for each in found[at : at + 5]) == _END_OF_STREAM:
-                    token.token_type = TokenType.GLOBAL  # neither an alias nor a continuation of GROUP BY ALL
-            return found
+            """Cut a statement into tokens, as Spark does."""
+            return with_names(super().tokenize(without_comments(sql)))
 
     Parser = _Parser
-
-
-def _with_unsigned_shifts(found: list[Any]) -> list[Any]:
-    """Return the tokens with each `>>>`, three tokens to sqlglot, merged into one."""
-    merged: list[Any] = []
-    open_types = 0  # ARRAY<STRUCT<a: MAP<..>>> ends with the same characters
-    for token in found:
-        last = merged[-2:]
-        if token.token_type == TokenType.LT and merged and merged[-1].text.upper() in ("ARRAY", "MAP", "STRUCT"):
-            open_types += 1
-        elif token.token_type == TokenType.GT and open_types:
-            open_types -= 1
-        elif _are_one_operator([*last, token]):
-            merged.pop()
-            merged[-1].token_type, merged[-1].end = _UNSIGNED_SHIFT, token.end
-            continue
-        merged.append(token)
-    return merged
-
-
-def _are_one_operator(found: list[Any]) -> bool:
-    """Return whether the tokens are `>>>`, without gaps."""
-    are_adjacent = all(one.end + 1 == other.start for one, other in itertools.pairwise(found))
-    return len(found) == 3 and are_adjacent and all(each.token_type == TokenType.GT for each in found)
 
 
 def parse_query(text: str) -> exp.Query:
@@ -412,7 +406,7 @@ def parse_query(text: str) -> exp.Query:
         raise _problem(error, text) from None
     except TokenError as error:
         raise SyntaxProblem(f"The query cannot be split into tokens: {error}") from None
-    except (AssertionError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise SyntaxProblem(f"The query cannot be read: sqlglot fails with {type(error).__name__}: {error}") from error
     if len(found) != 1 or not isinstance(found[0], exp.Query):
         what = type(found[0]).__name__.upper() if found else "nothing"

@@ -13,6 +13,7 @@ from sqlext.sql.change_grammar import ChangeCursor
 from sqlext.sql.cursor import unquoted
 from sqlext.sql.insert_grammar import InsertCursor
 from sqlext.sql.partition_calls import partition_calls, partition_query, spark_form
+from sqlext.sql.recursion import deep_recursion
 from sqlext.sql.savepoint_grammar import SavepointCursor
 from sqlext.sql.statements import (
     AlterConstraint,
@@ -50,6 +51,7 @@ _QUERY_OWNERS = ("STREAMING", "MATERIALIZED", "FLOW")
 """The words after CREATE of what has a query of its own: GLOBAL WINDOW END OF STREAM does not make it a bounded statement."""
 
 
+@deep_recursion()
 def parse(text: str) -> Statement:
     """Parse a statement of ours (`tokens.is_ours`).
 
@@ -107,7 +109,7 @@ class _Head(ViewCursor, ChangeCursor, SavepointCursor, InsertCursor):
         start = self._at
         first, verb = self._tokens[start], self._word()
         at = self._query_of_statement(verb)
-        if at is None or at > clause:
+        if at is None or (at > clause and verb != "WITH"):
             token = self._tokens[clause]
             raise UnsupportedError(
                 f"GLOBAL WINDOW END OF STREAM has no meaning in this {verb}. Write it in a query: SELECT, INSERT .. SELECT, "

@@ -299,7 +299,7 @@ def with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
     HAVING resolves an expression as a grouping expression first, then a name as such an alias, and then as a column of the input;
     a column of the select list does not.
     """
-    aliases = {fold(item.alias): item.this for item in select.expressions if isinstance(item, exp.Alias)}
+    aliases = {fold(item.alias): (at, item.this) for at, item in enumerate(select.expressions) if isinstance(item, exp.Alias)}
     relations = relation_names(select)
     keys = [_comparable(key, relations) for key in _keys_of(select)]
     root = exp.Paren(this=condition)
@@ -310,14 +310,22 @@ def with_aliases_expanded(condition: exp.Expr, select: exp.Select) -> exp.Expr:
         comparable = _comparable(node, relations)
         return any(comparable == key or (isinstance(node, exp.Column) and _is_field(comparable, key)) for key in keys)
 
-    for node in list(root.walk(prune=is_closed)):
-        if not isinstance(node, exp.Column) or is_closed(node) or any(fold(part.name) in relations for part in node.parts[:-1]):
-            continue
-        name, *fields = node.parts  # `s.v` is a field of the alias s
-        meant = aliases.get(fold(name.name))
-        if meant is not None and not (fields and function_name(meant) == fold(name.name)):  # window.start is a column by itself
-            whole = exp.Paren(this=meant.copy())
-            node.replace(exp.Dot.build([whole, *(field.copy() for field in fields)]) if fields else whole)
+    left: list[tuple[exp.Expr, int]] = [(root, len(select.expressions))]
+    while left:
+        place, before = left.pop()  # an item may read the aliases of those before it
+        for node in list(place.walk(prune=is_closed)):
+            if (
+                not isinstance(node, exp.Column)
+                or is_closed(node)
+                or any(fold(part.name) in relations for part in node.parts[:-1])
+            ):
+                continue
+            name, *fields = node.parts  # `s.v` is a field of the alias s
+            at, meant = aliases.get(fold(name.name), (before, name))
+            if at < before and not (fields and function_name(meant) == fold(name.name)):  # window.start is a column by itself
+                whole = exp.Paren(this=meant.copy())
+                node.replace(exp.Dot.build([whole, *(field.copy() for field in fields)]) if fields else whole)
+                left.append((whole, at))
     expanded: exp.Expr = root.this
     return expanded.pop()
 

@@ -217,6 +217,14 @@ def test_a_with_clause_before_insert_goes_to_the_query() -> None:
     assert plan_bounded(statement.query, (), True).sql == called("WITH c AS (SELECT 1 AS insert) SELECT * FROM c")
 
 
+def test_the_clause_may_stand_in_a_with_before_insert() -> None:
+    statement = parse(f"WITH c AS (SELECT k FROM s GROUP BY k {END}) INSERT INTO t SELECT * FROM c")
+    assert isinstance(statement, BoundedStatement)
+    assert (statement.head, statement.target) == ("INSERT INTO t", ("t",))
+    flow = parse(f"WITH c AS (SELECT k FROM s GROUP BY k {END}) INSERT INTO t SELECT * FROM c JOIN STREAM u USING (k)")
+    assert isinstance(flow, Insert)
+
+
 @pytest.mark.parametrize(
     ("text", "verb"),
     [

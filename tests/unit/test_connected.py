@@ -6,9 +6,11 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -103,6 +105,43 @@ def test_without_the_extra_the_package_is_named(monkeypatch: pytest.MonkeyPatch)
     result = CliRunner().invoke(cli, ["run", "-", "--connect", "127.0.0.1"])
     assert result.exit_code == 2
     assert "--connect needs the package grpcio-status. Install it: pip install 'sqlext[connect]'." in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2 min", 120),
+        ("90s", 90),
+        ("1500 ms", 1.5),
+        ("2 H", 7200),
+        ("PT2M", 120),
+        ("p1dt2h3m4.5s", 93784.5),
+        ("5 minutes", 300),  # which the host reads
+    ],
+)
+def test_a_timeout_is_read_as_without_a_host(text: str, seconds: float) -> None:
+    def rows(statement: str, within: float) -> list[tuple[int]]:
+        assert "'5 minutes'" in statement
+        return [(300_000_000,)]
+
+    assert duration(text, rows) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0s", "P", "PT", "P1DT", "2 moons", "-5 minutes", "it's", "9999999999999 d", "PT9999999999999H"]
+)
+def test_what_is_no_timeout_is_refused(text: str) -> None:
+    with pytest.raises(SetupError, match=f"^--timeout cannot be `{text}`"):
+        duration(text, lambda *_: [(None,)])
+
+
+def duration(text: str, rows: Callable[[str, float], object]) -> timedelta:
+    """The length of a --timeout, with a host that answers so."""
+    from sqlext.app.connected import ConnectedRunner
+
+    made = object.__new__(ConnectedRunner)
+    made._session = cast(Any, SimpleNamespace(rows=rows))
+    return made._duration(text)
 
 
 # Where nothing, or something else, listens.

@@ -12,6 +12,8 @@ from sqlext.errors import SyntaxProblem
 from sqlext.sql.dialect import parse_query, to_sql
 from sqlext.sql.nodes import HintCall, Stream, StreamOption
 from sqlext.sql.source_text import position_of
+from sqlext.sql.trees import is_aggregate_call
+from tests.support import written_anew
 
 SELECTS = [
     # literals
@@ -503,6 +505,106 @@ def test_that_no_query_is_there_is_said_at_its_first_character() -> None:
 def test_a_string_without_end_is_a_syntax_error() -> None:
     with pytest.raises(SyntaxProblem, match="cannot be split into tokens"):
         parse_query("SELECT 'a FROM t")
+
+
+@pytest.mark.parametrize(
+    "aggregates",
+    ["listagg(v)", "percentile(v, 0.5, n)", "min_by(v, n, 3) AS m, array_agg(v) AS a", "count_if(v > 1) c, Max( v ) AS d"],
+)
+def test_the_aggregates_of_pivot_stay_as_written(aggregates: str) -> None:
+    assert written_anew(f"SELECT * FROM (SELECT v, n, k FROM t) PIVOT ({aggregates} FOR k IN ('a'))").endswith(
+        f" PIVOT({aggregates} FOR k IN ('a'))"
+    )
+
+
+def test_all_arguments_of_percentile_are_in_the_tree() -> None:
+    call = parse_query("SELECT percentile(DISTINCT v, 0.5, n) FROM t").expressions[0]
+    assert is_aggregate_call(call)
+    assert {column.name for column in call.find_all(exp.Column)} == {"v", "n"}
+
+
+@pytest.mark.parametrize(
+    ("query", "anew"),
+    [
+        ("SELECT * FROM d JOIN (TABLE c) x USING (k)", "SELECT * FROM d JOIN (SELECT * FROM c) AS x USING (k)"),
+        ("TABLE c", "SELECT * FROM c"),
+        ("TABLE `c d` ORDER BY k", "SELECT * FROM `c d` ORDER BY k"),
+        ("SELECT 1 UNION ALL TABLE c", "SELECT 1 UNION ALL SELECT * FROM c"),
+        ("WITH c AS (TABLE d) TABLE c", "WITH c AS (SELECT * FROM d) SELECT * FROM c"),
+        ("SELECT k FROM t WHERE k IN (TABLE c)", "SELECT k FROM t WHERE k IN (SELECT * FROM c)"),
+        ("SELECT * FROM IDENTIFIER('c') x", "SELECT * FROM `c` AS x"),
+        ("SELECT * FROM STREAM IDENTIFIER('a.`b``c`')", "SELECT * FROM STREAM `a`.`b``c`"),
+    ],
+)
+def test_what_table_and_identifier_name_is_in_the_tree(query: str, anew: str) -> None:
+    tree = parse_query(query)
+    assert to_sql(tree, query) == query
+    for each in tree.walk():
+        each.meta.clear()
+    assert to_sql(tree, "") == anew
+
+
+TABLE_COLUMNS = [
+    f"SELECT k FROM t WHERE (table {rest}) GROUP BY (table)"
+    for rest in ("IS NULL", "AND a", "DIV b > 1", "LIKE 'x'", "IN (1)", "BETWEEN 1 AND 2", "COLLATE x = 'a'", "NOT IN (3)", "= 1")
+]
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT table x FROM t", "SELECT DISTINCT table t FROM table u", "SELECT * FROM a, table b", *TABLE_COLUMNS]
+)
+def test_a_column_or_table_may_be_called_table(query: str) -> None:
+    assert len(list(parse_query(query).find_all(exp.Select))) == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "anew"),
+    [
+        (
+            "SELECT * FROM (SELECT a FROM t) TABLESAMPLE (10 PERCENT) x",
+            "SELECT * FROM (SELECT a FROM t) TABLESAMPLE (10 PERCENT) AS x",
+        ),
+        ("SELECT sum(a) OVER (CLUSTER BY b, c) FROM t", "SELECT SUM(a) OVER (PARTITION BY b, c) FROM t"),
+        ("SELECT a !> b, a !< b, a != b FROM t CLUSTER BY a", "SELECT a <= b, a >= b, a <> b FROM t CLUSTER BY a"),
+    ],
+)
+def test_what_spark_reads_otherwise(query: str, anew: str) -> None:
+    tree = parse_query(query)
+    assert to_sql(tree, query) == query
+    for each in tree.walk():
+        each.meta.clear()
+    assert to_sql(tree, "") == anew
+
+
+def test_a_line_comment_goes_on_behind_a_backslash() -> None:
+    query = "SELECT v, at -- from C:\\data\\\n WHERE v > 1\nFROM t"
+    assert parse_query(query).args.get("where") is None
+    assert written_anew(query) == "SELECT v, at FROM t"
+
+
+def test_a_comment_may_stand_in_a_keyword_of_two_words() -> None:
+    query = "SELECT sum(v) OVER (PARTITION /* for each */ BY k) FROM t GROUP -- all\n BY k, v ORDER /* by */ BY k"
+    assert {"group", "order"} <= {name for name, value in parse_query(query).args.items() if value}
+
+
+@pytest.mark.parametrize("name", ["window", "offset", "limit", "lock", "values"])
+def test_a_key_may_be_called_as_a_clause(name: str) -> None:
+    query = f"SELECT k, count(*) FROM t GROUP BY {name}, k HAVING count(*) > 1 LIMIT 3"
+    tree = parse_query(query)
+    assert [key.name for key in tree.args["group"].expressions] == [name, "k"]
+    assert tree.args["limit"] is not None
+    parse_query(f"SELECT * FROM (SELECT {name} FROM t GROUP BY {name}) AS x JOIN u USING (k)")
+    assert parse_query("SELECT values, window AS w FROM t").named_selects == ["values", "w"]
+    assert parse_query("SELECT sum(v) OVER w FROM t GROUP BY window WINDOW w AS (ORDER BY v)").args["windows"]
+
+
+def test_the_name_of_a_stream_may_begin_with_a_digit() -> None:
+    assert stream_of("SELECT * FROM STREAM 2024_events").this.name == "2024_events"
+
+
+def test_the_alias_of_a_lateral_view_keeps_its_backticks() -> None:
+    query = "SELECT * FROM t LATERAL VIEW OUTER explode(xs) `my xs` AS `an x`, y LATERAL VIEW explode(ys) AS z"
+    assert written_anew(query) == query
 
 
 def test_whatever_sqlglot_fails_with_is_a_syntax_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,20 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sqlext.app import embedded
+from sqlext.app.embedded import embedded_session
 from sqlext.app.warehouse_lock import WarehouseLock
 from sqlext.errors import SetupError
+from sqlext.options import CONNECTORS_KEY
 
 HOLDER = """
 import subprocess, sys
@@ -87,6 +92,31 @@ def test_a_lock_that_was_given_back_is_free(warehouse: Path) -> None:
     for _ in range(2):
         with WarehouseLock(warehouse):
             pass
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_connectors_are_remembered_once_spark_has_started_with_them(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    """A mistyped one must not stop every later start."""
+    given: list[str] = []
+
+    def start(folder: Path, settings: Mapping[str, str], *_: object) -> SparkSession:
+        given.append(settings[CONNECTORS_KEY])
+        if not starts:
+            raise SetupError("There is no such connector.")
+        return cast(SparkSession, None)
+
+    monkeypatch.setattr(embedded, "_open_log", lambda *_: None)
+    monkeypatch.setattr(embedded, "_start", start)
+    monkeypatch.setattr(embedded, "_end", lambda *_: None)
+    file = warehouse / "_sqlext" / "connectors"
+    file.parent.mkdir(parents=True)
+    file.write_text("avro")
+    with nullcontext() if starts else pytest.raises(SetupError), embedded_session(warehouse, {CONNECTORS_KEY: "kafka"}):
+        pass
+    assert given == ["avro,kafka"]
+    assert file.read_text() == ("avro,kafka" if starts else "avro")
 
 
 def test_the_end_does_not_wait_for_a_callback_thread_that_reads() -> None:

@@ -14,7 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sqlext.app.interrupts import Interrupts
+from sqlext.app.statement_run import Run, Session, StatementRunner
 from sqlext.errors import StatementCanceledError
+from sqlext.extension.results import Result
 from sqlext.spark import cancellation
 
 
@@ -59,6 +61,34 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
     ended = subprocess.run([sys.executable, "-c", script + twice], capture_output=True, text=True)
     assert ended.returncode == 128 + signal.SIGTERM
     assert (ended.stdout, ended.stderr.strip()) == ("", "ended at once; flows resume in the next run")
+
+
+class Quick:
+    """A session whose statements end at once; some of them while Ctrl-C is pressed."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self.ran: list[str] = []
+
+    def execute(self, run: Run) -> Result:
+        self.ran.append(run.text)
+        if run.text == "Ctrl-C":
+            self._interrupts.asked.set()
+        return Result([], [], [])
+
+
+def test_after_ctrl_c_no_statement_starts_however_quick_it_would_be() -> None:
+    interrupts = Interrupts()
+    session = Quick(interrupts)
+    statements = StatementRunner(cast(Session, session), interrupts)
+    statements.run("SELECT 1", lambda _: None)
+    with pytest.raises(KeyboardInterrupt, match=r"^The statement ended before it could be canceled\.$"):
+        statements.run("Ctrl-C", lambda _: None)
+    with pytest.raises(KeyboardInterrupt, match=r"^interrupted$"):
+        statements.run("SELECT 2", lambda _: None)
+    assert session.ran == ["SELECT 1", "Ctrl-C"]
+    interrupts.asked.clear()
+    statements.run("SELECT 3", lambda _: None)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ class Query:
     """An intake and its query in one, as the trigger sees them."""
 
     def __init__(self) -> None:
-        self.has_found_nothing = self.is_waited_for = False
+        self.has_found_nothing = self.is_waited_for = self.is_looking = False
 
     @property
     def running(self) -> Query:
@@ -30,8 +30,9 @@ class Query:
     def let_go(self) -> None:
         pass
 
-    def forget_last_look(self) -> None:
+    def forget_last_look(self, seconds: float) -> bool:
         self.has_found_nothing, self.is_waited_for = False, True
+        return not self.is_looking
 
 
 def test_micro_batches_of_another_query_do_not_count() -> None:
@@ -68,3 +69,17 @@ def test_where_there_is_always_more_two_micro_batches_are_waited_for() -> None:
 
     trigger.take_what_arrived(may_wait)
     assert waits == 2
+
+
+def test_a_look_that_does_not_end_is_waited_for_as_long_as_the_statement_waits() -> None:
+    query, asked = Query(), 0
+    trigger = IntervalTrigger([query.intake], BacklogStatus, SystemClock())
+    query.is_looking = True
+
+    def may_wait() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked < 3
+
+    trigger.take_what_arrived(may_wait)
+    assert asked == 3

@@ -16,12 +16,13 @@ from sqlext.errors import StatementCanceledError, UnsupportedError
 from sqlext.execution.views.graph import node_of_view
 from sqlext.execution.views.lag import LagKept, is_due
 from sqlext.execution.views.live import LiveView
-from sqlext.execution.views.needs import needs_of
+from sqlext.execution.views.needs import asked_elsewhere, needs_of, needs_of_views
+from sqlext.execution.views.registry import ViewRecord
 from sqlext.execution.views.wave import Wave
 from sqlext.execution.views.workers import Workers
 from sqlext.plan.cut import Cut, NoSharedCut, TableHistory, TableVersion, merged, shared_cut
 from sqlext.plan.lineage import Input, Lineage, Node, NodeKind
-from sqlext.plan.view_spec import RefreshReport, SourceVersion
+from sqlext.plan.view_spec import RefreshReport, Schedule, SourceVersion
 from tests.unit.test_view_registry import REPORT, SPEC
 
 
@@ -181,16 +182,20 @@ class View:
         self.spec = replace(
             SPEC, id=name, name=("spark_catalog", "s", name), location=f"file:/{name}", reads=tuple(map(table, reads))
         )
-        self.fails = False
+        self.fails: Exception | None = None
+        self.held_back = 0
         self.began, self.goes_on = threading.Event(), threading.Event()
         self.goes_on.set()
 
     def refresh(self) -> RefreshReport:
         self.began.set()
         assert self.goes_on.wait(30)
-        if self.fails:
-            raise ValueError(self.spec.id)
+        if self.fails is not None:
+            raise self.fails
         return replace(REPORT, version=7)
+
+    def note_held_back(self) -> None:
+        self.held_back += 1
 
 
 @pytest.fixture
@@ -238,12 +243,13 @@ def test_a_slow_branch_delays_no_other(workers: Workers) -> None:
 
 def test_a_view_that_fails_holds_back_those_below_it_and_no_others(workers: Workers) -> None:
     low, middle, high, beside = View("low", "raw"), View("middle", "low"), View("high", "middle"), View("beside", "raw")
-    low.fails = True
+    low.fails = ValueError("low")
     made = Made(workers, low, middle, high, beside)
     made.wave.wait(None, 30)
     assert made.wave.held_back == {"file:/middle": "s.low", "file:/high": "s.low"}
     assert set(made.wave.reports) == {"file:/beside"}
     assert [str(error) for error in made.wave.errors.values()] == ["low"]
+    assert [view.held_back for view in (low, middle, high, beside)] == [0, 1, 1, 0]
 
 
 def test_a_wave_that_is_canceled_begins_no_more(workers: Workers) -> None:
@@ -257,6 +263,15 @@ def test_a_wave_that_is_canceled_begins_no_more(workers: Workers) -> None:
     low.goes_on.set()
     assert made.wave._ended.wait(30)
     assert made.order == ["low"]
+
+
+def test_a_view_that_was_canceled_makes_no_other_wait(workers: Workers) -> None:
+    low, high = View("low", "raw"), View("high", "low")
+    low.fails = StatementCanceledError("The statement was canceled.")
+    made = Made(workers, low, high)
+    made.wave.wait(None, 30)
+    assert made.order == ["low"]
+    assert high.held_back == 0
 
 
 def test_a_wave_with_workers_that_are_closed_ends(workers: Workers) -> None:
@@ -278,6 +293,30 @@ def test_what_a_target_lag_needs_is_needed_below_it_unless_that_has_a_pace_of_it
     assert key("silver") not in paced
     assert (paced[key("bronze")], paced[key("lookup")]) == (300.0, 30.0)
     assert needs_of(graph, {}, frozenset()) == {}
+
+
+def test_what_only_views_of_other_processes_need_is_asked_for_there() -> None:
+    """`low` and `middle` are of one process, `high` is of another; `side`, of the first, takes `deep` along in time."""
+    reads = {"deep": "raw", "low": "deep", "middle": "low", "high": "middle", "side": "deep", "slow": "deep"}
+    lags = {"high": 60.0, "side": 30.0, "middle": 300.0}
+    records = {
+        name: ViewRecord(
+            replace(
+                View(name, read).spec,
+                schedule=Schedule(every=3600.0) if name == "slow" else Schedule(target_lag=lags.get(name)),
+            ),
+            "other" if name == "high" else "this",
+            "",
+        )
+        for name, read in reads.items()
+    }
+    graph = Lineage([node_of_view(record.spec) for record in records.values()])
+    needs = needs_of_views(graph, records)
+    assert needs == {"high": 60.0, "middle": 60.0, "low": 60.0, "deep": 30.0, "side": 30.0}
+    assert asked_elsewhere(graph, records, needs, "this") == {"middle": 60.0}
+    assert asked_elsewhere(graph, records, needs, "other") == {}
+    apart = {name: replace(record, host="other") if name == "middle" else record for name, record in records.items()}
+    assert asked_elsewhere(graph, apart, needs, "this") == {"low": 60.0}
 
 
 @pytest.mark.parametrize(

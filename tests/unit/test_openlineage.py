@@ -79,6 +79,10 @@ def event(heard: RunEvent, run: OpenRun | None = None) -> dict[str, Any]:
         ("gs://shop/w/sales", "gs://shop", "w/sales"),
         ("abfss://data@acc.dfs.core.windows.net/w/sales", "abfss://data@acc.dfs.core.windows.net", "w/sales"),
         ("hdfs://nodes:8020/w/sales", "hdfs://nodes:8020", "/w/sales"),
+        ("file:/tmp/sales #1?v=2%20", "file", "/tmp/sales #1?v=2%20"),
+        ("s3a://shop/w/sales#1?", "s3://shop", "w/sales#1?"),
+        ("/tmp/a:/b", "file", "/tmp/a:/b"),
+        ("s3a://shop", "s3://shop", "/"),
     ],
 )
 def test_the_name_of_files(location: str, namespace: str, name: str) -> None:

@@ -359,9 +359,23 @@ def test_report_writes_one_file_and_starts_no_java(warehouse: Path, tmp_path: Pa
         assert (tmp_path / name).read_text().count("data:image/svg+xml;base64,") == 2
 
 
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_report_finds_a_home_elsewhere(warehouse: Path, tmp_path: Path, scheme: str) -> None:
+    home = (warehouse / "_sqlext").rename(tmp_path / "the home")
+    given = ["-o", str(tmp_path / "r"), "--warehouse", str(warehouse), "--conf", f"spark.sqlext.home={scheme}{home}"]
+    result = CliRunner().invoke(cli, ["report", "views", *given])
+    assert result.exit_code == 0, result.output
+    assert "data:image/svg+xml;base64," in (tmp_path / "r").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["report", "views", "--conf", "spark.sqlext.home=s3a://lake/home"],
+            "`spark.sqlext.home` is `s3a://lake/home`, which is no folder of this machine: `sqlext report` starts no Spark",
+        ),
+        (["report", "views", "--conf", "spark.sqlext.home=/nowhere"], "There is no home in /nowhere: no flow, view or job was"),
         (["report", "vews"], "There is no flow or view `vews`, and no single job whose id begins with it. Did you mean `views`?"),
         (["report", "zzz"], "There are `views`, `totals`, `j00ff11`."),
         (["report", "views", "--warehouse", "/nowhere"], "There is no warehouse in /nowhere"),
@@ -420,7 +434,7 @@ def test_a_trace_looks_at_no_table_and_always_ends() -> None:
 
     assert trace(doubled(3)).error == ""
     assert "reads more than 1,000 relations" in trace(doubled(30)).error
-    assert "RecursionError" in trace(f"CREATE STREAMING TABLE t AS SELECT {'(' * 9000}1{')' * 9000} FROM STREAM e").error
+    assert "nested too deeply" in trace(f"CREATE STREAMING TABLE t AS SELECT {'(' * 9000}1{')' * 9000} FROM STREAM e").error
     assert "at most 20,000" in trace("SELECT 1 -- " + "x" * 20_000).error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import timedelta
 
 import pytest
@@ -14,13 +15,16 @@ from sqlext.options import Level, LevelTexts, ValueText, texts_by_level
 from sqlext.plan.explain import explain_flow, lines_of
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.job_graph import FlowPlan, JobGraph, Key, MaintainedAggregate, OperatorAttributes, OutputMode, Stage
+from sqlext.planner import sameness
 from sqlext.planner.graph_builder import GraphBuilder
 from sqlext.planner.planner import plan_flow
 from sqlext.quoting import case_sensitive_names
 from sqlext.rules import BATCHES
 from sqlext.sql.dialect import parse_query, to_sql
+from sqlext.sql.grammar import parse
 from sqlext.sql.rewriter import Batch, Once, Scope
-from sqlext.sql.statements import Query
+from sqlext.sql.statements import Insert, Query
+from sqlext.sql.tokens import Token, tokens
 
 UPDATE, APPEND = OutputMode.UPDATE, OutputMode.APPEND
 FLUSH, BACKLOG, LAG = (
@@ -888,3 +892,51 @@ def test_of_ranked_with_queries_the_first_is_the_aggregate(chain: str) -> None:
     assert "MIN_BY" in aggregate.sql
     assert "GROUP BY k, w" in aggregate.sql
     assert "ROW_NUMBER" in found.above.upper()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT " + "replace(" * 100 + "k" + ", 'a')" * 100 + " AS k FROM STREAM t",
+        " UNION ALL ".join(["SELECT k FROM STREAM t"] * 300),
+        f"SELECT {'(' * 200}k{')' * 200} AS k FROM STREAM t",
+    ],
+    ids=["calls", "branches", "brackets"],
+)
+def test_a_query_may_be_nested_deeply(query: str) -> None:
+    before = sys.getrecursionlimit()
+    statement = parse(f"INSERT INTO u {query}")
+    assert isinstance(statement, Insert)
+    assert plan_flow(statement.query, BATCHES).sql == query
+    assert sys.getrecursionlimit() == before
+
+
+def test_a_query_that_is_nested_too_deeply_is_refused_as_that() -> None:
+    before = sys.getrecursionlimit()
+    with pytest.raises(UnsupportedError, match="nested too deeply"):
+        parse(f"INSERT INTO u SELECT {'(' * 9000}k{')' * 9000} FROM STREAM t")
+    assert sys.getrecursionlimit() == before
+
+
+def test_many_calls_below_a_query_are_read_a_few_times_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[str]()
+
+    def counted(text: str) -> list[Token]:
+        read.append(text)
+        return tokens(text)
+
+    monkeypatch.setattr(sameness, "tokens", counted)
+    calls = ", ".join(f"sum(v + {number}) AS s{number}" for number in range(30))
+    (aggregate,) = plan(f"SELECT k, {calls} FROM STREAM t GROUP BY k ORDER BY s1").aggregates
+    assert aggregate.sql.count("sum(") == 30
+    assert len(read) < 30 * 10
+
+
+@pytest.mark.parametrize("read", ["(TABLE c) x", "IDENTIFIER('C') x"])
+def test_a_with_query_that_is_read_by_table_or_identifier_is_kept(read: str) -> None:
+    found = plan(
+        "WITH c AS (SELECT k FROM p), d AS (SELECT k, count(*) AS n FROM STREAM t GROUP BY k ORDER BY n LIMIT 3) "
+        f"SELECT * FROM d JOIN {read} USING (k)"
+    )
+    assert "c AS (SELECT k FROM p)" in found.above
+    assert found.references.relations == ("p", "t")

@@ -57,6 +57,17 @@ SHOW = Redaction()
         "STREAM t WITH ('header' = 'Bearer k3y')",
         "STREAM t WITH ('header' = 'Authorization: Basic k3y')",
         "SELECT 1 /* a /* b */ it's */ FROM STREAM t WITH ('password' = 'k3y')",
+        "CREATE STREAMING TABLE t TBLPROPERTIES (x.token = k3y) AS SELECT 1",
+        "ALTER FLOW f SET (x = 1, x.token=k3y, y = 2)",
+        "STREAM t WITH (password k3y)",
+        "STREAM t WITH (password = a k3y = k3y$k3y, b = c)",
+        "USING jdbc OPTIONS (url = k3y, b c)",
+        "SELECT * FROM parquet.`abfss://c@a.dfs.core.windows.net/x?sig=k3y&v=1` AS x",
+        "SELECT * FROM parquet.`abfss://c@a.dfs.core.windows.net/x?sig=k3y",
+        "STREAM t WITH ('config' = 'jdbc:sqlserver://db;user=ann;password={a;k3y};x=y')",
+        "STREAM t WITH ('config' = 'password={a}}k3y}')",
+        "SELECT 1 FROM t -- password: k3y",
+        "SELECT 1 /* the token : k3y*/ FROM t",
     ],
 )
 def test_secrets_in_statements(text: str) -> None:
@@ -77,11 +88,22 @@ def test_secrets_in_statements(text: str) -> None:
         "SELECT get_json_object(j, '$.a:b') FROM t WHERE x = 'http://host:8080/path'",
         "SET spark.sql.session.timeZone = UTC",
         "SELECT token = b.token AND name = 'x', coalesce(token, 'y') FROM t WHERE mail = 'ann@example.com'",
+        "STREAM t WITH (format = json, `a.b` c) WHERE a.token = b.token AND token IN (SELECT token FROM u) -- at: 3, for: token",
+        "WITH c AS (SELECT token t, password = p FROM u) SELECT * FROM parquet.`s3a://b/x` SET (a = b)",
         "SELECT map('a', 'b'), 'a' 'b', split(x, '://'), $$it's$$ FROM t GROUP BY token HAVING count(*) = 5",
     ],
 )
 def test_all_else_stays(text: str) -> None:
     assert SHOW.sql(text) == text
+
+
+def test_only_the_value_of_a_bare_option_is_hidden() -> None:
+    shown = SHOW.sql(
+        "CREATE TABLE t TBLPROPERTIES (a.token = on k3y-k3y:k3y, b = c) AS SELECT a = b FROM parquet.`abfss://c@a/x?sig=k`"
+    )
+    assert shown == (
+        f"CREATE TABLE t TBLPROPERTIES (a.token = '{REDACTED}' , b = c) AS SELECT a = b FROM parquet.`abfss://c@a/x?sig={REDACTED}`"
+    )
 
 
 def test_patterns_of_the_application() -> None:
@@ -145,6 +167,10 @@ def test_messages(text: str, shown: str) -> None:
         "$a$",
         "password=''",
         "password,'",
+        "password={",
+        "password={}}a",
+        "-- password: ",
+        "with (password ",
         "bearer ",
         "basic a",
         "authorization:",

@@ -52,3 +52,14 @@ def test_the_advice_stands_behind_what_spark_s_parser_says() -> None:
         "  1 | SHOW FLOW;\n    |          ^"
     )
     assert report("a.sql", "SHOW FLOW;", statement, Problem("no")) == "a.sql:1:1: no"
+
+
+def test_the_excerpt_is_the_line_that_the_place_counts() -> None:
+    """Only a line feed ends a line, not all that Python takes for an end."""
+    text = "SELECT 'a\u2028b\x85c\x0cd';\r\nSELECT x;"
+    *_, statement = split(text)
+    assert report("a.sql", text, statement, Problem("There is no x.", 1, 8)) == (
+        "a.sql:2:8: There is no x.\n  2 | SELECT x;\n    |        ^"
+    )
+    first = split("SELECT x,\r\n1;")[0]
+    assert report("", "SELECT x,\r\n1;", first, Problem("There is no x.", 1, 8)).endswith("  1 | SELECT x,\n    |        ^")

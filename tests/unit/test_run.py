@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 
 from sqlext import cli
 from sqlext.app import runner
@@ -25,6 +26,26 @@ def test_the_mark_at_the_beginning_of_a_text_is_no_part_of_it(tmp_path: Path, mo
     assert cli._read(str(file)).text == "SELECT 1;"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfSELECT 1;"), encoding="utf-8"))
     assert cli._read("-").text == "SELECT 1;"
+
+
+@pytest.mark.parametrize(
+    ("folder", "conf", "is_refused"),
+    [
+        ("registry", [], False),
+        ("views/registry", [], False),
+        ("jobs/registry", [], False),
+        ("hosts", [], True),
+        ("hosts", ["-c", "spark.sqlext.home=s3a://lake/home"], False),
+    ],
+)
+def test_without_a_file_there_must_be_something_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, conf: list[str], is_refused: bool
+) -> None:
+    (tmp_path / "_sqlext" / folder).mkdir(parents=True)
+    monkeypatch.setattr(cli, "run_embedded", lambda *_, **__: ExitCode.FINE)
+    result = CliRunner().invoke(cli.cli, ["run", "--warehouse", str(tmp_path), *conf])
+    assert result.exit_code == (2 if is_refused else 0), result.output
+    assert ("has no flow, view or job to resume" in " ".join(result.output.split())) is is_refused
 
 
 class Flows:

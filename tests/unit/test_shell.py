@@ -202,6 +202,13 @@ def test_a_watch_runs_until_ctrl_c(desk: Desk) -> None:
     assert "every 0.01 s" in printed
 
 
+def test_a_command_without_columns_can_be_watched(desk: Desk) -> None:
+    desk.statements.answers["USE default"] = Result([], [], [])
+    desk.statements.interrupt_after = 2
+    assert "every 0.01 s" in desk.type("USE default \\watch 0.01", ENTER, "SELECT 1;", ENTER, CTRL_D)
+    assert desk.statements.ran == ["USE default"] * 2 + ["SELECT 1"]
+
+
 def test_a_watch_alone_repeats_the_last_statement(desk: Desk) -> None:
     desk.statements.interrupt_after = 3
     desk.type("SELECT 1;", ENTER, "\\watch 0.01", ENTER, CTRL_D)
@@ -231,6 +238,7 @@ def test_a_file_is_run(desk: Desk, tmp_path: Path) -> None:
         ("\\timing perhaps", "\\timing cannot be `perhaps`."),
         ("\\timing", "timing is off"),
         ("\\i nowhere.sql", "nowhere.sql cannot be read: No such file or directory. Write \\i FILE."),
+        ("\\i ~nosuchuser/x.sql", "~nosuchuser/x.sql cannot be read: there is no such user. Write \\i FILE."),
         ("\\h FLUSH", "FLUSH FLOW f\n    write what is buffered to the target now"),
         ("\\h PARTITIONS", "No statement of sqlext has `PARTITIONS`."),
         ("help", "\\watch"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,9 +15,12 @@ from pyspark.sql import SparkSession
 from sqlext import redaction
 from sqlext.app.local_session import LocalSession
 from sqlext.app.output import Printer
-from sqlext.app.script_run import ExitCode, exit_code_of
-from sqlext.app.statement_run import Run
+from sqlext.app.problems import problem_of
+from sqlext.app.script_run import ExitCode, ScriptFile, ScriptRunner, StatementFailed, exit_code_of
+from sqlext.app.statement_run import Run, StatementRunner
 from sqlext.commands.answers import Table
+from sqlext.errors import Position, SyntaxProblem
+from sqlext.extension.results import Result
 from sqlext.plan.explain import explain_flow, lines_of
 from sqlext.plan.flow_options import FlowOptions
 from sqlext.planner.planner import plan_flow
@@ -92,6 +96,52 @@ def test_spark_s_ui_shows_a_statement_without_secrets() -> None:
     with pytest.raises(ValueError, match=SECRET):
         LocalSession(cast(SparkSession, spark)).execute(run)
     assert spark.shown == [f"SELECT * FROM t WITH ('password' = '{REDACTED}')"]
+
+
+class _Statements:
+    """Answers as Spark's SET does, or fails."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+
+    def run(self, text: str, watch: object, show: object) -> Result:
+        if self._error is not None:
+            raise self._error
+        key, _, value = text.partition(" ")[2].partition(" = ")
+        return Result(["key", "value"], [False, False], [(key, value)])
+
+
+def _run(text: str, error: Exception | None = None) -> None:
+    statements = cast(StatementRunner, _Statements(error))
+    ScriptRunner(Printer(), statements, lambda *_: None, problem_of).run([ScriptFile("a.sql", text)])
+
+
+def test_a_script_s_statements_are_printed_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    _run(f"SET fs.s3a.secret.key = {SECRET}; SET spark.sql.ansi.enabled = true; SELECT pass = word;")
+    said = capsys.readouterr().out
+    assert SECRET not in said
+    assert re.search(r"^pass +word$", said, re.MULTILINE)  # a table's own columns may be called so
+    assert f"a.sql:1  SET fs.s3a.secret.key = '{REDACTED}'\n" in said
+    assert re.search(r"a\.sql:1  SET spark\.sql\.ansi\.enabled = true\n.*\nspark\.sql\.ansi\.enabled +true\n", said, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "has_excerpt"),
+    [
+        (f"SELECT x FROM t\nWITH ('password' = '{SECRET}')", False),
+        (f"SELECT x; SET fs.s3a.secret.key = {SECRET};", False),
+        (f"SELECT x;\nSET fs.s3a.secret.key = {SECRET};", True),
+    ],
+)
+def test_a_script_s_error_has_no_excerpt_where_secrets_are(
+    text: str, has_excerpt: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(StatementFailed):
+        _run(text, SyntaxProblem("there is no x", Position.of(text, 7)))
+    said = capsys.readouterr()
+    assert SECRET not in said.out + said.err
+    assert said.err.startswith("a.sql:1:8: there is no x\n")
+    assert ("1 | SELECT x" in said.err) is has_excerpt
 
 
 def test_an_unexpected_error_is_printed_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:

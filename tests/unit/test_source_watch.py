@@ -38,7 +38,7 @@ class Query:
     def watched_tables(self) -> frozenset[str] | None:
         return self._tables if self._tables or self.lists_files else None
 
-    def forget_last_look(self, may_wait: bool = True) -> bool:
+    def forget_last_look(self, seconds: float = 0.0) -> bool:
         if self.is_looking:
             return False
         self.has_found_nothing = False
@@ -308,7 +308,7 @@ def test_a_query_that_cannot_be_seen_wakes_and_is_left_alone(watch: SourceWatch,
     at_rest(watch, query)
     at_rest(watch, other)
 
-    def forget_last_look(may_wait: bool = True) -> bool:
+    def forget_last_look(seconds: float = 0.0) -> bool:
         raise Py4JError("no answer")
 
     with monkeypatch.context() as patch:

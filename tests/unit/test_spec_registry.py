@@ -77,6 +77,14 @@ SPECS = st.builds(
 )
 
 
+def test_an_instant_of_earlier_versions_is_one_whatever_the_session_says() -> None:
+    columns = (Column("at", "at", "STRUCT<TIMESTAMP: ARRAY<TIMESTAMP>>"), Column("day", "day", "TIMESTAMP_NTZ"))
+    spec = replace(SPEC, columns=columns, streams=(replace(SPEC.streams[0], columns=columns),))
+    read = FlowSpec.from_json(spec.to_json())
+    for found in (read.columns, read.streams[0].columns):
+        assert [each.type for each in found] == ["STRUCT<TIMESTAMP: ARRAY<TIMESTAMP_LTZ>>", "TIMESTAMP_NTZ"]
+
+
 @given(SPECS)
 def test_a_spec_comes_back_as_it_was(spec: FlowSpec) -> None:
     assert FlowSpec.from_json(spec.to_json()) == spec

@@ -161,11 +161,28 @@ def test_using_delta_may_be_said() -> None:
         ("-1.5", "-1.5"),
         ("2 min", "2 min"),
         ("INTERVAL '2' MINUTES", "INTERVAL '2' MINUTES"),
+        ("'2' ' min'", "2 min"),
+        ("'it''s' -- so\n\"x\" r'\\y'", "it'sx\\y"),
     ],
 )
 def test_a_propertys_value_is_its_text_without_the_quotes(written: str, value: str) -> None:
     text = f"ALTER FLOW f SET ('k' = {written})"
     assert parsed(text, AlterFlow).settings == {"k": given(text, written, value)}
+
+
+def test_strings_side_by_side_are_one_key_and_one_comment() -> None:
+    text = "CREATE STREAMING TABLE t COMMENT 'a' 'b' TBLPROPERTIES ('a.' 'b' = 'x' 'y', 'c' 'd', e 'f') AS SELECT k FROM STREAM s"
+    definition = parsed(text, CreateStreamingTable).definition
+    assert {key: value.value for key, value in definition.properties.items()} == {"a.b": "xy", "c": "d", "e": "f"}
+    assert definition.clauses == ("COMMENT 'a' 'b'",)
+
+
+def test_a_string_beside_something_else_is_no_value() -> None:
+    text = "ALTER FLOW f SET ('k' = 'x' || 'y')"
+    caught = problem(text)
+    assert caught.message.startswith("`'x' || 'y'` is neither a string nor a word.")
+    assert caught.position is not None
+    assert text[caught.position.start : caught.position.stop] == "'x' || 'y'"
 
 
 # INSERT and CREATE FLOW

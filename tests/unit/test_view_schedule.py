@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +23,7 @@ from sqlext.execution.views.wave import Wave
 from sqlext.execution.views.waves import Waves as AllWaves
 from sqlext.execution.views.workers import Workers
 from sqlext.plan.lineage import Input, Lineage
-from sqlext.plan.view_spec import RefreshReport, Schedule
+from sqlext.plan.view_spec import RefreshReport, Schedule, SourceVersion
 from tests.unit.test_view_registry import SPEC
 
 BY_HAND = Schedule()
@@ -127,6 +128,18 @@ def test_another_schedule_knows_when_the_last_refresh_was() -> None:
     assert timetable.with_schedule(BY_HAND).due(1e9) is Due.NOTHING
 
 
+def test_a_refresh_that_is_canceled_leaves_what_was_due() -> None:
+    timetable = Timetable(EVERY, 0.0, 0.0)
+    timetable.note_begun(30.0)
+    timetable.note_canceled()
+    assert timetable.due(60.0) is Due.REFRESH
+    looking = Timetable(ON_UPDATE, 0.0)
+    looking.note_looked(is_behind=True)
+    looking.note_begun(0.0)
+    looking.note_canceled()
+    assert looking.due(0.0) is Due.REFRESH
+
+
 # Order
 
 
@@ -150,6 +163,9 @@ class View:
 
     def look(self) -> None:
         self.done.append("look")
+
+    def note_held_back(self) -> None:
+        self.done.append("held back")
 
     def refresh_by_itself(self, is_full: bool = False) -> None:
         self.done.append("refresh")
@@ -245,7 +261,7 @@ def test_nothing_stays_queued_with_workers_that_are_closed() -> None:
     assert hand_out(Scheduler(cast(Workers, queue), Waves().make), views, 0.0) == []
 
 
-def wave(views: list[View], refreshed: list[str], queue: Queue, before: Callable[[], None], ended: list[str]) -> Wave:
+def wave(views: list[View], refreshed: list[str], queue: Queue, before: list[Callable[[], None]], ended: list[str]) -> Wave:
     """A wave of views that say when they are refreshed."""
 
     def refresh(view: LiveView, _: Any) -> RefreshReport:
@@ -264,7 +280,7 @@ def test_a_wave_without_a_cut_goes_on_whatever_the_reason(error: Exception) -> N
         raise error
 
     queue, refreshed, ended = Queue(), list[str](), list[str]()
-    made = wave([View("low"), View("high", ("low",))], refreshed, queue, fail, ended)
+    made = wave([View("low"), View("high", ("low",))], refreshed, queue, [fail], ended)
     made.begin()
     for _ in range(2):
         queue.run()
@@ -272,11 +288,23 @@ def test_a_wave_without_a_cut_goes_on_whatever_the_reason(error: Exception) -> N
     assert (refreshed, ended) == (["low", "high"], ["ended"])
 
 
+def test_a_flow_that_cannot_flush_costs_neither_the_others_nor_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ViewError("no")
+
+    flushed, queue = list[str](), Queue()
+    made = wave([View("low")], [], queue, [fail, lambda: flushed.append("other")], [])
+    monkeypatch.setattr("sqlext.spark.jvm.active", lambda _: nullcontext())
+    monkeypatch.setattr(made, "_found", lambda: {"file:/orders": SourceVersion("id", 7)})
+    made.begin()
+    assert (flushed, made._pins) == (["other"], {"file:/orders": SourceVersion("id", 7)})
+
+
 def test_what_no_worker_takes_fails() -> None:
     queue, refreshed, ended = Queue(), list[str](), list[str]()
     queue.is_closed = True
     views = [View("low"), View("high", ("low",))]
-    made = wave(views, refreshed, queue, lambda: None, ended)
+    made = wave(views, refreshed, queue, [], ended)
     made.begin()
     assert made.wait(None, 1.0)
     assert [str(error) for error in made.errors.values()] == [
