@@ -129,8 +129,9 @@ def lacks_file(error: BaseException) -> bool:
 
 
 def cannot_be_planned(error: BaseException) -> bool:
-    """Return whether an error is that Spark's optimizer fails on a plan that it has analysed."""
-    return any(name.startswith(("INTERNAL_ERROR", "PLAN_VALIDATION_FAILED")) for name in conditions_of(error))
+    """Return whether an error is that Spark fails to analyse a plan that was derived of an analysed one, or to optimize it."""
+    of_optimizer = ("INTERNAL_ERROR", "PLAN_VALIDATION_FAILED")
+    return isinstance(error, AnalysisException) or any(name.startswith(of_optimizer) for name in conditions_of(error))
 
 
 def kinds_of(java: Any) -> list[str]:

@@ -1,7 +1,8 @@
 """An analysed plan in plain relational operators, by the rules that Spark's optimizer has for it, in its order.
 
 Subqueries become joins, EXCEPT and INTERSECT become joins and aggregates, DISTINCT becomes an aggregate, CTEs and views are
-inlined, and conditions move down to the rows that they are about.
+inlined, and conditions move down to the rows that they are about. A scalar subquery or an EXISTS that reads nothing of the query
+around stays an expression, over a plan in plain operators.
 
 The order matters: NOT IN is another join where Spark finds it below OR, or in a join's condition, so conditions are simplified
 and moved down first; and whether a correlated count is 0 over no rows is told by its function, which count_if(..) has only after
@@ -12,6 +13,7 @@ Relies on Spark's private side: Catalyst's optimizer rules. Checked with Spark 4
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -26,7 +28,6 @@ _FIRST = (
     f"{_ANALYSIS}EliminateView",
     f"{_OPTIMIZER}EliminateSQLFunctionNode",
     f"{_OPTIMIZER}ReplaceExpressions",
-    f"{_OPTIMIZER}RewriteNonCorrelatedExists",
     f"{_OPTIMIZER}PullOutGroupingExpressions",
 )
 _SET_OPERATORS = (
@@ -38,7 +39,11 @@ _SET_OPERATORS = (
     f"{_OPTIMIZER}ReplaceDistinctWithAggregate",
     f"{_OPTIMIZER}ReplaceDeduplicateWithAggregate",
 )
-_PULLUP = f"{_OPTIMIZER}PullupCorrelatedPredicates"
+_PULLUP = (
+    f"{_OPTIMIZER}OptimizeOneRowRelationSubquery",
+    f"{_OPTIMIZER}PullOutNestedDataOuterRefExpressions",
+    f"{_OPTIMIZER}PullupCorrelatedPredicates",
+)
 _SIMPLER = (
     f"{_OPTIMIZER}BooleanSimplification",
     f"{_OPTIMIZER}SimplifyBinaryComparison",
@@ -63,11 +68,18 @@ def plain(spark: SparkSession, plan: Any) -> Any:
     """Return an analysed plan in plain relational operators."""
     plan = _prepared(spark, plan)
     plan = java_of(spark).org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False).apply(plan)
+    return _joined(spark, plan)
+
+
+def _joined(spark: SparkSession, plan: Any) -> Any:
+    """Return a prepared plan with its subqueries as joins, and those that stay expressions in plain operators, too."""
     plan = _without_subqueries(spark, _after(spark, _SET_OPERATORS, plan))
-    for _ in range(_DEEPEST):  # a subquery that became a join may hold others
-        if not has_outer_references(spark, plan):
+    for _ in range(_DEEPEST if subqueries_of(plan) else 0):  # a subquery that became a join may hold others
+        further = _without_subqueries(spark, plan)
+        if further.fastEquals(plan):
             break
-        plan = _without_subqueries(spark, plan)
+        plan = further
+    plan = _of_subqueries(plan, lambda inner: _joined(spark, inner))
     return _after(spark, _CONDITIONS, plan)
 
 
@@ -87,26 +99,30 @@ def has_outer_references(spark: SparkSession, plan: Any) -> bool:
 
 
 def _prepared(spark: SparkSession, plan: Any) -> Any:
-    plan = _after(spark, _FIRST, plan)
+    return _of_subqueries(_after(spark, _FIRST, plan), lambda inner: _prepared(spark, inner))
+
+
+def _of_subqueries(plan: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a plan with what a function makes of the plans of the subqueries in its expressions."""
     if not subqueries_of(plan):
         return plan
 
     def of_subquery(expression: Any) -> Any:
         if kind_of(expression) not in _SUBQUERY_EXPRESSIONS:
             return expression
-        return expression.withNewPlan(_prepared(spark, expression.plan()))
+        return expression.withNewPlan(function(expression.plan()))
 
     return transformed(plan.transformAllExpressions, of_subquery)
 
 
 def _without_subqueries(spark: SparkSession, plan: Any) -> Any:
-    plan = _after(spark, (_PULLUP,), plan)
+    plan = _after(spark, _PULLUP, plan)
     for _ in range(_MOST_PASSES if subqueries_of(plan) else 0):
         simpler = _after(spark, _SIMPLER, plan)
         if simpler.fastEquals(plan):
             break
         plan = simpler
-    return _after(spark, _SUBQUERIES, plan)
+    return _after(spark, (*_SUBQUERIES, *_SET_OPERATORS), plan)
 
 
 def _after(spark: SparkSession, rules: tuple[str, ...], plan: Any) -> Any:

@@ -247,6 +247,11 @@ class Plans:
         self._none = self._java.scala.Option.apply(None)
         self._no_hint = scala_object(spark, "org.apache.spark.sql.catalyst.plans.logical.JoinHint").NONE()
 
+    @property
+    def is_ansi(self) -> bool:
+        """Whether an overflow in what the session computes is an error."""
+        return str(self._spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+
     def normal(self, plan: Any) -> Any:
         """Return an analysed plan in plain relational operators; see `plain_plans`."""
         return plain(self._spark, plan)

@@ -83,7 +83,7 @@ SELECT oid, region, tag FROM orders LATERAL VIEW OUTER explode(tags) t AS tag WH
 # lateral_view_map: LATERAL VIEW, GROUP BY
 SELECT name, count(*) AS n, sum(v) AS total FROM customers LATERAL VIEW explode(flags) f AS name_of, v GROUP BY name
 
-# table_function: LATERAL join, explode
+# table_function: LATERAL join, explode +
 SELECT o.oid, t.tag FROM orders o, LATERAL explode(o.tags) AS t(tag) WHERE o.qty > 0
 
 # stack: generator
@@ -188,6 +188,16 @@ SELECT oid, region FROM orders WHERE cid IN (SELECT id FROM customers WHERE leve
 # in_pair: IN
 SELECT oid FROM orders WHERE (cid, region) IN (SELECT id, region FROM customers)
 
+# in_distinct: IN, DISTINCT +
+SELECT oid, region FROM orders WHERE cid IN (SELECT DISTINCT id FROM customers WHERE level < 3)
+
+# in_union: IN, UNION +
+SELECT oid, qty FROM orders WHERE cid IN (SELECT id FROM customers WHERE level = 1 UNION SELECT oid FROM items)
+
+# in_nested: IN, INTERSECT +
+SELECT id, name FROM customers WHERE id IN (SELECT cid FROM orders WHERE oid IN (SELECT oid FROM items WHERE ok
+INTERSECT SELECT oid FROM items WHERE units > 0))
+
 # not_in: NOT IN
 SELECT id FROM customers WHERE id NOT IN (SELECT cid FROM orders WHERE cid IS NOT NULL AND qty > 2)
 
@@ -200,11 +210,24 @@ SELECT id, name FROM customers c WHERE EXISTS (SELECT 1 FROM orders o WHERE o.ci
 # not_exists: NOT EXISTS
 SELECT oid, region FROM orders o WHERE NOT EXISTS (SELECT 1 FROM items i WHERE i.oid = o.oid AND i.units > 1)
 
+# exists_any: EXISTS
+SELECT id, name FROM customers WHERE EXISTS (SELECT 1 FROM items WHERE ok AND units > 3)
+
+# exists_none: NOT EXISTS
+SELECT region, count(*) AS n FROM orders WHERE NOT EXISTS (SELECT 1 FROM customers WHERE level = 3) GROUP BY region
+
 # exists_either: EXISTS
 SELECT id FROM customers c WHERE level = 3 OR EXISTS (SELECT 1 FROM orders o WHERE o.cid = c.id)
 
 # scalar_where: scalar subquery
 SELECT oid, amount FROM orders WHERE amount > (SELECT avg(amount) FROM orders)
+
+# scalar_of_distinct: scalar subquery, DISTINCT
+SELECT oid, amount FROM orders WHERE amount > (SELECT avg(units) FROM (SELECT DISTINCT units FROM items))
+
+# scalar_of_sets: scalar subquery, EXCEPT
+SELECT oid, qty FROM orders WHERE qty >= (SELECT count(*) FROM (SELECT id FROM customers c WHERE EXISTS (SELECT 1 FROM items i
+WHERE i.oid = c.id) EXCEPT SELECT oid FROM items WHERE ok))
 
 # scalar_select: scalar subquery
 SELECT id, (SELECT max(amount) FROM orders) AS most, (SELECT count(*) FROM items WHERE ok) AS fine FROM customers
@@ -218,6 +241,12 @@ SELECT oid, amount FROM orders o WHERE amount >= (SELECT max(p.amount) FROM orde
 
 # lateral: LATERAL join
 SELECT c.id, l.n, l.total FROM customers c, LATERAL (SELECT count(*) AS n, sum(qty) AS total FROM orders o WHERE o.cid = c.id) l
+
+# lateral_row: LATERAL join +
+SELECT o.oid, l.twice, l.text FROM orders o, LATERAL (SELECT o.qty * 2 AS twice, CAST(o.price AS STRING) AS text) l
+
+# lateral_map: LATERAL join, explode +
+SELECT c.id, e.key, e.value FROM customers c, LATERAL explode(c.flags) e
 
 # lateral_left: LATERAL join
 SELECT c.id, l.oid FROM customers c LEFT JOIN LATERAL (SELECT oid FROM orders o WHERE o.cid = c.id AND o.qty > c.level) l

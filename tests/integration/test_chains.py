@@ -11,7 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import sqlext
+from sqlext.clock import SystemClock
 from sqlext.errors import UnsupportedError
+from sqlext.execution.host import Host
+from sqlext.execution.views.registry import ViewEvent, ViewEventKind
 from tests.integration.workshop import DEADLINE, Workshop
 from tests.support import eventually
 
@@ -178,6 +181,34 @@ def test_what_others_read_is_dropped_with_them_only(sql: Workshop) -> None:
     assert not [each for each in sql("SHOW TABLES") if each.tableName in ("bronze", "counts", "most")]
 
 
+def test_a_flow_and_a_view_have_different_names(sql: Workshop) -> None:
+    sql("CREATE MATERIALIZED VIEW counts AS SELECT k, count(*) AS n FROM raw GROUP BY k")
+    sql("CREATE TABLE plain (k STRING, v INT) USING delta")
+    with pytest.raises(PySparkException, match=r"There is a materialized view default\.counts already"):
+        sql("CREATE FLOW counts AS INSERT INTO plain SELECT k, v FROM STREAM raw")
+    sql("CREATE FLOW fill AS INSERT INTO plain SELECT k, v FROM STREAM raw")
+    with pytest.raises(PySparkException, match=r"There is a flow default\.fill already, into default\.plain"):
+        sql("CREATE MATERIALIZED VIEW fill AS SELECT k FROM raw")
+    assert {row.name for row in sql("SHOW FLOWS")} == {"counts", "fill"}
+
+
+@pytest.mark.parametrize("cascade", ["", " CASCADE"])
+def test_a_drop_of_the_wrong_kind_drops_nothing(sql: Workshop, cascade: str) -> None:
+    sql(BRONZE)
+    sql("CREATE MATERIALIZED VIEW counts AS SELECT k, count(*) AS n FROM bronze GROUP BY k")
+    sql("CREATE MATERIALIZED VIEW most AS SELECT max(n) AS n FROM counts")
+    with pytest.raises(PySparkException, match=r"default\.bronze is no materialized view: flows write it\. DROP STREAMING TABLE"):
+        sql(f"DROP MATERIALIZED VIEW bronze{cascade}")
+    with pytest.raises(PySparkException, match=r"default\.counts is no streaming table, but a materialized view\."):
+        sql(f"DROP STREAMING TABLE counts{cascade}")
+    sql("CREATE TABLE plain (k STRING, n BIGINT) USING delta")
+    sql("CREATE FLOW fill AS INSERT INTO plain SELECT k, v FROM STREAM raw")
+    sql("CREATE MATERIALIZED VIEW filled AS SELECT k, count(*) AS n FROM plain GROUP BY k")
+    with pytest.raises(PySparkException, match=r"default\.plain is no streaming table, but a table that flows may write into"):
+        sql(f"DROP STREAMING TABLE plain{cascade}")
+    assert {row.name for row in sql("SHOW FLOWS")} == {"bronze", "counts", "most", "fill", "filled"}
+
+
 def test_a_stop_says_what_reads_the_table_and_stops_that_too_if_asked(sql: Workshop) -> None:
     sql(BRONZE)
     sql("CREATE MATERIALIZED VIEW counts SCHEDULE EVERY 1 HOUR AS SELECT k, count(*) AS n FROM bronze GROUP BY k")
@@ -306,6 +337,21 @@ def test_a_view_without_a_schedule_below_a_target_lag_is_refreshed_by_the_next_p
     eventually(lambda: rows(sql, "high") == {(104,)}, DEADLINE, lambda: str(sql("SHOW FLOWS")))
     eventually(lambda: sorted(sql.host.views.resumed) == ["default.high", "default.silver"], DEADLINE)
     assert rows(sql, "alone") == {(3,)}
+
+
+def test_a_view_of_another_process_is_refreshed_there_for_a_target_lag(sql: Workshop) -> None:
+    sql("CREATE MATERIALIZED VIEW low AS SELECT k, sum(v) AS total FROM raw GROUP BY k")
+    sql("CREATE MATERIALIZED VIEW high TBLPROPERTIES ('target-lag' = '4 seconds') AS SELECT max(total) AS most FROM low")
+    other, registry = Host(sql.spark, sql.host.home, SystemClock()), sql.host.views._registry
+    try:
+        other.views._lease.beat()
+        registry.append(ViewEvent(sql.shown("high").id, ViewEventKind.TAKEN, host=other.views._lease.host_id))
+        for each in (sql.host, other):
+            each.views._sync()
+        sql("INSERT INTO raw VALUES ('a', 100)")
+        eventually(lambda: rows(sql, "high") == {(104,)}, 60, lambda: str(sql("SHOW FLOWS")))
+    finally:
+        other.close()
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,21 @@ def test_a_run_refreshes_a_view_and_alters_what_differs(sql: Workshop, views: Pr
     assert view(sql).schedule is None
 
 
+def test_a_target_lag_stays_with_its_model(sql: Workshop, views: Project) -> None:
+    views.edit("models/totals.sql", r"schedule=.*'}", "on_configuration_change='apply', tblproperties={'target-lag': '1 day'}")
+    assert views("run")["totals"].startswith("altered, ")
+    assert view(sql).schedule == "TARGET LAG 1 DAY"
+    views.edit("models/totals.sql", "'apply'", "'fail'")
+    assert views("run")["totals"].startswith("no change, version")
+    assert view(sql).schedule == "TARGET LAG 1 DAY"
+    views.edit("models/totals.sql", "'fail', tblproperties={'target-lag': '1 day'}", "'apply'")
+    assert views("run")["totals"].startswith("altered, ")
+    assert view(sql).schedule is None
+    views.edit("models/totals.sql", "'apply'", "'apply', tblproperties={'target-lag': '1 day'}")
+    assert views("run")["totals"].startswith("altered, ")
+    assert view(sql).schedule == "TARGET LAG 1 DAY"
+
+
 def test_a_changed_query_and_a_full_refresh_recreate_the_view(sql: Workshop, views: Project) -> None:
     before = view(sql)
     views.edit("models/totals.sql", "sum", "max")

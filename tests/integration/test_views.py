@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
+from sqlext.errors import StatementCanceledError
 from sqlext.execution.host import Host
-from sqlext.execution.views import live
+from sqlext.execution.views import live, making
 from sqlext.execution.views.manager import ViewManager
 from sqlext.execution.views.refresh import Refresher
+from sqlext.execution.views.registry import ViewEvent, ViewEventKind
+from sqlext.execution.views.writing import ViewTable
 from sqlext.plan.view_spec import VIEW_PROPERTY, RefreshReport
 from sqlext.testing import HandClock
 from tests.integration.workshop import Workshop, local
@@ -47,6 +50,10 @@ def equals_query(sql: Workshop, query: str = SUMS, view: str = "v") -> bool:
 
 def said(sql: Workshop, statement: str) -> str:
     return str(sql(statement)[0][0])
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise RuntimeError("no room")
 
 
 # By hand.
@@ -344,6 +351,95 @@ def test_a_process_that_dies_while_a_view_is_replaced_leaves_the_old_one(sql: Wo
     assert equals_query(sql, "SELECT id FROM orders", "w")
 
 
+def test_a_process_that_runs_undoes_what_one_that_has_died_left_half_made(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.clock = sql.installed.clock = clock = HandClock()
+    tables(sql)
+    sql(f"CREATE MATERIALIZED VIEW v AS {SUMS}")
+    other = Host(sql.spark, sql.host.home, clock)
+    try:
+        eventually(lambda: other.views._took_over is not None, DEADLINE)
+        assert other.views.resume() == []  # after what the ticker does at first
+        with monkeypatch.context() as patched:
+            patched.setattr(Refresher, "refresh", no_room)
+            patched.setattr("sqlext.execution.views.making.ViewMaker._undo", lambda *_: None)
+            with pytest.raises(PySparkException):
+                sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id FROM orders")
+            sql.crash()
+        assert len(other.views._registry.read()) == 2
+        clock.advance(30)
+        eventually(lambda: len(other.views._registry.read()) == 1, 30)
+        sql(CHANGES[0])
+        other.views.refresh(("spark_catalog", "default", "v"), is_full=False, waits=True)
+        assert equals_query(sql)
+    finally:
+        other.close()
+        assert sql.host  # whose home the next test does not find
+
+
+def test_what_could_not_be_undone_at_once_is_undone_later(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables(sql)
+    with monkeypatch.context() as patched:
+        patched.setattr(Refresher, "refresh", no_room)
+        patched.setattr("sqlext.execution.views.making.undo_table", no_room)
+        with pytest.raises(PySparkException, match="no room"):
+            sql("CREATE MATERIALIZED VIEW v AS SELECT id FROM orders")
+    assert sql.spark.catalog.tableExists("v")
+    sql.host.views.resume()
+    assert not sql.spark.catalog.tableExists("v")
+    sql(f"CREATE MATERIALIZED VIEW v AS {SUMS}")
+    assert equals_query(sql)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_of_two_statements_that_make_a_view_at_once_one_is_refused(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    tables(sql)
+    if is_there:
+        sql(f"CREATE MATERIALIZED VIEW v AS {IDS}")
+    check, others = making.ViewMaker.check, ["CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id FROM orders"]
+
+    def check_late(self: making.ViewMaker, *rest: Any) -> None:
+        check(self, *rest)
+        while others:
+            sql(others.pop())
+
+    monkeypatch.setattr(making.ViewMaker, "check", check_late)
+    with pytest.raises(PySparkException, match=r"default\.v was made, replaced or dropped by another statement just now"):
+        sql(f"CREATE OR REPLACE MATERIALIZED VIEW v AS {SUMS}")
+    assert len(sql.host.views._registry.read()) == 1
+    assert ": no change" in said(sql, "REFRESH MATERIALIZED VIEW v")
+    assert equals_query(sql, "SELECT id FROM orders")
+
+
+@pytest.mark.parametrize("moment", ["before its commit", "after its commit"])
+def test_a_process_that_was_taken_for_dead_while_it_replaced_a_view_leaves_the_old_one(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    tables(sql)
+    sql(f"CREATE MATERIALIZED VIEW v AS {SUMS}")
+    old = shown(sql)
+    registry = sql.host.views._registry
+    patched, name = (ViewTable, "_refuse_lost_values") if moment == "before its commit" else (live.LiveView, "_note_success")
+    step = getattr(patched, name)
+
+    def step_and_undo(self: Any, *rest: Any) -> None:
+        for key, record in registry.read().items():
+            if record.is_reserved:  # another process takes the reservation back
+                registry.append(ViewEvent(key, ViewEventKind.DROPPED))
+        step(self, *rest)
+
+    with monkeypatch.context() as late:
+        late.setattr(patched, name, step_and_undo)
+        with pytest.raises(PySparkException, match=r"default\.v was (dropped or replaced|not made: .*Send the statement again)"):
+            sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id FROM orders")
+    assert (shown(sql).id, list(registry.read())) == (old.id, [old.id])
+    assert [row.col_name for row in sql("DESCRIBE TABLE v")] == ["region", "n", "total"]
+    sql(CHANGES[0])
+    sql("REFRESH MATERIALIZED VIEW v")
+    assert equals_query(sql)
+
+
 def test_a_view_cannot_read_itself(sql: Workshop) -> None:
     tables(sql)
     sql("CREATE MATERIALIZED VIEW low AS SELECT id, amount FROM orders")
@@ -484,6 +580,7 @@ def test_a_process_that_runs_takes_over_the_schedules_of_one_that_has_died(sql: 
         eventually(lambda: equals_query(sql), DEADLINE)
     finally:
         other.close()
+        assert sql.host  # whose home the next test does not find
 
 
 def test_a_change_of_a_source_refreshes_views_in_the_order_of_their_dependencies(sql: Workshop) -> None:
@@ -493,6 +590,20 @@ def test_a_change_of_a_source_refreshes_views_in_the_order_of_their_dependencies
     sql(f"CREATE MATERIALIZED VIEW high {trigger} AS SELECT sum(amount) AS total FROM low")
     sql(CHANGES[0])
     eventually(lambda: sql.batch("SELECT * FROM high") == sql.batch("SELECT sum(amount) FROM orders"), DEADLINE)
+
+
+def test_a_refresh_that_is_canceled_leaves_what_was_due(sql: Workshop) -> None:
+    sql.clock = sql.installed.clock = clock = HandClock()
+    tables(sql)
+    sql(f"CREATE MATERIALIZED VIEW v SCHEDULE EVERY 10 MINUTES AS {SUMS}")
+    sql(CHANGES[0])
+    clock.advance(300)
+    canceled = threading.Event()
+    canceled.set()
+    with pytest.raises(StatementCanceledError):
+        sql.host.views.refresh(("spark_catalog", "default", "v"), is_full=False, waits=True, canceled=canceled)
+    clock.advance(300)
+    eventually(lambda: equals_query(sql), 30)
 
 
 def test_a_refresh_that_fails_is_tried_again_and_told(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,8 +140,9 @@ def net(rows: DataFrame) -> DataFrame:
 def identity(name: str, kind: DataType) -> Column:
     """Return an expression of a column that is equal for the same values only, and that can be grouped and joined by.
 
-    -0.0 is not 0.0 here, nor 'a' 'A' in a column whose collation says so; maps are lists of their entries. Of a variant with
-    values of several types in one list it is an error: its schema and its JSON do not tell a date in it from a text.
+    -0.0 is not 0.0 here, nor 'a' 'A' in a column whose collation says so; maps are lists of their entries, in the order
+    in which map_keys(..) shows them. Of a variant with values of several types in one list it is an error: its schema and its
+    JSON do not tell a date in it from a text.
     """
     return _identity(F.col(quote(name)), kind)
 
@@ -158,15 +159,13 @@ def _identity(value: Column, kind: DataType) -> Column:
             fields = [_identity(value.getField(field.name), field.dataType).alias(f"f{at}") for at, field in enumerate(kind)]
             return F.when(value.isNotNull(), F.struct(*fields))
         case MapType():
-            entries = F.map_entries(value)
-            pairs = F.transform(
-                entries,
+            return F.transform(
+                F.map_entries(value),
                 lambda each: F.struct(
                     _identity(each.getField("key"), kind.keyType).alias("k"),
                     _identity(each.getField("value"), kind.valueType).alias("v"),
                 ),
             )
-            return F.array_sort(pairs)
         case VariantType():
             schema = F.schema_of_variant(value)
             told = F.concat(schema, F.lit(" "), F.to_json(value))

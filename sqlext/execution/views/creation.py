@@ -179,6 +179,9 @@ def check_free(request: ViewRequest, records: Records, flows: Mapping[str, FlowR
             f"The flow `{flow.name}` writes to {text}. Choose another name, or drop the flow and its table first.",
             request.position,
         )
+    flow = next((each.spec for each in flows.values() if without_case(each.spec.qualified_name) == without_case(name)), None)
+    if flow is not None:
+        raise NameTakenError(f"There is a flow {text} already, into {shown(flow.target)}. Choose another name.", request.position)
     found = of_name(records, name)
     if found is not None and not request.replace:
         raise NameTakenError(

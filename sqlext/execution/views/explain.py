@@ -52,7 +52,7 @@ def how_refreshed(query: ViewQuery, policy: RefreshPolicy) -> str:
     if query.obstacle:
         return f"in full: {query.obstacle}"
     root = tree_of(query.normal)
-    added = mergeable(root)
+    added = mergeable(query.plans, root)
     if added is not None:
         names = ", ".join(str(output_of(root.plan)[at].name()) for at in added.keys)
         rest = "" if added.takes_deletions else "; after deletions and updates, the touched groups are computed anew"

@@ -130,6 +130,18 @@ class LiveView:
         with self._state:
             return not self._is_closed.is_set() and self._timetable.may_follow(now)
 
+    def note_held_back(self) -> None:
+        """Note that it was not refreshed since one that it reads has failed: it is tried again after a pause, as that one is."""
+        with self._state:
+            self._timetable.note_failure(self._clock.monotonic())
+
+    def set_asked(self, lag: float | None) -> None:
+        """Note the target lag for which views of other processes need it, in seconds; None: its own schedule is enough."""
+        with self._state:
+            schedule = self._spec.schedule if lag is None else replace(self._spec.schedule, target_lag=lag)
+            if schedule != self._timetable.schedule:
+                self._timetable = self._timetable.with_schedule(schedule)
+
     def set_spec(self, spec: ViewSpec) -> None:
         """Take another definition of the same view, from the next refresh on."""
         with self._state:
@@ -238,10 +250,10 @@ class LiveView:
 
         That the query means something else is a change whose age nobody knows, and so comes at once.
         """
-        report = self._status.report
-        if self._spec.schedule.target_lag is not None and report is not None:
+        report, spec = self._status.report, replace(self._spec, schedule=self._timetable.schedule)
+        if spec.schedule.target_lag is not None and report is not None:
             with jvm.active(self.session):
-                return self._owner.is_lagging(self._spec, report) or self._looks.is_other(self._current())
+                return self._owner.is_lagging(spec, report) or self._looks.is_other(self._current())
         return self._looks.is_behind(self._current())
 
     @logged
@@ -306,6 +318,8 @@ class LiveView:
             end = RunState.STOPPED if is_canceled or self._is_closed.is_set() else RunState.FAILED
             tell(RunEvent(self._spec.id, end, error=faults.message_of(error)))
             if is_canceled:
+                with self._state:
+                    self._timetable.note_canceled()
                 raise StatementCanceledError("The statement was canceled.") from None
             if not self._is_closed.is_set():
                 self._note_failure(error)

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from sqlext.errors import NameTakenError, ViewError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta import target
 from sqlext.execution.flows.registry import FlowRecord
@@ -96,6 +97,7 @@ class ViewMaker:
         self._views = views
         self._flows = flows
         self._sweeping = threading.Lock()  # a start sweeps from two threads, and a restored table is not restored again
+        self._making: set[str] = set()  # the ids of the views that this process is making now
 
     def create(self, request: ViewRequest, canceled: threading.Event | None = None) -> str:
         """Make a view; see `ViewManager.create`."""
@@ -148,15 +150,19 @@ class ViewMaker:
             replacement: the table that it replaces.
             canceled: set when the client takes the statement back.
         """
-        self._registry.append(partial(self._reserved, request, spec, replaced, replacement is not None))
         before = None if replaced is None else self._views.known(replaced.spec.id)
+        self._making.add(spec.id)
         try:
-            with nullcontext() if before is None else before.held(canceled):
-                report = self._compute(request, spec, replacement, canceled)
-        except BaseException:
-            with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
-                self._undo(spec.id)
-            raise
+            made = self._registry.append(partial(self._reserved, request, spec, replaced, replacement is not None))[spec.id]
+            try:
+                with nullcontext() if before is None else before.held(canceled):
+                    report = self._compute(request, spec, replacement, canceled)
+            except BaseException:
+                with jvm.outside_of_any_query(self._spark):  # a statement that was canceled leaves nothing behind either
+                    self._undo(made)
+                raise
+        finally:
+            self._making.discard(spec.id)
         if replaced is not None:
             self._views.forget(replaced.spec.id)
         return report
@@ -167,7 +173,7 @@ class ViewMaker:
         """Compute a view that is reserved, and record it; steps 3 to 5."""
         made = with_table(spec, request) if replacement is None else spec
         report = self._views.live(made, request.session).make(replacement, canceled)
-        self._registry.append(ViewEvent(made.id, ViewEventKind.CREATED, host=self._lease.host_id, spec=made.to_json()))
+        self._registry.append(partial(self._created, made))
         return report
 
     def _model_place(self, view_id: str) -> HadoopPath:
@@ -176,7 +182,13 @@ class ViewMaker:
     def _reserved(
         self, request: ViewRequest, spec: ViewSpec, replaced: ViewRecord | None, replaces_table: bool, records: Records
     ) -> ViewEvent:
-        check_free(request, records, {})
+        found = check_free(request, records, {})
+        if (found and found.spec.id) != (replaced and replaced.spec.id):
+            raise NameTakenError(
+                f"The materialized view {shown(request.name)} was made, replaced or dropped by another statement just now. Send "
+                "this one again if it still is to be made.",
+                request.position,
+            )
         return ViewEvent(
             spec.id,
             ViewEventKind.RESERVED,
@@ -186,24 +198,39 @@ class ViewMaker:
             replaces_table=replaces_table,
         )
 
+    def _created(self, spec: ViewSpec, records: Records) -> ViewEvent:
+        if spec.id not in records:
+            raise ViewError(
+                f"The materialized view {shown(spec.name)} was not made: this process gave no sign of life for so long that "
+                "another one took it for dead, and undid what it had begun. Send the statement again."
+            )
+        return ViewEvent(spec.id, ViewEventKind.CREATED, host=self._lease.host_id, spec=spec.to_json())
+
     def sweep(self) -> None:
-        """Undo views that a dead process left half created."""
+        """Undo views that a dead process left half created, or this one, where it could not undo them at once."""
         with self._sweeping:
             for record in self._registry.read().values():
-                if record.is_reserved and self._lease.is_dead(record.host):
+                if record.is_reserved and self._is_left(record):
                     logger.warning("materialized view %s was not finished by the process that made it", shown(record.spec.name))
-                    self._undo(record.spec.id)
+                    self._undo(record)
 
-    def _undo(self, view_id: str) -> None:
-        """Undo the creation of a view, given its reservation."""
+    def _is_left(self, record: ViewRecord) -> bool:
+        if record.host == self._lease.host_id:
+            return record.spec.id not in self._making
+        return self._lease.is_dead(record.host)
+
+    def _undo(self, reserved: ViewRecord) -> None:
+        """Undo the creation of a view, given its reservation, which another process may have taken back already."""
+        view_id = reserved.spec.id
         try:
             record = self._registry.read().get(view_id)
-            if record is None or not record.is_reserved:
+            if record is not None and not record.is_reserved:
                 return
             self._views.forget(view_id)
-            undo_table(self._spark, record)
+            undo_table(self._spark, reserved)
             self._model_place(view_id).delete()
-            self._registry.append(ViewEvent(view_id, ViewEventKind.DROPPED, host=self._lease.host_id))
+            if record is not None:
+                self._registry.append(ViewEvent(view_id, ViewEventKind.DROPPED, host=self._lease.host_id))
         except Exception as error:  # what kept the view from being made is what the user is to see
             logger.exception("materialized view %s could not be undone: %s", view_id, failures.reason_of(error))
 

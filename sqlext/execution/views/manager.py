@@ -323,8 +323,7 @@ class ViewManager:
             each.cancel_if_asked()
         self._scheduler.hand_out({key: live[key] for key in self._scheduled if key in live}, self._waves.lineage, now)
         if self._took_over is None or now - self._took_over >= DEAD_AFTER_SECONDS:
-            how = self._takeover.resume if self._took_over is None else self._takeover.take_over
-            self._workers.submit(partial(self._take_over, how))
+            self._workers.submit(self.resume)
             self._took_over = self._synced = now
         elif live and now - self._synced >= _SYNC_SECONDS:
             self._synced = now
@@ -336,10 +335,7 @@ class ViewManager:
         Returns:
             The names of the views.
         """
-        return self._take_over(self._takeover.resume)
-
-    def _take_over(self, take_over: Callable[[], list[str]]) -> list[str]:
-        taken = [] if self._closing.is_set() else take_over()
+        taken = [] if self._closing.is_set() else self._takeover.take_over()
         if taken:
             with self._lock:
                 self.resumed = (*self.resumed, *taken)
@@ -355,12 +351,12 @@ class ViewManager:
             elif record is None and not live.is_running and key not in self._registry.read():
                 self.forget(key)
         self._waves.look()
-        needs = self._waves.needs
+        needs, asked = self._waves.needs, self._waves.asked_elsewhere(records, self._lease.host_id)
         mine = [r.spec for r in records.values() if r.host == self._lease.host_id]
         mine = [spec for spec in mine if not spec.schedule.is_by_hand or spec.id in needs]
         for spec in mine:
             if spec.id in self._live or not spec.session_bound:
-                self.live(spec)
+                self.live(spec).set_asked(asked.get(spec.id))
         with self._lock:
             self._scheduled = frozenset(spec.id for spec in mine)
 

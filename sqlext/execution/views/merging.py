@@ -125,7 +125,7 @@ class Differences:
     can_be_added: bool
 
 
-def mergeable(root: Node) -> Mergeable | None:
+def mergeable(plans: Plans, root: Node) -> Mergeable | None:
     """Return the aggregate that a query consists of, if it can be added to."""
     shown = [(id_of(each), each) for each in output_of(root.plan)]
     order = [at for at, _ in shown]
@@ -140,10 +140,10 @@ def mergeable(root: Node) -> Mergeable | None:
                 return None
             order = [id_of(each) for each in inner]
         node = node.children[0]
-    return _of_aggregate(node, order) if node.kind == "Aggregate" else None
+    return _of_aggregate(plans, node, order) if node.kind == "Aggregate" else None
 
 
-def _of_aggregate(node: Node, order: Sequence[int]) -> Mergeable | None:
+def _of_aggregate(plans: Plans, node: Node, order: Sequence[int]) -> Mergeable | None:
     groups = items_of(node.plan.groupingExpressions())
     if len(keys_of(node)) < len(groups) or is_by_order(node.children[0], items_of(node.plan.expressions())):
         return None
@@ -153,7 +153,7 @@ def _of_aggregate(node: Node, order: Sequence[int]) -> Mergeable | None:
     results = {id_of(each.toAttribute()): each for each in items_of(node.plan.aggregateExpressions())}
     columns: list[Merged] = []
     for at in order:
-        column = _column(results[at], grouped)
+        column = _column(plans, results[at], grouped)
         if column is None:
             return None
         columns.append(column)
@@ -161,7 +161,7 @@ def _of_aggregate(node: Node, order: Sequence[int]) -> Mergeable | None:
     return Mergeable(node, tuple(_counted(each, columns) for each in columns)) if keys == grouped else None
 
 
-def _column(result: Any, grouped: set[int]) -> Merged | None:
+def _column(plans: Plans, result: Any, grouped: set[int]) -> Merged | None:
     inner = result.child() if kind(result) == "Alias" else result
     if kind(inner) == "AttributeReference" and id_of(inner) in grouped:
         return Merged(Function.KEY, (inner,))
@@ -172,25 +172,28 @@ def _column(result: Any, grouped: set[int]) -> Merged | None:
     match kind(function):
         case "Count":
             return Merged(Function.COUNT, tuple(items_of(function.children())), condition)
-        case "Sum" if condition is None and function.prettyName() == "sum" and is_exact(function):
+        case "Sum" if condition is None and function.prettyName() == "sum" and is_exact(plans, function):
             return Merged(Function.SUM, (function.child(),))
         case "Min" | "Max" if condition is None and function.prettyName() in ("min", "max"):
             return Merged(Function.MIN if kind(function) == "Min" else Function.MAX, (function.child(),))
     return None
 
 
-def is_exact(function: Any) -> bool:
+def is_exact(plans: Plans, function: Any) -> bool:
     """Return whether the sums behind Catalyst's Sum or Average can be added and subtracted without a loss.
 
     Spark's sums and products of decimals keep the scale while the digits suffice, and a scale of at most 6 whatever the digits.
     With more digits a sum may overflow. That is an error in ANSI mode; else it is NULL, from which nothing can be subtracted.
+    What a SQL view sums up fails as it did when the view was made, but differences are added in the session's own mode.
     """
     summed = function.child().dataType()
     name = str(summed.typeName())
-    if not name.startswith("decimal"):
-        return name in WHOLE_NUMBERS
     context = function if kind(function) == "Average" else function.evalContext()
     fails = str(context.evalMode().toString()) == "ANSI"
+    if fails and not plans.is_ansi:
+        return False
+    if not name.startswith("decimal"):
+        return name in WHOLE_NUMBERS
     return int(summed.precision()) <= _MOST_DIGITS or (fails and int(summed.scale()) <= _LEAST_SCALE)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from sqlext.execution.views.registry import ViewRecord, created
 from sqlext.plan.lineage import Lineage
 
+_NEVER = float("inf")
+
 
 def needs_of(lineage: Lineage, lags: Mapping[str, float], paced: frozenset[str]) -> dict[str, float]:
     """Return the lag within which each table must be brought up to date, in seconds, by key.
@@ -43,3 +45,31 @@ def needs_of_views(
     paced = frozenset(key for key, spec in specs.items() if spec.schedule.has_pace or spec.schedule.is_stopped)
     needs = needs_of(lineage, lags, paced)
     return {spec.id: needs[key] for key, spec in specs.items() if key in needs}
+
+
+def asked_elsewhere(
+    lineage: Lineage, records: Mapping[str, ViewRecord], needs: Mapping[str, float], host: str
+) -> dict[str, float]:
+    """Return how soon views of one process are needed by those of others, where nothing of its own asks for them as soon.
+
+    Args:
+        lineage: the graph.
+        records: the views, by id.
+        needs: see `needs_of_views`.
+        host: the process.
+
+    Returns:
+        The seconds, by the view's id.
+    """
+    here: dict[str, float] = {}  # by key: how soon something of the process takes it along
+    found: dict[str, float] = {}
+    for key in reversed([*lineage.nodes]):
+        record = records.get(lineage.nodes[key].id)
+        asked = min((here[reader] for reader in lineage.readers(key)), default=_NEVER)
+        if record is not None and record.host == host:
+            own = needs.get(record.spec.id, _NEVER)
+            if own < min(asked, record.spec.schedule.target_lag or _NEVER):
+                found[record.spec.id] = own
+            asked = own
+        here[key] = asked
+    return found

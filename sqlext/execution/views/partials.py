@@ -22,6 +22,7 @@ from sqlext.execution.views.incremental import Delta
 from sqlext.execution.views.keys import PASSING, keys_of, passed_on
 from sqlext.execution.views.merging import WHOLE_NUMBERS, Function, Mergeable, Merged, differences, is_exact, name_of
 from sqlext.execution.views.order import is_by_order
+from sqlext.quoting import zoned
 from sqlext.spark.java import items_of
 from sqlext.spark.plans import Node, Plans, analysed, id_of, kind, output_of
 
@@ -102,7 +103,7 @@ class Partials:
         for number, call in enumerate(self._calls):
             attributes = items_of(call.expression.aggregateFunction().aggBufferAttributes())
             for at, (attribute, value) in enumerate(zip(attributes, self._buffers(call, len(attributes)), strict=True)):
-                kept = value.cast(str(attribute.dataType().sql()))
+                kept = value.cast(_type_of(attribute))
                 named.append((f"b{number}_{at}", kept, attribute))
         plan = analysed(rows.select(*(value.alias(name) for name, value, _ in named)))
         buffers = plans.renamed(plan, output_of(plan), [attribute for _, _, attribute in named])
@@ -175,7 +176,7 @@ class _Columns:
         if not all(plans.can_be_stored(key) for key in keys):
             return None
         for key in keys:
-            made._add(Merged(Function.KEY, (key,)), str(key.dataType().sql()))
+            made._add(Merged(Function.KEY, (key,)), _type_of(key))
         made._add(Merged(Function.COUNT, ()), "bigint")
         for call in calls:
             columns = None if call.isDistinct() else made._of_call(call)
@@ -194,17 +195,17 @@ class _Columns:
         child = function.child()
         value, name = child if condition is None else self._plans.where(condition, child), str(child.dataType().typeName())
         match kind(function):
-            case "Sum" if function.prettyName() == "sum" and is_exact(function):
-                return self._sum(value, str(function.dataType().sql()))
+            case "Sum" if function.prettyName() == "sum" and is_exact(self._plans, function):
+                return self._sum(value, _type_of(function))
             case "Average" if function.prettyName() == "avg" and name in WHOLE_NUMBERS:
                 total, count = self._sum(value, _WIDE_SUM, _WIDE)
                 positive, _ = self._sum(value, _WIDE_SUM, _POSITIVE)
                 return total, count, positive
-            case "Average" if function.prettyName() == "avg" and is_exact(function):
-                return self._sum(value, str(items_of(function.aggBufferAttributes())[0].dataType().sql()))
+            case "Average" if function.prettyName() == "avg" and is_exact(self._plans, function):
+                return self._sum(value, _type_of(items_of(function.aggBufferAttributes())[0]))
             case "Min" | "Max" if function.prettyName() in ("min", "max") and self._plans.can_be_stored(child):
                 which = Function.MIN if kind(function) == "Min" else Function.MAX
-                return (self._add(Merged(which, (value,)), str(child.dataType().sql())),)
+                return (self._add(Merged(which, (value,)), _type_of(child)),)
         return None
 
     def _sum(self, value: Any, of: str, template: str = "") -> tuple[int, int]:
@@ -220,6 +221,10 @@ class _Columns:
         self.columns.append(column)
         self.types.append(of)
         return len(self.columns) - 1
+
+
+def _type_of(expression: Any) -> str:
+    return zoned(str(expression.dataType().sql()))
 
 
 def _is_same(one: Merged, other: Merged) -> bool:

@@ -22,6 +22,7 @@ from sqlext.execution.views.partials import partials_of
 from sqlext.execution.views.sources import Versions, sources_of, used_columns, used_types
 from sqlext.plan.view_spec import RefreshReport, SourceVersion
 from sqlext.spark import column_types, jvm
+from sqlext.spark.failures import SPARK_ERRORS, reason_of
 from sqlext.spark.named_tables import NamedTable, named_tables
 from sqlext.spark.plain_plans import subqueries_of
 from sqlext.spark.plans import (
@@ -48,6 +49,9 @@ from sqlext.spark.settings import session_settings
 from sqlext.spark.variance import Variance, day_in
 
 _LIMITS = {"GlobalLimit": "LIMIT", "Offset": "OFFSET"}
+_OF_SPARK = "org.apache.spark.sql.catalyst.expressions."
+_OF_USERS = ("PythonUDTF", "UserDefinedGenerator")
+"""Spark's calls of table functions that are not its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +103,7 @@ class ViewQuery:
     def has_partials(self) -> bool:
         """Whether it can be computed of partial results, and its own rows cannot be added to."""
         root = tree_of(self.normal)
-        return mergeable(root) is None and partials_of(self.plans, root) is not None
+        return mergeable(self.plans, root) is None and partials_of(self.plans, root) is not None
 
     @cached_property
     def is_by_order(self) -> bool:
@@ -149,7 +153,11 @@ def analyse(session: SparkSession, text: str, types: Sequence[StructField] = (),
         frame = frame.select(*(F.col(name).cast(kind) for name, kind in kinds.items()))
         frame = _with_lengths(session, frame, types)
     plans, plan = Plans(session), with_ties_broken(session, analysed(frame))
-    normal = plans.normal(plan)
+    normal, is_not_plain = plan, ""
+    try:
+        normal = plans.normal(plan)
+    except SPARK_ERRORS as error:
+        is_not_plain = f"Spark does not bring it into plain operators: {reason_of(error)}"
     views, functions = views_of(plan), sql_functions_of(plan)
     bodies = [*views.values(), *map(text_of_function, functions)]
     varying = Variance(session).of_plan(normal) or day_in([text, *bodies])
@@ -172,7 +180,7 @@ def analyse(session: SparkSession, text: str, types: Sequence[StructField] = (),
         functions=tuple(each.name() for each in functions),
         varies=varying is not None,
         fingerprint=hashlib.sha256(marks.encode()).hexdigest()[:16],
-        obstacle=_obstacle(plans, normal, varying),
+        obstacle=is_not_plain or _obstacle(plans, normal, varying),
     )
 
 
@@ -197,6 +205,15 @@ def _unversioned(plan: Any) -> list[str]:
     return [str(node.nodeName()).strip() for node in leaves if relation_of(node) is None]
 
 
+def _foreign_function_in(node: Any) -> str:
+    """Return the name of the table function that a node calls and that is none of Spark's own; empty: it calls none."""
+    if kind(node) != "Generate":
+        return ""
+    generator = node.generator()
+    is_of_spark = str(generator.getClass().getName()).startswith(_OF_SPARK) and kind(generator) not in _OF_USERS
+    return "" if is_of_spark else str(generator.name() if kind(generator) == "PythonUDTF" else generator.prettyName())
+
+
 def _obstacle(plans: Plans, plan: Any, varying: str | None) -> str:
     if unversioned := _unversioned(plan):
         return f"it reads what is no Delta table ({', '.join(dict.fromkeys(unversioned))})"
@@ -205,6 +222,8 @@ def _obstacle(plans: Plans, plan: Any, varying: str | None) -> str:
     unknown = next((kind(node) for node in nodes_of(plan) if kind(node) not in SUPPORTED), None)
     if unknown is not None:
         return f"there is no incremental rule for {unknown}"
+    if function := next((each for node in nodes_of(plan) if (each := _foreign_function_in(node))), None):
+        return f"what the table function {function}(..) returns for a row may depend on the rows before"
     if unordered := next((kind(node) for node in nodes_of(plan) if kind(node) in _LIMITS and order_of(node) is None), None):
         return f"{_LIMITS[unordered]} without ORDER BY has another result each time"
     if varying is not None:

@@ -36,7 +36,7 @@ from sqlext.execution.views.partial_refresh import PartialRefresh
 from sqlext.execution.views.partial_table import NONE, PartialTable
 from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.execution.views.shared_changes import SharedChanges
-from sqlext.execution.views.sources import Versions, are_as_analysed, newest
+from sqlext.execution.views.sources import Versions, are_as_analysed, newest, not_before
 from sqlext.execution.views.writing import Identify, Replacement, RowsMissingError, ViewTable, Written
 from sqlext.plan.constraints import Violation
 from sqlext.plan.cut import Cut, merged
@@ -145,8 +145,9 @@ class Refresher:
         snapshot, state = self._current()
         known = self._query
         query = self._analysed()
-        after = newest(self._session, query.sources, pins)
         last = state.last
+        pins = not_before(pins, {} if last is None else last.sources)
+        after = newest(self._session, query.sources, pins)
         is_known = not query.unversioned and not query.varies
         is_same = last is not None and not state.foreign and is_known and query.is_at(last, after)
         if last is not None and is_same and not is_full:
@@ -347,7 +348,8 @@ class _OneRefresh:
         return replace(self._report, version=written.version, seconds=time.monotonic() - self._began)
 
     def _table(self) -> ViewTable:
-        return ViewTable(self._session, self._snapshot, self._spec.columns, self._model, self._inspect)
+        check = self._check if self._state.last is None else lambda: None  # one that is being made may have been undone meanwhile
+        return ViewTable(self._session, self._snapshot, self._spec.columns, self._model, self._inspect, check)
 
     def _inspect(self, rows: DataFrame) -> None:
         """Count the violations among rows that are about to be inserted; raise ConstraintError if one must not be."""
@@ -400,7 +402,7 @@ class _OneRefresh:
 
     def _merge_groups(self, table: ViewTable, root: Node, derivation: Derivation) -> RefreshReport | None:
         """Add to the groups what changed; return None, and do nothing, if that is not possible."""
-        found = mergeable(root)
+        found = mergeable(self._query.plans, root)
         below = None if found is None else derivation.delta(found.aggregate.children[0])
         if found is None or below is None:
             return None

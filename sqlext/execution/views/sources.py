@@ -53,10 +53,22 @@ def newest(
         snapshot = delta_tables.snapshot(spark, source.location)
         at = SourceVersion(str(snapshot.metadata().id()), int(snapshot.version()), source.location)
         pin = (pins or {}).get(place(source.location), at)
-        pinned = replace(at, version=pin.version)
+        pinned = replace(at, version=min(pin.version, at.version))
         is_pinned = pin.id == at.id and pinned != at and are_as_analysed(spark, types, {name: pinned})
         found[name] = pinned if is_pinned else at
     return found
+
+
+def not_before(pins: Mapping[str, SourceVersion], before: Mapping[str, SourceVersion]) -> dict[str, SourceVersion]:
+    """Return pins of which none is older than what a view is at: it may have been refreshed since they were found.
+
+    Args:
+        pins: see `newest`.
+        before: the versions at which the view is, by the names of the tables.
+    """
+    reached = {(place(each.location), each.id): each for each in before.values()}
+    both = {where: (pin, reached.get((where, pin.id), pin)) for where, pin in pins.items()}
+    return {where: max(pair, key=lambda each: each.version) for where, pair in both.items()}
 
 
 def are_as_analysed(spark: SparkSession, types: Mapping[str, Mapping[str, str]], at: Mapping[str, SourceVersion]) -> bool:

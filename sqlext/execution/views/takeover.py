@@ -1,4 +1,4 @@
-"""The views of processes that are gone: taken over by this one, without a Spark job."""
+"""The views of processes that are gone: taken over by this one, or undone where they were only half made."""
 
 from __future__ import annotations
 
@@ -33,18 +33,16 @@ class Takeover:
         self._flows = flows
         self._turn = threading.Lock()
 
-    def resume(self) -> list[str]:
-        """Undo what a process that is gone has left half created, then do as `take_over`."""
-        with self._turn:
-            self._maker.sweep()
-            return self._taken()
-
     def take_over(self) -> list[str]:
-        """Take over the views whose process is gone and that are refreshed by themselves; return their names.
+        """Undo what a process that is gone has left half created, and take over its views that are refreshed by themselves.
 
         These are the views with schedules, and those without that a target lag above them needs.
+
+        Returns:
+            Their names.
         """
         with self._turn:
+            self._maker.sweep()
             return self._taken()
 
     def _taken(self) -> list[str]:

@@ -44,6 +44,7 @@ class Timetable:
         self._attempts = 0
         self._paused_until = -_NEVER
         self._must_try = False
+        self._before = (self._begun, False)  # what a refresh that has begun has changed
 
     @property
     def schedule(self) -> Schedule:
@@ -53,7 +54,7 @@ class Timetable:
     def with_schedule(self, schedule: Schedule) -> Timetable:
         """Return the timetable of another schedule; the time of the last refresh stays known."""
         made = Timetable(schedule, self._begun, 0.0)
-        made._looked = self._looked
+        made._looked, made._before = self._looked, self._before
         return made
 
     def due(self, now: float) -> Due:
@@ -81,8 +82,13 @@ class Timetable:
 
     def note_begun(self, now: float) -> None:
         """Note that a refresh begins."""
+        self._before = (self._begun, self._must_try)
         self._begun = now
         self._must_try = False
+
+    def note_canceled(self) -> None:
+        """Note that the refresh that has begun was canceled: what was due still is."""
+        self._begun, self._must_try = self._before
 
     def note_success(self) -> None:
         """Note that a refresh, or a look, has succeeded."""

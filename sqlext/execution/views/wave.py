@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -50,7 +50,7 @@ class Wave:
         workers: do so.
         free: returns those of some tables outside of the wave, by key, whose age holds nobody back: nobody brings them forward.
         end: called when the wave has ended.
-        before: called before the cut is found: brings flows that the views read up to date.
+        before: called one after the other before the cut is found: each brings a flow that the views read up to date.
 
     Attributes:
         reports: what became of the views, by their keys.
@@ -67,7 +67,7 @@ class Wave:
         workers: Workers,
         free: Callable[[Iterable[str]], AbstractSet[str]],
         end: Callable[[], None] = lambda: None,
-        before: Callable[[], None] = lambda: None,
+        before: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._session = session
         self._lineage = lineage
@@ -90,8 +90,12 @@ class Wave:
 
     def begin(self) -> None:
         """Find the cut, and hand the first views to the workers; the others follow. Never raises."""
+        for flush in self._before:
+            try:
+                flush()
+            except Exception as error:  # noqa: BLE001  # of one flow, which says itself what is wrong with it
+                logger.warning("a flow below a wave of %d views was not flushed: %s", len(self._views), failures.reason_of(error))
         try:
-            self._before()
             with jvm.active(self._session):
                 self._pins = self._found()
         except Exception as error:  # noqa: BLE001  # also of a torn log: each view's refresh says what is wrong with its sources
@@ -142,6 +146,7 @@ class Wave:
 
     def _done(self, key: str, report: RefreshReport | None) -> None:
         spec = self._views[key].spec
+        below: set[str] = set()
         with self._lock:
             self._running -= 1
             if report is None:
@@ -154,6 +159,9 @@ class Wave:
                 self._pins = {**self._pins, place(spec.location): made}
             for waits in self._waits_for.values():
                 waits.discard(key)
+        if not isinstance(self.errors.get(key), StatementCanceledError):
+            for each in below:
+                self._views[each].note_held_back()
         self._hand_out()
 
     # The cut.

@@ -14,8 +14,8 @@ from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.flows.registry import FlowState
 from sqlext.execution.views.graph import lineage_of, node_of_view
 from sqlext.execution.views.live import LiveView
-from sqlext.execution.views.needs import needs_of_views
-from sqlext.execution.views.registry import ViewRegistry, created
+from sqlext.execution.views.needs import asked_elsewhere, needs_of_views
+from sqlext.execution.views.registry import Records, ViewRegistry, created
 from sqlext.execution.views.scheduler import unqueue
 from sqlext.execution.views.status import ViewStatus
 from sqlext.execution.views.wave import Pins, Refresh, Wave, process_ends
@@ -58,6 +58,10 @@ class Waves:
         self.needs = needs_of_views(self.lineage, records)
         return self.lineage
 
+    def asked_elsewhere(self, records: Records, host: str) -> dict[str, float]:
+        """See `needs.asked_elsewhere`; as of the last look."""
+        return asked_elsewhere(self.lineage, records, self.needs, host)
+
     def scheduled(self, views: Mapping[str, LiveView]) -> Wave:
         """Make a wave of views, by their keys, that were queued for being due."""
 
@@ -69,7 +73,7 @@ class Waves:
 
         lineage, end = self.lineage, partial(unqueue, views.values())
         keys = [key for key in lineage.upstream(views) if any(views[each].spec.id in self.needs for each in views)]
-        flush = partial(self._flows.flush_all_of, [each for key in keys for each, _ in lineage.nodes[key].keepers])
+        flush = [partial(self._flows.flush_for_lag, each) for key in keys for each, _ in lineage.nodes[key].keepers]
         return Wave(self._spark, lineage, views, refresh, self._workers, self._free, end, flush)
 
     def needed_by(self, name: tuple[str, ...], inputs: tuple[Input, ...], lag: float) -> list[tuple[str, float]]:

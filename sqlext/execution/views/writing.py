@@ -72,6 +72,7 @@ class ViewTable:
         columns: its columns, in order.
         model: the newest version of a table whose definition it gets with `write_whole`; None: its definition stays.
         inspect: called before rows are committed.
+        check: called right before the commit; raises if this process must not make it.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class ViewTable:
         columns: Sequence[str],
         model: Any = None,
         inspect: Inspect = lambda rows: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._spark = spark
         self._inspect = inspect
@@ -88,7 +90,7 @@ class ViewTable:
         self._snapshot = snapshot
         defined = snapshot if model is None else model
         self._partitions = [str(name) for name in items_of(defined.metadata().partitionColumns())]
-        self._transaction = TableTransaction(spark, snapshot, None, is_small=False)
+        self._transaction = TableTransaction(spark, snapshot, None, is_small=False, check=check)
         if model is not None:
             self._transaction.take_definition(model)
 

@@ -132,8 +132,11 @@
   {%- if there.get('sqlext.dbt.fingerprint') != properties['sqlext.dbt.fingerprint'] -%}
     {%- do changes.update({'query': []}) -%}
   {%- endif -%}
+  {#- A target lag is a property of the model, and stands among the schedules of the view. -#}
   {%- set schedule = sqlext._schedule() -%}
-  {%- if sqlext._meaning(schedule) != sqlext._meaning(view.schedule or '') -%}
+  {%- set wants_lag = not schedule and (properties.get('target-lag') or 'null') | string | lower != 'null' -%}
+  {%- set has_lag = (view.schedule or '').startswith('TARGET LAG') -%}
+  {%- if sqlext._meaning(schedule) != sqlext._meaning('' if wants_lag and has_lag else view.schedule or '') -%}
     {%- do changes.update({'schedule': [alter ~ (' alter ' ~ schedule if schedule else ' drop schedule')]}) -%}
   {%- endif -%}
   {%- set policy = sqlext._policy() -%}
@@ -144,6 +147,9 @@
   {%- for key, value in properties.items() if key != 'sqlext.dbt.fingerprint' and there.get(key) != value -%}
     {%- do changed.update({key: value}) -%}
   {%- endfor -%}
+  {%- if wants_lag and not has_lag -%}
+    {%- do changed.update({'target-lag': properties['target-lag']}) -%}
+  {%- endif -%}
   {%- if changed -%}
     {%- do changes.update({'properties': [alter ~ ' set ' ~ sqlext._tblproperties(changed)]}) -%}
   {%- endif -%}
