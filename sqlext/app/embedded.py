@@ -64,30 +64,38 @@ def embedded_session(
     settings = {**_settings(folder, is_cluster(given.get("spark.master"))), **given}
     with WarehouseLock(warehouse, progress) if lock is None else nullcontext(lock) as held:
         log = _open_log(folder, settings.pop(LOG_FORMAT_KEY, LOG_FORMATS[0]).strip().lower())
-        settings[CONNECTORS_KEY] = _remembered_connectors(folder, settings.get(CONNECTORS_KEY, ""))
+        connectors = settings[CONNECTORS_KEY] = _all_connectors(folder, settings.get(CONNECTORS_KEY, ""))
         spark = _start(folder, settings, log, held.number, progress)
         gateway = SparkContext._gateway  # noqa: SLF001  # has no public name
         try:
+            _remember(folder, connectors)  # not before: one that does not exist would stop every later start
             yield spark
         finally:
             _end(spark, gateway)
             shutil.rmtree(folder / "_metastore" / "tmp", ignore_errors=True)
 
 
-def has_flows(warehouse: Path) -> bool:
-    """Return whether flows were ever created in a warehouse, without Spark."""
-    return (warehouse / "_sqlext" / "registry").is_dir()
+def has_work(warehouse: Path) -> bool:
+    """Return whether flows, views or jobs were ever created in a warehouse, without Spark."""
+    home = warehouse / "_sqlext"
+    return any((home / name / "registry").is_dir() for name in ("", "views", "jobs"))
 
 
-def _remembered_connectors(folder: Path, given: str) -> str:
+def _all_connectors(folder: Path, given: str) -> str:
     """Return all connectors that this warehouse was ever started with: the flows that resume may need them."""
+    return ",".join(sorted({each.strip() for each in f"{_known_connectors(folder)},{given}".split(",") if each.strip()}))
+
+
+def _known_connectors(folder: Path) -> str:
     file = folder / "_sqlext" / "connectors"
-    known = file.read_text(encoding="utf-8") if file.exists() else ""
-    names = ",".join(sorted({each.strip() for each in f"{known},{given}".split(",") if each.strip()}))
-    if names != known:
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def _remember(folder: Path, connectors: str) -> None:
+    if connectors != _known_connectors(folder):
+        file = folder / "_sqlext" / "connectors"
         make_private_file(file)
-        file.write_text(names, encoding="utf-8")
-    return names
+        file.write_text(connectors, encoding="utf-8")
 
 
 def java_has_ended(spark: SparkSession) -> bool:

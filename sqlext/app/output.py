@@ -77,6 +77,8 @@ class Printer:
 
         A result that is too wide loses its empty columns, is then transposed, and is cut if even that is too wide.
         """
+        if not result.columns:
+            return Text("")
         if result.text is not None:
             return Text(result.text)
         if _width(result) > self.console.width:

@@ -14,7 +14,7 @@ from sqlext.app.reference import near_statement
 from sqlext.errors import KeyedFunctionError, PartitionFunctionError, Position, SqlextError
 from sqlext.redaction import of_application
 from sqlext.spark.failures import reason_of
-from sqlext.sql.scripts import ScriptStatement
+from sqlext.sql.scripts import ScriptStatement, split
 from sqlext.sql.tokens import tokens
 
 # How Spark's messages and ours give a place in the statement, and the number of the first column in each.
@@ -90,20 +90,29 @@ def _text_of(error: BaseException) -> str:
 def report(file: str, source: str, statement: ScriptStatement, problem: Problem) -> str:
     """Format an error as compilers do: place, message, and, where the place is known, the line with a caret.
 
+    A line in which something would have to be redacted is left out: the caret would stand elsewhere.
+
     Args:
         file: the name of the file; empty for a typed statement.
     """
     line, column = statement.in_file(problem.line or 1, problem.column or 1)
     place = f"{file}:{line}:{column}: " if file else f"line {line}, column {column}: " if problem.line else ""
     text = f"{place}{problem.message}{_advice(statement, problem)}"
-    lines = source.splitlines()
-    if problem.line is None or line > len(lines):
+    lines = source.split("\n")  # as `Position` counts them
+    if problem.line is None or line > len(lines) or _has_secret(source, lines[line - 1], line):
         return text
     number = f"{line}"
-    shown = lines[line - 1].replace("\t", " ")
+    shown = lines[line - 1].rstrip("\r").replace("\t", " ")
     left = max(0, column - 1 - _EXCERPT_WIDTH // 2) if len(shown) > _EXCERPT_WIDTH else 0
     shown = shown[left : left + _EXCERPT_WIDTH]
     return f"{text}\n  {number} | {shown}\n  {' ' * len(number)} | {' ' * (column - 1 - left)}^"
+
+
+def _has_secret(source: str, text: str, line: int) -> bool:
+    """Return whether a line, or a statement of a file that is partly in it, has something to redact."""
+    show = of_application().sql
+    parts = (each.text for each in split(source) if each.line <= line <= each.line + each.text.count("\n"))
+    return any(show(each) != each for each in (text, *parts))
 
 
 def _advice(statement: ScriptStatement, problem: Problem) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
 
@@ -12,6 +12,7 @@ from sqlext.app.output import Printer
 from sqlext.app.problems import Problem, report
 from sqlext.app.statement_run import StatementRunner
 from sqlext.errors import SetupError
+from sqlext.extension.results import Result
 from sqlext.redaction import of_application
 from sqlext.sql.scripts import split
 
@@ -108,9 +109,18 @@ class ScriptRunner:
                 logger.exception("%s:%d failed", script.name, statement.line)
                 self._printer.error(report(script.name, script.text, statement, self._problem(error)))
                 raise StatementFailed from None
-            self._printer.result(result)
+            self._printer.result(_without_secret(statement.text, result))
+
+
+def _without_secret(text: str, result: Result) -> Result:
+    """Redact what Spark answers to SET: keys, with their values."""
+    if text.split()[0].upper() != "SET" or [*result.columns[:2]] != ["key", "value"]:
+        return result
+    show = of_application()
+    rows = [(key, show.setting(key, value) if key and value else value, *more) for key, value, *more in result.rows]
+    return replace(result, rows=rows)
 
 
 def _first_words(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(of_application().sql(text).split())
     return line if len(line) <= 100 else line[:97] + "..."

@@ -25,6 +25,7 @@ _POLL_SECONDS = 0.05
 _CANCEL_AGAIN_SECONDS = 0.5  # a statement may start its next job just after the last one was canceled
 _CANCELLED_WITHIN = 15.0
 _BY_US = "The statement was canceled."
+_ENDED = "The statement ended before it could be canceled."
 
 
 class Task(Generic[T]):
@@ -116,6 +117,8 @@ class StatementRunner:
             KeyboardInterrupt: at an interrupt; the message says whether the statement has ended or still will.
             Exception: whatever the statement raises.
         """
+        if self._interrupts.asked.is_set():  # after the statement before
+            raise KeyboardInterrupt("interrupted")
         come: queue.SimpleQueue[LiveBatch] = queue.SimpleQueue()
         self._tag = f"sqlext-statement-{next(self._numbers)}"
         run = Run(text, self._tag, limit, None if show is None else come.put, threading.Event())
@@ -133,7 +136,10 @@ class StatementRunner:
             self._interrupts.asked.wait(_POLL_SECONDS)
         if not task.thread.is_alive():
             is_over()  # shows the last micro-batches
-            return task.result()
+            result = task.result()
+            if self._interrupts.asked.is_set():
+                raise KeyboardInterrupt(_ENDED)
+            return result
         run.canceled.set()
         if self._interrupts.must_end:
             self._session.leave(run, task.thread)
@@ -164,4 +170,4 @@ class StatementRunner:
         except Exception as error:  # noqa: BLE001  # the statement was to end
             message = problem_of(error).message
             return message if _BY_US in message else _BY_US
-        return "The statement ended before it could be canceled."
+        return _ENDED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +18,8 @@ _OBJECT_STORES = {
     "wasbs": "wasbs",
 }
 _KAFKA_PORT = 9092
+_URI = re.compile(r"([A-Za-z][\w+.-]*):(?://([^/]*))?((?:/.*)?)", re.DOTALL)
+"""Scheme, authority and path of a location. Hadoop writes paths without escapes: a `#`, `?` or `%` is part of a name."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,10 @@ def of_location(location: str) -> DatasetName:
     >>> of_location("hdfs://nodes:8020/warehouse/sales")
     DatasetName(namespace='hdfs://nodes:8020', name='/warehouse/sales')
     """
-    if ":/" not in location:
+    match = _URI.fullmatch(location)
+    if match is None:
         return DatasetName("file", location.rstrip("/") or "/")
-    scheme, place, path, *_ = urlsplit(location)
+    scheme, place, path = match[1].lower(), match[2] or "", match[3]
     if scheme in _OBJECT_STORES:
         return DatasetName(f"{_OBJECT_STORES[scheme]}://{place}", path.strip("/") or "/")
     if scheme == "file":

@@ -16,22 +16,25 @@ class LocalFolder:
 
     Args:
         location: the path, or a `file:` URI.
+
+    Attributes:
+        path: the path.
     """
 
     def __init__(self, location: str) -> None:
         self.location = location
         # Hadoop writes such a URI without escapes: a `%` in it is part of the name
-        self._path = Path("/" + location.removeprefix("file:").lstrip("/")) if location.startswith("file:") else Path(location)
+        self.path = Path("/" + location.removeprefix("file:").lstrip("/")) if location.startswith("file:") else Path(location)
 
     def child(self, *names: str) -> LocalFolder:
-        return LocalFolder(str(self._path.joinpath(*names)))
+        return LocalFolder(str(self.path.joinpath(*names)))
 
     def exists(self) -> bool:
-        return self._path.exists()
+        return self.path.exists()
 
     def read_text(self) -> str:
         try:
-            return self._path.read_text(encoding="utf-8")
+            return self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise NotFoundError(f"There is no file {self.location}.") from None
         except (OSError, UnicodeDecodeError) as error:
@@ -39,10 +42,10 @@ class LocalFolder:
             raise unreadable(f"The file {self.location} cannot be read: {error}.") from None
 
     def modified(self) -> float | None:
-        return self._path.stat().st_mtime if self._path.exists() else None
+        return self.path.stat().st_mtime if self.path.exists() else None
 
     def names(self) -> list[str]:
-        return [each.name for each in self._path.iterdir()] if self._path.is_dir() else []
+        return [each.name for each in self.path.iterdir()] if self.path.is_dir() else []
 
     def create_text(self, text: str) -> bool:
         raise self._is_read_only

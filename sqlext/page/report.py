@@ -11,26 +11,27 @@ from sqlext.page.render import Renderer
 from sqlext.page.stored import StoredHome
 
 
-def write_report(name: str, warehouse: Path, output: Path) -> str:
+def write_report(name: str, warehouse: Path, output: Path, home: str = "") -> str:
     """Write the page of a flow, view or job.
 
     Args:
         name: the flow's or view's name, or the job's id or the beginning of it; empty: the page of all, with their graph.
         output: the file to write; an existing file is overwritten.
+        home: see `StoredHome`.
 
     Returns:
         A sentence on what was written.
 
     Raises:
-        SetupError: there is no warehouse, or the file cannot be written.
+        SetupError: there is no warehouse or home, or the file cannot be written.
         NotFoundError: there is no such flow, view or job; the message suggests the nearest name.
     """
-    home = StoredHome(warehouse)
+    stored = StoredHome(warehouse, home)
     if not name:
-        return _written(output, Renderer().overview(home.overview(), is_saved=True))
-    detail = home.detail(name)
+        return _written(output, Renderer().overview(stored.overview(), is_saved=True))
+    detail = stored.detail(name)
     with Painter() as painter:
-        return _written(output, saved(Renderer(), home.overview(), detail, painter.svg))
+        return _written(output, saved(Renderer(), stored.overview(), detail, painter.svg))
 
 
 def _written(output: Path, html: str) -> str:

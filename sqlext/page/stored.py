@@ -20,7 +20,7 @@ from sqlext.execution.views.graph import lineage_of
 from sqlext.execution.views.registry import ViewRecord, ViewRegistry
 from sqlext.execution.views.rows import ViewRow, state_of
 from sqlext.execution.views.status import StatusFiles
-from sqlext.options import OPTIONS, Level
+from sqlext.options import HOME_KEY, OPTIONS, Level
 from sqlext.page.collect import buffering_of, flow_summary, job_detail, job_summary, queries_of, trace_of_flow
 from sqlext.page.files import LocalFolder, folder_at
 from sqlext.page.flushes import FlushLog
@@ -38,17 +38,17 @@ class StoredHome:
 
     Args:
         warehouse: the folder.
+        given: the home, if it is not in the warehouse, as `spark.sqlext.home` has it.
 
     Raises:
-        SetupError: there is no warehouse.
+        SetupError: there is no warehouse or home.
     """
 
-    def __init__(self, warehouse: Path) -> None:
-        home = warehouse.absolute() / "_sqlext"
+    def __init__(self, warehouse: Path, given: str = "") -> None:
+        home = _local(given) if given else warehouse.absolute() / "_sqlext"
         if not home.is_dir():
-            raise SetupError(
-                f"There is no warehouse in {warehouse}: no flow, view or job was created there. Choose one with --warehouse."
-            )
+            what, option = (f"home in {home}", "--conf") if given else (f"warehouse in {warehouse}", "--warehouse")
+            raise SetupError(f"There is no {what}: no flow, view or job was created there. Choose one with {option}.")
         if not os.access(home, os.R_OK | os.X_OK):
             raise SetupError(f"The warehouse in {warehouse} belongs to another user: only its owner may read {home}.")
         self._warehouse = warehouse
@@ -145,6 +145,21 @@ class StoredHome:
         log = JobLog(self._home.child("jobs", record.spec.id))
         traced = trace(record.spec.text, is_batch=True)
         return job_detail(job_summary(record, self._status(record)), record, log, {}, traced)
+
+
+def _local(home: str) -> Path:
+    """Return the folder of a home.
+
+    Raises:
+        SetupError: it is not on this machine.
+    """
+    folder = folder_at(home, None)
+    if not isinstance(folder, LocalFolder):
+        raise SetupError(
+            f"`{HOME_KEY}` is `{home}`, which is no folder of this machine: `sqlext report` starts no Spark to read it. The page "
+            "of a process that runs with this home (--page) shows the same."
+        )
+    return folder.path.absolute()
 
 
 def _log_of(record: ViewRecord) -> ViewLog:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _HIVE = "hive."
 _HADOOP = "spark.hadoop."
+_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # no token itself
 _WITHOUT_TRACEBACKS = {"spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true"}  # of functions that the host registered
 
 
@@ -160,8 +162,8 @@ class ConnectServer(_Listener):
             logger.exception("the Spark Connect server did not start")
             raise SetupError(f"The Spark Connect server did not start: {root_reason(error)}.") from None
         self._server = service
-        has_token = "token" if spark.conf.get("spark.connect.authenticate.token", "") else "none"
-        return Listening(self.what, self._host, int(service.localPort()), has_token)
+        has_token = bool(spark.conf.get("spark.connect.authenticate.token", "")) or _TOKEN_VARIABLE in os.environ  # as for Java
+        return Listening(self.what, self._host, int(service.localPort()), "token" if has_token else "none")
 
     def stop(self) -> None:
         if self._server is not None:

@@ -208,11 +208,12 @@ class Shell:
             self._printer.line(f"    {each.meaning}", "dim")
 
     def _run_file(self, name: str) -> None:
-        path = Path(name.strip("'\"")).expanduser()
         try:
+            path = Path(name.strip("'\"")).expanduser()
             text = path.read_text(encoding="utf-8-sig")
-        except (UnicodeDecodeError, OSError) as error:
-            reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        except (UnicodeDecodeError, OSError, RuntimeError) as error:  # pathlib's, for an account without a home
+            other = "there is no such user" if isinstance(error, RuntimeError) else "it is not UTF-8 text"
+            reason = error.strerror if isinstance(error, OSError) else other
             raise SyntaxProblem(f"{name or 'A file without a name'} cannot be read: {reason}. Write \\i FILE.") from None
         self._run_statements(str(path), text)
 
