@@ -10,6 +10,8 @@ from contextvars import ContextVar
 _are_case_sensitive = ContextVar("_are_case_sensitive", default=False)
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_TIMESTAMP = re.compile(r"""'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`|\bTIMESTAMP\b(?!:|\ (?!COMMENT\b|NOT\b|DEFAULT\b)[A-Z])""")
+"""The type, as Spark renders it, among texts, quoted names, and names of fields or columns, which a type follows."""
 
 STREAMED = "__sqlext_stream_"
 """The prefix of a table function's streaming twin: the function of the same name that returns a stream."""
@@ -49,6 +51,19 @@ def quote_string(value: str) -> str:
     "'it\\'s'"
     """
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def zoned(ddl: str) -> str:
+    """Return types that Spark has rendered as DDL in a form that means the same in each session.
+
+    `TIMESTAMP`, in which it renders an instant, is read as a local time where `spark.sql.timestampType` says so.
+
+    >>> zoned("STRUCT<TIMESTAMP: TIMESTAMP COMMENT 'a TIMESTAMP', b: MAP<TIMESTAMP_NTZ, TIMESTAMP>>")
+    "STRUCT<TIMESTAMP: TIMESTAMP_LTZ COMMENT 'a TIMESTAMP', b: MAP<TIMESTAMP_NTZ, TIMESTAMP_LTZ>>"
+    >>> zoned("TIMESTAMP TIMESTAMP,b TIMESTAMP NOT NULL")
+    'TIMESTAMP TIMESTAMP_LTZ,b TIMESTAMP_LTZ NOT NULL'
+    """
+    return _TIMESTAMP.sub(lambda found: "TIMESTAMP_LTZ" if found[0] == "TIMESTAMP" else found[0], ddl)
 
 
 def fold(name: str) -> str:

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 from sqlglot import exp
 
 from sqlext.errors import NotFoundError
@@ -41,6 +44,23 @@ class TableVersions:
         if location not in self.versions:
             raise NotFoundError(location)
         return self.versions[location]
+
+
+class UncombinedTable:
+    """Rows in a table of Arrow that no batch holds, as those with more than 2 GiB of text in a column.
+
+    It takes the place of `LocalDataToArrowConversion.convert`.
+    """
+
+    def __init__(self, rows: Iterable[tuple[Any, ...]], schema: StructType, *_: Any) -> None:
+        named = [dict(zip(schema.names, row, strict=True)) for row in rows]
+        self._table = pa.Table.from_pylist(named, to_arrow_schema(schema, timezone="UTC"))
+
+    def combine_chunks(self) -> UncombinedTable:
+        return self
+
+    def to_batches(self) -> list[pa.RecordBatch]:
+        return list(self._table.to_batches(max_chunksize=1))
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:

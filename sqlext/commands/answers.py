@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.quoting import quote
+from sqlext.quoting import quote, zoned
 from sqlext.redaction import Redaction
 from sqlext.spark import cancellation
 
@@ -82,7 +82,7 @@ def relation_sql(table: Table) -> str:
     The values travel as one JSON text.
     """
     rows = json.dumps([{name: _json_value(row.get(name)) for name in table.columns} for row in table.rows])
-    fields = ", ".join(f"{quote(name)}: {kind}" for name, kind in table.columns.items())
+    fields = ", ".join(f"{quote(name)}: {zoned(kind)}" for name, kind in table.columns.items())
     arguments = f"{_hexadecimal(rows)}, {_hexadecimal(f'ARRAY<STRUCT<{fields}>>')}"
     return f"SELECT row.* FROM (SELECT explode(from_json({arguments})) AS row)"  # noqa: S608  # only digits
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sqlext.clock import Deadline
 from sqlext.commands import flow_tables, streaming_tables, view_statements
 from sqlext.commands.answers import Table
-from sqlext.errors import DependentsError, FlowError, NotFoundError, did_you_mean
+from sqlext.errors import DependentsError, FlowError, NotFoundError, UnsupportedError, did_you_mean
 from sqlext.execution.delta import target
 from sqlext.execution.flows.registry import FlowRecord, FlowState
 from sqlext.execution.host import Host
@@ -127,6 +127,8 @@ def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | Drop
     name = target.qualified(spark, statement.name)
     lineage = host.views.lineage()
     node = lineage.node_of(name)
+    if node is not None and node.id:
+        _refuse_other_kind(spark, host, statement, node)
     readers = _readers(host, lineage, node, drops=True)  # none, if it is not kept here: the drop itself says what it is
     table = [] if node is None or node.kind is not NodeKind.STREAMING_TABLE else [*node.keepers]
     writers = [each for _, each in table[1:]]
@@ -147,6 +149,16 @@ def drop(spark: SparkSession, host: Host, statement: DropMaterializedView | Drop
     if isinstance(statement, DropMaterializedView):
         return "; ".join([*said, host.views.drop(spark, name, statement.if_exists)])
     return "; ".join([*said, streaming_tables.drop(spark, host, name, statement.if_exists)])
+
+
+def _refuse_other_kind(spark: SparkSession, host: Host, statement: DropMaterializedView | DropStreamingTable, node: Node) -> None:
+    """Raise UnsupportedError where the statement is of the other kind than the table, before it drops what reads that."""
+    if isinstance(statement, DropMaterializedView) and node.kind is not NodeKind.VIEW:
+        raise UnsupportedError(f"{node.shown} is no materialized view: flows write it. DROP STREAMING TABLE or DROP FLOW.")
+    if isinstance(statement, DropStreamingTable) and node.kind is NodeKind.VIEW:
+        raise UnsupportedError(f"{node.shown} is no streaming table, but a materialized view. DROP MATERIALIZED VIEW drops it.")
+    if node.kind is NodeKind.INSERT and target.exists(spark, node.name):
+        streaming_tables.refuse_other_table(spark, host, node.name)
 
 
 def _refuse_elsewhere(host: Host, keepers: list[Keeper]) -> None:

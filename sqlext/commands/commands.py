@@ -178,7 +178,8 @@ class Commands:
             if isinstance(statement, statements.CreateStreamingTable) and isinstance(found, DeferredCommand):
                 found = streaming_tables.unless_kept(spark, statement, found, self._host)
         written = statement.name if isinstance(statement, statements.CreateStreamingTable) else statement.target
-        return view_statements.unless_kept(spark, written, found, lambda: self._views)
+        flow = () if isinstance(statement, statements.BoundedStatement) else statement.flow
+        return view_statements.unless_kept(spark, written, flow, found, lambda: self._views)
 
     def _of_changes(
         self, spark: SparkSession, statement: statements.AutoCdc, text: str, answer: Callable[[FlowStatement], Answer]

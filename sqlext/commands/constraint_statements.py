@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from sqlext.commands.answers import DeferredCommand, whole_command
 from sqlext.errors import NameTakenError, NotFoundError, UnsupportedError, did_you_mean
@@ -20,7 +19,7 @@ from sqlext.execution.host import Host
 from sqlext.plan.constraints import EXPECT_PROPERTY, Constraint, Violation
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import DECLARED_PROPERTY
-from sqlext.quoting import fold, quote_parts, quote_string
+from sqlext.quoting import quote_parts, quote_string
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.statements import AlterConstraint, ReplayQuarantine
 
@@ -52,26 +51,32 @@ def _alter(spark: SparkSession, host: Host, name: tuple[str, ...], statement: Al
     """
     spec, shown = _flow_of(spark, host, name), ".".join(name)
     target.check_same_table(spark, spec)
-    there = next((each for each in spec.constraints if each.name.lower() == statement.constraint.lower()), None)
+    by_flow = [_named(each.constraints, statement.constraint) for each in _flows_into(host, name)]
+    there, written = next(filter(None, by_flow), None), _written(spark, name, statement.constraint)
     if statement.text is None:
-        if there is None and statement.if_exists:
+        if there is None and written is None and statement.if_exists:
             return f"streaming table {shown} has no constraint {statement.constraint}"
-        _drop(host, spec, there, statement)
-        written = _written(spark, name, statement.constraint)
+        if there is not None or written is None:
+            _drop(host, spec, there, statement)
         if written is not None:
             spark.sql(f"ALTER TABLE {quote_parts(name)} UNSET TBLPROPERTIES ({quote_string(written)})")
         return f"streaming table {shown} altered: constraint {statement.constraint} dropped"
     key = EXPECT_PROPERTY + statement.constraint
     (constraint,) = constraint_checks.qualified(spark, constraints_of({key: statement.text}), spec.constraints)
-    if there is not None and (there != replace(constraint, position=None) or _written(spark, name, there.name) is not None):
+    is_whole = None not in by_flow and written is not None
+    if there is not None and (is_whole or there != replace(constraint, position=None)):
         raise NameTakenError(
             f"The streaming table {shown} has a constraint `{there.name}` already: {there.wanted}. DROP it first.",
             statement.position,
         )
-    if there is None:
+    if None in by_flow:
         _add(host, spec, constraint)
-    spark.sql(f"ALTER TABLE {quote_parts(name)} SET TBLPROPERTIES ({quote_string(key)} = {quote_string(statement.text.value)})")
+    spark.sql(f"ALTER TABLE {quote_parts(name)} SET TBLPROPERTIES ({quote_string(key)} = {quote_string(constraint.written)})")
     return f"streaming table {shown} altered: constraint {statement.constraint} added"
+
+
+def _named(constraints: Iterable[Constraint], name: str) -> Constraint | None:
+    return next((each for each in constraints if each.name.lower() == name.lower()), None)
 
 
 def _flow_of(spark: SparkSession, host: Host, name: tuple[str, ...]) -> FlowSpec:
@@ -88,25 +93,12 @@ def _flows_into(host: Host, table: tuple[str, ...]) -> list[FlowSpec]:
 
 def _add(host: Host, spec: FlowSpec, constraint: Constraint) -> None:
     for each in _flows_into(host, spec.target):
-        _check(host, each, constraint)
-    host.flows.constrain(spec.target, (*spec.constraints, replace(constraint, position=None)))
-
-
-def _check(host: Host, spec: FlowSpec, constraint: Constraint) -> None:
-    """See that the rows of a flow can be checked: those of its own columns."""
-    session = host.flows.session_of(spec)
-    columns = spec.columns or spec.streams[0].columns
-    written = {fold(each.target) for each in columns}
-    schema = session.table(quote_parts(spec.target)).schema
-    its = StructType([each for each in schema if fold(each.name) in written])
-    constraint_checks.check_condition(session, its, constraint)
-    constraint_checks.refuse_errors(constraint, spec.appends)
-    if constraint.violation is Violation.QUARANTINE:
-        constraint_checks.refuse_changing_rows(constraint, spec.appends)
-        constraint_checks.check_quarantine(session, spec.target, columns, constraint, host.flows.records(), spec.reads)
-    is_state = any(each.writes_target and each.state_columns for each in spec.streams)
-    if not spec.appends and (is_state or constraint.violation is Violation.DROP):
-        raise _to_be_made_anew(spec, constraint)
+        constraint_checks.check_of_flow(host.flows.session_of(each), each, constraint, host.flows.records())
+        is_state = any(stream.writes_target and stream.state_columns for stream in each.streams)
+        if not each.appends and (is_state or constraint.violation is Violation.DROP):
+            raise _to_be_made_anew(each, constraint)
+    others = [each for each in spec.constraints if each.name.lower() != constraint.name.lower()]
+    host.flows.constrain(spec.target, (*others, replace(constraint, position=None)))
 
 
 def _drop(host: Host, spec: FlowSpec, there: Constraint | None, statement: AlterConstraint) -> None:
@@ -119,7 +111,8 @@ def _drop(host: Host, spec: FlowSpec, there: Constraint | None, statement: Alter
         )
     if not spec.appends and there.violation is Violation.DROP:
         raise _to_be_made_anew(spec, replace(there, position=statement.position))
-    host.flows.constrain(spec.target, tuple(each for each in spec.constraints if each is not there))
+    others = [each for each in spec.constraints if each.name.lower() != there.name.lower()]
+    host.flows.constrain(spec.target, tuple(others))
 
 
 def _to_be_made_anew(spec: FlowSpec, constraint: Constraint) -> UnsupportedError:

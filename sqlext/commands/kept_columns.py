@@ -16,7 +16,7 @@ from sqlext.execution.flows.creation import same_name
 from sqlext.execution.flows.registry import Records
 from sqlext.plan.job_graph import BoundedPlan, FlowPlan
 from sqlext.planner.statement_plans import FlowStatement
-from sqlext.quoting import STREAMED, quote_string
+from sqlext.quoting import STREAMED, quote_string, zoned
 from sqlext.spark.files import COLUMNS_OF
 from sqlext.sql.file_calls import GROWING, READ_FILES, FilesCall, calls_in, kept_in, with_columns
 from sqlext.sql.statements import CreateStreamingTable
@@ -113,4 +113,4 @@ def _columns(spark: SparkSession, text: str, call: FilesCall, is_flow: bool, gro
     at = before.find(" " * len("FROM"))
     assert at >= 0, "a call comes after FROM and after the verb"
     before = f"{before[:at]}FROM{before[at + len('FROM') :]}"  # the call itself stays at its place, which errors name
-    return quote_string(spark.sql(f"{before}{function}({arguments}) SELECT *").schema.toDDL())
+    return quote_string(zoned(spark.sql(f"{before}{function}({arguments}) SELECT *").schema.toDDL()))

@@ -16,9 +16,11 @@ from sqlext.execution.flows.creation import same_name
 from sqlext.execution.flows.registry import current
 from sqlext.execution.host import Host
 from sqlext.options import RUNTIME_MODE, Level, is_option_key, option
+from sqlext.plan.constraints import EXPECT_PROPERTY
 from sqlext.plan.flow_spec import FlowSpec
-from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY
+from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY, TableDefinition
 from sqlext.quoting import quote_parts
+from sqlext.sql import grammar
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable, DeclareStreamingTable
 
@@ -54,6 +56,8 @@ def _declare(spark: SparkSession, host: Host, name: tuple[str, ...], statement: 
             raise NameTakenError(
                 f"There is a table {shown} already, and it is no streaming table. Choose another name, or DROP it."
             )
+        if statement.refresh and is_declared:
+            _refuse_difference(shown, of_table[DECLARED_PROPERTY], statement)
         if statement.if_not_exists or (statement.refresh and is_declared):
             return f"streaming table {shown} exists already, and stays as it is"
         raise NameTakenError(f"There is a table {shown} already. Choose another name, or DROP it.")
@@ -61,13 +65,34 @@ def _declare(spark: SparkSession, host: Host, name: tuple[str, ...], statement: 
         raise NameTakenError(f"Flow `{flow.name}` keeps {shown} up to date. DROP STREAMING TABLE drops both.")
     definition = statement.definition
     schema = StructType([StructField(each.name, DataType.fromDDL(each.type)) for each in definition.columns])
-    for constraint in constraints_of(definition.properties):
+    constraints = constraint_checks.qualified(spark, constraints_of(definition.properties))
+    for constraint in constraints:
         constraint_checks.check_condition(spark, schema, constraint)
     properties = {key: given.value for key, given in definition.properties.items()} | {DECLARED_PROPERTY: text}
+    properties |= {f"{EXPECT_PROPERTY}{each.name}": each.written for each in constraints if each.quarantine}
     table_definition.create(spark, name, schema, definition, properties, statement.replace)
     return (
         f"streaming table {shown} created; a flow fills it: CREATE FLOW .. AS AUTO CDC INTO {shown} .., or INSERT INTO {shown} .."
     )
+
+
+def _refuse_difference(shown: str, text: str, statement: DeclareStreamingTable) -> None:
+    """Raise UnsupportedError if CREATE OR REFRESH of a declared table is not the statement that has declared it."""
+    before = grammar.parse(text)
+    if isinstance(before, DeclareStreamingTable) and _meaning(before.definition) == _meaning(statement.definition):
+        return
+    raise UnsupportedError(
+        f"The streaming table {shown} was declared otherwise: {text}. ALTER STREAMING TABLE changes its constraints and "
+        "properties, and CREATE OR REPLACE STREAMING TABLE makes it anew.",
+        statement.position,
+    )
+
+
+def _meaning(definition: TableDefinition) -> tuple[object, ...]:
+    """Return what two definitions that differ in comments only have in common."""
+    columns = [(each.name, DataType.fromDDL(each.type), each.is_required) for each in definition.columns]
+    properties = {key: given.value for key, given in definition.properties.items()}
+    return columns, properties, [each for each in definition.clauses if not each.upper().startswith("COMMENT")]
 
 
 def unless_kept(
@@ -103,7 +128,7 @@ def drop(spark: SparkSession, host: Host, name: tuple[str, ...], if_exists: bool
             return f"there is no streaming table {text}"
         raise NotFoundError(f"There is no streaming table {text}.")
     if flow is None:
-        _refuse_other_table(spark, host, name)
+        refuse_other_table(spark, host, name)
         spark.sql(f"DROP TABLE {quote_parts(name)}")
         return f"streaming table {text} dropped"
     is_own = target.is_made_by(spark, name, FLOW_PROPERTY, flow.id, flow.target_id)
@@ -115,7 +140,7 @@ def drop(spark: SparkSession, host: Host, name: tuple[str, ...], if_exists: bool
     return f"streaming table {text} dropped; its flow {flow.name} is gone"
 
 
-def _refuse_other_table(spark: SparkSession, host: Host, name: tuple[str, ...]) -> None:
+def refuse_other_table(spark: SparkSession, host: Host, name: tuple[str, ...]) -> None:
     """Raise UnsupportedError unless a table is what a flow that is gone has left."""
     text = ".".join(name)
     try:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.commands.answers import Answer, DeferredCommand, SparkStatement, Table, properties, whole_command
 from sqlext.commands.bounded_statements import SparkParse
-from sqlext.errors import OptionError, ViewError
+from sqlext.errors import NameTakenError, OptionError, ViewError
 from sqlext.execution.delta import target
 from sqlext.execution.views.creation import ViewRequest, check_policy, temporary_views_in, without_dropped_rows
 from sqlext.execution.views.explain import explain as explain_refresh
@@ -141,12 +141,15 @@ def flow_command(spark: SparkSession, command: FlowCommand, name: tuple[str, ...
             return whole_command(spark, "FLUSH FLOW", lambda canceled: views.refresh(name, False, True, canceled))
 
 
-def unless_kept(spark: SparkSession, written: tuple[str, ...], found: Answer, views: Callable[[], ViewManager]) -> Answer:
-    """Return the answer of a statement that writes to a table. As a command it fails if the table is a view's.
+def unless_kept(
+    spark: SparkSession, written: tuple[str, ...], flow: tuple[str, ...], found: Answer, views: Callable[[], ViewManager]
+) -> Answer:
+    """Return the answer of a statement that writes to a table. As a command it fails if the table or the flow's name is a view's.
 
     Args:
         spark: the session of the client.
         written: the table, as written.
+        flow: the name of its flow, as written; empty: the statement gives none.
         found: the answer.
         views: returns those of this process.
     """
@@ -156,6 +159,8 @@ def unless_kept(spark: SparkSession, written: tuple[str, ...], found: Answer, vi
 
     def run() -> list[str]:
         views().refuse_as_target(spark, name)
+        if flow and views().has(own := target.qualified(spark, flow)):
+            raise NameTakenError(f"There is a materialized view {shown(own)} already. Choose another name for the flow.")
         return command.run()
 
     return DeferredCommand(command.name, run)
@@ -206,7 +211,7 @@ def _alter(
 ) -> str:
     spec = views.record(name).spec
     if statement.policy is RefreshPolicy.STRICT:
-        check_policy(sessions.restored_session(spark, spec), spec.name, spec.query, statement.policy)
+        check_policy(sessions.restored_session(spark, spec, bool(spec.session_bound)), spec.name, spec.query, statement.policy)
     if schedule is not None or statement.policy is not None:
         return views.alter(name, schedule, statement.policy)
     lagging = _with_lag(spark, spec.schedule, statement.settings)

@@ -26,7 +26,7 @@ QUARANTINE_COLUMNS = {
     FLOW_COLUMN: "STRING",
     FLOW_ID_COLUMN: "STRING",
     BATCH_COLUMN: "BIGINT",
-    TIME_COLUMN: "TIMESTAMP",
+    TIME_COLUMN: "TIMESTAMP_LTZ",
 }
 """The columns of a quarantine table, with their types, after those of the row."""
 

@@ -13,6 +13,7 @@ from sqlext.plan.constraints import Constraint, constraint_from, quarantines
 from sqlext.plan.job_graph import HybridRelation, HybridSource, Key, OutputMode
 from sqlext.plan.lineage import Input, inputs_from
 from sqlext.plan.records import from_record, to_record
+from sqlext.quoting import zoned
 
 SPEC_VERSION = 5
 RESTORED = "restored-"
@@ -394,7 +395,7 @@ def _made(data: dict[str, Any]) -> FlowSpec:
     data["hybrids"] = tuple(_hybrid(each) for each in data["hybrids"])
     data["reads"] = inputs_from(data["reads"])
     for name in ("columns", "above_by"):
-        data[name] = tuple(Column(**column) for column in data.get(name, ()))
+        data[name] = tuple(map(_column, data.get(name, ())))
     for name in ("target", "session_bound", "full_name", "clauses"):
         data[name] = tuple(data.get(name, ()))
     data["former_quarantines"] = tuple(map(tuple, data.get("former_quarantines", ())))
@@ -421,8 +422,12 @@ def _hybrid(data: Mapping[str, Any]) -> HybridSource:
     return HybridSource(**{**data, "relations": relations})
 
 
+def _column(data: Mapping[str, str]) -> Column:
+    return Column(data["output"], data["target"], zoned(data["type"]))  # earlier versions have recorded TIMESTAMP
+
+
 def _stream(data: Mapping[str, Any]) -> StreamSpec:
-    columns = tuple(Column(**column) for column in data["columns"])
+    columns = tuple(map(_column, data["columns"]))
     mode = OutputMode(data["output_mode"])
     made = {name: tuple(data[name]) for name in ("key", "state_columns")} | {
         "ttl": None if data.get("ttl") is None else StateTtl(**data["ttl"])

@@ -40,6 +40,7 @@ class AggregateCall:
         text: for messages.
         is_repeatable: whether its arguments have the same values whenever a row is read, and not random ones.
         is_by_moment: whether they contain the current time, which is that of the micro-batch.
+        is_over_new: whether they are distinct values that are rows, when these are new; the query's input does not have them.
     """
 
     id: int
@@ -48,6 +49,7 @@ class AggregateCall:
     text: str
     is_repeatable: bool
     is_by_moment: bool
+    is_over_new: bool
 
     def is_same_as(self, other: AggregateCall) -> bool:
         """Return whether two calls have the same results over the same rows."""
@@ -104,7 +106,10 @@ class AnalysedAggregate:
         read = [*items_of(function.children()), *([condition.get()] if condition.isDefined() else [])]
         is_repeatable = all(bool(each.deterministic()) for each in read)  # first(v) itself is not: it goes by the order of rows
         by_moment = has_moment(self._spark, node)
-        return AggregateCall(int(node.resultId().id()), self._meaning(node), node, str(node.sql()), is_repeatable, by_moment)
+        new = {int(each.exprId().id()) for each in (() if self._sets is None else self._sets.columns)}
+        is_over_new = any(int(each.exprId().id()) in new for each in items_of(node.references().toSeq()))
+        said = (self._meaning(node), node, str(node.sql()))
+        return AggregateCall(int(node.resultId().id()), *said, is_repeatable, by_moment, is_over_new)
 
     @cached_property
     def columns(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.plan.lineage import Input
+from sqlext.quoting import zoned
 from sqlext.spark.inputs import NOTHING_READ, input_of
 from sqlext.spark.java import items_of, java_of, texts_of
 from sqlext.spark.plans import id_of, kind, output_of
@@ -97,7 +98,7 @@ Known = Mapping[int, frozenset[Origin]]
 def columns_of(spark: SparkSession, plan: Any) -> QueryColumns:
     """Return the columns of an analysed plan. Runs no Spark job."""
     plan = java_of(spark).org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False).apply(plan)
-    search, names = _Search(spark), [(str(each.name()), str(each.dataType().sql())) for each in output_of(plan)]
+    search, names = _Search(spark), [(str(each.name()), zoned(str(each.dataType().sql()))) for each in output_of(plan)]
     try:
         known = search.known(plan)
         ids = [id_of(each) for each in output_of(plan)]
@@ -166,7 +167,7 @@ class _Search:
         if kind(leaf) == "StreamingRelationV2":
             options = texts_of(self._spark, leaf.extraOptions().asCaseSensitiveMap())
             servers = next((value for key, value in options.items() if key.lower() == "kafka.bootstrap.servers"), "")
-        columns = tuple((str(each.name()), str(each.dataType().sql())) for each in output_of(leaf))
+        columns = tuple((str(each.name()), zoned(str(each.dataType().sql()))) for each in output_of(leaf))
         return ReadColumns(input_of(self._spark, leaf), servers, columns)
 
     def all_reads(self, plan: Any) -> list[ReadColumns]:

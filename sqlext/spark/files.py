@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sqlext.errors import NotFoundError, SchemaError, SetupError, UnsupportedError
 from sqlext.options import CONNECTORS_KEY, SCHEMA_EVOLUTION
-from sqlext.quoting import STREAMED, fold
+from sqlext.quoting import STREAMED, fold, zoned
 from sqlext.redaction import of_application
 from sqlext.spark import csv_columns, file_schemas, rescue
 from sqlext.spark.arguments import constant, each_once, is_named, named
@@ -97,7 +97,7 @@ def _described(spark: SparkSession, files: Files) -> Any:
     given = {
         "path": files.path,
         "format": files.format,
-        "schemas": [None if each is None else each.toDDL() for each in (files.schema, files.hints)],
+        "schemas": [None if each is None else zoned(each.toDDL()) for each in (files.schema, files.hints)],
         "rescued": files.rescued,
         "options": dict(files.options),
         "grows": files.grows,

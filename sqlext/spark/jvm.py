@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from sqlext.errors import UnsupportedError
 from sqlext.plan.job_graph import OutputMode
-from sqlext.quoting import case_sensitive_names
+from sqlext.quoting import case_sensitive_names, zoned
 from sqlext.redaction import ADDRESS_NAMES, Redaction, of_application
 from sqlext.spark.column_types import in_order, merges
 from sqlext.spark.failures import condition_of, reason_of
@@ -262,6 +262,11 @@ def active(spark: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
+def drop_temporary_views(session: SparkSession) -> None:
+    """Drop all temporary views of a session; those of the session that it is a clone of stay."""
+    session._jsparkSession.sessionState().catalog().clearTempTables()
+
+
 def is_temporary_view(spark: SparkSession, name: str) -> bool:
     """Return whether the session has a temporary view of that name."""
     catalog = spark._jsparkSession.sessionState().catalog()
@@ -281,7 +286,7 @@ def variable(spark: SparkSession, name: str) -> str | None:
     if not found.isDefined():
         return None
     value = found.get().currentValue()
-    return f"{value.dataType().sql()} DEFAULT {value.sql()}"
+    return f"{zoned(str(value.dataType().sql()))} DEFAULT {value.sql()}"
 
 
 def default_location(spark: SparkSession, name: tuple[str, ...]) -> str | None:

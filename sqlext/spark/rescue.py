@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType, VariantType
 
 from sqlext.quoting import fold, quote
 from sqlext.spark.file_options import FORMATS
@@ -26,7 +26,7 @@ _WHOLE, _GIVEN, _SEVERAL, _ROW, _FOUND, _FIELDS, _LEFT = (
     f"__sqlext_{each}" for each in ("whole", "given", "several", "row", "found", "fields", "left")
 )
 _CORRUPT_KEY = "_corrupt_record"
-_OBJECT, _ARRAY = "map<string,variant>", "array<variant>"
+_OBJECT, _ARRAY, _DECIMAL = "map<string,variant>", "array<variant>", "decimal(38,18)"
 
 
 def json_frame(reader: Any, path: str, columns: StructType, rescued: str, options: Mapping[str, str]) -> DataFrame:
@@ -109,7 +109,9 @@ def _holds(given: Column, found: Column, kind: DataType) -> Column:
     if isinstance(kind, VariantType):
         return F.lit(True)
     held = F.lit(True)
-    if isinstance(kind, StructType):
+    if isinstance(kind, DecimalType):  # Spark rounds what has more digits
+        held = F.coalesce(F.try_variant_get(given, "$", _DECIMAL) == found, F.lit(True))
+    elif isinstance(kind, StructType):
         fields = F.array(F.try_variant_get(given, "$", _OBJECT))  # as a variable, or the expression would grow with each level
         held = F.forall(fields, lambda each: _are_held(each, found, kind))
     elif isinstance(kind, ArrayType):

@@ -78,9 +78,18 @@ def takes_names_of_streams(session: SparkSession) -> bool:
     return session.conf.get(_TAKES_NAMES, None) == "true"
 
 
-def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:
-    """Return a session like the one that created the flow or job."""
+def restored_session(spark: SparkSession, spec: SessionRecord, is_bound: bool = False) -> SparkSession:
+    """Return a session like the one that created the flow or job.
+
+    Args:
+        spark: a session of the application.
+        spec: the flow or job.
+        is_bound: whether it reads temporary views of `spark`. Otherwise the session has none: they would stand in the place of
+            tables of the same names.
+    """
     session = jvm.bare_clone(spark)
+    if not is_bound:
+        jvm.drop_temporary_views(session)
     settings.restore(session, spec.settings)
     session.catalog.setCurrentCatalog(spec.catalog)
     session.catalog.setCurrentDatabase(spec.database)

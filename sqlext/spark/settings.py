@@ -176,6 +176,13 @@ def session_settings(spark: SparkSession, values: Mapping[str, str | None]) -> I
         _set(spark, before)
 
 
+def read_all_files(spark: SparkSession) -> dict[str, str | None]:
+    """Apply `ALL_FILES` to a session, and return its own settings that say otherwise; None: it has taken the default."""
+    own = {key: spark.conf.get(key, None) for key in _differing(spark, ALL_FILES)}
+    _set(spark, {key: ALL_FILES[key] for key in own})
+    return own
+
+
 def pin(spark: SparkSession) -> None:
     """Set what the session of a flow or job must not leave to others.
 

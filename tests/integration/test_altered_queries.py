@@ -281,8 +281,10 @@ def test_an_aggregate_of_one_row_over_a_part_of_a_version(sql: Workshop, lean: N
 def test_distinct_values_stay_beside_other_changes(sql: Workshop, lean: None) -> None:
     sql.source()
     sql(f"CREATE STREAMING TABLE t AS {by('k, count(DISTINCT v) AS d, count(*) AS n')}")
-    for query in (by("k, max(v) AS top, count(DISTINCT v) AS d"), by("k, max(v) AS top")):
-        altered(sql, query)
+    altered(sql, by("k, max(v) AS top, count(DISTINCT v) AS d"))
+    with pytest.raises(PySparkException, match="one more function over the same DISTINCT values"):
+        sql(f"ALTER FLOW t AS {by('k, max(v) AS top, count(DISTINCT v) AS d, sum(DISTINCT v) AS s')}")
+    altered(sql, by("k, max(v) AS top"))
     assert [each.name for each in sql.home("t").glob("values")] == []
 
 

@@ -318,3 +318,29 @@ def test_files_have_the_types_that_the_table_has_got(sql: Workshop) -> None:
     arrive(sql, ["f"], 10)
     newer = {*local(sql("DESCRIBE DETAIL fed")[0].location).glob("*.parquet")} - before
     assert {str(pq.read_schema(file).field("v").type) for file in newer} == {"int64"}
+
+
+def test_a_column_that_has_become_another_one_takes_values_as_insert_gives_them(sql: Workshop) -> None:
+    mapped = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    sql(f"CREATE TABLE fed (k STRING, v BIGINT, a ARRAY<INT>, s STRUCT<x: INT>) USING delta {mapped}")
+    sql("CREATE FLOW f AS INSERT INTO fed SELECT k, v, array(v), struct(v) FROM STREAM ev WHERE k IS NOT NULL")
+    sql("WAIT FLOW f")
+    sql("ALTER TABLE fed DROP COLUMNS (v, a, s)")
+    sql("ALTER TABLE fed ADD COLUMNS (v STRING, a ARRAY<BIGINT>, s STRUCT<x: STRING>)")
+    sql("INSERT INTO ev VALUES ('new', 10)")
+    sql("WAIT FLOW f")
+    assert sql.batch("SELECT v, a, s.x FROM fed WHERE k = 'new'") == [("10", [10], "10")]
+    assert sql.batch("SELECT k, v FROM fed WHERE k <> 'new'") == [("a", None), ("b", None)]
+
+
+def test_a_column_that_has_become_another_one_in_a_table_of_groups(sql: Workshop) -> None:
+    """A flow owns it, and would rewrite it."""
+    mapped = "'delta.columnMapping.mode' = 'name', 'state.backend.type'"
+    query = "SELECT k, array(max(v)) AS a, max(v) AS v FROM STREAM ev GROUP BY k"
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({mapped} = 'rocksdb') AS {query}")
+    sql("WAIT FLOW t")
+    sql("ALTER TABLE t DROP COLUMNS (a, v)")
+    sql("ALTER TABLE t ADD COLUMNS (a ARRAY<STRING>, v STRING)")
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT a, v FROM t WHERE k = 'a'") == [(["10"], "10")]

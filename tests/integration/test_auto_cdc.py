@@ -117,6 +117,8 @@ def test_a_declared_table_is_filled_by_a_flow_and_made_anew_by_it(sql: Workshop)
     assert rows(sql) == []
     said = sql("CREATE OR REFRESH STREAMING TABLE customers (city STRING, id BIGINT, name STRING)")[0][0]
     assert said == "streaming table spark_catalog.default.customers exists already, and stays as it is"
+    with pytest.raises(PySparkException, match=r"customers was declared otherwise: CREATE OR REFRESH .*ALTER STREAMING TABLE"):
+        sql("CREATE OR REFRESH STREAMING TABLE customers (city STRING, id INT, name STRING)")
     sql(FLOW)
     sql("WAIT FLOW f")
     assert rows(sql) == [("Bern", 1, "Ann"), ("Oslo", 2, "Bo")]
@@ -132,6 +134,34 @@ def test_a_declared_table_is_filled_by_a_flow_and_made_anew_by_it(sql: Workshop)
     sql("DROP STREAMING TABLE customers")
     assert not sql.spark.catalog.tableExists("customers")
     assert not sql("SHOW FLOWS")
+
+
+def test_a_flow_that_is_made_again_keeps_what_alter_has_set(sql: Workshop) -> None:
+    sql("CREATE STREAMING TABLE customers (id INT, name STRING, city STRING, CONSTRAINT c EXPECT (id > 0))")
+    sql(FLOW)
+    sql("ALTER STREAMING TABLE customers ADD CONSTRAINT named EXPECT (name IS NOT NULL) ON VIOLATION FAIL UPDATE")
+    sql("ALTER STREAMING TABLE customers DROP CONSTRAINT c")
+    sql("ALTER STREAMING TABLE customers SET TBLPROPERTIES ('team' = 'sales')")
+    sql("DROP FLOW f")
+    sql(FLOW)
+    sql("WAIT FLOW f")
+    assert [each.name for each in sql.host.flows.records()[sql.shown("f").id].spec.constraints] == ["named"]
+    assert {row.key: row.value for row in sql("SHOW TBLPROPERTIES customers")}["team"] == "sales"
+    assert rows(sql) == [(1, "Ann", "Bern"), (2, "Bo", "Oslo")]
+
+
+def test_keys_that_the_tables_types_would_make_one_are_refused(sql: Workshop) -> None:
+    sql("CREATE TABLE rounded (lsn BIGINT, id DECIMAL(3, 1)) USING delta")
+    sql("CREATE STREAMING TABLE versions (id INT, __START_AT BIGINT, __END_AT BIGINT)")
+    clauses = "FROM STREAM rounded KEYS (id) SEQUENCE BY lsn COLUMNS * EXCEPT (lsn)"
+    with pytest.raises(PySparkException, match="several groups would become one row"):
+        sql(f"CREATE FLOW f AS AUTO CDC INTO versions {clauses} STORED AS SCD TYPE 2")
+
+
+def test_nulls_are_ignored_only_where_all_rows_are_the_flows(sql: Workshop) -> None:
+    sql("CREATE TABLE c (id INT, name STRING, city STRING) USING delta")
+    with pytest.raises(PySparkException, match="a row that is in the table already is not among the changes"):
+        sql(f"CREATE FLOW f AS AUTO CDC INTO c {CLAUSES.replace('SEQUENCE', 'IGNORE NULL UPDATES SEQUENCE')}")
 
 
 def test_a_declared_table_needs_no_columns_and_can_be_dropped(sql: Workshop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 import sqlext
 from sqlext.errors import SetupError
 from sqlext.execution.backlog.pacer import SourceLook
+from sqlext.execution.backlog.readers import DeltaReader
+from sqlext.execution.flows import backlog_controller
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.registry import EventKind
 from sqlext.execution.flows.status import FlowPhase
@@ -165,6 +168,44 @@ def test_a_function_of_the_users_decides(sql: Workshop) -> None:
     assert commit["reason"] in ("backlog end", "interval")  # which is over too: whoever sees first that the backlog has ended
     assert (phases(flow), sql.shown("t").phase) == ([Phase.BACKLOG, Phase.LIVE], "live")
     eventually(lambda: [detail.split()[0] for detail in logged(sql)] == ["backlog", "live"], DEADLINE)
+
+
+@pytest.mark.parametrize("what", ["function", "storage"])
+def test_what_never_answers_holds_up_neither_micro_batches_nor_a_stop(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(backlog_controller, "_CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr(backlog_controller, "_LOOK_PATIENCE", 0.2)
+    asked, go_on, answered, look = threading.Event(), threading.Event(), threading.Event(), DeltaReader.look
+    is_blocked = False
+
+    def is_behind() -> bool:
+        if is_blocked and threading.current_thread().name == "sqlext-pace-t":
+            asked.set()
+            go_on.wait(DEADLINE / 3)
+            answered.set()
+        return False
+
+    def looked(reader: DeltaReader, offset: str | None) -> SourceLook:
+        is_behind()
+        return look(reader, offset)
+
+    if what == "function":
+        sqlext.register_backlog_report("ev", is_behind)
+    else:
+        monkeypatch.setattr(DeltaReader, "look", looked)
+    sql.source()
+    flow_of(sql, f"'{KEY}' = '0'", "STREAM ev")
+    sql("WAIT FLOW t")
+    is_blocked = True
+    assert asked.wait(DEADLINE)
+    sql("INSERT INTO ev VALUES ('a', 10)")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+    sql("STOP FLOW t")
+    assert not answered.is_set()
+    go_on.set()
+    eventually(lambda: not any(each.name == "sqlext-pace-t" for each in threading.enumerate()), DEADLINE)
 
 
 def test_a_stream_of_files_lags(sql: Workshop, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from sqlext.execution.delta import table_copy
 from sqlext.testing import Moment, listened
 from tests.integration.workshop import BUFFERED, DEADLINE, Workshop
+from tests.support import eventually
 
 pytestmark = pytest.mark.usefixtures("lean")
 
@@ -358,3 +359,24 @@ def test_an_alter_that_delta_refuses_sets_no_option(sql: Workshop) -> None:
     with pytest.raises(PySparkException):
         sql("ALTER STREAMING TABLE clean SET TBLPROPERTIES ('execution.flush.max-interval' = '7 min', 'delta.nonsense' = 'x')")
     assert "7 min" not in str(sql.flow("clean").spec.given)
+
+
+def test_a_row_that_time_alone_makes_wrong_stays_until_its_group_changes(sql: Workshop) -> None:
+    """As in a table that is too large to be written anew at each flush."""
+    sql("CREATE TABLE seen (k STRING, v INT, until TIMESTAMP) USING delta")
+    sql("INSERT INTO seen VALUES ('c', 1, TIMESTAMP'2100-01-01')")
+    sql(
+        "CREATE STREAMING TABLE fresh (CONSTRAINT in_time EXPECT (until > current_timestamp()) ON VIOLATION DROP ROW) "
+        f"{BUFFERED} AS SELECT k, avg(v) AS mean, max(until) AS until FROM STREAM seen GROUP BY k"
+    )
+    sql("WAIT FLOW fresh")
+    sql("INSERT INTO seen VALUES ('a', 2, current_timestamp() + INTERVAL 10 SECONDS)")
+    sql("WAIT FLOW fresh")
+    assert rows(sql, "fresh", "k, mean") == [("a", 2.0), ("c", 1.0)]
+    eventually(lambda: sql("SELECT max(until) < current_timestamp() AS passed FROM seen WHERE k = 'a'")[0].passed, DEADLINE)
+    sql("INSERT INTO seen VALUES ('b', 3, TIMESTAMP'2100-01-01')")
+    sql("WAIT FLOW fresh")
+    assert rows(sql, "fresh", "k, mean") == [("a", 2.0), ("b", 3.0), ("c", 1.0)]
+    sql("INSERT INTO seen VALUES ('a', 4, NULL)")
+    sql("WAIT FLOW fresh")
+    assert rows(sql, "fresh", "k, mean") == [("b", 3.0), ("c", 1.0)]

@@ -15,7 +15,7 @@ from sqlext.execution.flows.table_writer import TableWriter
 from sqlext.execution.state.delta_state import DeltaState, Show, StateFlush
 from sqlext.execution.state.state_beside import StateBeside
 from sqlext.spark.java import java_of
-from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous
+from tests.integration.workshop import COUNTS, DEADLINE, Workshop, are_contiguous, local
 from tests.support import eventually, side_by_side
 
 pytestmark = pytest.mark.usefixtures("lean")
@@ -91,6 +91,45 @@ def _calls(text: str) -> list[str]:
         else:
             calls[-1] += character
     return calls
+
+
+def test_files_that_cannot_be_read_are_an_error_whatever_the_user_lets_be_left_out(sql: Workshop) -> None:
+    """A group that was left out of what a flush reads would be gone for good."""
+    sql("SET spark.sql.files.ignoreCorruptFiles = true")
+    sql("SET spark.sql.files.ignoreMissingFiles = true")
+    sql.source()
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS {COUNTS.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    sql("STOP FLOW t")
+    file = local(sql("SELECT input_file_name() AS name FROM t WHERE k = 'a'")[0].name)
+    written = file.read_bytes()
+    file.write_bytes(b"damaged")
+    sql("START FLOW t")
+    sql("INSERT INTO ev VALUES ('new', 7)")
+    with pytest.raises(PySparkException, match="Flow `t` has failed"):
+        sql("WAIT FLOW t")
+    sql("STOP FLOW t")
+    file.write_bytes(written)
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert sql.equals_batch()
+
+
+def test_what_the_user_lets_be_left_out_is_left_out_of_tables_that_the_query_above_reads(sql: Workshop) -> None:
+    sql("SET spark.sql.files.ignoreCorruptFiles = true")
+    sql.source()
+    sql("CREATE TABLE names (k STRING, name STRING) USING delta")
+    sql("INSERT INTO names VALUES ('a', 'Ann')")
+    (file,) = local(sql("DESCRIBE DETAIL names")[0].location).glob("*.parquet")
+    sql("INSERT INTO names VALUES ('b', 'Bob')")
+    file.write_bytes(b"damaged")
+    counts = COUNTS.format("STREAM ev")
+    sql(f"CREATE STREAMING TABLE t {DELTA} AS SELECT c.k, c.n, names.name FROM ({counts}) c JOIN names ON c.k = names.k")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [("b", 1, "Bob")]
+    sql("INSERT INTO ev VALUES ('b', 7)")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == [("b", 2, "Bob")]
 
 
 def test_the_table_itself_is_the_state(sql: Workshop) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from sqlext.app import doctor
 from sqlext.app.doctor import Finding, State
+from sqlext.app.output import Printer
 from sqlext.app.warehouse_lock import holder_of
 from sqlext.errors import SetupError
 from sqlext.execution.coordination.lease import Lease
@@ -100,9 +102,39 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert str(tmp_path) in found.text
 
 
+def test_jars_are_looked_for_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def delta_class_path(progress: object, ivy_settings: object) -> str:
+        asked.append(ivy_settings)
+        return "there/*"
+
+    monkeypatch.setattr(jars, "delta_class_path", delta_class_path)
+    assert doctor._jars({"spark.jars.ivySettings": "mirror.xml"}).text == "there/*, with the digests that sqlext knows"
+    assert asked == ["mirror.xml"]
+    (tmp_path / "delta-spark_4.2_2.13-4.3.0.jar").touch()
+    for given in ({"spark.driver.extraClassPath": f"{tmp_path}/*"}, {"spark.jars.packages": "io.delta:delta-spark_2.13:4.3.0"}):
+        found = doctor._jars(given)
+        assert found.state is State.GOOD
+        assert found.text.startswith("given by")
+    assert asked == ["mirror.xml"]
+
+
+def test_settings_of_hive_are_taken_as_servers_take_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Mapping[str, str]] = []
+
+    def examine(_: Path, conf: Mapping[str, str]) -> Iterator[Finding]:
+        seen.append(conf)
+        return iter(())
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    assert doctor.run_doctor(Printer(), tmp_path, {"hive.server2.authentication": "NONE"}) == 0
+    assert seen == [{"spark.hadoop.hive.server2.authentication": "NONE"}]
+
+
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> str:
+    def refuse(*_: object) -> str:
         raise SetupError("The JARs are gone.")
 
     monkeypatch.setattr(jars, "delta_class_path", refuse)
@@ -110,7 +142,5 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("broken")
 def test_the_exit_code_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from sqlext.app.output import Printer
-
     assert doctor.run_doctor(Printer(), tmp_path / "w", {}) == 1
     assert "wrong    Delta's JARs: The JARs are gone." in capsys.readouterr().out

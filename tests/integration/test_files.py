@@ -152,6 +152,13 @@ def test_a_field_deep_inside_is_rescued(sql: Workshop, landing: Path, write: Wri
     assert [(each.v, each.rest and json.loads(each.rest)) for each in found] == [(1, None), (1, {"s": deep})]
 
 
+def test_a_number_that_was_rounded_is_rescued(sql: Workshop, landing: Path, write: Write) -> None:
+    write("a.json", '{"d": 1.239}\n{"d": 1.25}\n{"d": 7}\n{"d": null}\n{"d": 1e2}\n')
+    call = f"read_files('{landing}', format => 'json', schema => 'd DECIMAL(10, 2)', rescuedDataColumn => 'rest')"
+    found = sorted((str(each.d), each.rest and json.loads(each.rest)) for each in sql(f"SELECT * FROM {call}"))
+    assert found == [("1.24", {"d": 1.239}), ("1.25", None), ("100.00", None), ("7.00", None), ("None", None)]
+
+
 def test_a_document_a_file_may_have_several_lines(sql: Workshop, landing: Path, write: Write) -> None:
     write("a.json", '[{"k": 1,\n "x": 2},\n {"k": 2}]')
     call = f"read_files('{landing}', format => 'json', multiLine => true, schema => 'k INT', rescuedDataColumn => 'rest')"

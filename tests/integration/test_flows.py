@@ -22,6 +22,7 @@ import sqlext
 from sqlext.errors import FlowError, SetupError
 from sqlext.execution.coordination.lease import Lease
 from sqlext.execution.delta.transaction import TableTransaction
+from sqlext.execution.flows.flush_schedule import FlushSchedule
 from sqlext.execution.flows.intake import Intake
 from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRegistry
 from sqlext.execution.flows.status import FlowPhase
@@ -529,6 +530,23 @@ def test_a_stopped_flow_leaves_no_query_in_java(sql: Workshop) -> None:
         return kept.get() is None
 
     eventually(is_gone, DEADLINE)
+
+
+def test_a_start_that_fails_after_its_queries_have_begun_holds_none_of_them(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+
+    def start(schedule: FlushSchedule) -> None:
+        begun.append(schedule._intakes)
+        assert [each.is_running for each in schedule._intakes.running()] == [True]
+        raise FlowError("no")
+
+    monkeypatch.setattr(FlushSchedule, "start", start)
+    sql.source()
+    with pytest.raises(PySparkException, match="no"):
+        sql("CREATE STREAMING TABLE t AS SELECT k, count(*) AS n FROM STREAM ev GROUP BY k")
+    assert [intakes.running() for intakes in begun] == [[]]
 
 
 # The registry.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
 from pyspark.errors import PySparkException
 
+from sqlext.execution.flows import backlog_controller
+from sqlext.execution.streaming.hybrid import RunningHybrid
 from sqlext.execution.streaming.pace import Phase
 from tests.integration.test_backlog import KEY, is_live, phases
 from tests.integration.workshop import DEADLINE, Workshop
@@ -209,6 +212,32 @@ def test_resumes_after_a_stop_and_a_crash(sql: Workshop) -> None:
         sql(f"WAIT FLOW {table}")
     assert result(sql) == [("a", 1, 1), ("b", 2, 7), ("c", 1, 6)]
     assert result(sql, "u") == [("a", 3, 6)]
+
+
+def test_a_turn_that_ends_after_a_stop_starts_no_query(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_controller, "_CLOSE_SECONDS", 0.2)
+    turning, go_on, advance = threading.Event(), threading.Event(), RunningHybrid.advance
+
+    def slowly(hybrid: RunningHybrid) -> None:
+        turning.set()
+        assert go_on.wait(DEADLINE)
+        advance(hybrid)
+
+    monkeypatch.setattr(RunningHybrid, "advance", slowly)
+    tables(sql, "past", "live")
+    sql("INSERT INTO past VALUES ('a', 1)")
+    make(sql, "hybrid(TABLE past, STREAM live)")
+    assert turning.wait(DEADLINE)
+    flow = sql.flow("t")
+    sql("STOP FLOW t")
+    go_on.set()
+    eventually(lambda: not any(each.name == "sqlext-pace-t" for each in threading.enumerate()), DEADLINE)
+    assert flow.session.streams.active == []
+    monkeypatch.undo()
+    sql("INSERT INTO live VALUES ('a', 10)")
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert result(sql) == [("a", 2, 11)]
 
 
 def test_a_mistake_is_told(sql: Workshop) -> None:

@@ -167,7 +167,7 @@ def test_a_hold_that_takes_long_to_begin_is_let_go(sql: Workshop, monkeypatch: p
     def slowly(spark: SparkSession, query: StreamingQuery, interval: timedelta | None) -> None:
         set_interval(spark, query, interval)
         for _ in range(3 if interval else 0):
-            running.forget_last_look()
+            running.forget_last_look(DEADLINE)
             eventually(lambda: running.has_found_nothing, DEADLINE)
 
     monkeypatch.setattr(streams, "set_interval", slowly)

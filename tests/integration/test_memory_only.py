@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sqlext.execution.state import intake_buffer
 from tests.integration.workshop import COUNTS, DEADLINE, Workshop
 from tests.support import eventually, side_by_side
 
@@ -62,6 +63,23 @@ def test_flushes_when_the_cache_is_full_of_distinct_groups(sql: Workshop) -> Non
     sql.take_in("t")
     eventually(lambda: [commit["reason"] for commit in sql.commits("t")] == ["cache full"] * 2, DEADLINE)
     eventually(sql.equals_batch, DEADLINE)
+
+
+def test_many_small_micro_batches_are_combined(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_buffer, "_MOST_BATCHES", 3)
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ({MEMORY}) AS {COUNTS.format('STREAM ev')}")
+    sql.freeze()
+    held = []
+    for more in range(5):
+        sql(f"INSERT INTO ev VALUES ('a', {more}), ('new {more}', 1)")
+        sql.take_in("t")
+        held.append([batch.last - batch.first + 1 for batch in sql.flow("t")._intakes[0].buffer.batches])
+    assert held == [[1], [1, 1], [3], [3, 1], [5]]
+    assert sql.commits("t") == []
+    sql("FLUSH FLOW t")
+    assert [(commit["first_batch"], commit["last_batch"]) for commit in sql.commits("t")] == [(0, 4)]
+    assert sql.equals_batch()
 
 
 def test_what_a_crash_loses_comes_back(sql: Workshop) -> None:

@@ -205,3 +205,18 @@ def test_what_is_stored_is_never_what_is_cached(sql: Workshop, monkeypatch: pyte
         sql("WAIT FLOW t")
     sql("UNCACHE TABLE t")
     assert sql.batch("SELECT * FROM t") == [("a", 3, True), ("b", 1, False), (None, 1, False)]
+
+
+def test_tables_that_nobody_reads_are_rewritten_whatever_others_are_to_note(sql: Workshop, merges: Counter[str]) -> None:
+    for name in ("enableChangeDataFeed", "enableRowTracking"):
+        sql(f"SET spark.databricks.delta.properties.defaults.{name} = true")
+    sql("CREATE TABLE ev (k STRING, v INT) USING delta")
+    sql("INSERT INTO ev VALUES ('a', 1), ('b', 2)")
+    query = "SELECT k, avg(v) AS mean FROM {} GROUP BY k ORDER BY mean DESC LIMIT 3"
+    sql(f"CREATE STREAMING TABLE t AS {query.format('STREAM ev')}")
+    sql("WAIT FLOW t")
+    sql("INSERT INTO ev VALUES ('a', 4), ('c', 2)")
+    sql("WAIT FLOW t")
+    assert sql.batch("SELECT * FROM t") == sql.batch(query.format("ev"))
+    assert not merges
+    assert dict(sql("SHOW TBLPROPERTIES t"))["delta.enableChangeDataFeed"] == "true"

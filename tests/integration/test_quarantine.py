@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 
+from sqlext.errors import FlowError
 from sqlext.execution.delta import quarantine
+from sqlext.execution.flows.manager import FlowManager
+from sqlext.execution.flows.registry import FlowRecord
+from sqlext.plan.flow_spec import FlowSpec
 from sqlext.testing import Moment, listened
 from tests.integration.workshop import Workshop
 
@@ -188,3 +193,70 @@ def test_a_table_without_a_query_gets_and_loses_constraints(sql: Workshop) -> No
     with pytest.raises(PySparkException, match=r"The constraint `d` cannot be checked.*`more`"):
         sql("ALTER STREAMING TABLE t ADD CONSTRAINT d EXPECT (more > 0)")
     assert sql.shown("f").status == "RUNNING"
+
+
+@pytest.fixture
+def two(sql: Workshop) -> None:
+    """Two flows into a table without a query."""
+    sql("CREATE STREAMING TABLE t (k STRING, v INT)")
+    for name in ("f", "g"):
+        sql(f"CREATE FLOW {name} AS INSERT INTO t BY NAME SELECT k, v FROM STREAM ev")
+
+
+def constraints(sql: Workshop) -> list[list[str]]:
+    """The constraints of the flows, by flow."""
+    return [[each.name for each in record.spec.constraints] for record in sql.host.flows.records().values()]
+
+
+@pytest.mark.usefixtures("two")
+def test_a_constraint_that_came_to_one_of_two_flows_is_added_and_dropped_whole(
+    sql: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alter_record, altered = FlowManager.alter_record, list[str]()
+
+    def dies_at_the_second(self: FlowManager, record: FlowRecord, spec: FlowSpec, *more: Any) -> None:
+        if altered:
+            raise FlowError("the driver dies here")
+        altered.append(spec.name)
+        alter_record(self, record, spec, *more)
+
+    for verb, expected in (
+        ("ADD CONSTRAINT small EXPECT (v < 100) ON VIOLATION DROP ROW", ["small"]),
+        ("DROP CONSTRAINT small", []),
+    ):
+        altered.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(FlowManager, "alter_record", dies_at_the_second)
+            with pytest.raises(PySparkException, match="dies here"):
+                sql(f"ALTER STREAMING TABLE t {verb}")
+        assert sorted(constraints(sql)) == [[], ["small"]]
+        sql(f"ALTER STREAMING TABLE t {verb}")
+        assert constraints(sql) == [expected, expected]
+        assert ("sqlext.expect.small" in {row.key for row in sql("SHOW TBLPROPERTIES t")}) == bool(expected)
+
+
+def test_a_quarantine_is_in_the_schema_of_the_statement_that_names_it(sql: Workshop) -> None:
+    sql("CREATE DATABASE other")
+    try:
+        sql("CREATE STREAMING TABLE t (k STRING, v INT, CONSTRAINT p EXPECT (v > 1) ON VIOLATION QUARANTINE INTO bad)")
+        sql("USE other")
+        sql("CREATE FLOW default.f AS INSERT INTO default.t BY NAME SELECT k, v FROM STREAM default.ev")
+        sql("WAIT FLOW default.f")
+        assert rows(sql, "default.bad") == [("a", 1)]
+        assert not sql("SHOW TABLES IN other")
+    finally:
+        sql("USE default")
+        sql("DROP FLOW IF EXISTS f")
+        sql("DROP DATABASE other CASCADE")
+
+
+def test_rows_that_change_when_they_are_computed_again_come_into_one_table(sql: Workshop) -> None:
+    sql("INSERT INTO ev SELECT CAST(id AS STRING), CAST(id AS INT) FROM range(200)")
+    value = "CAST(java_method('java.lang.Math', 'random') AS DOUBLE)"
+    sql(
+        "CREATE STREAMING TABLE t (CONSTRAINT half EXPECT (r < 0.5) ON VIOLATION QUARANTINE INTO bad) "
+        f"AS SELECT k, v, {value} AS r FROM STREAM ev"
+    )
+    sql("WAIT FLOW t")
+    assert sorted([*rows(sql, "t"), *rows(sql, "bad")], key=repr) == rows(sql, "ev")
+    assert 0 < len(rows(sql, "bad")) < 203

@@ -167,3 +167,45 @@ def test_a_group_that_only_the_state_has_and_no_row_any_more(sql: Workshop) -> N
     sql("INSERT INTO ev VALUES (1, 7)")
     sql("WAIT FLOW t")
     assert rows(sql) == [("ASIA", 1, 10.0), ("EU", 2, 6.0)]
+
+
+FORGETS = "delta.setTransactionRetentionDuration"
+
+
+def test_a_table_that_forgets_what_was_committed_to_it_is_refused(sql: Workshop) -> None:
+    query = "SELECT * FROM STREAM ev"
+    refused = pytest.raises(PySparkException, match=r"UNSET TBLPROPERTIES \('delta.setTransactionRetentionDuration'\)")
+    with refused:
+        sql(f"CREATE STREAMING TABLE t TBLPROPERTIES ('{FORGETS.lower()}' = 'interval 1 day') AS {query}")
+    sql(f"CREATE TABLE t (k INT, v INT) USING delta TBLPROPERTIES ('{FORGETS}' = 'interval 1 day')")
+    with refused:
+        sql(f"CREATE FLOW t AS INSERT INTO t {query}")
+    sql(f"ALTER TABLE t UNSET TBLPROPERTIES ('{FORGETS}')")
+    sql(f"CREATE FLOW t AS INSERT INTO t {query}")
+    sql("INSERT INTO ev VALUES (1, 1)")
+    sql("WAIT FLOW t")
+    sql(f"ALTER TABLE t SET TBLPROPERTIES ('{FORGETS}' = 'interval 1 day')")
+    sql("INSERT INTO ev VALUES (2, 2)")
+    with refused:
+        sql("WAIT FLOW t")
+    with refused:
+        sql("START FLOW t")
+    sql(f"ALTER TABLE t UNSET TBLPROPERTIES ('{FORGETS}')")
+    sql("START FLOW t")
+    sql("WAIT FLOW t")
+    assert rows(sql) == [(1, 1), (2, 2)]
+
+
+def test_no_table_of_a_flow_is_made_as_one_that_forgets(sql: Workshop) -> None:
+    sql(f"SET spark.databricks.delta.properties.defaults.{FORGETS.removeprefix('delta.')} = interval 0 seconds")
+    checked = "CONSTRAINT c EXPECT (v > 1) ON VIOLATION QUARANTINE INTO bad"
+    sql(f"CREATE STREAMING TABLE good ({checked}) AS SELECT * FROM STREAM ev")
+    sql("CREATE STREAMING TABLE t AS SELECT k, avg(v) AS m FROM STREAM ev GROUP BY k")
+    sql("INSERT INTO ev VALUES (1, 1), (2, 2)")
+    sql("WAIT FLOW t")
+    sql("WAIT FLOW good")
+    sql("ALTER FLOW t AS SELECT k, avg(v) AS m, max(v) AS top FROM STREAM ev GROUP BY k")
+    sql("WAIT FLOW t")
+    assert rows(sql) == [(1, 1.0, 1), (2, 2.0, 2)]
+    made = [sql(f"DESCRIBE DETAIL {name}")[0].properties for name in ("good", "bad", "t")]
+    assert not any(FORGETS in each for each in made)

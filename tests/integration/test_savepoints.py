@@ -15,7 +15,7 @@ from sqlext.moments import Moment
 from sqlext.spark import delta_tables
 from sqlext.spark.storage import HadoopPath
 from sqlext.testing import listened
-from tests.integration.workshop import COUNTS, Workshop
+from tests.integration.workshop import COUNTS, Workshop, local
 from tests.support import side_by_side
 
 pytestmark = pytest.mark.usefixtures("lean")
@@ -412,3 +412,18 @@ def test_files_that_were_read_since_must_be_there(sql: Workshop, tmp_path: Path)
     later.unlink()
     refused(sql, "RESTORE FLOW t TO good", r"would read the file .*/2 b\.json again, and that is gone")
     assert sql.batch("SELECT * FROM t") == both
+
+
+def test_a_savepoint_has_all_rows_whatever_the_user_lets_be_left_out(sql: Workshop) -> None:
+    sql("SET spark.sql.files.ignoreCorruptFiles = true")
+    sql.source()
+    create(sql, "in_table", "t")
+    sql("WAIT FLOW t")
+    sql("STOP FLOW t")
+    file = local(sql("SELECT input_file_name() AS name FROM t WHERE k = 'a'")[0].name)
+    written = file.read_bytes()
+    file.write_bytes(b"damaged")
+    with pytest.raises(PySparkException):
+        sql("SAVEPOINT FLOW t AS bad")
+    file.write_bytes(written)
+    assert savepoints(sql) == []

@@ -16,6 +16,7 @@ from sqlext.spark.jvm import clone_session
 from sqlext.spark.settings import MEANING, recorded, restore
 from tests.integration.test_jobs import die_after, killed  # noqa: F401  # a fixture
 from tests.integration.workshop import Workshop
+from tests.support import rows
 
 ZONE = "spark.sql.session.timeZone"
 EVENING = "TIMESTAMP '2024-03-01 20:00:00 UTC'"  # the next day in Tokyo
@@ -92,6 +93,48 @@ def test_a_local_day_stays_one_key_under_another_zone_of_the_host(sql: Workshop,
         insert(sql, f"({MORNING}, 'b')")
         sql("WAIT FLOW t")
         assert sql.batch("SELECT CAST(day AS STRING), n FROM t") == [("2024-03-02", 2)]
+
+
+@pytest.mark.usefixtures("lean")
+def test_an_instant_stays_one_where_timestamp_means_a_local_time(sql: Workshop) -> None:
+    """In columns, within others, in tables between two queries, in states, in quarantine, and in what SHOW answers."""
+    sql("SET TIME ZONE 'America/New_York'")
+    sql("SET spark.sql.timestampType = TIMESTAMP_NTZ")
+    columns = "k INT, ts TIMESTAMP_LTZ, s STRUCT<`TIMESTAMP`: ARRAY<TIMESTAMP_LTZ>, `it's`: MAP<INT, TIMESTAMP_NTZ>>"
+    sql(f"CREATE TABLE ev ({columns}) USING delta")
+    sql(f"CREATE TABLE t ({columns}) USING delta")
+    sql("CREATE FLOW t AS INSERT INTO t SELECT * FROM STREAM ev")
+    sql(
+        "CREATE STREAMING TABLE checked (CONSTRAINT c EXPECT (k > 1) ON VIOLATION QUARANTINE INTO bad) AS SELECT * FROM STREAM ev"
+    )
+    queries = {
+        "newest": "SELECT k, max(ts) AS at, max_by(s, ts) AS s, avg(k) AS mean FROM {} GROUP BY k",
+        "top": "SELECT k, max(ts) AS at, count(DISTINCT ts) AS n FROM {} GROUP BY k ORDER BY at LIMIT 9",
+        "both": "SELECT max(ts) AS at FROM {}",
+    }
+    for name, query in queries.items():
+        sql(f"CREATE STREAMING TABLE {name} AS {query.format('STREAM ev')}")
+    sql(f"CREATE MATERIALIZED VIEW v AS {queries['newest'].format('ev').replace('max_by(s, ts) AS s,', 'sum(k) AS s,')}")
+    for k in (1, 2):
+        at = f"TIMESTAMP_LTZ '2024-01-0{k} 12:00:00 UTC'"
+        inner = f"struct(array({at}, NULL), map(1, TIMESTAMP_NTZ '2024-01-01 12:00:00'))"
+        sql(f"INSERT INTO ev VALUES ({k}, {at}, {inner})")
+        for name in ("t", "checked", *queries):
+            sql(f"WAIT FLOW {name}")
+    sql("REFRESH MATERIALIZED VIEW v")
+
+    def same(table: str, query: str) -> bool:
+        found, expected = sql.spark.table(table), sql.spark.sql(query)
+        return found.dtypes == expected.dtypes and rows(found) == rows(expected)
+
+    assert same("t", "SELECT * FROM ev")
+    assert sql("SELECT hour(ts) AS h FROM t WHERE k = 1")[0].h == 7
+    for name, query in queries.items():
+        assert same(name, query.format("ev")), name
+    assert same("v", queries["newest"].format("ev").replace("max_by(s, ts) AS s,", "sum(k) AS s,"))
+    assert sql("SELECT hour(ts) AS h, _quarantined_at > now() - INTERVAL 1 HOUR AS fresh FROM bad") == [(7, True)]
+    assert sql("SELECT typeof(_quarantined_at) AS kind FROM bad")[0].kind == "timestamp"
+    assert sql.shown("t").last_flush is not None
 
 
 def test_a_flow_that_runs_keeps_its_zone(sql: Workshop) -> None:
@@ -238,3 +281,23 @@ def test_a_log_is_replayed_in_as_many_tasks_as_its_files_need(spark: SparkSessio
     assert sql.installed.host is not None
     given = {flow.spec.name: flow.session.conf.get(key, None) for flow in sql.installed.host.flows.all.values()}
     assert given == {"given": "2", "small": "2", "large": str(files), "set": "3"}
+
+
+@pytest.mark.usefixtures("lean")
+def test_joins_that_no_user_has_written_are_free(sql: Workshop) -> None:
+    sql("SET spark.sql.crossJoin.enabled = false")
+    insert(sql, f"({EVENING}, 'a')", f"({MORNING}, 'b')")
+    sql("CREATE TABLE one (n BIGINT) USING delta")
+    sql("CREATE FLOW one AS INSERT INTO one SELECT count(*) FROM STREAM seen")
+    queries = {"sums": "SELECT count(*) AS n FROM {}", "means": "SELECT avg(length(text)) AS mean FROM {}"}
+    for name, query in queries.items():
+        sql(f"CREATE STREAMING TABLE {name} AS {query.format('STREAM seen')}")
+    insert(sql, f"({EVENING}, 'long')")
+    for name in ("one", *queries):
+        sql(f"WAIT FLOW {name}")
+    assert sql.batch("SELECT n FROM one") == [(3,)]
+    queries["sums"] = "SELECT count(*) AS n, max(text) AS top FROM {}"
+    sql(f"ALTER FLOW sums AS {queries['sums'].format('STREAM seen')}")
+    sql("WAIT FLOW sums")
+    for name, query in queries.items():
+        assert sql.batch(f"SELECT * FROM {name}") == sql.batch(query.format("seen"))

@@ -123,3 +123,21 @@ def test_a_flows_session_has_no_variables_that_it_does_not_name(least: Workshop)
     sql("CREATE STREAMING TABLE t AS SELECT k, v FROM STREAM ev")
     with pytest.raises(PySparkException, match="least"):
         next(iter(sql.host.flows.all.values())).session.sql("SELECT least")
+
+
+def test_a_temporary_view_hides_no_table_from_what_another_process_has_made(sql: Workshop) -> None:
+    sql.source()
+    sql("CREATE MATERIALIZED VIEW counts AS SELECT k, count(*) AS n FROM ev GROUP BY k")
+    keys = "(SELECT * FROM ev) AS keys"
+    sql(f"CREATE STREAMING TABLE copied AS SELECT k FROM STREAM ev AS ev JOIN {keys} USING (k)")
+    sql.crash()
+    sql("CREATE TEMPORARY VIEW ev AS SELECT 'hidden' AS k, 0 AS v")
+    try:
+        assert sql.resume() == ["copied"]
+        sql("INSERT INTO spark_catalog.default.ev VALUES ('new', 4)")
+        sql("REFRESH MATERIALIZED VIEW counts")
+        sql("WAIT FLOW copied")
+    finally:
+        sql("DROP VIEW ev")
+    assert sql.batch("SELECT k, n FROM counts") == [("a", 1), ("b", 1), ("new", 1), (None, 1)]
+    assert sql.batch("SELECT k FROM copied") == [("a",), ("b",), ("new",)]

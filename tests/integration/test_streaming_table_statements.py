@@ -115,7 +115,7 @@ def test_a_key_goes_into_no_type_that_makes_one_value_of_several(sql: Workshop) 
     with pytest.raises(PySparkException, match=r"`id` of the query is BIGINT, .* is DOUBLE: several groups would become one row"):
         sql(f"CREATE FLOW f AS INSERT INTO ids {ids}")
     hours = "SELECT date_trunc('HOUR', at) AS h, count(*) AS n FROM STREAM events GROUP BY 1"
-    with pytest.raises(PySparkException, match=r"`h` of the query is TIMESTAMP, .* is TIMESTAMP_NTZ: several groups"):
+    with pytest.raises(PySparkException, match=r"`h` of the query is TIMESTAMP_LTZ, .* is TIMESTAMP_NTZ: several groups"):
         sql(f"CREATE STREAMING TABLE hours (h TIMESTAMP_NTZ, n BIGINT) AS {hours}")
     sql(f"EXPLAIN CREATE FLOW f AS INSERT INTO wider {ids}")
     assert sql("SHOW FLOWS") == []

@@ -32,7 +32,7 @@ from sqlext.plan.flow_spec import StreamSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.quoting import quote, quote_parts
 from sqlext.spark import failures, jvm
-from sqlext.spark.settings import session_settings
+from sqlext.spark.settings import OWN_JOINS, session_settings
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +157,7 @@ def merge(
     changed: dict[str, str | Column] = values if additions is None else {quote(c): sql for c, sql in additions.items()}
     same = same_key(stream.key, reach)
     settings = _transaction(info) | (FEW_ROWS if is_small else {}) | (_SMALL_TABLE if is_small_table else {})
+    settings |= {} if stream.key else OWN_JOINS
     with (
         session_settings(spark, settings),
         jvm.held(rows) if is_small else nullcontext(rows) as given,

@@ -14,10 +14,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlext.errors import NotFoundError
+from sqlext.errors import NotFoundError, Position, UnsupportedError
 from sqlext.plan.records import lines_of
+from sqlext.quoting import quote_parts
 from sqlext.spark import delta_tables
 from sqlext.spark.storage import HadoopPath
+
+_FORGETS = "delta.setTransactionRetentionDuration"
+REMEMBERS = {f"spark.databricks.delta.properties.defaults.{_FORGETS.removeprefix('delta.')}": None}
+"""Settings with which a table is made that never forgets which transactions it has: they tell what a flow has written."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,35 @@ def last_transaction(spark: SparkSession, location: str, app_id: str, version: i
         location: the location of the table.
         app_id: the transaction's application.
         version: the version of the table, as for `table_size`.
+
+    Raises:
+        UnsupportedError: the table forgets them.
     """
     version = delta_tables.version(spark, location) if version is None else version
     try:
         known = json.loads(_file(spark, location, version, "crc").read_text())["setTransactions"]
         return next((int(each["version"]) for each in known if each["appId"] == app_id), None)
     except (NotFoundError, ValueError, KeyError, TypeError):  # as above, or too many transactions to list
+        properties = delta_tables.properties_of(spark, delta_tables.snapshot(spark, location))
+        refuse_forgetting(quote_parts(("delta", location)), properties)
         return delta_tables.last_transaction(spark, location, app_id)
+
+
+def refuse_forgetting(table: str, properties: Mapping[str, str], position: Position | None = None) -> None:
+    """Raise UnsupportedError if a table is to forget what was committed to it: rows that it has would come in again.
+
+    Args:
+        table: its name, as SQL has it.
+        properties: its properties, or those of the statement that makes it.
+        position: of the statement.
+    """
+    found = next((value for key, value in properties.items() if key.lower() == _FORGETS.lower()), None)
+    if found is not None:
+        raise UnsupportedError(
+            f"The table {table} has `{_FORGETS}` = `{found}`, so it forgets which rows a flow has brought into it. Leave the "
+            f"property out, or: ALTER TABLE {table} UNSET TBLPROPERTIES ('{_FORGETS}')",
+            position,
+        )
 
 
 def version_of(spark: SparkSession, location: str, app_id: str, number: int | None, newest: int) -> int | None:

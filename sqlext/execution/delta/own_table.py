@@ -93,7 +93,7 @@ class OwnTable:
             DeltaConcurrentModificationException: somebody else has changed the table since it was read.
         """
         table = self.begin(info.rows, rows.schema, stream.key)
-        if table is None or not table.has_just(column.target for column in stream.columns):
+        if table is None or not table.has_just((column.target for column in stream.columns), rows):
             return False
         if self._has(table, info):
             return True
@@ -126,7 +126,7 @@ class OwnTable:
         if size is None or size.files > _MOST_FILES:
             return False
         table = TableTransaction(self._spark, snapshot, self._known, is_small=True)
-        if not table.has_just(rows.columns):
+        if not table.has_just(rows.columns, rows):
             return False
         if not self._has(table, info):
             check()

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from sqlext.errors import NameTakenError, Position, SchemaError, UnsupportedError
-from sqlext.execution.delta import staged_files, target
+from sqlext.execution.delta import delta_log, staged_files, target
 from sqlext.execution.delta.delta_log import last_transaction
 from sqlext.execution.delta.transaction import CommitIdentity
 from sqlext.plan.constraints import (
@@ -29,6 +29,7 @@ from sqlext.plan.constraints import (
 )
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.quoting import quote, quote_parts, quote_string, sql_name
+from sqlext.spark.settings import session_settings
 
 _MADE_BY = "sqlext.quarantine"
 """The table property with the id of the flow that made the table."""
@@ -46,16 +47,17 @@ def check(spark: SparkSession, name: tuple[str, ...], columns: Mapping[str, str]
     Raises:
         SchemaError: a column of the rows has the name of one that says why the row is there.
         NameTakenError: the table has other columns.
-        UnsupportedError: it is not a Delta table.
+        UnsupportedError: it is not a Delta table, or one that forgets what was committed to it.
     """
     check_names(columns, position)
     if not target.exists(spark, name):
         return
     try:
-        found = target.describe(spark, name).columns
+        table = target.describe(spark, name)
     except UnsupportedError as error:
         raise UnsupportedError(error.message, position) from None
-    wanted = _columns(columns)
+    delta_log.refuse_forgetting(sql_name(name), table.properties, position)
+    found, wanted = table.columns, _columns(columns)
     if {key.lower(): _type(kind) for key, kind in found.items()} != {key.lower(): _type(kind) for key, kind in wanted.items()}:
         raise NameTakenError(
             f"There is a table {'.'.join(name)} already, and rows cannot be quarantined in it: its columns are "
@@ -86,7 +88,8 @@ def create(spark: SparkSession, name: tuple[str, ...], columns: Mapping[str, str
     listed = ", ".join(f"{quote(column)} {target.ddl_of(_type(kind))}" for column, kind in _columns(columns).items())
     properties = {_MADE_BY: flow_id, "delta.enableDeletionVectors": "true"}  # REPLAY QUARANTINE takes rows out one by one
     options = ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in properties.items())
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {quote_parts(name)} ({listed}) USING delta TBLPROPERTIES ({options})")
+    with session_settings(spark, delta_log.REMEMBERS):
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {quote_parts(name)} ({listed}) USING delta TBLPROPERTIES ({options})")
 
 
 def undo(spark: SparkSession, name: tuple[str, ...], flow_id: str) -> None:

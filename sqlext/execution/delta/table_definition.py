@@ -9,10 +9,11 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
-from sqlext.execution.delta import target
+from sqlext.execution.delta import delta_log, target
 from sqlext.execution.delta.column_comments import Comments, with_comments
 from sqlext.plan.job_graph import ColumnDefinition, TableDefinition
 from sqlext.quoting import quote, quote_parts, quote_string
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
 
@@ -45,7 +46,8 @@ def create(
     verb = "CREATE OR REPLACE TABLE" if replaces else "CREATE TABLE"
     clauses = " ".join(definition.clauses)
     listed_columns = f"({columns})" if columns else ""
-    spark.sql(f"{verb} {quote_parts(name)} {listed_columns} USING delta {clauses} TBLPROPERTIES ({options})")
+    with session_settings(spark, delta_log.REMEMBERS):
+        spark.sql(f"{verb} {quote_parts(name)} {listed_columns} USING delta {clauses} TBLPROPERTIES ({options})")
     return target.describe(spark, name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from delta.tables import DeltaTable
@@ -13,12 +14,14 @@ from pyspark.sql.catalog import Column as CatalogColumn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from sqlext.errors import NotFoundError, Position, SchemaError, UnsupportedError, did_you_mean
+from sqlext.execution.delta import delta_log
 from sqlext.plan.constraints import OF_ERRORS
 from sqlext.plan.flow_spec import Column as ColumnMapping
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX, QUALIFIES, ColumnDefinition
-from sqlext.quoting import quote, quote_parts, quote_string
+from sqlext.quoting import quote, quote_parts, quote_string, sql_name, zoned
 from sqlext.spark import column_types, delta_tables, failures, jvm
+from sqlext.spark.settings import session_settings
 from sqlext.spark.storage import HadoopPath
 
 _SESSION_CATALOG = "spark_catalog"
@@ -27,6 +30,8 @@ _HIDDEN = {
     "delta.enableDeletionVectors": "true",
     "delta.deletedFileRetentionDuration": "interval 1 hour",  # longer than anybody reads one version
     "delta.checkpointInterval": "50",  # only a start reads the log, and a checkpoint takes as long as a flush of few rows
+    "delta.enableChangeDataFeed": "false",  # nobody asks which rows have changed, whatever a session has as a default
+    "delta.enableRowTracking": "false",
 }
 """Properties of tables that belong to a flow alone: each flush may rewrite a small one."""
 
@@ -51,8 +56,11 @@ class Target:
 
 
 def ddl_of(kind: DataType) -> str:
-    """Return a type as DDL with nulls allowed everywhere in it; unlike `simpleString`, it quotes the names inside structs."""
-    return StructType([StructField("c", with_nulls(kind))]).toDDL().removeprefix("c ")
+    """Return a type as DDL with nulls allowed everywhere in it, which means the same in each session.
+
+    Unlike `simpleString`, it quotes the names inside structs.
+    """
+    return zoned(StructType([StructField("c", with_nulls(kind))]).toDDL().removeprefix("c "))
 
 
 def with_nulls(kind: DataType) -> DataType:
@@ -237,7 +245,8 @@ def create_at(spark: SparkSession, location: HadoopPath, schema: StructType) -> 
     table = DeltaTable.create(spark).location(location.location).addColumns(columns)
     for key, value in _HIDDEN.items():
         table = table.property(key, value)
-    table.execute()
+    with session_settings(spark, delta_log.REMEMBERS):
+        table.execute()
 
 
 def alter(
@@ -377,10 +386,14 @@ def check_same_table(spark: SparkSession, spec: FlowSpec) -> None:
 
 
 def check_identity(spark: SparkSession, spec: FlowSpec) -> None:
-    """Raise as `check_same_table` does; of Spark's own catalog, only the entry is asked for, which takes a millisecond."""
+    """Raise as `check_same_table` and `delta_log.refuse_forgetting` do.
+
+    Of Spark's own catalog, only the entry is asked for, which takes a millisecond.
+    """
     if jvm.catalog_location(spark, spec.target) != spec.target_location:
         _check_place(spark, spec)
-    _check_id(spark, spec)
+    snapshot = _check_id(spark, spec)
+    delta_log.refuse_forgetting(sql_name(spec.target), delta_tables.properties_of(spark, snapshot))
 
 
 def _check_place(spark: SparkSession, spec: FlowSpec) -> None:
@@ -396,13 +409,16 @@ def _check_place(spark: SparkSession, spec: FlowSpec) -> None:
         )
 
 
-def _check_id(spark: SparkSession, spec: FlowSpec) -> None:
-    if delta_tables.table_id(spark, spec.target_location) != spec.target_id:
+def _check_id(spark: SparkSession, spec: FlowSpec) -> Any:
+    """Return the newest version of the target, if it is the flow's."""
+    snapshot = delta_tables.snapshot(spark, spec.target_location)
+    if str(snapshot.metadata().id()) != spec.target_id:
         text = ".".join(spec.target)
         raise NotFoundError(
             f"The target {text} of flow `{spec.name}` was dropped and recreated, or replaced, so the rows that the flow had "
             "written are gone. Drop the flow (DROP FLOW) and create it again."
         )
+    return snapshot
 
 
 def is_made_by(spark: SparkSession, name: Sequence[str], key: str, maker: str, table_id: str) -> bool:

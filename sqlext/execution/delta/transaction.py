@@ -12,24 +12,24 @@ Delta 4.4.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DateType, NumericType, StructType
+from pyspark.sql.types import StructType
 
-from sqlext.errors import UnsupportedError
+from sqlext.errors import SchemaError, UnsupportedError
 from sqlext.execution.delta.commit import USER_METADATA
 from sqlext.execution.delta.file_statistics import may_hold
 from sqlext.execution.delta.key_ranges import Bounds
+from sqlext.execution.delta.row_types import in_types_of
 from sqlext.plan.job_graph import INTERNAL_PREFIX
-from sqlext.quoting import quote
 from sqlext.spark import delta_tables
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, texts_of
-from sqlext.spark.jvm import active, can_hold
+from sqlext.spark.jvm import active
 from sqlext.spark.settings import session_settings
 
 FILE_COLUMN = f"{INTERNAL_PREFIX}file"
@@ -74,6 +74,7 @@ class TableTransaction:
         snapshot: the newest version of the table, as `delta_tables.snapshot` returns it.
         known: the result of the last commit; ignored if others have committed since.
         is_small: whether all rows are rewritten, rather than some marked.
+        check: called right before a commit; raises if there must be none.
 
     Attributes:
         version: the version of the table that is read.
@@ -81,8 +82,16 @@ class TableTransaction:
         is_known: whether nobody has committed since the last commit.
     """
 
-    def __init__(self, spark: SparkSession, snapshot: Any, known: KnownFiles | None, is_small: bool) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        snapshot: Any,
+        known: KnownFiles | None,
+        is_small: bool,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._spark = spark
+        self._check = check
         self.is_small = is_small
         self._java = java_of(spark)
         self._none, self._some = self._java.scala.Option.apply(None), self._java.scala.Option.apply
@@ -122,9 +131,13 @@ class TableTransaction:
         """The size of all files."""
         return sum(int(file.size()) for file in self._files.values())
 
-    def has_just(self, columns: Iterable[str]) -> bool:
-        """Return whether the table has these columns and no others, and Delta's writer would just write files with them."""
-        return _has_just(self._schema, self._snapshot, columns)
+    def has_just(self, columns: Iterable[str], rows: DataFrame | None = None) -> bool:
+        """Return whether the table has these columns and no others, and Delta's writer would just write files with them.
+
+        Args:
+            rows: those to be written, if their types are in question too.
+        """
+        return _has_just(self._schema, self._snapshot, columns) and (rows is None or in_types_of(self._schema, rows) is not None)
 
     @property
     def rows(self) -> DataFrame:
@@ -144,7 +157,8 @@ class TableTransaction:
 
     def _rows_of(self, files: Sequence[Any]) -> DataFrame:
         seq = scala_seq(self._spark, [*files])
-        return DataFrame(self._log.createDataFrame(self._snapshot, seq, False, self._none), self._spark)
+        with active(self._spark):
+            return DataFrame(self._log.createDataFrame(self._snapshot, seq, False, self._none), self._spark)
 
     def take_definition(self, model: Any) -> None:
         """Give the table the definition of another one, in the commit of `write_whole`, as REPLACE TABLE .. AS SELECT does.
@@ -236,6 +250,7 @@ class TableTransaction:
             removed = [file.removeWithTimestamp(now, True) for file in self._files.values()]
             actions = [*self._definition, *added, *removed]
             metrics: dict[str, int] | None = None if self._is_going_back else {}  # RESTORE has others
+            self._check()
             version = commit_actions(self._spark, self._transaction, actions, operation, identity, metrics)
         return KnownFiles(version, {str(file.path()): file for file in added})
 
@@ -250,6 +265,7 @@ class TableTransaction:
             added = self._files_with(rows)
             if not added:
                 return None
+            self._check()
             version = commit_actions(self._spark, self._transaction, added, operation, identity, {})
         return KnownFiles(version, {**self._files, **{str(file.path()): file for file in added}})
 
@@ -270,14 +286,20 @@ class TableTransaction:
         with active(self._spark):
             added = [] if rows is None else self._files_with(rows)
             removed, marked, gone = ([], [], set[str]()) if places is None else self._without(places)
+            self._check()
             version = commit_actions(self._spark, self._transaction, [*added, *removed, *marked], operation, identity)
         left = {path: file for path, file in self._files.items() if path not in gone}
         return KnownFiles(version, left | {str(file.path()): file for file in (*marked, *added)})
 
     def _files_with(self, rows: DataFrame) -> list[Any]:
         """Write files with rows, and return their AddFile actions."""
-        rows = rows if self._has_other_columns else _in_types_of(self._schema, rows)
-        return items_of(self._transaction.writeFiles(rows._jdf))
+        given = rows if self._has_other_columns else in_types_of(self._schema, rows)
+        if given is None:
+            raise SchemaError(
+                f"A column of the table in {self._log.dataPath().toString()} has become another one: its columns are "
+                f"{self._schema.simpleString()}, and the rows are {rows.schema.simpleString()}. Give it its type again."
+            )
+        return items_of(self._transaction.writeFiles(given._jdf))
 
     def _without(self, places: DataFrame) -> tuple[list[Any], list[Any], set[str]]:
         """Return the actions that delete rows.
@@ -323,14 +345,13 @@ def written_files(rows: DataFrame, snapshot: Any) -> list[Any] | None:
         snapshot: the newest version of the table.
 
     Returns:
-        An AddFile action for each; None, and nothing was written, if the table has columns of its own, or its rows need Delta's
-        own writer.
+        An AddFile action for each; None, and nothing was written, if the table has columns of its own or other types, or its
+        rows need Delta's own writer.
     """
     spark = rows.sparkSession
     schema = _schema(spark, snapshot)
-    if not _has_just(schema, snapshot, rows.columns):
-        return None
-    return items_of(begun(spark, snapshot).writeFiles(_in_types_of(schema, rows)._jdf))
+    given = in_types_of(schema, rows) if _has_just(schema, snapshot, rows.columns) else None
+    return None if given is None else items_of(begun(spark, snapshot).writeFiles(given._jdf))
 
 
 def _schema(spark: SparkSession, snapshot: Any) -> StructType:
@@ -344,15 +365,6 @@ def _has_just(schema: StructType, snapshot: Any, columns: Iterable[str]) -> bool
         return False
     definition = f"{snapshot.metadata().configuration()}{snapshot.metadata().schemaString()}"
     return not any(name in definition for name in _NEEDS_WRITER)
-
-
-def _in_types_of(schema: StructType, rows: DataFrame) -> DataFrame:
-    """Return rows in the types of a table, whose columns may have got wider ones since the rows' were written down."""
-    kinds = {field.name.lower(): field.dataType for field in schema}
-    given = [field for field in rows.schema if isinstance(field.dataType, (DateType, NumericType))]
-    others = {field.name: kind for field in given if (kind := kinds.get(field.name.lower(), field.dataType)) != field.dataType}
-    wider = {name: kind for name, kind in others.items() if can_hold(rows, name, kind.simpleString())}
-    return rows.withColumns({name: F.col(quote(name)).cast(kind) for name, kind in wider.items()}) if wider else rows
 
 
 def begun(spark: SparkSession, snapshot: Any) -> Any:

@@ -53,6 +53,7 @@ from sqlext.plan.job_graph import QUALIFIES
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
+from sqlext.spark.settings import ALL_FILES, OWN_JOINS, session_settings
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -253,7 +254,7 @@ class Alteration:
         table = TableTransaction(self._session, snapshot, None, is_small=True)
         table.note_read(_application(self._spec))
         table.take_columns(self._schema(spec, delta_tables.schema_of(snapshot)))
-        with jvm.held(self._state(table, batch, history)) as state:
+        with session_settings(self._session, ALL_FILES | OWN_JOINS), jvm.held(self._state(table, batch, history)) as state:
             if canceled.is_set():
                 raise StatementCanceledError("The statement was canceled.")
             self._store(spec, state, batch)  # 3

@@ -1,7 +1,8 @@
 """Steers one flow through backlog: looks at its sources, and sets the pace of its queries when the phase changes (FLIP-309).
 
 Sources are looked at about once a second by a thread of its own, and at the end of each micro-batch by Spark's stream thread, so
-that the next micro-batch is planned at the right pace already.
+that the next micro-batch is planned at the right pace already. Only the thread of its own calls functions of the user's, of which
+one may never return: a stream thread that waited for it could not be stopped.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlext.clock import Clock
+from sqlext.clock import Clock, Deadline
 from sqlext.errors import SqlextError
 from sqlext.execution.backlog.pacer import BacklogBatch, BacklogSettings, Pacer, SourceLook
 from sqlext.execution.backlog.readers import SourceReader, reader_of
@@ -34,6 +35,9 @@ LOOK_SECONDS = 1.0
 _LOOKS_SHARE = 0.05
 """Looking at the sources takes at most this part of the time, however slow it is to list their files."""
 _CLOSE_SECONDS = 30.0
+_LOOK_PATIENCE = 30.0
+"""How many seconds a micro-batch waits for a look of another thread, before it ends without one of its own."""
+_POLL_SECONDS = 0.1
 _SWITCHES_KEPT = 50
 
 
@@ -59,7 +63,8 @@ def report_of(sources: Iterable[SourceSpec], alias: str) -> BacklogReport | None
 class BacklogController:
     """See the module's docstring.
 
-    `_lock` guards the pacer and the sources, and is held while sources are looked at. `status` is replaced whole, and may be
+    `_lock` guards the pacer and the sources, and is held while sources are looked at, which takes long where a storage does not
+    answer: stops and micro-batches wait for it no longer than they may. `status` and `_reports` are replaced whole, and may be
     read without it.
 
     Args:
@@ -97,6 +102,7 @@ class BacklogController:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_enabled = is_enabled
+        self._reports: Mapping[str, bool | None] = {}  # what the functions of the user's said last, by the aliases of streams
         self.status = BacklogStatus()
         self._seen_at = float("-inf")
         self._switches_told = 0
@@ -117,9 +123,12 @@ class BacklogController:
         started = [intake for intake in intakes if intake.started is not None]
         if self._is_enabled or not started or time.monotonic() - self._seen_at <= max_age:
             return self.status
+        self._hear()
         with self._lock:
             if not self._closed.is_set():
                 self._see(started)
+            if self._closed.is_set():
+                self._let_go()
             return self.status
 
     def _see(self, started: Sequence[Intake]) -> None:
@@ -149,6 +158,7 @@ class BacklogController:
         """Look at the sources of queries that are analysed and do not run yet."""
         if not self._is_enabled:
             return
+        self._hear()
         with self._lock:
             for intake in intakes:
                 self._find_sources(intake)
@@ -163,16 +173,18 @@ class BacklogController:
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and let go of what the readers hold."""
+        """End the thread, and let go of what the readers hold; a thread that is in a look or a function does it when it can."""
         self._closed.set()
+        deadline = Deadline(_CLOSE_SECONDS)
         if self._thread is not None and threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_SECONDS)
-        with self._lock:
-            for source in self._sources:
-                source.reader.close()
-            self._sources = []
-            if not self._is_enabled:  # nobody looks any more, so what was seen last tells nothing
-                self.status = replace(self.status, sources={}, lag=None)
+            self._thread.join(deadline.left)
+            if self._thread.is_alive():
+                logger.warning("flow %s: the thread %s still runs after %.0f s", self._name, self._thread.name, _CLOSE_SECONDS)
+        if self._lock.acquire(timeout=deadline.left):
+            try:
+                self._let_go()
+            finally:
+                self._lock.release()
 
     def batch_ended(self, intake: Intake, batch: int, seconds: float) -> None:
         """Note the end of a micro-batch, on the stream thread; Spark plans the next one when this returns."""
@@ -188,7 +200,9 @@ class BacklogController:
 
     def _after(self, intake: Intake, batch: int, seconds: float) -> bool:
         planned = intake.checkpoint.planned(batch)
-        with self._lock:
+        if not self._is_mine(intake):
+            return False
+        try:
             before = {source.name: source.offset for source in self._sources}
             mine = [source for source in self._sources if source.intake is intake]
             for source in mine:
@@ -200,7 +214,17 @@ class BacklogController:
                 known = [fill for fill in fills if fill is not None]
                 self._pacer.note_batch(BacklogBatch(taken_at.size, max(known) if known else None, seconds))
             self._apply()
+        finally:
+            self._lock.release()
         return has_switched
+
+    def _is_mine(self, intake: Intake) -> bool:
+        """Take the lock for the end of a micro-batch; False: a look takes too long, or the query is to stop."""
+        deadline = Deadline(_LOOK_PATIENCE)
+        while not self._lock.acquire(timeout=_POLL_SECONDS):
+            if self._closed.is_set() or intake.stopping or deadline.has_passed:
+                return False
+        return True
 
     # The thread.
 
@@ -209,6 +233,7 @@ class BacklogController:
         while not self._closed.wait(max(LOOK_SECONDS, took / _LOOKS_SHARE)):
             began = time.monotonic()
             try:
+                self._hear()
                 with self._lock:
                     has_switched = not self._closed.is_set() and self._look()
                     self._apply()
@@ -220,12 +245,16 @@ class BacklogController:
                 if not self._closed.is_set():
                     logger.exception("flow %s: its sources could not be looked at", self._name)
             took = time.monotonic() - began
+        with self._lock:
+            self._let_go()
 
     def _advance(self, intake: Intake) -> None:
         """Continue with the next relation of a hybrid source, when one was read to its end."""
         try:
             intake.next_part()
             with self._lock:
+                if self._closed.is_set():
+                    return
                 self._find_sources(intake)
                 has_switched = self._look()
                 pace = self._pacer.pace
@@ -288,17 +317,7 @@ class BacklogController:
         hybrid = source.intake.hybrid
         if hybrid is not None and hybrid.alias == source.leaf.alias:
             look = replace(look, is_history=not hybrid.is_last)
-        return replace(look, reported=self._reported(source))
-
-    def _reported(self, source: _Source) -> bool | None:
-        function = self._report_of(source.leaf.alias)
-        if function is None:
-            return None
-        try:
-            return bool(function())
-        except Exception as error:  # noqa: BLE001  # a function of the user's may raise anything
-            logger.warning("flow %s: the backlog function of %s failed: %s", self._name, source.name, error)
-            return False
+        return replace(look, reported=self._reports.get(source.leaf.alias))
 
     def _fill(self, source: _Source, before: str | None, size: float, seconds: float) -> float | None:
         """How much of its limit a source gave to a micro-batch."""
@@ -326,6 +345,14 @@ class BacklogController:
         for intake in {id(source.intake): source.intake for source in self._sources}.values():
             intake.running.set_pace(pace)
 
+    def _let_go(self) -> None:
+        """Close the readers, after the last look."""
+        for source in self._sources:
+            source.reader.close()
+        self._sources = []
+        if not self._is_enabled:  # nobody looks any more, so what was seen last tells nothing
+            self.status = replace(self.status, sources={}, lag=None)
+
     def _free_name(self, leaf: StreamLeaf) -> str:
         taken = {source.name for source in self._sources}
         name, number = leaf.alias or f"source {leaf.at}", 1
@@ -335,6 +362,20 @@ class BacklogController:
         return name
 
     # Without it.
+
+    def _hear(self) -> None:
+        """Ask the functions of the user's."""
+        self._reports = {alias: self._reported(alias) for alias in self._settings}
+
+    def _reported(self, alias: str) -> bool | None:
+        function = self._report_of(alias)
+        if function is None:
+            return None
+        try:
+            return bool(function())
+        except Exception as error:  # noqa: BLE001  # a function of the user's may raise anything
+            logger.warning("flow %s: the backlog function of %s failed: %s", self._name, alias, error)
+            return False
 
     def _tell(self, has_switched: bool) -> None:
         if has_switched:

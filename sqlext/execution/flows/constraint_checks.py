@@ -14,9 +14,10 @@ from sqlext.execution.delta import quarantine, target
 from sqlext.execution.flows.creation import FlowRequest, same_name
 from sqlext.execution.flows.registry import Records
 from sqlext.plan.constraints import Constraint, Violation
-from sqlext.plan.flow_spec import Column
+from sqlext.plan.flow_spec import Column, FlowSpec
 from sqlext.plan.job_graph import QUALIFIES
 from sqlext.plan.lineage import Input
+from sqlext.quoting import fold, quote_parts
 from sqlext.spark import conditions, failures
 
 
@@ -69,6 +70,23 @@ def check(request: FlowRequest, name: tuple[str, ...], columns: Sequence[Column]
         if each.violation is Violation.QUARANTINE:
             refuse_changing_rows(each, request.plan.appends)
             check_quarantine(request.session, name, columns, each, records, request.flow.inputs)
+
+
+def check_of_flow(session: SparkSession, spec: FlowSpec, constraint: Constraint, records: Records) -> None:
+    """See that the rows of a flow can be checked: those of its own columns; see `check`.
+
+    Args:
+        session: like the flow's own.
+    """
+    columns = spec.columns or spec.streams[0].columns
+    written = {fold(each.target) for each in columns}
+    schema = session.table(quote_parts(spec.target)).schema
+    its = StructType([each for each in schema if fold(each.name) in written])
+    check_condition(session, its, constraint)
+    refuse_errors(constraint, spec.appends)
+    if constraint.violation is Violation.QUARANTINE:
+        refuse_changing_rows(constraint, spec.appends)
+        check_quarantine(session, spec.target, columns, constraint, records, spec.reads)
 
 
 def check_condition(session: SparkSession, columns: StructType, constraint: Constraint) -> None:

@@ -197,7 +197,12 @@ def check_definition(request: FlowRequest) -> None:
     if request.definition.columns:
         target.check_spelling(output.columns)
     target.check_names([column.name for column in request.definition.columns] or output.columns, request.properties)
-    key = () if request.plan.above else request.flow.queries[0].key
+    capture = request.plan.capture
+    if capture is None:
+        key = () if request.plan.above else request.flow.queries[0].key
+    else:
+        named = {fold(each.text) for each in capture.keys}
+        key = tuple(name for name in output.columns if fold(name) in named)
     target.check_column_list(output, request.definition.columns, key)
 
 

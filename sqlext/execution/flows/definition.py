@@ -152,7 +152,8 @@ def _is_list_same(spec: FlowSpec, request: FlowRequest) -> bool:
     if spec.listed is not None:
         return spec.listed == request.listed
     columns = () if request.definition is None else request.definition.columns
-    known = [(column.target.lower(), column.type.lower()) for column in spec.columns]  # all that earlier versions have recorded
+    # all that earlier versions have recorded
+    known = [(column.target.lower(), column.type.lower().replace("timestamp_ltz", "timestamp")) for column in spec.columns]
     pairs = zip(columns, known, strict=False)
     return not columns or (
         [column.name.lower() for column in columns] == [name for name, _ in known]

@@ -25,7 +25,7 @@ from sqlext.execution.streaming.streams import StreamLeaf, leaves_of
 from sqlext.options import SCHEMA_EVOLUTION, Options
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import INTERNAL_PREFIX, FlowPlan
-from sqlext.quoting import STREAMED, quote_string
+from sqlext.quoting import STREAMED, quote_string, zoned
 from sqlext.spark import failures, file_schemas, files
 from sqlext.spark.file_schemas import Files
 from sqlext.sql.file_calls import KEPT, READ_FILES, FilesCall, calls_in, growing, with_kept
@@ -154,7 +154,7 @@ class FileColumns:
             raise SchemaError(
                 f"Files have {self._listed(grown)}, with which the query has two columns `{doubled}`. Name the query's columns."
             )
-        literals = {key: quote_string(found.toDDL()) for key, found in columns.items()}
+        literals = {key: quote_string(zoned(found.toDDL())) for key, found in columns.items()}
         return NewColumnsError(f"Files have {self._listed(grown)}, which the flow's columns do not name yet.", literals)
 
     def _stands_alone(self, grown: Mapping[str, StructType]) -> bool:
@@ -195,7 +195,7 @@ class FileColumns:
         return columns
 
     def _analysed(self, columns: Mapping[str, StructType]) -> DataFrame:
-        literals = {key: quote_string(found.toDDL()) for key, found in columns.items()}
+        literals = {key: quote_string(zoned(found.toDDL())) for key, found in columns.items()}
         return self._session.sql(with_kept(self._recorded, literals))
 
     def _is_shown(self, key: str, call: Files) -> bool:

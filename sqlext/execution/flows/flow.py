@@ -158,6 +158,7 @@ class Flow:
             self._intakes.stop()
             self._backlog.close()
             self._flusher.close(STALLED_AFTER)
+            self._intakes.release()
             raise
         self._set_phase(FlowPhase.PREREQUISITES)
         self._prerequisites.start()

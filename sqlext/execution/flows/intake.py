@@ -1,6 +1,7 @@
 """One streaming query of a flow: where it is in its input, and what happens to each of its micro-batches.
 
-Spark's stream thread calls `_on_batch`; statements and the ticker call the rest. The lock guards what is told of the progress.
+Spark's stream thread calls `_on_batch`; statements and the ticker call the rest. `_lock` guards what is told of the progress;
+`_starting` is held while the query starts: a stop waits for that, or it would leave a query that starts after it.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ class Intake:
             self.name, home.child("buffer"), settings.max_entries, clock, settings.epoch, settings.staged_in, settings.checks
         )
         self._lock = threading.Lock()
+        self._starting = threading.Lock()
         self._progress = IntakeProgress()
         self._last_batch_seen = _NEVER
         self._last_report = ""
@@ -201,8 +203,10 @@ class Intake:
         return frame
 
     def start(self, pace: Pace) -> None:
-        """Start the query."""
-        self._start(self.stream.output_mode if self.aggregate is None else OutputMode.APPEND, pace)
+        """Start the query, unless it is to stop."""
+        with self._starting:
+            if not self.stopping:
+                self._start(self.stream.output_mode if self.aggregate is None else OutputMode.APPEND, pace)
 
     def _start(self, mode: OutputMode, pace: Pace) -> None:
         with nullcontext() if self.hybrid is None else self.hybrid.offsets_by_name():
@@ -232,8 +236,10 @@ class Intake:
         """End the query. A micro-batch in progress is repeated on the next start."""
         with suppress(*failures.SPARK_ERRORS):  # Spark itself may have been stopped
             self._note_rest()
-        if self._running is not None:
-            self._running.stop()
+        with self._starting:
+            running = self._running
+        if running is not None:
+            running.stop()
 
     def _note_rest(self) -> None:
         query = self.query

@@ -23,6 +23,7 @@ from sqlext.plan.flow_options import FlowOptions
 from sqlext.plan.flow_spec import StateBackend
 
 _POLL_SECONDS = 0.02
+_LOOK_SECONDS = 0.2  # between two questions whether a statement still waits for the end of a look
 
 
 def other_pace(backends: Sequence[StateBackend], options: FlowOptions) -> str | None:
@@ -151,7 +152,9 @@ class IntervalTrigger:
 
         If there is always more, wait for two micro-batches of its own: the second one was planned after this call.
         """
-        intake.running.forget_last_look()
+        while not intake.running.forget_last_look(_LOOK_SECONDS):  # its source may not answer
+            if not may_wait():
+                return
         before = self._batches[intake]
         while not intake.running.has_found_nothing and self._batches[intake] < before + 2 and may_wait():
             time.sleep(_POLL_SECONDS)

@@ -27,13 +27,23 @@ from sqlext.execution.flows.creation import (
     create_quarantines,
     existing,
     reserve,
+    same_name,
     with_table,
 )
 from sqlext.execution.flows.flow import Flow
 from sqlext.execution.flows.live_flows import LiveFlows
 from sqlext.execution.flows.preparation import prepare, try_table
 from sqlext.execution.flows.redefinition import redefined
-from sqlext.execution.flows.registry import EventKind, FlowEvent, FlowRecord, FlowRegistry, FlowState, Records, still_there
+from sqlext.execution.flows.registry import (
+    EventKind,
+    FlowEvent,
+    FlowRecord,
+    FlowRegistry,
+    FlowState,
+    Records,
+    current,
+    still_there,
+)
 from sqlext.execution.streaming import queries
 from sqlext.moments import Moment, announce
 from sqlext.plan.constraints import Constraint
@@ -176,6 +186,7 @@ class FlowMaker:
             definition.check_same(spec, request, changed)
         if change.spec.constraints != spec.constraints:
             constraint_checks.check(request, spec.target, spec.streams[0].columns, records)
+            self._check_others(spec, [each for each in change.spec.constraints if each not in spec.constraints])
             create_quarantines(session, change.spec)
         is_elsewhere = record.is_active and self._lease.is_elsewhere(record.host)
         if is_elsewhere and change.spec == spec and not change.names():
@@ -189,6 +200,13 @@ class FlowMaker:
         if self._flows.start_record(replace(record, spec=change.spec)):
             done.append("restarted")
         return f"flow {spec.name} ({spec.id}) keeps running{'; ' if done else ''}{', '.join(done)}"
+
+    def _check_others(self, spec: FlowSpec, added: list[Constraint]) -> None:
+        """See that constraints which a flow's table gets can be checked for the rows of other flows into it, too."""
+        records = self._registry.read()
+        for other in (each.spec for each in current(records) if same_name(each.spec.target, spec.target)):
+            for constraint in added if other.id != spec.id else []:
+                constraint_checks.check_of_flow(self._flows.session_of(other), other, constraint, records)
 
     def _with_query(self, record: FlowRecord, request: FlowRequest) -> tuple[FlowRecord, str]:
         """Give a flow the query of CREATE OR REFRESH, in a session like the flow's, and not that of the statement."""

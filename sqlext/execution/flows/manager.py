@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 
@@ -152,8 +152,7 @@ class FlowManager:
 
     def session_of(self, spec: FlowSpec) -> SparkSession:
         """Return a session like the flow's own."""
-        flow = self._live.get(spec.id)
-        return jvm.clone_session(flow.session) if flow is not None else sessions.restored_session(self._spark, spec)
+        return jvm.clone_session(self.session_for_start(spec))
 
     def start(self, name: tuple[str, ...]) -> str:
         """Start a flow that was stopped or has failed."""
@@ -220,15 +219,15 @@ class FlowManager:
         self._supervisor.note_done(flow)  # now, and not with the next tick: after a crash it is not run again
         return f"flow {flow.spec.name} is up to date"
 
-    def flush_all_of(self, flow_ids: Iterable[str]) -> None:
-        """Bring what has arrived into the tables of those flows of this process that have a target lag; others keep their pace.
+    def flush_for_lag(self, flow_id: str) -> None:
+        """Bring what has arrived into a flow's table, if it runs in this process and has a target lag; others keep their pace.
 
         Raises:
-            SqlextError, PySparkException: one of them could not; those after it were not asked.
+            SqlextError, PySparkException: it could not.
         """
-        for flow in (self._live.get(each) for each in flow_ids):
-            if flow is not None and flow.is_running and flow.options.flow[TARGET_LAG] is not None:
-                flow.wait(_FLUSH_PATIENCE)
+        flow = self._live.get(flow_id)
+        if flow is not None and flow.is_running and flow.options.flow[TARGET_LAG] is not None:
+            flow.wait(_FLUSH_PATIENCE)
 
     def drop(self, name: tuple[str, ...], if_exists: bool) -> str:
         """Stop a flow and remove its record; its target stays."""
@@ -441,7 +440,9 @@ class FlowManager:
     def session_for_start(self, spec: FlowSpec) -> SparkSession:
         """Return the session that a flow had here, or one like it."""
         flow = self._live.get(spec.id)
-        return flow.session if flow is not None else sessions.restored_session(self._spark, spec)
+        if flow is not None:
+            return flow.session
+        return sessions.restored_session(self._spark, spec, bool(spec.session_bound))
 
     def tick(self) -> None:
         """Look at each flow; the host's ticker calls it."""

@@ -28,7 +28,7 @@ from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark import jvm
 from sqlext.spark.cancellation import end_jobs_of
 from sqlext.spark.micro_batch_rules import sound_rules
-from sqlext.spark.settings import session_settings
+from sqlext.spark.settings import ALL_FILES, session_settings
 from sqlext.spark.storage import HadoopPath
 
 
@@ -124,10 +124,11 @@ def _append_by_files(
             batches = [buffer.write(held, 0, 0.0, ())]
     (batch,) = batches
     violations = Violations() if batch.checked is None else batch.checked.violations
-    commit.again_after_conflicts(partial(buffer.quarantine, session, spec, batches), check)
-    announce(Moment.ROWS_QUARANTINED, spec.name)
-    buffered = partial(buffer.rows, session, schema=rows.drop(*OF_ERRORS).schema)
-    append = partial(append_batches, session, spec, buffered, batches, replace(info, violations=violations))
-    commit.again_after_conflicts(append, check)
+    with session_settings(session, ALL_FILES):  # the files are not the user's any more
+        commit.again_after_conflicts(partial(buffer.quarantine, session, spec, batches), check)
+        announce(Moment.ROWS_QUARANTINED, spec.name)
+        buffered = partial(buffer.rows, session, schema=rows.drop(*OF_ERRORS).schema)
+        append = partial(append_batches, session, spec, buffered, batches, replace(info, violations=violations))
+        commit.again_after_conflicts(append, check)
     buffer.drop(batches)
     return max(batch.rows, 0), violations

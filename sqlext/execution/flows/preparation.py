@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlext.execution.delta import table_definition, target
+from sqlext.execution.delta import delta_log, table_definition, target
 from sqlext.execution.flows import constraint_checks
 from sqlext.execution.flows.creation import (
     Destination,
@@ -17,6 +17,7 @@ from sqlext.execution.flows.creation import (
 )
 from sqlext.execution.flows.registry import Records
 from sqlext.plan.job_graph import QUALIFIES, OutputMode
+from sqlext.quoting import sql_name
 from sqlext.spark.storage import HadoopPath
 
 
@@ -39,11 +40,13 @@ def prepare(request: FlowRequest, name: tuple[str, ...], records: Records) -> De
     check_definition(request)
     check_place(request, name)
     if request.definition is not None:
+        delta_log.refuse_forgetting(sql_name(name), request.properties)
         constraint_checks.check(request, name, None, records)
         return None
     refuse_to_replace(request)
     query, output = request.flow.queries[0], request.flow.output
     table = target.describe(request.session, name)
+    delta_log.refuse_forgetting(sql_name(name), table.properties)
     columns = target.map_columns(output, table, request.by_name, request.columns)
     key = key_of(query, columns)
     target.check_key(output, table, [column for column in columns if column.target in key])

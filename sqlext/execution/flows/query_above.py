@@ -8,7 +8,7 @@ aggregate, if they are few and the target has the rows of all others: nobody els
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 
@@ -26,6 +26,7 @@ from sqlext.execution.streaming import queries
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, jvm
+from sqlext.spark.settings import session_settings
 
 
 class QueryAbove:
@@ -39,6 +40,8 @@ class QueryAbove:
             tables have it not, and the query above is analysed with it.
         checks: the constraints on the target's rows; None: there are none.
         check: called before each commit; raises when another driver has the flow.
+        leaves_out: settings of the user's by which files may be left out, of the tables that only the query reads; the session
+            reads all.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class QueryAbove:
         columns: Callable[[], Mapping[str, StructType]],
         checks: FlowChecks | None,
         check: Callable[[], None],
+        leaves_out: Mapping[str, str | None],
     ) -> None:
         self._session = session
         self._spec = spec
@@ -56,6 +60,7 @@ class QueryAbove:
         self._columns = columns
         self._checks = checks
         self._check = check
+        self._leaves_out = leaves_out
         self._target = OwnTable(session, spec.target_location)
 
     def replace(self, info: commit.CommitInfo, before: int, changed: Sequence[Callable[[], DataFrame]]) -> Violations:
@@ -123,9 +128,22 @@ class QueryAbove:
             mine = F.broadcast(keys.toDF(*names)).alias("s")
             same = commit.same_key(names, {})
             tables = {name: rows.alias("t").join(mine, same, "left_semi") for name, rows in tables.items()}
-        rows = target.in_target_columns(queries.over(self._session, tables, self._spec.above), self._spec.columns)
-        if self._checks is None:
-            yield rows, info
+        with self._evaluated(tables) as evaluated:
+            rows = target.in_target_columns(evaluated, self._spec.columns)
+            if self._checks is None:
+                yield rows, info
+                return
+            with self._checks.counted(rows, "the query above its aggregates") as (held, found):
+                yield held, replace(info, violations=found)
+
+    @contextmanager
+    def _evaluated(self, tables: Mapping[str, DataFrame]) -> Iterator[DataFrame]:
+        """Yield the query's rows; where it may leave files out, all that is read with them is read before."""
+        if not self._leaves_out:
+            yield queries.over(self._session, tables, self._spec.above)
             return
-        with self._checks.counted(rows, "the query above its aggregates") as (held, found):
-            yield held, replace(info, violations=found)
+        with ExitStack() as stack:
+            whole = {name: stack.enter_context(jvm.held(rows)) for name, rows in tables.items()}
+            with session_settings(self._session, self._leaves_out):
+                rows = stack.enter_context(jvm.held(queries.over(self._session, whole, self._spec.above)))
+            yield rows

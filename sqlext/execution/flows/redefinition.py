@@ -118,6 +118,11 @@ def redefined(spec: FlowSpec, request: FlowRequest, table: Target) -> Redefiniti
     if aggregate.results_vary:
         raise UnsupportedError("its results contain the current time, which would be a new one in all rows.")
     stored, added = _stored(before, now, old, aggregate)
+    if any(each.is_over_new for each in added):
+        raise UnsupportedError(
+            "it has one more function over the same DISTINCT values, which are rows of a table of their own: a function gets "
+            "each of them when it is new, and those of the history are not new any more."
+        )
     over_history = {each.id for each in now.calls if any(each.meaning.equals(call.meaning) for call in added)}
     columns, shown = _columns(before, now, over_history)
     if added:

@@ -54,11 +54,10 @@ def renewed(spec: FlowSpec, request: FlowRequest) -> FlowRequest:
         now = {f"{EXPECT_PROPERTY}{each.name}": each.written for each in spec.constraints}
         return replace(request, properties=stated | now, constraints=spec.constraints)
     there = target.describe(session, spec.target).properties
-    _refuse_checks(spec, there)
+    refuse_checks(spec.target, there)
     name = quote_parts(spec.target)
     detail = session.sql(f"DESCRIBE DETAIL {name}").collect()[0]
-    kept = {key: value for key, value in request.properties.items() if key.lower().startswith(_ONLY_IN_STATEMENTS)}
-    kept |= {k: v for k, v in there.items() if k != FLOW_PROPERTY and not k.startswith(_WRITTEN_BY_DELTA)}
+    kept = properties_of(request.properties, there)
     constraints = constraints_of({key: ValueText(value) for key, value in kept.items()})
     clauses = _clauses(definition.clauses, detail.description, detail.clusteringColumns)
     comments = comments_of(session.table(name).schema)
@@ -67,12 +66,19 @@ def renewed(spec: FlowSpec, request: FlowRequest) -> FlowRequest:
     )
 
 
-def _refuse_checks(spec: FlowSpec, properties: Mapping[str, str]) -> None:
+def properties_of(stated: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a table that is made anew: what the statement needs, and what the table has now."""
+    kept = {key: value for key, value in stated.items() if key.lower().startswith(_ONLY_IN_STATEMENTS)}
+    return kept | {k: v for k, v in there.items() if k != FLOW_PROPERTY and not k.startswith(_WRITTEN_BY_DELTA)}
+
+
+def refuse_checks(table: tuple[str, ...], properties: Mapping[str, str]) -> None:
+    """Raise UnsupportedError if a table that is to be made anew has constraints that no new one can be given."""
     found = sorted(key.removeprefix(_CHECK) for key in properties if key.startswith(_CHECK))
     if found:
-        text = ".".join(spec.target)
+        text = ".".join(table)
         raise UnsupportedError(
-            f"A refresh recreates {text}, and no new table can be given its constraint `{found[0]}`. ALTER TABLE {text} DROP "
+            f"{text} is made anew, and no new table can be given its constraint `{found[0]}`. ALTER TABLE {text} DROP "
             f"CONSTRAINT {found[0]} first, and add it again afterwards."
         )
 

@@ -38,6 +38,7 @@ from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.lineage import Input
 from sqlext.plan.savepoint import Savepoint
 from sqlext.spark import delta_tables, jvm
+from sqlext.spark.settings import ALL_FILES, session_settings
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -209,7 +210,8 @@ def set_table_back(spark: SparkSession, store: SavepointStore, spec: FlowSpec, e
     target.check_same_table(spark, spec)
     _refuse_rows_written_since(spark, spec, savepoint, delta_tables.version(spark, spec.target_location))
     set_back = partial(_set_back, spark, store.rows(savepoint), savepoint, spec, epoch)
-    with jvm.described(spark, f"flow {spec.name}: restore to savepoint {savepoint.name}", spec.id):
+    described = jvm.described(spark, f"flow {spec.name}: restore to savepoint {savepoint.name}", spec.id)
+    with described, session_settings(spark, ALL_FILES):
         check()
         kept = store.quarantined(spark, savepoint)
         for name in spec.quarantine_tables:  # again after a crash: the same rows

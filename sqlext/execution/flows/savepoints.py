@@ -28,6 +28,7 @@ from sqlext.plan.flow_spec import RESTORED, FlowSpec, StateBackend
 from sqlext.plan.job_graph import OutputMode
 from sqlext.plan.savepoint import Savepoint
 from sqlext.spark import delta_tables
+from sqlext.spark.settings import ALL_FILES, session_settings
 from sqlext.spark.storage import HadoopPath
 
 logger = logging.getLogger(__name__)
@@ -140,9 +141,10 @@ class SavepointStore:
             _copy_again(spark, content, place.child(_FILES))  # 1
             version, location = delta_tables.version(spark, spec.target_location), spec.target_location
             metadata = delta_tables.metadata_of(delta_tables.snapshot_at(spark, location, version))
-            table_copy.copy_rows(spark, location, version, place.child(_TARGET))  # 2
             last = delta_log.last_transaction(spark, location, spec.application, version)
-            self._copy_quarantined(spark, spec, key, -1 if last is None else last)
+            with session_settings(spark, ALL_FILES):
+                table_copy.copy_rows(spark, location, version, place.child(_TARGET))  # 2
+                self._copy_quarantined(spark, spec, key, -1 if last is None else last)
             said = last_said(spark, location, version, spec.id)
             made = Savepoint(
                 id=key,

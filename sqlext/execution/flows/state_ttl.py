@@ -57,6 +57,9 @@ def _retention_of(capture: ChangeCapture, plan: FlowPlan, options: FlowOptions) 
             f"`{TOMBSTONE_RETENTION.key}` says when deletions may leave.",
             capture.position,
         )
+    rows = options.flow.setting(EXPIRED_ROWS)
+    if rows is not None and rows.level not in _OF_SESSION:
+        raise _refused(rows, "AUTO CDC keeps the newest change of each key for ever. Leave it out")
     setting = options.flow.setting(TOMBSTONE_RETENTION)
     if setting is None or setting.value is None:
         return None

@@ -44,9 +44,11 @@ from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote_parts
 from sqlext.spark import delta_tables, jvm, state_size
-from sqlext.spark.settings import session_settings
+from sqlext.spark.plans import analysed
+from sqlext.spark.settings import read_all_files, session_settings
 from sqlext.spark.state_size import StateSize
 from sqlext.spark.storage import HadoopPath
+from sqlext.spark.varying import has_moment
 
 NoteFlush = Callable[[FlushReason, int, int, float, Violations, EndedGroups], None]
 """Takes a flush's reason, its rows, its micro-batches, when it started by the monotonic clock, violations of constraints, and the
@@ -60,7 +62,8 @@ class TableWriter:
         spec: the flow.
         epoch: of its driver, for the commits' metadata.
         home: the flow's folder.
-        session: nobody else commits in it: a MERGE takes its transaction from its session's settings.
+        session: nobody else commits in it: a MERGE takes its transaction from its session's settings. It gets settings by which
+            all files are read, whatever the user lets be left out: groups that were left out here would be gone for good.
         intakes: whose rows are written, one for each streaming query.
         clock: measures flushes.
         check: called before each commit; raises when another driver has the flow.
@@ -82,6 +85,7 @@ class TableWriter:
         self._epoch = epoch
         self._home = home
         self.session = session
+        self._leaves_out = read_all_files(session)
         self._intakes = intakes
         self._clock = clock
         self._check = check
@@ -97,7 +101,7 @@ class TableWriter:
         ours = [s for s in spec.streams if not s.writes_target or spec.owns_target]
         self._own_tables = {s.relation: OwnTable(session, self.location(s)) for s in ours}
         places = {s.relation: self.location(s) for s in spec.streams}
-        self._above = QueryAbove(session, spec, places, self._columns, self._checks, check)
+        self._above = QueryAbove(session, spec, places, self._columns, self._checks, check, self._leaves_out)
         self._compactions = [
             (Compaction(spec.name, spec.id, self.location(s), not s.writes_target), partial(self._table, s)) for s in ours
         ] + [
@@ -150,7 +154,7 @@ class TableWriter:
             place.delete()
             return
         started, info = self._clock.monotonic(), self._commit_info(0, 0, -1, FlushReason.ONCE, None, None)
-        with self._described("INSERT INTO ONCE"):
+        with self._described("INSERT INTO ONCE"), session_settings(self.session, self._leaves_out):
             count, violations = append_once(self.session, self._spec, place, self._epoch, info, self._check)
         self._note(FlushReason.ONCE, count, 1, started, violations, EndedGroups())
 
@@ -334,6 +338,8 @@ class TableWriter:
             self._bring_in(stream, rows, reach, info, attempts, additions, all_rows)
             return
         every = None if all_rows is None else self._checks.qualified(all_rows)
+        if every is not None and has_moment(self.session, analysed(every)):
+            every = None  # rows that no micro-batch has changed stay, as in a table too large to be written anew
         with self._checks.counted(rows, _batches_of(info)) as (held, found):
             self._violations = found
             self._bring_in(stream, held, reach, replace(info, violations=found), attempts, additions, every)

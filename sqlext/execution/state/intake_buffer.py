@@ -22,6 +22,10 @@ from sqlext.execution.state.row_checks import FlowChecks
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.spark.storage import HadoopPath
 
+_MOST_BATCHES = 32
+"""The number of batches in memory that are combined, however few groups they have: each holds a block for every partition of a
+shuffle, and a flush plans a union of all of them."""
+
 
 @dataclass(frozen=True)
 class FlushInput:
@@ -114,7 +118,7 @@ class IntakeBuffer:
             return False
         with self._lock:
             self._hold(taken)
-        if self.is_full:
+        if self.is_full or self._has_many_batches:
             self._combine()
         return True
 
@@ -149,6 +153,11 @@ class IntakeBuffer:
         with self._lock:
             waiting = sum(record.value.rows for record in self._output.records)
             return self.max_entries is not None and waiting >= self.max_entries
+
+    @property
+    def _has_many_batches(self) -> bool:
+        with self._lock:
+            return self.can_lose_rows and len(self._output.records) >= _MOST_BATCHES
 
     # The flush thread.
 

@@ -33,7 +33,7 @@ from sqlext.execution.state.aggregate_shape import (
 )
 from sqlext.execution.state.event_time import EventTime
 from sqlext.plan.job_graph import INTERNAL_PREFIX, OutputMode
-from sqlext.quoting import quote
+from sqlext.quoting import quote, zoned
 from sqlext.spark.distinct_aggregates import (
     NO_SET,
     SET_COLUMN,
@@ -345,7 +345,7 @@ class MergeableAggregate:
     def _of_no_rows(self, spark: SparkSession, schema: StructType) -> DataFrame:
         """Return the partial result of no rows, of an aggregate without GROUP BY: it has a result of these too."""
         columns = [*self._columns, *self._new]
-        kinds = [str(each.dataType().sql()) for each in columns]
+        kinds = [zoned(str(each.dataType().sql())) for each in columns]
         none = spark.range(1).where("id < 0").selectExpr(*(f"CAST(NULL AS {kind}) AS c{at}" for at, kind in enumerate(kinds)))
         others = [F.lit(None).cast(each.dataType).alias(each.name) for each in schema if each.name not in self.schema.names]
         return self._partials(none, columns).select("*", *others).withColumn(SET_COLUMN, F.lit(NO_SET))

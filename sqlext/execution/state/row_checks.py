@@ -106,14 +106,18 @@ class FlowChecks(RowChecks):
         way_out = "ALTER STREAMING TABLE .. DROP CONSTRAINT, and START FLOW, let them pass."
         super().__init__(spec.target, spec.constraints, way_out)
         self._spec = spec
+        self._is_repeatable = True  # the frame of a micro-batch does not tell
 
     def caught(self, frame: DataFrame, columns: Sequence[ColumnMapping]) -> DataFrame:
         """Return the flow's query, with `OF_ERRORS` if rows that cannot be computed violate a constraint, and do not fail it.
+
+        Whether the query has the same rows each time that it is computed is noted for `marked`.
 
         Args:
             frame: the analysed query, before it runs.
             columns: of the table, whose types its values must have.
         """
+        self._is_repeatable = bool(analysed(frame).deterministic())
         if not any(each.is_of_errors for each in self._spec.constraints):
             return frame
         return row_errors.caught(target.in_target_types(frame, columns))
@@ -125,7 +129,9 @@ class FlowChecks(RowChecks):
         With them, whether what they are made of is read each time that they are.
         """
         found = self._marked(rows)
-        if quarantines(self._spec.constraints) and has_moment(rows.sparkSession, analysed(found)):
+        if quarantines(self._spec.constraints) and not (
+            self._is_repeatable and not has_moment(rows.sparkSession, analysed(found))
+        ):
             with jvm.held(found) as held:
                 yield held, False
         else:

@@ -173,14 +173,14 @@ class RunningQuery:
                 self._held = held  # it is still held, and can be let go again
                 raise
 
-    def forget_last_look(self, may_wait: bool = True) -> bool:
+    def forget_last_look(self, seconds: float = 0.0) -> bool:
         """Forget the last look for input; see `has_found_nothing`.
 
         Args:
-            may_wait: whether to wait for the end of a look that goes on; if not, False is returned then.
+            seconds: how long to wait for the end of a look that goes on; False is returned if it has not ended then.
         """
         query = self.query  # another thread may release it
-        return query is not None and streams.forget_last_look(query, may_wait)
+        return query is not None and streams.forget_last_look(self._frame.sparkSession, query, seconds)
 
     @property
     def has_found_nothing(self) -> bool:

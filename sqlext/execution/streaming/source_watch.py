@@ -205,7 +205,7 @@ class _WatchedQuery:
             return self._rests_since is not None
 
     def _look_again(self, versions: Versions) -> None:
-        self._before_look = versions if self.running.forget_last_look(may_wait=False) else None
+        self._before_look = versions if self.running.forget_last_look() else None
 
     def _see_at_rest(self, newest: Versions, now: float, since: float) -> bool:
         if not self.running.is_at_rest:
@@ -218,7 +218,7 @@ class _WatchedQuery:
         if has_changed or has_found or (is_over and self.running.lists_files):
             self._look_again({location: newest[location] for location in self.tables if location in newest})
             self._wake()
-        elif is_over and self.running.forget_last_look(may_wait=False):
+        elif is_over and self.running.forget_last_look():
             self.running.take_one()
             self._rests_since, self._looks_at_rest = now, True
         return True

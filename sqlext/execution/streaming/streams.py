@@ -170,8 +170,11 @@ def _limited_relation(spark: SparkSession, leaf: StreamLeaf, size: float | None)
         return _copied(leaf.relation, {4: _java_options(spark, leaf, ours)})
     source = leaf.relation.dataSource()
     options = source.options()
-    for key in texts_of(spark, options):
-        options = options.removed(key) if key.lower() in _LIMIT_OPTIONS[leaf.kind] else options
+    own = [key for key in texts_of(spark, options) if key.lower() in _LIMIT_OPTIONS[leaf.kind]]
+    if own and not ours and leaf.kind is SourceKind.FILES:
+        ours = {"maxFilesPerTrigger": str(_ALL)}  # without any limit, latestFirst leaves old files out
+    for key in own:
+        options = options.removed(key)
     for key, value in ours.items():
         options = options.updated(key, value)
     return _copied(leaf.relation, {1: _copied(source, {7: options})})
@@ -274,18 +277,17 @@ def _trigger_executor(query: StreamingQuery) -> Any:
     return found
 
 
-def forget_last_look(query: StreamingQuery, may_wait: bool) -> bool:
+def forget_last_look(spark: SparkSession, query: StreamingQuery, seconds: float) -> bool:
     """Forget that no input was found, so that `has_found_nothing` is about a look that begins after this call.
 
     Args:
+        spark: any session.
         query: a query that has started.
-        may_wait: whether to wait for the end of a look that goes on; if not, False is returned then.
+        seconds: how long to wait for the end of a look that goes on; False is returned if it has not ended then.
     """
     execution = _execution(query)
     looking = execution.awaitProgressLock()
-    if may_wait:
-        looking.lock()
-    elif not looking.tryLock():
+    if not looking.tryLock(int(seconds * 1000), java_of(spark).java.util.concurrent.TimeUnit.MILLISECONDS):
         return False
     try:
         getattr(execution, "noNewData_$eq")(False)
