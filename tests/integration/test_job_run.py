@@ -257,6 +257,13 @@ def test_the_same_query_has_the_same_fingerprint_and_another_one_has_not(spark: 
 
 
 WIDE = ", ".join(f"v + {at} AS c{at}" for at in range(40))
+LOCAL_ROWS = [
+    ("(1, 'x'), (2, 'y')", "(1, 'x'), (2, 'z')"),
+    ("(1, NULL)", "(NULL, 1)"),
+    ("(X'01', map('a', array(1.5)))", "(X'02', map('a', array(1.5)))"),
+    ("(X'01', map('a', array(1.6)))", "(X'01', map('a', array(1.5)))"),
+    ("(named_struct('x', DATE '2024-01-01'), INTERVAL 1 MONTH)", "(named_struct('x', DATE '2024-01-02'), INTERVAL 1 MONTH)"),
+]
 OTHERS = {
     f"SELECT {WIDE}, v AS last FROM facts": f"SELECT {WIDE}, -v AS last FROM facts",
     "SELECT a.k FROM facts a JOIN facts b ON a.k = b.k AND a.v > b.v": (
@@ -266,6 +273,16 @@ OTHERS = {
         "SELECT k AS x, v AS y FROM (SELECT k, v + 1 AS v FROM facts)"
     ),
     "SELECT * FROM facts WHERE w IN (0, 1)": "SELECT * FROM facts WHERE w IN (0, 1, 2)",
+    **{f"SELECT * FROM VALUES {one} AS t (a, b)": f"SELECT * FROM VALUES {other} AS t (a, b)" for one, other in LOCAL_ROWS},
+    "SELECT v FROM facts WHERE k IN (SELECT max(a) FROM VALUES (1) AS t (a))": (
+        "SELECT v FROM facts WHERE k IN (SELECT max(a) FROM VALUES (2) AS t (a))"
+    ),
+    "SELECT v + (SELECT max(a) FROM VALUES (1), (2) AS t (a)) FROM facts": (
+        "SELECT v + (SELECT max(a) FROM VALUES (1), (3) AS t (a)) FROM facts"
+    ),
+    "SELECT v, a FROM facts JOIN VALUES (1, 'x') AS t (k, a) USING (k)": (
+        "SELECT v, a FROM facts JOIN VALUES (1, 'y') AS t (k, a) USING (k)"
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.execution.jobs.execution_graph import ExecutionGraph, JobVertex, VertexKind
-from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
+from sqlext.spark.java import items_of, java_array, java_of, scala_object, scala_seq
 from sqlext.spark.jvm import active
 from sqlext.spark.physical_plan import WHOLE_PLANS, plan_fingerprint
 from sqlext.spark.settings import session_settings
@@ -200,8 +200,29 @@ class _Cutter:
         return scan(node.output(), self._nothing, f"{_STAND_IN}{number}", partitioning, scala_seq(self._spark, []), none)
 
     def _fingerprint(self) -> str:
-        text = "\n".join(f"{each.vertex} {each.inputs} {each.bucket}\n{each.plan.toString()}" for each in self._fragments)
-        return plan_fingerprint(text)
+        texts = [f"{each.vertex} {each.inputs} {each.bucket}\n{each.plan.toString()}" for each in self._fragments]
+        return plan_fingerprint("\n".join([*texts, *(rows for each in self._fragments for rows in self._local_rows(each.plan))]))
+
+    def _local_rows(self, plan: Any) -> list[str]:
+        """Return the rows that are in a plan and its subqueries, such as those of VALUES: its text leaves them out."""
+        found, nodes = list[str](), [plan]
+        while nodes:
+            node = nodes.pop()
+            nodes += [*items_of(node.children()), *items_of(node.subqueries())]
+            kind = str(node.getClass().getSimpleName())
+            if kind in ("LocalTableScanExec", "LocalRelation"):
+                found.append(self._bytes(node.rows() if kind == "LocalTableScanExec" else node.data(), node.schema()))
+        return found
+
+    def _bytes(self, rows: Any, schema: Any) -> str:
+        """Return Spark's binary form of rows as text; what they print may be the address of an object."""
+        catalyst, types = self._java.org.apache.spark.sql.catalyst, self._java.org.apache.spark.sql.types
+        whole = catalyst.expressions.BoundReference(0, types.DataTypes.createArrayType(schema), True)
+        values = java_array(self._spark, self._java.java.lang.Object, [catalyst.util.GenericArrayData(rows)])
+        # A generated projection would not do: Py4J takes its class for the one that it has met by this name before.
+        name = "org.apache.spark.sql.catalyst.expressions.InterpretedUnsafeProjection"
+        projection = scala_object(self._spark, name).createProjection(scala_seq(self._spark, [whole]))
+        return bytes(projection.apply(catalyst.expressions.GenericInternalRow(values)).getBytes()).hex()
 
 
 def _kind(piece: _Piece) -> VertexKind:

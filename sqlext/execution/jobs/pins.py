@@ -26,7 +26,7 @@ from sqlext.spark.storage import HadoopPath
 
 _OF_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _WITHOUT_DATA = frozenset("LocalRelation OneRowRelation Range CTERelationRef".split())
-"""Leaves that read nothing, or read another part of the plan."""
+"""Leaves that read nothing, read another part of the plan, or have their rows in it, which its fingerprint covers."""
 
 
 @dataclass(frozen=True)
