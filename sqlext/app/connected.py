@@ -70,7 +70,7 @@ class ConnectedRunner:
 
         Args:
             until_idle: whether to wait until all that had arrived is in the targets of the host's flows.
-            timeout: the limit of that wait, an interval in Spark's syntax; None: one hour.
+            timeout: the limit of that wait, a duration; None: one hour.
         """
         self._note_plain_spark()
         code = ExitCode.FINE

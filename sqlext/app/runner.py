@@ -60,11 +60,13 @@ def run_embedded(
         stands_by: whether to wait first until no other process uses the warehouse.
         page_waits: whether the page answers only when `action` says so (`Runner.serve`), rather than as soon as Spark runs.
     """
-    logging.getLogger("sqlext.execution.flows").addHandler(ErrorLog(printer))
     began, interrupts = datetime.now(UTC), Interrupts()
 
     def run() -> ExitCode:
         with ExitStack() as stack:
+            flows, errors = logging.getLogger("sqlext.execution.flows"), ErrorLog(printer)
+            flows.addHandler(errors)
+            stack.callback(flows.removeHandler, errors)
             lock = None
             if stands_by:
                 checked(conf)  # now rather than when the time has come

@@ -13,9 +13,9 @@ from pyspark.sql.types import BooleanType
 
 from sqlext.commands import kept_columns
 from sqlext.commands.answers import SparkStatement
-from sqlext.errors import SchemaError, SqlextError, UnsupportedError
+from sqlext.errors import SchemaError, SqlextError
 from sqlext.execution.delta import target
-from sqlext.execution.flows.renewal import properties_of, refuse_checks
+from sqlext.execution.flows.renewal import properties_of
 from sqlext.execution.streaming import queries
 from sqlext.options import ValueText, is_option_key
 from sqlext.plan.change_capture import ChangeCapture, Fragment
@@ -49,12 +49,6 @@ def flow_statement(
         UnsupportedError: the changes of a column cannot be ordered.
     """
     capture, rows, into = statement.capture, statement.into.query, _into(spark, statement.into)
-    if capture.ignores_nulls and isinstance(into, Insert):
-        raise UnsupportedError(
-            "IGNORE NULL UPDATES keeps the value before, and a row that is in the table already is not among the changes of this "
-            "stream: its values would be lost. Let CREATE STREAMING TABLE declare the table, or leave the clause out.",
-            capture.position,
-        )
     plan = plan_flow(rows, batches)
     own = sessions.session_for(spark, plan.references)
     plan = kept_columns.in_flow(own, plan, rows.source, known)
@@ -99,7 +93,6 @@ def _into(spark: SparkSession, statement: FlowStatement) -> FlowStatement:
     declared = grammar.parse(text) if text else None
     if not isinstance(declared, DeclareStreamingTable):
         return statement
-    refuse_checks(name, there)
     stated = {key: given.value for key, given in declared.definition.properties.items()}
     now = {key: value for key, value in stated.items() if is_option_key(key)} | properties_of(stated, there)  # as ALTER left them
     properties = {key: ValueText(value) for key, value in now.items()}

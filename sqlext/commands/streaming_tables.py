@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
@@ -14,15 +14,17 @@ from sqlext.execution.delta import table_definition, target
 from sqlext.execution.flows import constraint_checks
 from sqlext.execution.flows.creation import same_name
 from sqlext.execution.flows.registry import current
+from sqlext.execution.flows.renewal import ONLY_IN_STATEMENTS
 from sqlext.execution.host import Host
-from sqlext.options import RUNTIME_MODE, Level, is_option_key, option
+from sqlext.options import RUNTIME_MODE, Level, ValueText, is_option_key, option
 from sqlext.plan.constraints import EXPECT_PROPERTY
 from sqlext.plan.flow_spec import FlowSpec
 from sqlext.plan.job_graph import DECLARED_PROPERTY, FLOW_PROPERTY, TableDefinition
-from sqlext.quoting import quote_parts
+from sqlext.quoting import fold, quote_parts
 from sqlext.sql import grammar
 from sqlext.sql.constraint_grammar import constraints_of
 from sqlext.sql.statements import AlterStreamingTable, CreateStreamingTable, DeclareStreamingTable
+from sqlext.sql.tokens import normal_text
 
 
 def answer(spark: SparkSession, statement: AlterStreamingTable, host: Callable[[], Host]) -> Answer:
@@ -57,7 +59,7 @@ def _declare(spark: SparkSession, host: Host, name: tuple[str, ...], statement: 
                 f"There is a table {shown} already, and it is no streaming table. Choose another name, or DROP it."
             )
         if statement.refresh and is_declared:
-            _refuse_difference(shown, of_table[DECLARED_PROPERTY], statement)
+            _refuse_difference(spark, name, of_table, statement)
         if statement.if_not_exists or (statement.refresh and is_declared):
             return f"streaming table {shown} exists already, and stays as it is"
         raise NameTakenError(f"There is a table {shown} already. Choose another name, or DROP it.")
@@ -76,23 +78,38 @@ def _declare(spark: SparkSession, host: Host, name: tuple[str, ...], statement: 
     )
 
 
-def _refuse_difference(shown: str, text: str, statement: DeclareStreamingTable) -> None:
-    """Raise UnsupportedError if CREATE OR REFRESH of a declared table is not the statement that has declared it."""
-    before = grammar.parse(text)
-    if isinstance(before, DeclareStreamingTable) and _meaning(before.definition) == _meaning(statement.definition):
-        return
-    raise UnsupportedError(
-        f"The streaming table {shown} was declared otherwise: {text}. ALTER STREAMING TABLE changes its constraints and "
-        "properties, and CREATE OR REPLACE STREAMING TABLE makes it anew.",
-        statement.position,
-    )
+def _refuse_difference(
+    spark: SparkSession, name: tuple[str, ...], properties: Mapping[str, str], statement: DeclareStreamingTable
+) -> None:
+    """Raise UnsupportedError if CREATE OR REFRESH of a declared table wants another table than there is, apart from comments.
+
+    Args:
+        properties: of the table.
+    """
+    before, wanted = grammar.parse(properties[DECLARED_PROPERTY]), statement.definition
+    columns = _columns(before.definition) if isinstance(before, DeclareStreamingTable) else None
+    stated = {key: given.value for key, given in wanted.properties.items() if not key.startswith(EXPECT_PROPERTY)}
+    kept = {key: value for key, value in stated.items() if not key.lower().startswith(ONLY_IN_STATEMENTS)}
+    found = [key for key, value in kept.items() if properties.get(key, value if is_option_key(key) else None) != value]
+    found += ["columns"] if columns != _columns(wanted) else []
+    there = {key: ValueText(value) for key, value in properties.items()}
+    if _constraints(spark, wanted.properties) != _constraints(spark, there):
+        found.append("constraints")
+    if found:
+        raise UnsupportedError(
+            f"The streaming table {'.'.join(name)} was declared otherwise: {', '.join(found)}. ALTER STREAMING TABLE changes "
+            "constraints and properties, and CREATE OR REPLACE STREAMING TABLE makes it anew.",
+            statement.position,
+        )
 
 
-def _meaning(definition: TableDefinition) -> tuple[object, ...]:
-    """Return what two definitions that differ in comments only have in common."""
-    columns = [(each.name, DataType.fromDDL(each.type), each.is_required) for each in definition.columns]
-    properties = {key: given.value for key, given in definition.properties.items()}
-    return columns, properties, [each for each in definition.clauses if not each.upper().startswith("COMMENT")]
+def _columns(definition: TableDefinition) -> list[tuple[object, ...]]:
+    return [(fold(each.name), DataType.fromDDL(each.type), each.is_required) for each in definition.columns]
+
+
+def _constraints(spark: SparkSession, properties: Mapping[str, ValueText]) -> set[tuple[str, str]]:
+    found = constraint_checks.qualified(spark, constraints_of(properties))
+    return {(each.name.lower(), normal_text(each.written, folds_case=True)) for each in found}
 
 
 def unless_kept(

@@ -50,7 +50,7 @@ class StoredHome:
             what, option = (f"home in {home}", "--conf") if given else (f"warehouse in {warehouse}", "--warehouse")
             raise SetupError(f"There is no {what}: no flow, view or job was created there. Choose one with {option}.")
         if not os.access(home, os.R_OK | os.X_OK):
-            raise SetupError(f"The warehouse in {warehouse} belongs to another user: only its owner may read {home}.")
+            raise SetupError(f"The home in {home} belongs to another user: only its owner may read it.")
         self._warehouse = warehouse
         self._home = LocalFolder(str(home))
         self._show = Redaction()

@@ -73,7 +73,10 @@ def _of_data_source(spark: SparkSession, source: Any) -> Any:
 def _check_starts_at_first(spark: SparkSession, source: Any) -> None:
     """See that a stream of a Delta table begins with its first rows: a batch would read these, too, whatever its options say."""
     options = {key.lower(): (key, value) for key, value in texts_of(spark, source.options()).items()}
-    is_of_changes = options.get("readchangefeed", ("", ""))[1].lower() == "true"  # which a batch can read from a version on
+    of_changes = (
+        options.get(key, ("", ""))[1] for key in ("readchangefeed", "readchangedata")
+    )  # a batch reads them from a version
+    is_of_changes = any(value.lower() == "true" for value in of_changes)  # which a batch can read from a version on
     if str(source.className()).lower() != "delta" or is_of_changes:
         return
     for name, value in (options[key] for key in _STARTS if key in options):

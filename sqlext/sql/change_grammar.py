@@ -39,9 +39,8 @@ class ChangeCursor(Cursor):
             self._at += 1
             raise self._problem("AUTO CDC reads a stream of changes: expected STREAM and a table")
         source = self._part("FROM", [("KEYS", "(")])  # a table may be called keys
-        self._expect("KEYS")
-        if self._word() != "(":
-            raise self._problem("Expected ( and the columns that identify a row")
+        if not self._take("KEYS"):
+            raise self._problem("Expected KEYS ( and the columns that identify a row")
         found: dict[str, Any] = {"keys": self._names()}
         while self._peek() is not None:
             place = self._position()

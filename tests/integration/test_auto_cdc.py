@@ -142,7 +142,15 @@ def test_a_flow_that_is_made_again_keeps_what_alter_has_set(sql: Workshop) -> No
     sql("ALTER STREAMING TABLE customers ADD CONSTRAINT named EXPECT (name IS NOT NULL) ON VIOLATION FAIL UPDATE")
     sql("ALTER STREAMING TABLE customers DROP CONSTRAINT c")
     sql("ALTER STREAMING TABLE customers SET TBLPROPERTIES ('team' = 'sales')")
+    named = "CONSTRAINT named EXPECT (name  is NOT null) ON VIOLATION FAIL UPDATE"
+    said = sql(f"CREATE OR REFRESH STREAMING TABLE customers (ID INT, name STRING, city STRING, {named})")[0][0]
+    assert said.endswith("exists already, and stays as it is")
+    sql("ALTER TABLE customers ADD CONSTRAINT positive CHECK (id > 0)")
+    assert "exists already" in sql(FLOW.replace("FLOW f", "FLOW IF NOT EXISTS f"))[0][0]
     sql("DROP FLOW f")
+    with pytest.raises(PySparkException, match="is made anew, and no new table can be given its constraint `positive`"):
+        sql(FLOW)
+    sql("ALTER TABLE customers DROP CONSTRAINT positive")
     sql(FLOW)
     sql("WAIT FLOW f")
     assert [each.name for each in sql.host.flows.records()[sql.shown("f").id].spec.constraints] == ["named"]

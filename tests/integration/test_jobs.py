@@ -699,9 +699,7 @@ def test_a_table_gets_the_collations_of_the_columns(jobs: Workshop) -> None:
         "SELECT s COLLATE UNICODE_CI AS s, array(s COLLATE UTF8_LCASE) AS l, max(n) AS n "
         "FROM (SELECT concat('s', k) AS s, v AS n FROM {}) GROUP BY 1, 2"
     )
-    with session_settings(
-        jobs.spark, {"spark.databricks.delta.schema.typeCheck.enabled": "false"}
-    ):
+    with session_settings(jobs.spark, {"spark.databricks.delta.schema.typeCheck.enabled": "false"}):
         jobs(f"CREATE TABLE t USING delta AS {query.format('STREAM facts')} GLOBAL WINDOW END OF STREAM")
         jobs(f"CREATE TABLE plain USING delta AS {query.format('facts')}")
     assert jobs("DESCRIBE t") == jobs("DESCRIBE plain")

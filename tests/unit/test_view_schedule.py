@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
+from sqlext.clock import Deadline
 from sqlext.errors import ViewError
 from sqlext.execution.flows.manager import FlowManager
 from sqlext.execution.views.graph import node_of_view
@@ -261,7 +262,9 @@ def test_nothing_stays_queued_with_workers_that_are_closed() -> None:
     assert hand_out(Scheduler(cast(Workers, queue), Waves().make), views, 0.0) == []
 
 
-def wave(views: list[View], refreshed: list[str], queue: Queue, before: list[Callable[[], None]], ended: list[str]) -> Wave:
+def wave(
+    views: list[View], refreshed: list[str], queue: Queue, before: list[Callable[[Deadline], None]], ended: list[str]
+) -> Wave:
     """A wave of views that say when they are refreshed."""
 
     def refresh(view: LiveView, _: Any) -> RefreshReport:
@@ -276,7 +279,7 @@ def wave(views: list[View], refreshed: list[str], queue: Queue, before: list[Cal
 
 @pytest.mark.parametrize("error", [ViewError("no"), KeyError("add"), ValueError("a torn commit"), PermissionError("denied")])
 def test_a_wave_without_a_cut_goes_on_whatever_the_reason(error: Exception) -> None:
-    def fail() -> None:
+    def fail(_: Deadline) -> None:
         raise error
 
     queue, refreshed, ended = Queue(), list[str](), list[str]()
@@ -289,11 +292,11 @@ def test_a_wave_without_a_cut_goes_on_whatever_the_reason(error: Exception) -> N
 
 
 def test_a_flow_that_cannot_flush_costs_neither_the_others_nor_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(_: Deadline) -> None:
         raise ViewError("no")
 
     flushed, queue = list[str](), Queue()
-    made = wave([View("low")], [], queue, [fail, lambda: flushed.append("other")], [])
+    made = wave([View("low")], [], queue, [fail, lambda _: flushed.append("other")], [])
     monkeypatch.setattr("sqlext.spark.jvm.active", lambda _: nullcontext())
     monkeypatch.setattr(made, "_found", lambda: {"file:/orders": SourceVersion("id", 7)})
     made.begin()

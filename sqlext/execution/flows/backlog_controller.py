@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -99,6 +100,7 @@ class BacklogController:
         self._interval = interval
         self._sources: list[_Source] = []
         self._lock = threading.Lock()
+        self._unseen = deque[tuple[Intake, PlannedBatch]]()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_enabled = is_enabled
@@ -201,8 +203,10 @@ class BacklogController:
     def _after(self, intake: Intake, batch: int, seconds: float) -> bool:
         planned = intake.checkpoint.planned(batch)
         if not self._is_mine(intake):
+            self._unseen.append((intake, planned))
             return False
         try:
+            self._move_unseen()
             before = {source.name: source.offset for source in self._sources}
             mine = [source for source in self._sources if source.intake is intake]
             for source in mine:
@@ -280,8 +284,17 @@ class BacklogController:
             _move(source, planned)
             self._sources.append(source)
 
+    def _move_unseen(self) -> None:
+        """Take in the micro-batches whose end nobody could wait for the lock to note."""
+        while self._unseen:
+            intake, planned = self._unseen.popleft()
+            for source in self._sources:
+                if source.intake is intake:
+                    _move(source, planned)
+
     def _look(self, is_first: bool = False) -> bool:
         """See what the sources have left; whether the phase has changed."""
+        self._move_unseen()
         looks = {source.name: self._look_at(source) for source in self._sources if not source.intake.has_failed}
         self._pacer.see(looks, is_first)
         before, phase = self.status, self._pacer.phase

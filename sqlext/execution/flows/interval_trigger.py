@@ -155,6 +155,7 @@ class IntervalTrigger:
         while not intake.running.forget_last_look(_LOOK_SECONDS):  # its source may not answer
             if not may_wait():
                 return
+            time.sleep(_POLL_SECONDS)  # there may be no query at the moment
         before = self._batches[intake]
         while not intake.running.has_found_nothing and self._batches[intake] < before + 2 and may_wait():
             time.sleep(_POLL_SECONDS)

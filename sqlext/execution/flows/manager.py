@@ -219,7 +219,7 @@ class FlowManager:
         self._supervisor.note_done(flow)  # now, and not with the next tick: after a crash it is not run again
         return f"flow {flow.spec.name} is up to date"
 
-    def flush_for_lag(self, flow_id: str) -> None:
+    def flush_for_lag(self, flow_id: str, deadline: Deadline) -> None:
         """Bring what has arrived into a flow's table, if it runs in this process and has a target lag; others keep their pace.
 
         Raises:
@@ -227,7 +227,7 @@ class FlowManager:
         """
         flow = self._live.get(flow_id)
         if flow is not None and flow.is_running and flow.options.flow[TARGET_LAG] is not None:
-            flow.wait(_FLUSH_PATIENCE)
+            flow.wait(timedelta(seconds=deadline.left))
 
     def drop(self, name: tuple[str, ...], if_exists: bool) -> str:
         """Stop a flow and remove its record; its target stays."""
@@ -371,7 +371,8 @@ class FlowManager:
             own, here = jvm.clone_session(self._spark), self._lease.host_id
             settled = alteration.settled(own, home, spec, self._registry.alter, here)
             if settled is not spec:
-                spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)
+                spec, options = settled, self.options_of(settled)
+                session = sessions.restored_session(self._spark, settled, bool(settled.session_bound))
         spec = self.savepoints.finished(spec, epoch)
         replay.finish_at_start(session, spec)
         sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))

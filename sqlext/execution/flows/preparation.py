@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import delta_log, table_definition, target
 from sqlext.execution.flows import constraint_checks
 from sqlext.execution.flows.creation import (
@@ -16,6 +17,7 @@ from sqlext.execution.flows.creation import (
     refuse_to_replace,
 )
 from sqlext.execution.flows.registry import Records
+from sqlext.execution.flows.renewal import refuse_checks
 from sqlext.plan.job_graph import QUALIFIES, OutputMode
 from sqlext.quoting import sql_name
 from sqlext.spark.storage import HadoopPath
@@ -41,8 +43,17 @@ def prepare(request: FlowRequest, name: tuple[str, ...], records: Records) -> De
     check_place(request, name)
     if request.definition is not None:
         delta_log.refuse_forgetting(sql_name(name), request.properties)
+        if request.adopts and target.exists(request.session, name):
+            refuse_checks(name, target.describe(request.session, name).properties)
         constraint_checks.check(request, name, None, records)
         return None
+    capture = request.plan.capture
+    if capture is not None and capture.ignores_nulls:
+        raise UnsupportedError(
+            "IGNORE NULL UPDATES keeps the value before, and a row that is in the table already is not among the changes of this "
+            "stream: its values would be lost. Let CREATE STREAMING TABLE declare the table, or leave the clause out.",
+            capture.position,
+        )
     refuse_to_replace(request)
     query, output = request.flow.queries[0], request.flow.output
     table = target.describe(request.session, name)

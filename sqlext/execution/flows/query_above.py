@@ -88,6 +88,8 @@ class QueryAbove:
         if table is None or not self._has_all_others(table, info, before):
             return None
         with jvm.held(keys) as held, self._rows(info, held) as (rows, info):
+            if not table.has_just((column.target for column in self._spec.columns), rows):
+                return None
             identity = CommitIdentity(info.app_id, info.last_batch, info.to_json())
             self._target.replace_keys(table, keys.columns, held, rows, {}, identity, self._check)
         return dict(info.violations or {})

@@ -17,7 +17,7 @@ from sqlext.quoting import quote_parts, quote_string
 from sqlext.sql.constraint_grammar import constraints_of
 
 _CHECK = "delta.constraints."
-_ONLY_IN_STATEMENTS = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
+ONLY_IN_STATEMENTS = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 """Properties that Delta takes into the table's protocol, and does not list."""
 _WRITTEN_BY_DELTA = (
     "delta.columnMapping.maxColumnId",
@@ -68,7 +68,7 @@ def renewed(spec: FlowSpec, request: FlowRequest) -> FlowRequest:
 
 def properties_of(stated: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of a table that is made anew: what the statement needs, and what the table has now."""
-    kept = {key: value for key, value in stated.items() if key.lower().startswith(_ONLY_IN_STATEMENTS)}
+    kept = {key: value for key, value in stated.items() if key.lower().startswith(ONLY_IN_STATEMENTS)}
     return kept | {k: v for k, v in there.items() if k != FLOW_PROPERTY and not k.startswith(_WRITTEN_BY_DELTA)}
 
 

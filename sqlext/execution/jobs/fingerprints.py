@@ -38,8 +38,14 @@ def _value(value: Any) -> str:
     """Return the text of an argument, without the addresses of objects, which differ in every process."""
     if callable(value):
         return _text(value)
-    texts = sorted(map(repr, value)) if isinstance(value, set | frozenset) else [repr(value)]
-    return _ADDRESS.sub("", f"{type(value).__name__} {texts}")
+    kind = type(value).__name__
+    if isinstance(value, dict):
+        return f"{kind} {[(_value(key), _value(each)) for key, each in value.items()]}"
+    if isinstance(value, set | frozenset):
+        return f"{kind} {sorted(map(_value, value))}"
+    if isinstance(value, list | tuple):
+        return f"{kind} {[*map(_value, value)]}"
+    return f"{kind} {_ADDRESS.sub('', repr(value))}"
 
 
 def _compiled(subject: Any) -> str:

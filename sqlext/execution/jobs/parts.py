@@ -19,8 +19,9 @@ from sqlext.execution.jobs.outputs import BUCKET, VertexTable
 from sqlext.spark.java import items_of, java_of, scala_seq
 from sqlext.spark.jvm import alias
 from sqlext.spark.physical_plan import as_columns, frame_over
+from sqlext.spark.settings import ALL_FILES
 
-_ALL_FILES = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+_ALL_FILES = {key.rpartition(".")[2]: value for key, value in ALL_FILES.items()}
 """Options with which a result of which a file is lost is an error, whatever the session's settings say of the user's files."""
 
 

@@ -3,7 +3,7 @@
 1. All checks pass (`creation.py`): the query, the names of its columns, the view's name, that it does not read itself, and, where
    a table is to be replaced, that Delta takes the new definition: an empty table that has it is made in the home, until step 5.
 2. The view is reserved in the registry, with the id of the view that it replaces. From here to step 5, a failure is undone at
-   once, and a crash by the next host: a new table is dropped, a replaced one is restored, the reservation is taken back, and the
+   once, and a crash by another host: a new table is dropped, a replaced one is restored, the reservation is taken back, and the
    view before is as it was.
 3. A new table is created, empty.
 4. The first refresh computes the view in full. Where there is a table to replace, its commit brings rows and definition at once:
@@ -17,6 +17,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -227,12 +228,17 @@ class ViewMaker:
             if record is not None and not record.is_reserved:
                 return
             self._views.forget(view_id)
-            undo_table(self._spark, reserved)
+            undo_table(self._spark, reserved if record is not None else _without_place(reserved))
             self._model_place(view_id).delete()
             if record is not None:
                 self._registry.append(ViewEvent(view_id, ViewEventKind.DROPPED, host=self._lease.host_id))
         except Exception as error:  # what kept the view from being made is what the user is to see
             logger.exception("materialized view %s could not be undone: %s", view_id, failures.reason_of(error))
+
+
+def _without_place(record: ViewRecord) -> ViewRecord:
+    """Return a record without the place that its table was to have: since it was given up, others may have files there."""
+    return replace(record, spec=replace(record.spec, location=""))
 
 
 def _sentence(spec: ViewSpec, report: RefreshReport, is_replaced: bool) -> str:

@@ -323,19 +323,19 @@ class ViewManager:
             each.cancel_if_asked()
         self._scheduler.hand_out({key: live[key] for key in self._scheduled if key in live}, self._waves.lineage, now)
         if self._took_over is None or now - self._took_over >= DEAD_AFTER_SECONDS:
-            self._workers.submit(self.resume)
+            self._workers.submit(partial(self.resume, waits=False))
             self._took_over = self._synced = now
         elif live and now - self._synced >= _SYNC_SECONDS:
             self._synced = now
             self._workers.submit(self._sync)
 
-    def resume(self) -> list[str]:
-        """Undo what a process that is gone has left half created, and take over its views with schedules.
+    def resume(self, waits: bool = True) -> list[str]:
+        """Undo what a process that is gone has left half created, and take over its views with schedules; see `Takeover`.
 
         Returns:
             The names of the views.
         """
-        taken = [] if self._closing.is_set() else self._takeover.take_over()
+        taken = [] if self._closing.is_set() else self._takeover.take_over(waits)
         if taken:
             with self._lock:
                 self.resumed = (*self.resumed, *taken)

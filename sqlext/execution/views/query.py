@@ -201,7 +201,8 @@ def _relations(plan: Any) -> list[Relation]:
 
 def _unversioned(plan: Any) -> list[str]:
     """Return what a plan reads that has no versions."""
-    leaves = [node for node in nodes_of(plan) if node.children().isEmpty() and kind(node) not in STATIC]
+    without = (*STATIC, "CTERelationRef")  # what a WITH query reads is below its definition
+    leaves = [node for node in nodes_of(plan) if node.children().isEmpty() and kind(node) not in without]
     return [str(node.nodeName()).strip() for node in leaves if relation_of(node) is None]
 
 

@@ -33,17 +33,24 @@ class Takeover:
         self._flows = flows
         self._turn = threading.Lock()
 
-    def take_over(self) -> list[str]:
+    def take_over(self, waits: bool = True) -> list[str]:
         """Undo what a process that is gone has left half created, and take over its views that are refreshed by themselves.
 
         These are the views with schedules, and those without that a target lag above them needs.
 
+        Args:
+            waits: whether to wait until another call has ended; if not, nothing is done then.
+
         Returns:
             Their names.
         """
-        with self._turn:
+        if not self._turn.acquire(blocking=waits):
+            return []
+        try:
             self._maker.sweep()
             return self._taken()
+        finally:
+            self._turn.release()
 
     def _taken(self) -> list[str]:
         taken: list[str] = []

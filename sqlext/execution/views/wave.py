@@ -32,6 +32,7 @@ Pins = Mapping[str, SourceVersion]
 Refresh = Callable[[LiveView, Pins], RefreshReport | None]
 """Refreshes a view over some versions; None: it has failed, and that is noted."""
 _STEP_SECONDS = 0.1
+_FLUSH_SECONDS = 600.0  # for all flows below a wave; then it goes on with what their tables have
 
 
 def process_ends(spec: ViewSpec) -> ViewError:
@@ -50,7 +51,8 @@ class Wave:
         workers: do so.
         free: returns those of some tables outside of the wave, by key, whose age holds nobody back: nobody brings them forward.
         end: called when the wave has ended.
-        before: called one after the other before the cut is found: each brings a flow that the views read up to date.
+        before: called one after the other before the cut is found: each brings a flow that the views read up to date, until a
+            deadline that they share.
 
     Attributes:
         reports: what became of the views, by their keys.
@@ -67,7 +69,7 @@ class Wave:
         workers: Workers,
         free: Callable[[Iterable[str]], AbstractSet[str]],
         end: Callable[[], None] = lambda: None,
-        before: Sequence[Callable[[], None]] = (),
+        before: Sequence[Callable[[Deadline], None]] = (),
     ) -> None:
         self._session = session
         self._lineage = lineage
@@ -90,9 +92,10 @@ class Wave:
 
     def begin(self) -> None:
         """Find the cut, and hand the first views to the workers; the others follow. Never raises."""
+        deadline = Deadline(_FLUSH_SECONDS)
         for flush in self._before:
             try:
-                flush()
+                flush(deadline)
             except Exception as error:  # noqa: BLE001  # of one flow, which says itself what is wrong with it
                 logger.warning("a flow below a wave of %d views was not flushed: %s", len(self._views), failures.reason_of(error))
         try:
