@@ -305,7 +305,9 @@ def test_a_run_refreshes_a_view_and_alters_what_differs(sql: Workshop, views: Pr
 
 
 def test_a_target_lag_stays_with_its_model(sql: Workshop, views: Project) -> None:
-    views.edit("models/totals.sql", r"schedule=.*'}", "on_configuration_change='apply', tblproperties={'target-lag': '1 day'}")
+    views.edit(
+        "models/totals.sql", r"schedule=.*'fail'", "on_configuration_change='apply', tblproperties={'target-lag': '1 day'}"
+    )
     assert views("run")["totals"].startswith("altered, ")
     assert view(sql).schedule == "TARGET LAG 1 DAY"
     views.edit("models/totals.sql", "'apply'", "'fail'")
