@@ -136,10 +136,8 @@ def _java() -> Finding:
 
 def _jars(conf: Mapping[str, str]) -> Finding:
     """Look where `sqlext.configure` takes them from."""
-    if jars.delta_on_class_path(conf.get("spark.driver.extraClassPath")):
-        return Finding("Delta's JARs", State.GOOD, "given by the class path")
-    if "delta-spark" in conf.get("spark.jars.packages", ""):
-        return Finding("Delta's JARs", State.GOOD, "given by `spark.jars.packages`")
+    if (giver := jars.delta_given_by(conf)) is not None:
+        return Finding("Delta's JARs", State.GOOD, f"given by {giver}")
     found = jars.delta_class_path(None, conf.get("spark.jars.ivySettings"))
     return Finding("Delta's JARs", State.GOOD, f"{found}, with the digests that sqlext knows")
 

@@ -79,6 +79,10 @@ def _named(constraints: Iterable[Constraint], name: str) -> Constraint | None:
     return next((each for each in constraints if each.name.lower() == name.lower()), None)
 
 
+def _without(constraints: Iterable[Constraint], name: str) -> tuple[Constraint, ...]:
+    return tuple(each for each in constraints if each.name.lower() != name.lower())
+
+
 def _flow_of(spark: SparkSession, host: Host, name: tuple[str, ...]) -> FlowSpec:
     """Return the flow that has made a streaming table, or one that writes into a table declared without a query."""
     specs = _flows_into(host, name)
@@ -97,8 +101,7 @@ def _add(host: Host, spec: FlowSpec, constraint: Constraint) -> None:
         is_state = any(stream.writes_target and stream.state_columns for stream in each.streams)
         if not each.appends and (is_state or constraint.violation is Violation.DROP):
             raise _to_be_made_anew(each, constraint)
-    others = [each for each in spec.constraints if each.name.lower() != constraint.name.lower()]
-    host.flows.constrain(spec.target, (*others, replace(constraint, position=None)))
+    host.flows.constrain(spec.target, (*_without(spec.constraints, constraint.name), replace(constraint, position=None)))
 
 
 def _drop(host: Host, spec: FlowSpec, there: Constraint | None, statement: AlterConstraint) -> None:
@@ -111,8 +114,7 @@ def _drop(host: Host, spec: FlowSpec, there: Constraint | None, statement: Alter
         )
     if not spec.appends and there.violation is Violation.DROP:
         raise _to_be_made_anew(spec, replace(there, position=statement.position))
-    others = [each for each in spec.constraints if each.name.lower() != there.name.lower()]
-    host.flows.constrain(spec.target, tuple(others))
+    host.flows.constrain(spec.target, _without(spec.constraints, there.name))
 
 
 def _to_be_made_anew(spec: FlowSpec, constraint: Constraint) -> UnsupportedError:

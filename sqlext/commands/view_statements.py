@@ -211,7 +211,7 @@ def _alter(
 ) -> str:
     spec = views.record(name).spec
     if statement.policy is RefreshPolicy.STRICT:
-        check_policy(sessions.restored_session(spark, spec, bool(spec.session_bound)), spec.name, spec.query, statement.policy)
+        check_policy(sessions.restored_session(spark, spec), spec.name, spec.query, statement.policy)
     if schedule is not None or statement.policy is not None:
         return views.alter(name, schedule, statement.policy)
     lagging = _with_lag(spark, spec.schedule, statement.settings)

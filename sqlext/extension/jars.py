@@ -17,9 +17,10 @@ import subprocess
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlext.clock import Deadline
 from sqlext.errors import SetupError
@@ -113,6 +114,13 @@ def delta_on_class_path(extra_class_path: str | None = None) -> bool:
     for folder in [*folders, _spark_jars()]:
         jars += folder.glob("*.jar")
     return any(re.search(r"delta-spark_.*\.jar$", jar.name) for jar in jars)
+
+
+def delta_given_by(options: Mapping[str, Any]) -> str | None:
+    """Return what brings Delta's JARs with it among Spark's settings, or its own JARs, for people; None: nothing does."""
+    if delta_on_class_path(str(options.get("spark.driver.extraClassPath", ""))):
+        return "the class path"
+    return "`spark.jars.packages`" if "delta-spark" in str(options.get("spark.jars.packages", "")) else None
 
 
 def delta_class_path(progress: Callable[[str], None] | None = None, ivy_settings: str | os.PathLike[str] | None = None) -> str:

@@ -131,8 +131,7 @@ def configure(builder: Any, progress: Callable[[str], None] | None = None) -> An
         jars.check_java()
         if not jars.is_cluster(options.get("spark.master")):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run in this environment, whatever PATH says
-        provided = str(options.get(_DRIVER_CLASS_PATH, ""))
-        if not jars.delta_on_class_path(provided) and "delta-spark" not in str(options.get("spark.jars.packages", "")):
+        if jars.delta_given_by(options) is None:
             _add_jars(builder, jars.delta_class_path(progress, options.get("spark.jars.ivySettings")))
         for connector in _connectors(options):
             _add_jars(builder, _CONNECTORS[connector](progress, options.get("spark.jars.ivySettings")))

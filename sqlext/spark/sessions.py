@@ -59,6 +59,9 @@ class SessionRecord(Protocol):
     @property
     def variables(self) -> Mapping[str, str]: ...
 
+    @property
+    def session_bound(self) -> tuple[str, ...]: ...
+
 
 def session_for(session: SparkSession, references: References) -> SparkSession:
     """Return a new session for a flow or job: a copy of `session` with those session variables that the query uses.
@@ -78,17 +81,14 @@ def takes_names_of_streams(session: SparkSession) -> bool:
     return session.conf.get(_TAKES_NAMES, None) == "true"
 
 
-def restored_session(spark: SparkSession, spec: SessionRecord, is_bound: bool = False) -> SparkSession:
+def restored_session(spark: SparkSession, spec: SessionRecord) -> SparkSession:
     """Return a session like the one that created the flow or job.
 
-    Args:
-        spark: a session of the application.
-        spec: the flow or job.
-        is_bound: whether it reads temporary views of `spark`. Otherwise the session has none: they would stand in the place of
-            tables of the same names.
+    It has temporary views of `spark` only for one that reads such views: they would stand in the place of tables of the same
+    names.
     """
     session = jvm.bare_clone(spark)
-    if not is_bound:
+    if not spec.session_bound:
         jvm.drop_temporary_views(session)
     settings.restore(session, spec.settings)
     session.catalog.setCurrentCatalog(spec.catalog)

@@ -17,6 +17,7 @@ from sqlext.spark.java import items_of, java_of, scala_seq, texts_of, transforme
 
 _SUBQUERIES = ("ScalarSubquery", "ListQuery", "Exists", "LateralSubquery", "FunctionTableSubqueryArgumentExpression")
 _STARTS = ("startingversion", "startingtimestamp")
+_OF_CHANGES = ("readchangefeed", "readchangedata")
 
 
 def read_to_its_end(spark: SparkSession, plan: Any) -> Any:
@@ -73,9 +74,7 @@ def _of_data_source(spark: SparkSession, source: Any) -> Any:
 def _check_starts_at_first(spark: SparkSession, source: Any) -> None:
     """See that a stream of a Delta table begins with its first rows: a batch would read these, too, whatever its options say."""
     options = {key.lower(): (key, value) for key, value in texts_of(spark, source.options()).items()}
-    of_changes = (
-        options.get(key, ("", ""))[1] for key in ("readchangefeed", "readchangedata")
-    )  # a batch reads them from a version
+    of_changes = (options.get(key, ("", ""))[1] for key in _OF_CHANGES)
     is_of_changes = any(value.lower() == "true" for value in of_changes)  # which a batch can read from a version on
     if str(source.className()).lower() != "delta" or is_of_changes:
         return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -351,14 +353,24 @@ def test_a_process_that_dies_while_a_view_is_replaced_leaves_the_old_one(sql: Wo
     assert equals_query(sql, "SELECT id FROM orders", "w")
 
 
-def test_a_process_that_runs_undoes_what_one_that_has_died_left_half_made(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    sql.clock = sql.installed.clock = clock = HandClock()
-    tables(sql)
-    sql(f"CREATE MATERIALIZED VIEW v AS {SUMS}")
+@contextmanager
+def beside(sql: Workshop, clock: HandClock) -> Iterator[Host]:
+    """Another process on the home of this one, which has looked round already."""
     other = Host(sql.spark, sql.host.home, clock)
     try:
         eventually(lambda: other.views._took_over is not None, DEADLINE)
         assert other.views.resume() == []  # after what the ticker does at first
+        yield other
+    finally:
+        other.close()
+        assert sql.host  # whose home the next test does not find
+
+
+def test_a_process_that_runs_undoes_what_one_that_has_died_left_half_made(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql.clock = sql.installed.clock = clock = HandClock()
+    tables(sql)
+    sql(f"CREATE MATERIALIZED VIEW v AS {SUMS}")
+    with beside(sql, clock) as other:
         with monkeypatch.context() as patched:
             patched.setattr(Refresher, "refresh", no_room)
             patched.setattr("sqlext.execution.views.making.ViewMaker._undo", lambda *_: None)
@@ -371,9 +383,6 @@ def test_a_process_that_runs_undoes_what_one_that_has_died_left_half_made(sql: W
         sql(CHANGES[0])
         other.views.refresh(("spark_catalog", "default", "v"), is_full=False, waits=True)
         assert equals_query(sql)
-    finally:
-        other.close()
-        assert sql.host  # whose home the next test does not find
 
 
 def test_what_could_not_be_undone_at_once_is_undone_later(sql: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -568,19 +577,13 @@ def test_a_process_that_runs_takes_over_the_schedules_of_one_that_has_died(sql: 
     sql.clock = sql.installed.clock = clock = HandClock()
     tables(sql)
     sql(f"CREATE MATERIALIZED VIEW v SCHEDULE EVERY 10 MINUTES AS {SUMS}")
-    other = Host(sql.spark, sql.host.home, clock)
-    try:
-        eventually(lambda: other.views._took_over is not None, DEADLINE)
-        assert other.views.resume() == []  # after what the ticker does at first
+    with beside(sql, clock) as other:
         sql(CHANGES[0])
         sql.crash()
         clock.advance(30)
         eventually(lambda: other.views.resumed == ("default.v",), DEADLINE)
         clock.advance(600)
         eventually(lambda: equals_query(sql), DEADLINE)
-    finally:
-        other.close()
-        assert sql.host  # whose home the next test does not find
 
 
 def test_a_change_of_a_source_refreshes_views_in_the_order_of_their_dependencies(sql: Workshop) -> None:

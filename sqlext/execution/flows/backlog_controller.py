@@ -1,8 +1,8 @@
 """Steers one flow through backlog: looks at its sources, and sets the pace of its queries when the phase changes (FLIP-309).
 
 Sources are looked at about once a second by a thread of its own, and at the end of each micro-batch by Spark's stream thread, so
-that the next micro-batch is planned at the right pace already. Only the thread of its own calls functions of the user's, of which
-one may never return: a stream thread that waited for it could not be stopped.
+that the next micro-batch is planned at the right pace already. The stream thread calls no functions of the user's, of which one
+may never return: it could not be stopped then.
 """
 
 from __future__ import annotations

@@ -204,9 +204,11 @@ class FlowMaker:
     def _check_others(self, spec: FlowSpec, added: list[Constraint]) -> None:
         """See that constraints which a flow's table gets can be checked for the rows of other flows into it, too."""
         records = self._registry.read()
-        for other in (each.spec for each in current(records) if same_name(each.spec.target, spec.target)):
-            for constraint in added if other.id != spec.id else []:
-                constraint_checks.check_of_flow(self._flows.session_of(other), other, constraint, records)
+        into_it = [each.spec for each in current(records) if same_name(each.spec.target, spec.target)]
+        for other in (each for each in into_it if each.id != spec.id):
+            session = self._flows.session_of(other)
+            for constraint in added:
+                constraint_checks.check_of_flow(session, other, constraint, records)
 
     def _with_query(self, record: FlowRecord, request: FlowRequest) -> tuple[FlowRecord, str]:
         """Give a flow the query of CREATE OR REFRESH, in a session like the flow's, and not that of the statement."""

@@ -371,8 +371,7 @@ class FlowManager:
             own, here = jvm.clone_session(self._spark), self._lease.host_id
             settled = alteration.settled(own, home, spec, self._registry.alter, here)
             if settled is not spec:
-                spec, options = settled, self.options_of(settled)
-                session = sessions.restored_session(self._spark, settled, bool(settled.session_bound))
+                spec, options, session = settled, self.options_of(settled), sessions.restored_session(self._spark, settled)
         spec = self.savepoints.finished(spec, epoch)
         replay.finish_at_start(session, spec)
         sessions.prepare(session, self._home.location, partial(source_changes.most_files, session, spec))
@@ -441,9 +440,7 @@ class FlowManager:
     def session_for_start(self, spec: FlowSpec) -> SparkSession:
         """Return the session that a flow had here, or one like it."""
         flow = self._live.get(spec.id)
-        if flow is not None:
-            return flow.session
-        return sessions.restored_session(self._spark, spec, bool(spec.session_bound))
+        return flow.session if flow is not None else sessions.restored_session(self._spark, spec)
 
     def tick(self) -> None:
         """Look at each flow; the host's ticker calls it."""

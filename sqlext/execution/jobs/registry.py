@@ -64,6 +64,11 @@ class JobSpec:
     seeds: tuple[int, ...] = ()
 
     @property
+    def session_bound(self) -> tuple[str, ...]:
+        """The temporary views and functions that it reads: none, a statement that reads such is no recoverable job."""
+        return ()
+
+    @property
     def makes_table(self) -> bool:
         """Whether the job creates its table."""
         return self.target_version < 0

@@ -129,9 +129,8 @@ class FlowChecks(RowChecks):
         With them, whether what they are made of is read each time that they are.
         """
         found = self._marked(rows)
-        if quarantines(self._spec.constraints) and not (
-            self._is_repeatable and not has_moment(rows.sparkSession, analysed(found))
-        ):
+        is_read_twice = quarantines(self._spec.constraints)
+        if is_read_twice and (not self._is_repeatable or has_moment(rows.sparkSession, analysed(found))):
             with jvm.held(found) as held:
                 yield held, False
         else:
