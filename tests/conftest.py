@@ -129,6 +129,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.ui.retainedExecutions": "10",
         "spark.sql.ui.explainMode": "simple",  # each execution draws its plan for that history
         "spark.sql.codegen.cache.maxEntries": "2000",  # what Delta does at each commit is compiled once
+        "spark.buffer.pageSize": "1m",  # few rows take pages of 64 MB otherwise: soak tests would see which tasks run, not growth
         # Both of Java's compilers: the first minutes are slower by a tenth, and what comes after them is faster by a third.
         # The heap is taken as a whole at the start: what the process takes later is outside of it, and soak tests look at that.
         "spark.driver.extraJavaOptions": "-Xms2g -XX:+AlwaysPreTouch -XX:ReservedCodeCacheSize=256m",
