@@ -58,8 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="TPC-H's scale factor")
     parser.add_argument("--share", type=float, default=0.001, help="of the orders and lines that change at each step")
-    parser.add_argument("--rounds", type=int, default=2, help="of insertions, deletions and updates; the first one warms up")
+    parser.add_argument("--rounds", type=int, default=2, help="of insertions, deletions, updates; of several, the first warms up")
     parser.add_argument("--only", default="", help="these queries alone, such as Q1,Q6")
+    parser.add_argument("--result", type=Path, default=RESULT)
     given = parser.parse_args()
     spark = session(Path(tempfile.mkdtemp()))
     groups = sum_by_groups(spark)
@@ -74,7 +75,7 @@ def main() -> None:
         for statement in statements:
             spark.sql(statement).collect()
         for side in SIDES if number % 2 else reversed(SIDES):
-            wave(spark, times, side, is_measured=number >= len(changes) // given.rounds)
+            wave(spark, times, side, is_measured=given.rounds == 1 or number >= len(changes) // given.rounds)
         different = [name for name in chosen if not equal(spark, name)]
         print(f"{what}: {len(chosen) - len(different)} of {len(chosen)} equal", flush=True)
         assert not different, different
@@ -134,8 +135,10 @@ def wave(spark: SparkSession, times: dict[str, Times], side: str, is_measured: b
     for name, found in times.items():
         began = time.perf_counter()
         said = str(spark.sql(f"REFRESH MATERIALIZED VIEW {name}_{side}").collect()[0][0])
+        taken = time.perf_counter() - began
+        print(f"{name} {side}: {taken:.2f} s, {said}", flush=True)
         if is_measured:
-            found.sides[side].append(time.perf_counter() - began)
+            found.sides[side].append(taken)
         if side == "INCREMENTAL":
             found.done[re.split(r", \d|, version", said.split(": ", 1)[1])[0]] += 1
 
@@ -198,14 +201,14 @@ def report(times: dict[str, Times], groups: dict[str, float], given: argparse.Na
         "sum by 1,000,000 groups": groups,
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
     }
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    given.result.write_text(json.dumps(result, indent=2) + "\n")
     bars = [{"query": name, "refresh": side, "seconds": each} for name, sides in found.items() for side, each in sides.items()]
     chart = (
         alt.Chart(alt.InlineData(values=bars))
         .mark_bar()
         .encode(x="seconds:Q", y="refresh:N", color="refresh:N", row=alt.Row("query:N", sort=[*found]))
     )
-    chart.save(str(RESULT.with_suffix(".svg")))
+    chart.save(str(given.result.with_suffix(".svg")))
 
 
 def listed(done: Counter[str]) -> str:

@@ -316,11 +316,14 @@ class _Running:
         return ""
 
     def _pin(self, versions: Sequence[tuple[str, int]]) -> None:
-        """Make the tables be those versions' for queries of the session of the past, also below SQL views."""
+        """Make the tables be those versions' for queries of the session of the past, also below SQL views.
+
+        Their rows are read once: for each query, Delta would look for the table's files anew, by jobs over its log.
+        """
         for table, version in versions:
             if self._pinned.get(table) != version:
                 at = f" VERSION AS OF {version}" if version != self._newest(table) else ""
-                self._past.sql(f"SELECT * FROM {_CATALOG}.{table}{at}").createOrReplaceTempView(table)
+                self._past.sql(f"SELECT * FROM {_CATALOG}.{table}{at}").localCheckpoint().createOrReplaceTempView(table)
                 self._pinned[table] = version
         for name, text in SQL_VIEWS.items():
             if read_by(text) <= {table for table, _ in versions}:
@@ -328,7 +331,9 @@ class _Running:
 
     def _difference(self, name: str, commit: Commit) -> str:
         expected = Result.of(self._past.sql(self._views[name].text))
-        found = Result.of(self._spark.sql(f"SELECT * FROM {_CATALOG}.{name} VERSION AS OF {commit.version}"))
+        found = Result.of(self._spark.table(f"{_CATALOG}.{name}"))
+        if (newest := newest_version(location_of(self._spark, name))) != commit.version:
+            return f"the view was at version {commit.version}, and is at version {newest}: somebody has refreshed it meanwhile"
         approximate = self._views[name].approximate
         places = frozenset(at for at, (column, _) in enumerate(expected.columns) if column in approximate)
         return difference(found, expected, Leniency(approximate=places))
