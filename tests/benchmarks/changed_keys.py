@@ -113,7 +113,8 @@ def chart(result: dict[str, Any]) -> alt.FacetChart:
     bars = alt.Chart(alt.InlineData(values=rows)).mark_bar().properties(width=120, height=240)
     side = alt.X("side:N", title=None, sort=list(SIDES), axis=alt.Axis(labelAngle=0))
     title = f"{result['changed']:,} of {result['keys']:,} keys"
-    return bars.encode(x=side, y="seconds:Q").facet(column=alt.Column("query:N", title=None)).properties(title=title)
+    made: alt.FacetChart = bars.encode(x=side, y="seconds:Q").facet(column=alt.Column("query:N", title=None))
+    return made.properties(title=title)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ def chart(result: dict[str, Any]) -> alt.FacetChart:
     bars = alt.Chart(alt.InlineData(values=rows)).mark_bar().properties(width=160, height=240)
     side = alt.X("side:N", title=None, sort=list(SIDES), axis=alt.Axis(labelAngle=0))
     title = f"{result['rows']:,} rows, {result['keys']:,} keys, {result['files']} files"
-    return bars.encode(x=side, y="seconds:Q").facet(column=alt.Column("query:N", title=None)).properties(title=title)
+    made: alt.FacetChart = bars.encode(x=side, y="seconds:Q").facet(column=alt.Column("query:N", title=None))
+    return made.properties(title=title)
 
 
 if __name__ == "__main__":
