@@ -13,7 +13,6 @@ from the file's arrival on. The tables take turns, so that the machine's moods m
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +22,18 @@ import altair as alt
 import numpy as np
 from pyspark.sql import SparkSession
 
-from tests.benchmarks.common import BY_COMMAND, QUERY, Source, check_equal, run_and_save, write_rows
-from tests.benchmarks.flush_growth import flush
+from tests.benchmarks.common import (
+    BY_COMMAND,
+    QUERY,
+    Source,
+    chart_of_medians,
+    check_equal,
+    flush,
+    listed,
+    run_and_save,
+    summary,
+    write_rows,
+)
 
 QUERIES = {"sums": QUERY, "average": QUERY.replace(" FROM", ", avg(v) AS a FROM")}
 ADDED = {
@@ -78,9 +87,8 @@ def load(spark: SparkSession, kind: str, source: str) -> None:
     query = QUERIES[kind]
     vectors = "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
     spark.sql(f"CREATE TABLE {kind}_merge USING delta {vectors} AS {query.format(source)}")
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in BY_COMMAND.items())
     stream = f"STREAM {source} WITH ('maxFilesPerTrigger' = '1')"
-    spark.sql(f"CREATE STREAMING TABLE {kind}_flow TBLPROPERTIES ({properties}) AS {query.format(stream)}")
+    spark.sql(f"CREATE STREAMING TABLE {kind}_flow TBLPROPERTIES ({listed(BY_COMMAND)}) AS {query.format(stream)}")
     print(f"{kind}: {flush(spark, f'{kind}_flow'):.1f} s for the first flush", flush=True)
 
 
@@ -94,27 +102,9 @@ def merge(spark: SparkSession, kind: str, changes: Path) -> float:
     return time.perf_counter() - began
 
 
-def summary(taken: dict[str, list[float]]) -> dict[str, Any]:
-    medians = {side: round(statistics.median(seconds[1:]), 3) for side, seconds in taken.items()}
-    return {
-        "seconds": taken,
-        "medians": medians,
-        "ratios": {side: round(medians[side] / medians["merge"], 2) for side in SIDES[1:]},
-    }
-
-
 def chart(result: dict[str, Any]) -> alt.FacetChart:
-    """The median of each side as a bar, by query."""
-    rows = [
-        {"query": kind, "side": side, "seconds": seconds}
-        for kind, found in result["queries"].items()
-        for side, seconds in found["medians"].items()
-    ]
-    bars = alt.Chart(alt.InlineData(values=rows)).mark_bar().properties(width=120, height=240)
-    side = alt.X("side:N", title=None, sort=list(SIDES), axis=alt.Axis(labelAngle=0))
     title = f"{result['changed']:,} of {result['keys']:,} keys"
-    made: alt.FacetChart = bars.encode(x=side, y="seconds:Q").facet(column=alt.Column("query:N", title=None))
-    return made.properties(title=title)
+    return chart_of_medians(result["queries"], title)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,24 @@ def flow_of(spark: SparkSession, name: str) -> Flow:
     return next(flow for flow in sqlext_session.host_of(spark).flows.all.values() if flow.spec.name == name)
 
 
+def listed(properties: Mapping[str, str]) -> str:
+    """Properties as TBLPROPERTIES takes them."""
+    return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+
+
 def take_in(spark: SparkSession, name: str) -> None:
     """Let a flow take what has arrived into its buffer: WAIT FLOW without its flush."""
     flow_of(spark, name).take_in()
+
+
+def flush(spark: SparkSession, name: str) -> float:
+    """Take in what has arrived, flush it; the flush's seconds."""
+    take_in(spark, name)
+    before = flow_of(spark, name).status()[1]
+    spark.sql(f"FLUSH FLOW {name}")
+    after = flow_of(spark, name).status()[1]
+    assert (before.buffered_batches, after.flushes) == (1, before.flushes + 1), f"{name}: {before}, then {after}"
+    return after.last_flush_seconds
 
 
 def table_folder(spark: SparkSession, name: str) -> Path:
@@ -112,6 +128,26 @@ def check_equal(found: DataFrame, expected: DataFrame, side: str) -> None:
     for label, more, less in (("too many", found, expected), ("missing", expected, found)):
         wrong = more.exceptAll(less.select(more.columns)).head(3)
         assert not wrong, f"{side}: rows {label}, such as {wrong}"
+
+
+def summary(taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """The seconds of sides, their medians without the first run, which compiles code, and the ratios to the first side."""
+    medians = {side: round(statistics.median(seconds[1:]), 3) for side, seconds in taken.items()}
+    first, *others = medians
+    return {"seconds": taken, "medians": medians, "ratios": {side: round(medians[side] / medians[first], 2) for side in others}}
+
+
+def chart_of_medians(queries: Mapping[str, dict[str, Any]], title: str) -> alt.FacetChart:
+    """The median of each side as a bar, by query; `queries` have the `summary` of each."""
+    rows = [
+        {"query": kind, "side": side, "seconds": seconds}
+        for kind, found in queries.items()
+        for side, seconds in found["medians"].items()
+    ]
+    bars = alt.Chart(alt.InlineData(values=rows)).mark_bar().properties(width=160, height=240)
+    side = alt.X("side:N", title=None, sort=None, axis=alt.Axis(labelAngle=0))
+    made: alt.FacetChart = bars.encode(x=side, y="seconds:Q").facet(column=alt.Column("query:N", title=None))
+    return made.properties(title=title)
 
 
 def in_folder(

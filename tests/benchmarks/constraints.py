@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from tests.benchmarks.common import BY_COMMAND, check_equal, run_and_save, take_in
+from tests.benchmarks.common import BY_COMMAND, check_equal, listed, run_and_save, take_in
 
 GOAL_RATIO = 1.05
 COLUMNS = "id BIGINT, account BIGINT, amount DOUBLE, currency STRING, at TIMESTAMP"
@@ -85,10 +85,10 @@ def measure(spark: SparkSession, folder: Path, table: str, side: str, files: lis
     constraints = ", ".join(
         f"CONSTRAINT c{at} EXPECT ({each}) {(violation or '').format(table)}" for at, each in enumerate(CONDITIONS)
     )
-    listed = "" if violation is None else f"({constraints})"
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in BY_COMMAND.items())
+    clause = "" if violation is None else f"({constraints})"
+    properties = listed(BY_COMMAND)
     stream = f"STREAM events_{table} WITH ('maxFilesPerTrigger' = '1')"
-    spark.sql(f"CREATE STREAMING TABLE {table} {listed} TBLPROPERTIES ({properties}) AS SELECT * FROM {stream}")
+    spark.sql(f"CREATE STREAMING TABLE {table} {clause} TBLPROPERTIES ({properties}) AS SELECT * FROM {stream}")
     began = time.perf_counter()
     for file in files:
         (arrived / file.name).hardlink_to(file)

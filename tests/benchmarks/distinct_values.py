@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqlext.options import STATE_BACKEND
-from tests.benchmarks.common import BY_COMMAND, flow_of, in_folder, machine, take_in
+from tests.benchmarks.common import BY_COMMAND, flow_of, in_folder, listed, machine, take_in
 
 FLOWS = {"rows": "count(DISTINCT v)", "cells": "size(collect_set(v))"}
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
     names = [given.only] if given.only else list(FLOWS)
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in {**BY_COMMAND, STATE_BACKEND.key: "delta"}.items())
+    properties = listed({**BY_COMMAND, STATE_BACKEND.key: "delta"})
     spark.sql("CREATE TABLE visits (day DATE, v BIGINT) USING delta")
     insert(spark, 0, given.values)
     first, seconds = dict[str, float](), {name: list[float]() for name in names}

@@ -13,7 +13,6 @@ moods meet all.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,17 @@ import altair as alt
 import numpy as np
 from pyspark.sql import SparkSession
 
-from tests.benchmarks.common import QUERY, Source, check_equal, operations, run_and_save, table_folder, write_rows
+from tests.benchmarks.common import (
+    QUERY,
+    Source,
+    chart_of_medians,
+    check_equal,
+    operations,
+    run_and_save,
+    summary,
+    table_folder,
+    write_rows,
+)
 
 QUERIES = {"aggregate": QUERY, "append": "SELECT k, v FROM {}"}
 INTERVAL = "'execution.flush.max-interval' = '10 seconds'"
@@ -56,9 +65,7 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
             for side in SIDES:
                 seconds, commits[side] = measure(spark, source.name, kind, side, given.files)
                 taken[side].append(round(seconds, 2))
-        medians = {side: round(statistics.median(seconds[1:]), 2) for side, seconds in taken.items()}
-        ratios = {side: round(medians[side] / medians["batch"], 2) for side in SIDES[1:]}
-        found[kind] = {"seconds": taken, "medians": medians, "commits": commits, "ratios": ratios, "goal": GOALS[kind]}
+        found[kind] = {**summary(taken), "commits": commits, "goal": GOALS[kind]}
     return {"rows": given.rows, "keys": given.keys, "files": given.files, "queries": found}
 
 
@@ -82,17 +89,8 @@ def measure(spark: SparkSession, source: str, kind: str, side: str, files: int) 
 
 
 def chart(result: dict[str, Any]) -> alt.FacetChart:
-    """The median of each side as a bar, by query."""
-    rows = [
-        {"query": kind, "side": side, "seconds": seconds}
-        for kind, found in result["queries"].items()
-        for side, seconds in found["medians"].items()
-    ]
-    bars = alt.Chart(alt.InlineData(values=rows)).mark_bar().properties(width=160, height=240)
-    side = alt.X("side:N", title=None, sort=list(SIDES), axis=alt.Axis(labelAngle=0))
     title = f"{result['rows']:,} rows, {result['keys']:,} keys, {result['files']} files"
-    made: alt.FacetChart = bars.encode(x=side, y="seconds:Q").facet(column=alt.Column("query:N", title=None))
-    return made.properties(title=title)
+    return chart_of_medians(result["queries"], title)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from tests.benchmarks.common import (
     Source,
     check_equal,
     flow_of,
+    listed,
     operations,
     run_and_save,
     table_folder,
@@ -171,8 +172,7 @@ def by_hand(spark: SparkSession, folder: Path, table: str, source: str) -> Steps
 
 
 def by_flow(spark: SparkSession, table: str, source: str, properties: dict[str, str]) -> Steps:
-    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    spark.sql(FLOW_DDL.format(name=table, properties=listed, source=source))
+    spark.sql(FLOW_DDL.format(name=table, properties=listed(properties), source=source))
     buffer = Path(flow_of(spark, table)._home.child("buffer").location.removeprefix("file:"))
 
     def take_round() -> int:

@@ -30,10 +30,10 @@ from tests.benchmarks.common import (
     QUERY,
     Source,
     check_equal,
-    flow_of,
+    flush,
     in_folder,
+    listed,
     save,
-    take_in,
     write_rows,
 )
 
@@ -60,7 +60,7 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
     random = np.random.default_rng(365)
     keys = dict(zip(NAMES, (given.keys, given.keys * given.growth), strict=True))
     sources = {name: Source(f"events_{name}", folder / f"events_{name}") for name in NAMES}
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in {**BY_COMMAND, STATE_BACKEND.key: given.state}.items())
+    properties = listed({**BY_COMMAND, STATE_BACKEND.key: given.state})
     seconds: dict[str, list[float]] = {name: [] for name in NAMES}
     for name, source in sources.items():
         source.create(spark)
@@ -90,16 +90,6 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
         "ratio": round(median["large"] / median["small"], 2),
         "ratio_goal": f"at most {GOAL_RATIOS[given.state]}",
     }
-
-
-def flush(spark: SparkSession, name: str) -> float:
-    """Take in what has arrived, flush it; the flush's seconds."""
-    take_in(spark, name)
-    before = flow_of(spark, name).status()[1]
-    spark.sql(f"FLUSH FLOW {name}")
-    after = flow_of(spark, name).status()[1]
-    assert (before.buffered_batches, after.flushes) == (1, before.flushes + 1), f"{name}: {before}, then {after}"
-    return after.last_flush_seconds
 
 
 def chart(result: dict[str, Any]) -> alt.LayerChart | alt.FacetChart:

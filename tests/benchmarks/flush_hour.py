@@ -32,6 +32,7 @@ from tests.benchmarks.common import (
     Source,
     check_equal,
     flow_of,
+    listed,
     run_and_save,
     take_in,
     write_rows,
@@ -58,7 +59,7 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace) -> dict[st
     random = np.random.default_rng(365)
     source = Source("events", folder / "events")
     source.create(spark)
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in {**BY_COMMAND, STATE_BACKEND.key: given.state}.items())
+    properties = listed({**BY_COMMAND, STATE_BACKEND.key: given.state})
     spark.sql(FLOW_DDL.format(name=NAME, properties=properties, source=source.name))
     first = folder / "ready" / "first.parquet"
     write_rows(first, random.permutation(given.keys), random)
