@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq
 from sqlext.spark.jvm import alias, frame_of
-from sqlext.spark.plans import WHOLE_TEXTS
+from sqlext.spark.plan_texts import WHOLE_TEXTS
 
 _NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\[id=#\d+\]|(?<=_common_expr_)\d+")
 """The numbers in Catalyst's texts that increase from one query to the next."""

@@ -9,7 +9,6 @@ Relies on Spark's private side: Catalyst's nodes and expressions. Checked with S
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +20,10 @@ from sqlext.spark.failures import kinds_of
 from sqlext.spark.java import items_of, java_of, scala_object, scala_seq, transformed
 from sqlext.spark.jvm import alias, frame_of
 from sqlext.spark.plain_plans import has_outer_references, plain
-from sqlext.spark.settings import MEANING
 from sqlext.spark.two_steps import can_be_stored
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
-_ID = re.compile(r"(?:#|CommonExpressionId\()(\d+)L?")
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
-WHOLE_TEXTS = {"spark.sql.debug.maxToStringFields": str(2**31 - 1)}
-"""The setting with which Spark leaves out nothing in the text of an expression."""
 METADATA = "_metadata"
 """The column that Spark adds to files: where each row lies."""
 _JOIN_TYPES = "org.apache.spark.sql.catalyst.plans."
@@ -125,78 +120,6 @@ def relation_of(node: Any) -> Relation | None:
     return Relation(name, location, int(at.version()), str(at.metadata().id()))
 
 
-def views_of(plan: Any) -> dict[str, str]:
-    """Return the queries of the SQL views that an analysed plan reads, by name."""
-    views = [node for node in nodes_of(plan) if kind(node) == "View"]
-    texts = {str(node.desc().identifier().unquotedString()): node.desc().viewText() for node in views}
-    return {name: str(text.get()) if text.isDefined() else "" for name, text in texts.items()}
-
-
-def settings_of_views(plan: Any) -> str:
-    """Return the settings under which the SQL views of an analysed plan were made, as far as they change what these mean."""
-    return "\n".join(_meaning(node.desc().viewSQLConfigs()) for node in nodes_of(plan) if kind(node) == "View")
-
-
-def settings_of_function(function: Any) -> str:
-    """Return the settings under which a SQL function was made, as far as they change what it means."""
-    return _meaning(function.getSQLConfigs())
-
-
-def _meaning(configs: Any) -> str:
-    found = {key: configs.get(key) for key in MEANING}
-    return " ".join(f"{key}={value.get()}" for key, value in found.items() if value.isDefined())
-
-
-def text_of(plan: Any) -> str:
-    """Return a text that is equal for equal plans, of whatever session: ids are numbered in the order of their appearance.
-
-    The active session must have `WHOLE_TEXTS`. Of tables it has only the columns that the plan uses, so that one more makes no
-    difference.
-    """
-    used = used_in(plan)
-    numbers: dict[str, int] = {}
-    lines = []
-    for node in nodes_of(plan):
-        relation = relation_of(node)
-        if relation is None:
-            parts = [str(node.nodeName()), *(str(each.toString()) for each in items_of(node.expressions()))]
-            parts += [str(each) for each in _beside_expressions(node)]
-        else:
-            listed = [each for each in output_of(node) if id_of(each) in used]
-            parts = [
-                relation.name,
-                str(relation.pinned_to),
-                *(f"{each.toString()} {each.dataType().catalogString()}" for each in listed),
-            ]
-            parts += [relation.location, relation.id_of_pinned] if relation.is_pinned else []
-        lines.append(_ID.sub(lambda found: f"#{numbers.setdefault(found.group(1), len(numbers))}", " ".join(parts)))
-    return "\n".join(lines)
-
-
-def _beside_expressions(node: Any) -> list[Any]:
-    """Return what a node says, besides its expressions, that decides on its rows."""
-    match kind(node):
-        case "Join":
-            return [node.joinType().toString()]
-        case "Generate":
-            return [node.outer()]
-        case "Range":
-            return [node.start(), node.end(), node.step()]
-        case "LocalRelation":
-            return [node.data().mkString(" ")]
-        case _:
-            return []
-
-
-def used_in(plan: Any) -> set[int]:
-    """Return the ids of the attributes that a query uses: what its nodes read, and what it and each of its subqueries returns."""
-    used = {id_of(each) for each in output_of(plan)}
-    for node in nodes_of(plan):
-        used |= {id_of(each) for each in references_of(node)}
-        used |= {id_of(each) for subquery in items_of(node.subqueries()) for each in output_of(subquery)}
-    return used
-
-
 def is_session(attribute: Any) -> bool:
     """Return whether an attribute is a session window, which Spark merges with others only while it runs the query."""
     return bool(attribute.metadata().contains("spark.sessionWindow"))
@@ -215,13 +138,6 @@ def _has_map(data_type: DataType) -> bool:
     if isinstance(data_type, StructType):
         return any(_has_map(field.dataType) for field in data_type)
     return isinstance(data_type, (MapType, VariantType))
-
-
-def references_of(node: Any) -> list[Any]:
-    """Return the attributes of its children that a node reads; UNION reads them by position, and so all of them."""
-    if kind(node) == "Union":
-        return [each for child in items_of(node.children()) for each in items_of(child.output())]
-    return items_of(node.references().toSeq())
 
 
 def nodes_of(plan: Any) -> Iterator[Any]:
@@ -354,15 +270,31 @@ class Plans:
         """Return an aggregate."""
         return self._logical.Aggregate(scala_seq(self._spark, [*groups]), scala_seq(self._spark, [*results]), child, self._none)
 
-    def matching(self, child: Any, expressions: Sequence[Any], keys: Any) -> Any:
-        """Return the rows of `child` whose expressions are among the rows of `keys`; NULL is a value like others."""
-        pairs = zip(expressions, output_of(keys), strict=True)
-        same = [self._expressions.EqualNullSafe(left, right) for left, right in pairs]
+    def matching(self, child: Any, expressions: Sequence[Any], keys: Any, may_be_null: Sequence[bool]) -> Any:
+        """Return the rows of `child` whose expressions are among the rows of `keys`; NULL is a value like others.
+
+        Spark looks for values alone in a faster way: `may_be_null` says of each key whether NULL is one of its values.
+        """
+        equal = [self._expressions.EqualNullSafe if each else self._expressions.EqualTo for each in may_be_null]
+        same = [compare(left, right) for compare, left, right in zip(equal, expressions, output_of(keys), strict=True)]
         condition = same[0]
         for each in same[1:]:
             condition = self._expressions.And(condition, each)
         semi = scala_object(self._spark, f"{_JOIN_TYPES}LeftSemi")
         return self._logical.Join(child, keys, semi, self._java.scala.Option.apply(condition), self._no_hint)
+
+    def between(self, child: Any, attribute: Any, least: str, greatest: str) -> Any:
+        """Return the rows of `child` in which an attribute is between two values of its type, given as text, or one of them."""
+        bounds = [self.cast(self._text(each), attribute) for each in (least, greatest)]
+        if any(each.eval(None) is None for each in bounds):  # as if it were not known
+            return child
+        low = self._expressions.GreaterThanOrEqual(attribute, bounds[0])
+        high = self._expressions.LessThanOrEqual(attribute, bounds[1])
+        return self._logical.Filter(self._expressions.And(low, high), child)
+
+    def _text(self, value: str) -> Any:
+        made = self._java.org.apache.spark.unsafe.types.UTF8String.fromString(value)
+        return self._expressions.Literal(made, scala_object(self._spark, "org.apache.spark.sql.types.StringType"))
 
     def equal_keys(self, join: Any) -> tuple[list[Any], list[Any]]:
         """Return the expressions of the left and of the right rows that a join's condition compares by equality."""
@@ -384,32 +316,9 @@ class Plans:
         return has_outer_references(self._spark, plan)
 
 
-def sql_functions_of(plan: Any) -> list[Any]:
-    """Return the functions in an analysed plan that are defined in SQL, and may be redefined, as Spark's SQLFunction."""
-    found: dict[str, Any] = {}
-    for node in nodes_of(plan):
-        inside = (each for expression in items_of(node.expressions()) for each in _expressions_of(expression))
-        for each in (node, *inside):
-            if kind(each) in ("SQLFunctionNode", "SQLScalarFunction"):
-                found[str(each.function().name().quotedString())] = each.function()
-    return [*found.values()]
-
-
-def text_of_function(function: Any) -> str:
-    """Return the body of a function that is defined in SQL."""
-    texts = (function.exprText(), function.queryText())
-    return " ".join(str(text.get()) for text in texts if text.isDefined())
-
-
 def forget_functions(spark: SparkSession, names: Sequence[Any]) -> None:
     """Let a session look up functions in the catalog again, whose definitions it remembers since their first use."""
     catalog = spark._jsparkSession.sessionState().catalog()
     for name in names:
         if not catalog.isTemporaryFunction(name):
             catalog.unregisterFunction(name)
-
-
-def _expressions_of(expression: Any) -> Iterator[Any]:
-    yield expression
-    for child in items_of(expression.children()):
-        yield from _expressions_of(child)

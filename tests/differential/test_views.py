@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from sqlext.execution.views import cost
+from sqlext.execution.views import cost, near
 from tests.differential.view_changes import SOURCES, kind_of
 from tests.differential.view_queries import QUERIES
 from tests.differential.view_rounds import (
@@ -47,11 +47,18 @@ def seed(pytestconfig: pytest.Config) -> int:
 
 @pytest.mark.timeout(1800)
 def test_views_equal_their_queries(spark: SparkSession, pytestconfig: pytest.Config, seed: int, group: int) -> None:
-    """After each step, all views of the round, each refreshed once; in every other round, with partial results beside them."""
+    """After each step, all views of the round, each refreshed once.
+
+    In every other round they have partial results beside them, and in every other pair of rounds tables are read in parts.
+    """
     last = min((group + 1) * _A_GROUP, int(pytestconfig.getoption("--rounds")))
     stories = []
     for number in range(group * _A_GROUP, last):
-        with patch.object(cost, "PARTIALS_BYTES", cost.PARTIALS_BYTES if number % 2 else 0):
+        in_parts = 0 if number % 4 in (1, 2) else near.READ_IN_PARTS_BYTES
+        with (
+            patch.object(cost, "PARTIALS_BYTES", cost.PARTIALS_BYTES if number % 2 else 0),
+            patch.object(near, "READ_IN_PARTS_BYTES", in_parts),
+        ):
             round_ = run_round(spark, seed, number, statements(spark))
         _REFRESHES.extend(round_.refreshes)
         _CHANGES.update(filter(None, map(kind_of, round_.statements)))

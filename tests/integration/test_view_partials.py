@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from sqlext.execution.delta.changes import WEIGHT
 from sqlext.execution.views import cost
-from sqlext.execution.views.incremental import Delta
+from sqlext.execution.views.leaves import Delta
 from sqlext.execution.views.merging import differences
 from sqlext.execution.views.partial_table import PartialTable
 from sqlext.execution.views.partials import Partials, partials_of

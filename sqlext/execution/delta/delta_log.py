@@ -49,6 +49,12 @@ def table_size(spark: SparkSession, location: str, version: int | None = None) -
         return None
 
 
+def size_at(spark: SparkSession, location: str, version: int) -> TableSize | None:
+    """Return what `table_size` does, of a version whose snapshot is read anyway: Delta has then read the checksum file, too."""
+    checksum = delta_tables.snapshot_at(spark, location, version).checksumOpt()
+    return TableSize(int(checksum.get().numFiles()), int(checksum.get().tableSizeBytes())) if checksum.isDefined() else None
+
+
 def number_of_files(spark: SparkSession, location: str) -> int:
     """Return the number of a table's data files; 0 where its newest commit does not say."""
     size = table_size(spark, location)

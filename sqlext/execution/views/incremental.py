@@ -23,10 +23,15 @@ from typing import Any
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta.changes import WEIGHT
-from sqlext.execution.views.keys import KEEPS_LEFT, PASSING, changed_by, divided, keys_of, pushed
+from sqlext.execution.views import near
+from sqlext.execution.views.kept import Kept
+from sqlext.execution.views.keys import KEEPS_LEFT, PASSING, are_attributes, changed_by, divided, is_inner, keys_of
+from sqlext.execution.views.leaves import Delta, Leaf
+from sqlext.execution.views.near import Rows, Values, is_costly, near_rows, not_far, over, reached
 from sqlext.execution.views.order import is_by_order
+from sqlext.execution.views.parts import Parts
 from sqlext.spark.java import items_of
-from sqlext.spark.plans import Node, Plans, id_of, kind, output_of
+from sqlext.spark.plans import Node, Plans, can_be_key, id_of, kind, output_of
 
 LINEAR = (*PASSING, "Project", "Generate", "Expand")
 """Operators with one input whose changes are what they make of its changes."""
@@ -38,40 +43,8 @@ SUPPORTED = frozenset(
 """The operators that there are rules for."""
 
 
-@dataclass(frozen=True)
-class Delta:
-    """Rows with weights.
-
-    Attributes:
-        plan: a plan with all attributes of the node, and more.
-        weight: the attribute with the weights.
-    """
-
-    plan: Any
-    weight: Any
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A table's part in a query.
-
-    Attributes:
-        new: its rows, with the leaf's attributes.
-        old: returns those of the old version, whose files may be gone: most refreshes do not need them.
-        delta: its changes; None: there are none.
-    """
-
-    new: Any
-    old: Callable[[], Any]
-    delta: Delta | None
-
-
-def _new(leaf: Leaf) -> Any:
-    return leaf.new
-
-
-def _old(leaf: Leaf) -> Any:
-    return leaf.old()
+_Side = tuple[Node, Sequence[Any]]
+"""An input of a join, and the expressions of its rows that the join compares by equality."""
 
 
 class Derivation:
@@ -80,41 +53,42 @@ class Derivation:
     Args:
         plans: builds plans.
         leaf: returns the versions of a LogicalRelation.
-        kept: computes the rows of a plan, and returns a plan that reads them; for what is read several times.
+        kept: for rows that are read several times.
     """
 
-    def __init__(self, plans: Plans, leaf: Callable[[Any], Leaf], kept: Callable[[Any], Any]) -> None:
+    def __init__(self, plans: Plans, leaf: Callable[[Any], Leaf], kept: Kept) -> None:
         self._plans = plans
         self._leaf = leaf
         self._kept = kept
+        self._leaves: dict[int, tuple[Any, Leaf]] = {}  # by the identity of their nodes
+        self._new = Rows(lambda node: self._at(node).new, lambda node: self._at(node).size)
+        self._old = Rows(lambda node: self._at(node).old(), lambda node: self._at(node).size)
+        parts = Parts(plans, self._at, kept)
+        self._shared_new, self._shared_old = parts.sharing(self._new, are_old=False), parts.sharing(self._old, are_old=True)
         self._deltas: dict[Node, Delta | None] = {}
+
+    def _at(self, leaf: Any) -> Leaf:
+        if id(leaf) not in self._leaves:
+            self._leaves[id(leaf)] = leaf, self._leaf(leaf)
+        return self._leaves[id(leaf)][1]
 
     def new(self, node: Node) -> Any:
         """Return a node's rows over the new versions."""
-        return self._over(node, _new)
+        return over(node, self._new, self._plans)
 
     def old(self, node: Node) -> Any:
         """Return a node's rows over the old versions."""
-        return self._over(node, _old)
+        return over(node, self._old, self._plans)
 
-    def _over(self, node: Node, version: Callable[[Leaf], Any]) -> Any:
-        if node.kind == "LogicalRelation":
-            return version(self._leaf(node.plan))
-        return self._with(node, [self._over(child, version) for child in node.children]) if node.children else node.plan
+    def new_near(self, node: Node, keys: Sequence[Any], among: Any) -> Any:
+        """Return those of a node's rows over the new versions whose keys are among the rows of a plan."""
+        return self._new_near(node, keys, self._kept.values(among))
 
-    def _near(self, node: Node, keys: Sequence[Any], among: Any, version: Callable[[Leaf], Any]) -> Any:
-        """Return the rows of a node whose keys are among the rows of a plan; they are chosen as far down as possible.
+    def _new_near(self, node: Node, keys: Sequence[Any], values: Values) -> Any:
+        return self._near(node, keys, values, self._shared_new if is_costly(node) else self._new)
 
-        Spark would choose them above joins that the query has further down, and compute these joins for all rows.
-        """
-        below = pushed(node, keys, self._plans)
-        if below is None:
-            return self._plans.matching(self._over(node, version), keys, self._fresh(among))
-        pairs = zip(node.children, below, strict=True)
-        chosen = [
-            self._over(child, version) if inner is None else self._near(child, inner, among, version) for child, inner in pairs
-        ]
-        return self._with(node, chosen)
+    def _near(self, node: Node, keys: Sequence[Any], values: Values, rows: Rows) -> Any:
+        return near_rows(node, keys, values, rows, self._plans)
 
     def _with(self, node: Node, children: Sequence[Any]) -> Any:
         return self._plans.with_children(node.plan, children)
@@ -128,7 +102,7 @@ class Derivation:
     def _delta(self, node: Node) -> Delta | None:
         match node.kind:
             case "LogicalRelation":
-                return self._leaf(node.plan).delta
+                return self._at(node.plan).delta
             case name if name in STATIC:
                 return None
             case "Union":
@@ -179,7 +153,7 @@ class Derivation:
     def _of_join(self, node: Node) -> Delta | None:
         left, right = node.children
         how = kind(node.plan.joinType())
-        if how in ("Inner", "Cross"):
+        if is_inner(node):
             changed_left, changed_right = self.delta(left), self.delta(right)
             return None if changed_left is None and changed_right is None else self._of_inner(node, changed_left, changed_right)
         if how in KEEPS_LEFT and not self._may_change(right):
@@ -193,18 +167,20 @@ class Derivation:
     def _may_change(self, node: Node) -> bool:
         """Return whether a table below a node has changed."""
         if node.kind == "LogicalRelation":
-            return self._leaf(node.plan).delta is not None
+            return self._at(node.plan).delta is not None
         return any(map(self._may_change, node.children))
 
     def _of_inner(self, node: Node, left: Delta | None, right: Delta | None) -> Delta | None:
         """Return dA x B' + A' x dB - dA x dB."""
         plans, (left_node, right_node) = self._plans, node.children
         attributes, parts = output_of(node.plan), []
-        left, right = left and self._held(left, left_node), right and self._held(right, right_node)
+        left_keys, right_keys = plans.equal_keys(node.plan)
         if left is not None:
-            parts.append(self._columns(Delta(self._with(node, [left.plan, self.new(right_node)]), left.weight), attributes))
+            left, beside = self._met(left, (left_node, left_keys), (right_node, right_keys), is_read_again=right is not None)
+            parts.append(self._columns(Delta(self._with(node, [left.plan, beside]), left.weight), attributes))
         if right is not None:
-            parts.append(self._columns(Delta(self._with(node, [self.new(left_node), right.plan]), right.weight), attributes))
+            right, beside = self._met(right, (right_node, right_keys), (left_node, left_keys), is_read_again=left is not None)
+            parts.append(self._columns(Delta(self._with(node, [beside, right.plan]), right.weight), attributes))
         if left is not None and right is not None:
             both = self._with(node, [left.plan, right.plan])
             minus = plans.product(plans.product(left.weight, right.weight), plans.literal("-1L"))
@@ -213,32 +189,52 @@ class Derivation:
             parts.append(self._columns(Delta(weighted, weight.toAttribute()), attributes))
         return self._sum(parts, attributes)
 
+    def _met(self, delta: Delta, side: _Side, other: _Side, is_read_again: bool) -> tuple[Delta, Any]:
+        """Return changed rows of an input of an inner join, and the other's new rows that they may meet, perhaps with others.
+
+        Where that takes Spark a while, the changed rows are computed before: it sends them to the other ones if they are few.
+        """
+        (node, keys), (other_node, other_keys) = side, other
+        compared = [(one, two) for one, two in zip(keys, other_keys, strict=True) if are_attributes([two]) and can_be_key(two)]
+        wanted = {at: two for at, (_, two) in enumerate(compared)}
+        is_large = reached(other_node, wanted, self._new, self._plans) >= near.READ_IN_PARTS_BYTES
+        if is_read_again or is_large:
+            delta = self._held(delta, node)
+        if not is_large:
+            return delta, self.new(other_node)
+        named = self._plans.select(delta.plan, [self._plans.named(one, f"k{at}") for at, (one, _) in enumerate(compared)])
+        values = self._kept.values(named) if is_costly(other_node) else self._kept.ranges(named)
+        return delta, not_far(other_node, wanted, values, self._shared_new, self._plans)
+
     def _held(self, delta: Delta, node: Node) -> Delta:
-        """Return a delta whose rows are computed once; of a table's own rows they are already."""
-        if node.kind == "LogicalRelation":
+        """Return a delta whose rows are computed once; of a table's own rows, or some of them, they are already."""
+        below = node
+        while below.kind == "Project" or below.kind in PASSING:
+            below = below.children[0]
+        if below.kind == "LogicalRelation":
             return delta
         narrow = self._plans.select(delta.plan, [*output_of(node.plan), delta.weight])
-        return Delta(self._kept(narrow), delta.weight)
+        return Delta(self._kept.keep(narrow), delta.weight)
 
     def _of_outer(self, node: Node) -> Delta | None:
         """Return the delta of an outer, semi or anti join: its new and old rows with the keys of changed rows."""
         keys = self._plans.equal_keys(node.plan)
         if not keys[0]:
             return self._whole(node)
-        touched = self._of_any(map(self._touched_by, node.children, keys))
+        sides = [*zip(node.children, keys, strict=True)]
+        touched = self._of_any(self._touched_by(*side, is_rough=True) for side in sides)
         if touched is None:
             return None
-        among = self._distinct(touched)
-
-        sides = [*zip(node.children, keys, strict=True)]
-        new = self._with(node, [self._near(*side, among, _new) for side in sides])
-        old = self._with(node, [self._near(*side, among, _old) for side in sides])
+        among = self._kept.values(touched)
+        new = self._with(node, [self._near(*side, among, self._shared_new) for side in sides])
+        old = self._with(node, [self._near(*side, among, self._shared_old) for side in sides])
         return self._difference(node, new, old)
 
-    def _touched_by(self, node: Node, keys: Sequence[Any]) -> Any | None:
+    def _touched_by(self, node: Node, keys: Sequence[Any], is_rough: bool = False) -> Any | None:
         """Return a plan with all values that keys, expressions over a node's attributes, have in rows that have changed.
 
-        It may have more, but no duplicates of rows matter. So nothing is computed anew by some keys only to see which they are.
+        It may have more, but no duplicates of rows matter. So nothing is computed anew by some keys only to see which they are;
+        with `is_rough`, no changed rows are joined with others, either.
 
         Returns:
             None: no rows have changed.
@@ -246,9 +242,9 @@ class Derivation:
         Raises:
             UnsupportedError: which values they had before cannot be said.
         """
-        below = changed_by(node, keys, self._plans)
+        below = changed_by(node, keys, self._plans, self._may_change if is_rough else None)
         if below is not None:
-            return self._of_any(self._touched_by(child, inner) for child, inner in below)
+            return self._of_any(self._touched_by(child, inner, is_rough) for child, inner in below)
         delta = self.delta(node)
         if delta is None:
             return None
@@ -263,15 +259,6 @@ class Derivation:
             return None
         return found[0] if len(found) == 1 else self._plans.union(found)
 
-    def _distinct(self, plan: Any) -> Any:
-        """Return the different rows of a plan, computed once."""
-        output = output_of(plan)
-        return self._kept(self._plans.grouped(plan, output, output))
-
-    def _fresh(self, plan: Any) -> Any:
-        """Return a plan under new identities, so that it can be joined with whatever it was made of."""
-        return self._plans.select(plan, [self._plans.named(each, str(each.name())) for each in output_of(plan)])
-
     def _touched(self, node: Node, keys: Sequence[Any]) -> Delta | None:
         """Return the delta of an aggregate or a window, whose groups are its keys; of other nodes, without keys, as a whole."""
         if not keys:
@@ -280,9 +267,9 @@ class Derivation:
         changed = self._touched_by(child, keys)
         if changed is None:
             return None
-        touched = self._distinct(changed)
-        new = self._with(node, [self._near(child, keys, touched, _new)])
-        old = self._with(node, [self._near(child, keys, touched, _old)])
+        touched = self._kept.values(changed)
+        new = self._with(node, [self._near(child, keys, touched, self._shared_new)])
+        old = self._with(node, [self._near(child, keys, touched, self._shared_old)])
         return self._difference(node, new, old)
 
     def _whole(self, node: Node) -> Delta | None:
@@ -312,10 +299,11 @@ class Derivation:
         changed = self._touched_by(node.children[0], inner)
         if changed is None:
             return None
-        touched = self._distinct(changed)
+        touched = self._kept.values(changed)
         child = node.children[0]
-        part = self._with(node, [self._near(child, inner, touched, _new)])
-        return TouchedPart(node.kind, touched, tuple(id_of(outer) for _, outer in wanted), self._plans.around(root, node, part))
+        part = self._with(node, [self._new_near(child, inner, touched)])
+        columns = tuple(id_of(outer) for _, outer in wanted)
+        return TouchedPart(node.kind, touched.plan, columns, self._plans.around(root, node, part))
 
 
 @dataclass(frozen=True)

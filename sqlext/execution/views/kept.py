@@ -6,10 +6,16 @@ from types import TracebackType
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType
 
 from sqlext.execution.delta import commit
+from sqlext.execution.views.near import Range, Values
 from sqlext.spark.plans import Plans, output_of
 from sqlext.spark.settings import session_settings
+
+_WITH_RANGE = (IntegralType, DecimalType, DateType)
+"""Types whose values have one order everywhere, and a text from which Spark makes the same value."""
 
 
 class Kept:
@@ -26,6 +32,20 @@ class Kept:
         for frame in self._frames:
             frame.unpersist()
 
+    def values(self, plan: Any) -> Values:
+        """Compute the different rows of a plan, values of keys."""
+        attributes = output_of(plan)
+        names = [f"k{at}" for at in range(len(attributes))]
+        frame = self._plans.frame(self._plans.grouped(plan, attributes, attributes)).toDF(*names).persist()
+        self._frames.append(frame)
+        found = _ranges_of(frame)
+        return Values(self._plans.held(frame), found)
+
+    def ranges(self, plan: Any) -> Values:
+        """Return the rows of a plan, values of keys that may be there several times, of which only the ranges are computed."""
+        frame = self._plans.frame(plan)
+        return Values(plan, _ranges_of(frame.toDF(*(f"k{at}" for at in range(len(frame.columns))))))
+
     def keep(self, plan: Any) -> Any:
         """Compute a plan's rows; return a plan that reads them, with the same attributes."""
         frame = self._plans.frame(plan).persist()
@@ -33,6 +53,18 @@ class Kept:
         fill(frame)
         held = self._plans.held(frame)
         return self._plans.renamed(held, output_of(held), output_of(plan))
+
+
+def _ranges_of(values: DataFrame) -> tuple[Range, ...]:
+    """Compute a frame with values of keys, and return their ranges."""
+    metrics = [F.count(F.lit(1))]
+    for name, data_type in ((field.name, field.dataType) for field in values.schema):
+        has_range = isinstance(data_type, _WITH_RANGE) or data_type == StringType()  # not with a collation
+        bounds = (F.min(name), F.max(name)) if has_range else (F.lit(None), F.lit(None))
+        metrics += [F.count(name), *(each.cast("string") for each in bounds)]
+    with session_settings(values.sparkSession, commit.FEW_ROWS):
+        number, *found = values.agg(*metrics).collect()[0]
+    return tuple(Range(least, greatest, count < number) for count, least, greatest in zip(*[iter(found)] * 3, strict=True))
 
 
 def fill(rows: DataFrame) -> int:

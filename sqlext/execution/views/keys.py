@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlext.spark.java import items_of
@@ -14,6 +14,8 @@ KEEPS_LEFT = ("LeftSemi", "LeftAnti", "LeftOuter", "ExistenceJoin")
 """Joins each of whose rows has the attributes of a row of the left input."""
 _INNER = ("Inner", "Cross")
 _Shown = TypeVar("_Shown")
+Keyed = Mapping[int, Any]
+"""Attributes by the number of the key that each of them is."""
 
 
 def keys_of(node: Node) -> list[Any]:
@@ -26,73 +28,106 @@ def keys_of(node: Node) -> list[Any]:
     return [each for each in expressions if kind(each) == "AttributeReference" and can_be_key(each)]
 
 
-def pushed(node: Node, keys: Sequence[Any], plans: Plans) -> list[Sequence[Any] | None] | None:
-    """Return the keys of each input by whose values rows of a node are chosen, if they are chosen by some values of its own keys.
+def passed_down(node: Node, keys: Keyed, plans: Plans) -> list[Keyed]:
+    """Return by which values of its own columns rows of each input can be chosen, if a node's rows are chosen by their keys.
 
     Args:
-        keys: expressions over the node's attributes.
+        node: the node.
+        keys: attributes of the node, each under a number.
+        plans: builds plans.
 
     Returns:
-        For each input, the keys as expressions over its attributes; None: all its rows are needed. None instead of the list: the
-        rows can be chosen above the node only.
+        For each input, attributes of its rows under the numbers of the keys whose values they have in all rows that make up a
+        chosen one. Keys that an input does not have, or by which it would lose other rows of these, are left out.
     """
-    if any(kind(each) != "AttributeReference" for each in keys):
-        return None
     match node.kind:
         case name if name in PASSING:
             return [keys]
         case "Project":
-            inner = _below(items_of(node.plan.projectList()), keys)
-            return None if inner is None else [inner]
-        case "Aggregate" | "Window":
-            inner = _below(items_of(node.plan.aggregateExpressions()), keys) if node.kind == "Aggregate" else [*keys]
-            own = {id_of(each) for each in keys_of(node)}
-            return [inner] if inner is not None and {id_of(each) for each in inner} <= own else None
+            return [_below(items_of(node.plan.projectList()), keys)]
+        case "Aggregate":
+            return [_own(keys_of(node), _below(items_of(node.plan.aggregateExpressions()), keys))]
+        case "Window":
+            return [_own(keys_of(node), keys)]
+        case "Generate":
+            return [_own(output_of(node.children[0].plan), keys)]
+        case "Union":
+            places = {id_of(each): place for place, each in enumerate(output_of(node.plan))}
+            outputs = [output_of(child.plan) for child in node.children]
+            return [{at: output[places[id_of(key)]] for at, key in keys.items()} for output in outputs]
         case "Join":
-            return _pushed_into_join(node, keys, plans)
+            return _into_join(node, keys, plans)
         case _:
-            return None
+            return [{} for _ in node.children]
 
 
-def _pushed_into_join(node: Node, keys: Sequence[Any], plans: Plans) -> list[Sequence[Any] | None] | None:
-    """See `pushed`: into the input that has the keys, and into the other one where the join compares them by equality."""
-    how, wanted = kind(node.plan.joinType()), {id_of(each) for each in keys}
-    has_keys = [wanted <= {id_of(each) for each in output_of(child.plan)} for child in node.children]
-    if has_keys[0] and how in (*_INNER, *KEEPS_LEFT):
-        side = 0
-    elif has_keys[1] and how in (*_INNER, "RightOuter"):
-        side = 1
-    else:
-        return None
-    both = plans.equal_keys(node.plan)
-    places = {id_of(each): at for at, each in enumerate(both[side]) if kind(each) == "AttributeReference"}
-    is_compared = wanted <= places.keys()
-    other = [both[1 - side][places[id_of(each)]] for each in keys] if is_compared else None
-    return [keys, other] if side == 0 else [other, keys]
+def _into_join(node: Node, keys: Keyed, plans: Plans) -> list[Keyed]:
+    """See `passed_down`: into the input that has a key, and into the other one where the join compares it by equality."""
+    how = kind(node.plan.joinType())
+    keeps = (how in (*_INNER, *KEEPS_LEFT), how in (*_INNER, "RightOuter"))
+    sides = zip(node.children, keeps, strict=True)
+    own = [_own(output_of(child.plan), keys) if is_kept else {} for child, is_kept in sides]
+    compared = plans.equal_keys(node.plan)
+    found = [dict(each) for each in own]
+    for side, other in ((0, 1), (1, 0)):
+        equal = {id_of(one): two for one, two in zip(compared[side], compared[other], strict=True) if are_attributes((one, two))}
+        for at, key in own[side].items():
+            if id_of(key) in equal:
+                found[other].setdefault(at, equal[id_of(key)])
+    return [*found]
 
 
-def changed_by(node: Node, keys: Sequence[Any], plans: Plans) -> list[tuple[Node, Sequence[Any]]] | None:
+def is_inner(node: Node) -> bool:
+    """Return whether a node is an inner join."""
+    return node.kind == "Join" and kind(node.plan.joinType()) in _INNER
+
+
+def are_attributes(expressions: Iterable[Any]) -> bool:
+    """Return whether all expressions are attributes."""
+    return all(kind(each) == "AttributeReference" for each in expressions)
+
+
+def changed_by(
+    node: Node, keys: Sequence[Any], plans: Plans, may_change: Callable[[Node], bool] | None = None
+) -> list[tuple[Node, Sequence[Any]]] | None:
     """Find which inputs say what values keys have in the changed rows of a node that is computed anew by just these keys.
+
+    Args:
+        node, keys: the node, and expressions over its attributes.
+        plans: builds plans.
+        may_change: whether rows of a node may have changed. With it, inputs are also found of an inner join all of whose inputs
+            that may have changed have the keys; they may have values that do not change the join's rows.
 
     Returns:
         The inputs with their keys; None: the node is no such one, so only its changed rows say that.
     """
-    found = pushed(node, keys, plans)
-    if found is None or (node.kind == "Join" and kind(node.plan.joinType()) in _INNER):
+    if node.kind not in (*PASSING, "Project", "Aggregate", "Window", "Join") or not are_attributes(keys):
         return None
-    below = [(child, inner) for child, inner in zip(node.children, found, strict=True) if inner is not None]
-    if len(below) < len(node.children):
+    if is_inner(node) and may_change is None:
         return None
-    if node.kind in (*PASSING, "Project") and changed_by(*below[0], plans) is None:
+    pairs = [*zip(node.children, passed_down(node, dict(enumerate(keys)), plans), strict=True)]
+    if is_inner(node) and may_change is not None:
+        pairs = [(child, inner) for child, inner in pairs if may_change(child)]
+    if any(len(inner) < len(keys) for _, inner in pairs):
+        return None
+    below: list[tuple[Node, Sequence[Any]]]
+    below = [(child, [inner[at] for at in range(len(keys))]) for child, inner in pairs]
+    if node.kind in (*PASSING, "Project") and changed_by(*below[0], plans, may_change) is None:
         return None
     return below
 
 
-def _below(expressions: Sequence[Any], keys: Sequence[Any]) -> list[Any] | None:
-    """Return the attributes that keys are of below named expressions; None if one of them is computed there."""
+def _own(attributes: Iterable[Any], keys: Keyed) -> Keyed:
+    """Return those keys that are among some attributes."""
+    ids = {id_of(each) for each in attributes}
+    return {at: key for at, key in keys.items() if id_of(key) in ids}
+
+
+def _below(expressions: Sequence[Any], keys: Keyed) -> Keyed:
+    """Return the attributes that keys are of below named expressions, without those that are computed there."""
     inner = {id_of(each.toAttribute()): each.child() if kind(each) == "Alias" else each for each in expressions}
-    found = [inner.get(id_of(each)) for each in keys]
-    return found if all(each is not None and kind(each) == "AttributeReference" for each in found) else None
+    found = {at: inner[id_of(key)] for at, key in keys.items() if id_of(key) in inner}
+    return {at: each for at, each in found.items() if kind(each) == "AttributeReference"}
 
 
 def divided(root: Node, shown: dict[int, Any]) -> tuple[Any, list[tuple[Any, Any]]] | None:

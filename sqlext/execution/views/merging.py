@@ -20,8 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructField
 
 from sqlext.execution.delta.changes import WEIGHT
-from sqlext.execution.views.incremental import Delta
 from sqlext.execution.views.keys import PASSING, keys_of
+from sqlext.execution.views.leaves import Delta
 from sqlext.execution.views.order import is_by_order
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote

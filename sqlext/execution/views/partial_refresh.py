@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.errors import UnsupportedError
 from sqlext.execution.delta import commit
-from sqlext.execution.delta.delta_log import table_size
+from sqlext.execution.delta.delta_log import size_at
 from sqlext.execution.views import cost
 from sqlext.execution.views.incremental import Derivation
 from sqlext.execution.views.merging import held_differences, name_of
@@ -76,7 +76,7 @@ class PartialRefresh:
         if self._spec.policy is RefreshPolicy.FULL or self._query.obstacle:
             return False
         at = versions.after
-        sizes = [table_size(self._session, self._query.sources[name].location, each.version) for name, each in at.items()]
+        sizes = [size_at(self._session, self._query.sources[name].location, each.version) for name, each in at.items()]
         if sum(cost.PARTIALS_BYTES if size is None else size.bytes for size in sizes) < cost.PARTIALS_BYTES:
             return False
         return self._query.has_partials
@@ -135,11 +135,11 @@ class PartialRefresh:
 
     def _recomputed(self, at: Any, found: Partials, derivation: Derivation, keys: DataFrame) -> int:
         """Compute the partial results of some groups anew: of those with a MIN or MAX that have lost rows."""
-        plans, child = self._query.plans, derivation.new(found.kept.aggregate.children[0])
+        plans, child = self._query.plans, found.kept.aggregate.children[0]
         if not found.keys:
-            return self._table.write(found.first(plans, child), self._check)
+            return self._table.write(found.first(plans, derivation.new(child)), self._check)
         attributes = [found.kept.columns[at].arguments[0] for at in found.kept.keys]
-        touched = plans.matching(child, attributes, analysed(keys))
+        touched = derivation.new_near(child, attributes, analysed(keys))
         return self._table.replace(at, found.columns, keys, found.first(plans, touched))
 
     def _rows(self, found: Partials, keys: DataFrame, number: int, version: int, done: str) -> ChangedRows:

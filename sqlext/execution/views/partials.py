@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.execution.delta.changes import WEIGHT
-from sqlext.execution.views.incremental import Delta
 from sqlext.execution.views.keys import PASSING, keys_of, passed_on
+from sqlext.execution.views.leaves import Delta
 from sqlext.execution.views.merging import WHOLE_NUMBERS, Function, Mergeable, Merged, differences, is_exact, name_of
 from sqlext.execution.views.order import is_by_order
 from sqlext.quoting import zoned

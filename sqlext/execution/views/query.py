@@ -19,31 +19,22 @@ from sqlext.execution.views.incremental import STATIC, SUPPORTED
 from sqlext.execution.views.merging import mergeable
 from sqlext.execution.views.order import by_order
 from sqlext.execution.views.partials import partials_of
-from sqlext.execution.views.sources import Versions, sources_of, used_columns, used_types
+from sqlext.execution.views.sources import Versions, definitions_of, sources_of, used_columns, used_types
 from sqlext.plan.view_spec import RefreshReport, SourceVersion
 from sqlext.spark import column_types, jvm
 from sqlext.spark.failures import SPARK_ERRORS, reason_of
 from sqlext.spark.named_tables import NamedTable, named_tables
 from sqlext.spark.plain_plans import subqueries_of
-from sqlext.spark.plans import (
-    METADATA,
+from sqlext.spark.plan_texts import (
     WHOLE_TEXTS,
-    Node,
-    Plans,
-    Relation,
-    analysed,
-    kind,
-    nodes_of,
-    output_of,
-    relation_of,
     settings_of_function,
     settings_of_views,
     sql_functions_of,
     text_of,
     text_of_function,
-    tree_of,
     views_of,
 )
+from sqlext.spark.plans import METADATA, Node, Plans, Relation, analysed, kind, nodes_of, output_of, relation_of, tree_of
 from sqlext.spark.row_order import order_of, with_ties_broken
 from sqlext.spark.settings import session_settings
 from sqlext.spark.variance import Variance, day_in
@@ -65,6 +56,7 @@ class ViewQuery:
         plan: its analysed plan.
         normal: the plan in plain relational operators.
         sources: the Delta tables that it reads, by name.
+        definitions: with which it was analysed; see `definitions_of`.
         tables: those that it reads by their names, as the catalog had them.
         columns: the columns of each table that it uses.
         types: those of `sources`, with their types.
@@ -83,6 +75,7 @@ class ViewQuery:
     plan: Any
     normal: Any
     sources: Mapping[str, Relation]
+    definitions: Mapping[str, Any]
     tables: tuple[NamedTable, ...]
     columns: Mapping[str, Sequence[str]]
     types: Mapping[str, Mapping[str, str]]
@@ -171,6 +164,7 @@ def analyse(session: SparkSession, text: str, types: Sequence[StructField] = (),
         plan=plan,
         normal=normal,
         sources=sources_of(plan),
+        definitions=definitions_of(plan),
         tables=named_tables(plan),
         columns=used_columns(normal),
         types=used_types(normal),

@@ -36,7 +36,7 @@ from sqlext.execution.views.partial_refresh import PartialRefresh
 from sqlext.execution.views.partial_table import NONE, PartialTable
 from sqlext.execution.views.query import ViewQuery, analyse
 from sqlext.execution.views.shared_changes import SharedChanges
-from sqlext.execution.views.sources import Versions, are_as_analysed, newest, not_before
+from sqlext.execution.views.sources import Versions, are_as_analysed, are_as_defined, newest, not_before
 from sqlext.execution.views.writing import Identify, Replacement, RowsMissingError, ViewTable, Written
 from sqlext.plan.constraints import Violation
 from sqlext.plan.cut import Cut, merged
@@ -154,7 +154,8 @@ class Refresher:
             last = replace(last, version=state.version)  # which has the same rows, also if somebody has compacted the table
             return replace(last, done="no change", because="", rows_in=0, rows_deleted=0, rows_inserted=0, seconds=0.0)
         for _ in range(_MOST_ANALYSES):  # of the sources' columns as they are now, which may change meanwhile
-            if query is not known and are_as_analysed(self._session, query.types, after):
+            is_current = query is not known or are_as_defined(self._session, query.definitions, after)
+            if is_current and are_as_analysed(self._session, query.types, after):
                 break
             query = self._analysed(anew=True)
             after = newest(self._session, query.sources, pins, query.types)
@@ -378,7 +379,7 @@ class _OneRefresh:
         before = NONE if self._state.last is None else self._state.last.partials
         self._partials_at = before
         with Kept(self._query.plans) as kept:
-            derivation = Derivation(self._query.plans, self._versions.leaf, kept.keep)
+            derivation = Derivation(self._query.plans, self._versions.leaf, kept)
             if before >= 0:
                 return self._through_partials(table, root, derivation, before)
             merged = self._merge_groups(table, root, derivation)

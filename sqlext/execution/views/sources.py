@@ -14,14 +14,16 @@ from pyspark.sql.types import StructType
 
 from sqlext.errors import UnsupportedError, ViewError
 from sqlext.execution.delta.changes import WEIGHT, net
-from sqlext.execution.views.incremental import Delta, Leaf
+from sqlext.execution.delta.delta_log import size_at
 from sqlext.execution.views.kept import fill
+from sqlext.execution.views.leaves import Delta, Leaf
 from sqlext.execution.views.shared_changes import Changes, Meaning, SharedChanges
 from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables
-from sqlext.spark.plans import METADATA, Plans, Relation, analysed, id_of, nodes_of, output_of, relation_of, used_in
+from sqlext.spark.plan_texts import used_in
+from sqlext.spark.plans import METADATA, Plans, Relation, analysed, id_of, nodes_of, output_of, relation_of
 
 
 def sources_of(plan: Any) -> dict[str, Relation]:
@@ -82,6 +84,21 @@ def are_as_analysed(spark: SparkSession, types: Mapping[str, Mapping[str, str]],
     return all(_has(spark, each, types.get(name, {})) for name, each in at.items())
 
 
+def definitions_of(plan: Any) -> dict[str, Any]:
+    """Return the definitions, Delta's Metadata, with which a plan has those tables that it reads at newest versions, by name."""
+    found = ((node, relation_of(node)) for node in nodes_of(plan))
+    read = [(node, each) for node, each in found if each is not None and not each.is_pinned]
+    return {each.name: node.relation().location().snapshotAtAnalysis().metadata() for node, each in read}
+
+
+def are_as_defined(spark: SparkSession, definitions: Mapping[str, Any], at: Mapping[str, SourceVersion]) -> bool:
+    """Return whether versions of tables, by name, have the same columns and properties as when a query over them was analysed."""
+    return all(
+        delta_tables.snapshot_at(spark, each.location, each.version).metadata().equals(definitions[name])
+        for name, each in at.items()
+    )
+
+
 def _has(spark: SparkSession, at: SourceVersion, columns: Mapping[str, str]) -> bool:
     if not columns:
         return True
@@ -119,6 +136,7 @@ class Versions:
         self._after = after
         self._columns = columns
         self._frames: dict[tuple[str, int], DataFrame] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
         self._shared = shared
         self._meaning = meaning
         self._taken: list[Changes] = []
@@ -143,12 +161,18 @@ class Versions:
             return Leaf(node, lambda: node, None)
         before, after = self._before[relation.name].version, self._after[relation.name].version
         new = self._at(node, relation.location, after, self._columns[relation.name])
-        if before == after:
-            return Leaf(new, lambda: new, None)
-        rows, number = self._changed(relation.name)
-        if number == 0:
-            return Leaf(new, lambda: new, None)
-        return Leaf(new, lambda: self._at(node, relation.location, before), self._delta(node, rows))
+        of_table = (self._size(relation.location, after), relation.name, frozenset(self._columns[relation.name]))
+        rows, number = (None, 0) if before == after else self._changed(relation.name)
+        if rows is None or number == 0:
+            return Leaf(new, lambda: new, None, *of_table)
+        return Leaf(new, lambda: self._at(node, relation.location, before), self._delta(node, rows), *of_table)
+
+    def _size(self, location: str, version: int) -> int:
+        """Return the size of a version of a table, in bytes; 0 if its log does not say."""
+        if (location, version) not in self._sizes:
+            found = size_at(self._spark, location, version)
+            self._sizes[location, version] = 0 if found is None else found.bytes
+        return self._sizes[location, version]
 
     @property
     def after(self) -> Mapping[str, SourceVersion]:
