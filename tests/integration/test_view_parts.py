@@ -12,8 +12,7 @@ from sqlext.execution.views.kept import Kept
 from sqlext.execution.views.near import Range
 from sqlext.spark import delta_tables
 from sqlext.spark.plans import Plans, analysed
-from tests.integration.test_view_answers import CASES as ANSWERS
-from tests.integration.test_view_answers import TU, Case, check, over_two, rows
+from tests.integration.test_view_answers import TU, Case, check, rows
 from tests.integration.workshop import Workshop
 
 pytestmark = pytest.mark.usefixtures("lean", "in_parts")
@@ -40,38 +39,17 @@ CASES: dict[str, Case] = {
         "AND EXISTS (SELECT * FROM lines m WHERE m.o = l.o AND m.s <> l.s) "
         "AND NOT EXISTS (SELECT * FROM lines m WHERE m.o = l.o AND m.s <> l.s AND m.late) GROUP BY p.n"
     ),
-    "large_orders": over_shop(  # as TPC-H's Q18
-        "SELECT p.n, o.o, count(*) AS lines FROM people p, orders o, lines l "
-        "WHERE o.o IN (SELECT o FROM lines GROUP BY o HAVING count(*) > 1) AND p.c = o.c AND o.o = l.o GROUP BY p.n, o.o"
-    ),
-    "chain": over_shop("SELECT p.n, o.day, l.note FROM people p JOIN orders o ON p.c = o.c JOIN lines l ON o.o = l.o"),
-    "chain_of_equal_rows": over_shop("SELECT p.n, l.s FROM lines l JOIN orders o ON o.o = l.o JOIN people p ON p.c = o.c"),
     "nulls_meet": over_shop("SELECT o.day, l.s, p.n FROM orders o JOIN lines l ON o.o <=> l.o JOIN people p ON p.c <=> o.c"),
     "keys_of_both": over_shop(
         "SELECT a.s, b.n, c.day FROM lines a JOIN people b ON a.s = b.n JOIN orders c ON c.o = a.o AND c.c = b.c"
-    ),
-    "outer_over_join": over_shop(
-        "SELECT o.o, x.n, x.late FROM orders o LEFT JOIN (SELECT l.o, l.late, p.n FROM lines l JOIN people p ON p.n = l.s) x "
-        "ON o.o = x.o"
     ),
     "full_over_unions": over_shop(
         "SELECT a.o, a.k, b.day FROM (SELECT o, s AS k FROM lines UNION ALL SELECT o, 7 FROM orders) a "
         "FULL JOIN orders b ON a.o = b.o"
     ),
-    "anti_of_aggregate": over_shop(
-        "SELECT o.o, o.c FROM orders o LEFT ANTI JOIN (SELECT o, max(s) AS top FROM lines GROUP BY o) x "
-        "ON x.o = o.o AND x.top > 1"
-    ),
     "exploded": over_shop(
         "SELECT o.o, x.word FROM orders o JOIN (SELECT l.o, w.word FROM lines l, LATERAL explode(array(note, 'z')) AS w(word)) x "
         "ON x.o = o.o JOIN people p ON p.c = o.c"
-    ),
-    "window_over_join": over_shop(
-        "SELECT o, n, row_number() OVER (PARTITION BY o ORDER BY s, n, note) AS at FROM "
-        "(SELECT l.o, l.s, l.note, p.n FROM lines l JOIN orders o ON o.o = l.o JOIN people p ON p.c = o.c)"
-    ),
-    "touched_groups_of_join": over_shop(
-        "SELECT o.o, sort_array(collect_list(l.note)) AS notes FROM orders o JOIN lines l ON l.o = o.o GROUP BY o.o"
     ),
     "equal_rows": Case(
         (*rows("t", "k INT, x DOUBLE", "(1, 0.0), (1, -0.0), (1, 0.0), (2, double('NaN'))"), *rows("u", "k INT", "(1), (2)")),
@@ -91,17 +69,6 @@ CASES: dict[str, Case] = {
         ("INSERT INTO u VALUES (99999999999999999.99)", "DELETE FROM t WHERE k < 0; INSERT INTO u VALUES (NULL)"),
         never_full=True,
     ),
-    "days_of_any_year": Case(
-        (
-            *rows("t", "k DATE, x INT", "(DATE'-0044-03-15', 1), (DATE'+12024-01-01', 2), (DATE'2024-01-01', 3)"),
-            *rows("u", "k DATE", "(DATE'2024-01-01')"),
-        ),
-        "SELECT t.x, CAST(u.k AS STRING) AS k FROM t JOIN u ON t.k = u.k JOIN t AS w ON w.k = u.k",
-        ("INSERT INTO u VALUES (DATE'-0044-03-15')", "INSERT INTO u VALUES (DATE'+12024-01-01')", "DELETE FROM t WHERE x = 1"),
-        never_full=True,
-    ),
-    **{f"answer_{name}": ANSWERS[name] for name in ("count_bug", "cte_thrice", "self_with_aggregate")},
-    "full_join_of_itself": over_two("SELECT a.x, b.x AS other FROM t a FULL JOIN t b ON a.k = b.k AND a.x < b.x"),
 }
 
 

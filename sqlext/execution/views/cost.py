@@ -22,9 +22,6 @@ _WORTH_SECONDS = 1.0
 """A difference of less than this is not worth a full refresh, whose cost grows with the sources."""
 _SMALL_BYTES = 4 * 1024**2
 _LARGE_BYTES = 1024**2
-_ALWAYS = {"spark.sql.ui.explainMode": "simple"}
-"""Spark draws the plan of each execution, and again after each stage, for its page; in the default form that takes a fifth of the
-time that a refresh spends before and between its jobs."""
 _FOR_SMALL_SOURCES = {**commit.FEW_ROWS, "spark.sql.codegen.wholeStage": "false"}
 PARTIALS_BYTES = 16 * 1024**2
 """The size of a view's sources from which on reading them again costs more than a table of partial results, and its commit."""
@@ -48,7 +45,7 @@ def full_costs_less(changed: Iterable[ChangedFiles | None], last: RefreshReport)
 
 
 def settings_for(spark: SparkSession, sources: Mapping[str, SourceVersion], reads_others: bool) -> Mapping[str, str]:
-    """Return the settings for a refresh. Over small sources, what Spark prepares for many rows takes longer than few rows do.
+    """Return the settings for a refresh over small sources: what Spark prepares for many rows takes longer than few rows do.
 
     Args:
         spark: the session.
@@ -57,4 +54,4 @@ def settings_for(spark: SparkSession, sources: Mapping[str, SourceVersion], read
     """
     sizes = [size_at(spark, each.location, each.version) for each in sources.values()]
     is_small = not reads_others and sum(_LARGE_BYTES if size is None else size.bytes for size in sizes) < _LARGE_BYTES
-    return {**_ALWAYS, **(_FOR_SMALL_SOURCES if is_small else {})}
+    return _FOR_SMALL_SOURCES if is_small else {}

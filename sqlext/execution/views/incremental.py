@@ -27,7 +27,7 @@ from sqlext.execution.views import near
 from sqlext.execution.views.kept import Kept
 from sqlext.execution.views.keys import KEEPS_LEFT, PASSING, are_attributes, changed_by, divided, is_inner, keys_of
 from sqlext.execution.views.leaves import Delta, Leaf
-from sqlext.execution.views.near import Rows, Values, is_costly, near_rows, not_far, over, reached
+from sqlext.execution.views.near import Rows, Values, is_costly, largest, near_rows, not_far, over, reached
 from sqlext.execution.views.order import is_by_order
 from sqlext.execution.views.parts import Parts
 from sqlext.spark.java import items_of
@@ -197,10 +197,9 @@ class Derivation:
         (node, keys), (other_node, other_keys) = side, other
         compared = [(one, two) for one, two in zip(keys, other_keys, strict=True) if are_attributes([two]) and can_be_key(two)]
         wanted = {at: two for at, (_, two) in enumerate(compared)}
-        is_large = reached(other_node, wanted, self._new, self._plans) >= near.READ_IN_PARTS_BYTES
-        if is_read_again or is_large:
+        if is_read_again or largest(other_node, self._new) >= near.READ_IN_PARTS_BYTES:
             delta = self._held(delta, node)
-        if not is_large:
+        if reached(other_node, wanted, self._new, self._plans) < near.READ_IN_PARTS_BYTES:
             return delta, self.new(other_node)
         named = self._plans.select(delta.plan, [self._plans.named(one, f"k{at}") for at, (one, _) in enumerate(compared)])
         values = self._kept.values(named) if is_costly(other_node) else self._kept.ranges(named)

@@ -88,6 +88,12 @@ def not_far(node: Node, keys: Keyed, values: Values, rows: Rows, plans: Plans) -
     return _Choice(values, rows, plans, is_joined=True).of(node, keys)[0]
 
 
+def largest(node: Node, rows: Rows) -> int:
+    """Return the size, in bytes, of the largest table of a node."""
+    own = rows.size(node.plan) if node.kind == "LogicalRelation" else 0
+    return max([own, *(largest(child, rows) for child in node.children)])
+
+
 def reached(node: Node, keys: Keyed, rows: Rows, plans: Plans) -> int:
     """Return the size, in bytes, of the largest table of a node whose rows can be chosen by keys."""
     if not keys or not node.children:

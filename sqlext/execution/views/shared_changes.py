@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.clock import Clock
 from sqlext.errors import UnsupportedError
-from sqlext.execution.delta.changes import changes, check_same_columns
+from sqlext.execution.delta.changes import WEIGHT, changes, check_same_columns
 from sqlext.execution.views.kept import fill
 from sqlext.plan.view_spec import SourceVersion
 
@@ -36,6 +37,7 @@ class Changes:
         columns: the columns of the rows, without the weight.
         rows: the rows with their weights, on the executors; None: they have not been read yet.
         number: how many they are.
+        may_cancel: whether some came and some went, so that without some of their columns, rows may cancel each other out.
         users: how many refreshes use them. Guarded by the lock of `SharedChanges`.
         idle_since: when the last one gave them back.
         lock: guards the reading of the rows: one refresh does it, others wait.
@@ -44,6 +46,7 @@ class Changes:
     columns: tuple[str, ...] = ()
     rows: DataFrame | None = None
     number: int = 0
+    may_cancel: bool = True
     users: int = 0
     idle_since: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -156,10 +159,11 @@ class SharedChanges:
     def _read(found: Changes, spark: SparkSession, location: str, versions: tuple[int, int], columns: tuple[str, ...]) -> None:
         rows = changes(spark, location, *versions, columns).persist()
         try:
-            found.number = fill(rows)
+            found.number, least, greatest = fill(rows, F.min(WEIGHT), F.max(WEIGHT))
         except BaseException:
             rows.unpersist()
             raise
+        found.may_cancel = found.number > 0 and least < 0 < greatest
         found.rows, found.columns = rows, columns
 
 

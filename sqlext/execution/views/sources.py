@@ -17,6 +17,7 @@ from sqlext.execution.delta.changes import WEIGHT, net
 from sqlext.execution.delta.delta_log import size_at
 from sqlext.execution.views.kept import fill
 from sqlext.execution.views.leaves import Delta, Leaf
+from sqlext.execution.views.near import READ_IN_PARTS_BYTES
 from sqlext.execution.views.shared_changes import Changes, Meaning, SharedChanges
 from sqlext.plan.lineage import place
 from sqlext.plan.view_spec import SourceVersion
@@ -168,10 +169,10 @@ class Versions:
         return Leaf(new, lambda: self._at(node, relation.location, before), self._delta(node, rows), *of_table)
 
     def _size(self, location: str, version: int) -> int:
-        """Return the size of a version of a table, in bytes; 0 if its log does not say."""
+        """Return the size of a version of a table, in bytes; a large one if its log does not say."""
         if (location, version) not in self._sizes:
             found = size_at(self._spark, location, version)
-            self._sizes[location, version] = 0 if found is None else found.bytes
+            self._sizes[location, version] = READ_IN_PARTS_BYTES if found is None else found.bytes
         return self._sizes[location, version]
 
     @property
@@ -226,14 +227,17 @@ class Versions:
         return self._changes[name]
 
     def _narrowed(self, taken: Changes, columns: Sequence[str]) -> tuple[DataFrame, int]:
-        """Return changes of some columns, and their number: rows that differ only in others cancel out."""
+        """Return changes of some columns, and their number: those that differ only in others cancel out."""
         assert taken.rows is not None  # it was taken
         if set(taken.columns) == set(columns):
             return taken.rows, taken.number
         held = self._plans.frame(self._plans.held(taken.rows))
-        rows = net(held.select(*(F.col(quote(name)) for name in columns), WEIGHT)).persist()
+        listed = held.select(*(F.col(quote(name)) for name in columns), WEIGHT)
+        if not taken.may_cancel:
+            return listed, taken.number
+        rows = net(listed).persist()
         self._narrow.append(rows)
-        return rows, fill(rows)
+        return rows, fill(rows)[0]
 
     def _delta(self, node: Any, rows: DataFrame) -> Delta:
         plan = self._plans.held(rows)
