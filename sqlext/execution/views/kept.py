@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType
 
@@ -57,19 +57,19 @@ class Kept:
 
 def _ranges_of(values: DataFrame) -> tuple[Range, ...]:
     """Compute a frame with values of keys, and return their ranges."""
-    metrics: list[Column] = []
+    metrics: list[str] = []
     for name, data_type in ((field.name, field.dataType) for field in values.schema):
         has_range = isinstance(data_type, _WITH_RANGE) or data_type == StringType()  # not with a collation
-        bounds = (F.min(name), F.max(name)) if has_range else (F.lit(None), F.lit(None))
-        metrics += [F.count(name), *(each.cast("string") for each in bounds)]
+        bounds = (f"min({name})", f"max({name})") if has_range else ("NULL", "NULL")
+        metrics += [f"count({name})", *(f"CAST({each} AS STRING)" for each in bounds)]
     number, *found = fill(values, *metrics)
     return tuple(Range(least, greatest, count < number) for count, least, greatest in zip(*[iter(found)] * 3, strict=True))
 
 
-def fill(rows: DataFrame, *metrics: Column) -> tuple[Any, ...]:
-    """Compute the rows of a persisted frame, and return their number and aggregates of them.
+def fill(rows: DataFrame, *metrics: str) -> tuple[Any, ...]:
+    """Compute the rows of a persisted frame, and return their number, and aggregates of them that are given in SQL.
 
     Adaptive execution is for the rows, which were planned when they were persisted; the count would take it two jobs more.
     """
     with session_settings(rows.sparkSession, commit.FEW_ROWS):
-        return tuple(rows.agg(F.count(F.lit(1)), *metrics).collect()[0])
+        return tuple(rows.agg(F.expr("count(*)"), *map(F.expr, metrics)).collect()[0])

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from sqlext.clock import Clock
 from sqlext.errors import UnsupportedError
@@ -159,7 +158,7 @@ class SharedChanges:
     def _read(found: Changes, spark: SparkSession, location: str, versions: tuple[int, int], columns: tuple[str, ...]) -> None:
         rows = changes(spark, location, *versions, columns).persist()
         try:
-            found.number, least, greatest = fill(rows, F.min(WEIGHT), F.max(WEIGHT))
+            found.number, least, greatest = fill(rows, f"min({WEIGHT})", f"max({WEIGHT})")
         except BaseException:
             rows.unpersist()
             raise
