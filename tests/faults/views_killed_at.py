@@ -23,7 +23,6 @@ from sqlext.app.embedded import embedded_session
 from sqlext.execution.delta import transaction
 from sqlext.execution.views import cost, making, refresh, writing
 from sqlext.execution.views.live import LiveView
-from sqlext.execution.views.registry import ViewEvent, ViewEventKind, ViewRegistry
 from sqlext.extension.session import host_of
 from sqlext.moments import listened
 from tests.faults.killed_at import die
@@ -101,7 +100,7 @@ class Killer:
         """Have the methods announce their moments."""
         around(making.ViewMaker, "_compute", before=self._make_begins, after=self._make_ends)
         around(making, "with_table", after=lambda: self.reach(ViewMoment.TABLE_MADE))
-        around(ViewRegistry, "append", before=self._append_begins)
+        around(making.ViewMaker, "_created", before=lambda *_: self.reach(ViewMoment.NOT_RECORDED))
         around(LiveView, "_refresh", before=self._refresh_begins)
         around(LiveView, "_note_success", before=lambda *_: self.reach(ViewMoment.NO_STATUS))
         around(refresh._OneRefresh, "run", before=lambda *_: self.reach(ViewMoment.BEGUN))
@@ -118,10 +117,6 @@ class Killer:
 
     def _refresh_begins(self, live: LiveView, *_: Any) -> None:
         self.here.view = live.spec.name[-1]
-
-    def _append_begins(self, _: Any, event: Any) -> None:
-        if isinstance(event, ViewEvent) and event.kind is ViewEventKind.CREATED:
-            self.reach(ViewMoment.NOT_RECORDED)
 
 
 def around(
