@@ -41,8 +41,6 @@ SUPPORTED = frozenset(
     (*PASSING, *STATIC, "LogicalRelation", "Project", "Generate", "Expand", "Union", "Join", "Aggregate", "Window")
 ) | {"GlobalLimit", "LocalLimit", "Offset", "Tail"}
 """The operators that there are rules for."""
-
-
 _Side = tuple[Node, Sequence[Any]]
 """An input of a join, and the expressions of its rows that the join compares by equality."""
 

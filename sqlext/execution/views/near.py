@@ -36,7 +36,7 @@ class Range:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Values of keys, each combination once, computed already.
+    """Values of keys, each combination once, computed already. Two of them are never equal.
 
     Attributes:
         plan: a plan with a column for each key.

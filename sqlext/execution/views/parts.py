@@ -89,7 +89,7 @@ class Parts:
         return counted.withColumn(WEIGHT, F.explode(F.sequence(F.lit(1), F.col(WEIGHT)))).drop(WEIGHT)
 
     def _key(self, leaf: Leaf, keys: Keyed, values: Values) -> tuple[Any, ...]:
-        return (leaf.table, id(values), *((at, str(key.name())) for at, key in sorted(keys.items(), key=lambda pair: pair[0])))
+        return (leaf.table, values, *((at, str(key.name())) for at, key in sorted(keys.items(), key=lambda pair: pair[0])))
 
     def _as(self, leaf: Any, part: _Part) -> Any:
         """Return kept rows with the attributes of a leaf; those that the query does not use are NULL."""
