@@ -2,7 +2,8 @@
 
 Tables by `tpchgen-cli`, all 22 queries as views, refreshed as one wave after each change: RF1 and RF2 (0.1% of the orders with
 their lines inserted, and as many deleted), then an UPDATE of 0.1% of the lines; `--share` for another share. Each side has views
-of its own, and the sides take turns in which comes first. Before them, a sum by 1,000,000 groups, of which 1,000 rows change.
+of its own, and the sides take turns in which comes first. With `--at-once`, several views of a wave are refreshed side by side,
+as the host does by itself. Before them, a sum by 1,000,000 groups, of which 1,000 rows change.
 After each wave the rows of both sides are compared.
 """
 
@@ -18,6 +19,7 @@ import sysconfig
 import tempfile
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +61,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="TPC-H's scale factor")
     parser.add_argument("--share", type=float, default=0.001, help="of the orders and lines that change at each step")
     parser.add_argument("--rounds", type=int, default=2, help="of insertions, deletions, updates; of several, the first warms up")
+    parser.add_argument("--at-once", type=int, default=1, help="views that are refreshed side by side")
     parser.add_argument("--only", default="", help="these queries alone, such as Q1,Q6")
     parser.add_argument("--result", type=Path, default=RESULT)
     given = parser.parse_args()
@@ -70,16 +73,19 @@ def main() -> None:
         for side in SIDES:
             spark.sql(f"CREATE MATERIALIZED VIEW {name}_{side} REFRESH POLICY {side} AS {text}").collect()
     times = {name: Times() for name in chosen}
+    waves: dict[str, float] = dict.fromkeys(SIDES, 0.0)
     changes = steps(spark, given.share, given.rounds)
     for number, (what, statements) in enumerate(changes):
         for statement in statements:
             spark.sql(statement).collect()
+        is_measured = given.rounds == 1 or number >= len(changes) // given.rounds
         for side in SIDES if number % 2 else reversed(SIDES):
-            wave(spark, times, side, is_measured=given.rounds == 1 or number >= len(changes) // given.rounds)
+            taken = wave(spark, times, side, is_measured, given.at_once)
+            waves[side] += taken if is_measured else 0
         different = [name for name in chosen if not equal(spark, name)]
         print(f"{what}: {len(chosen) - len(different)} of {len(chosen)} equal", flush=True)
         assert not different, different
-    report(times, groups, given)
+    report(times, waves, groups, given)
 
 
 def load(spark: SparkSession, scale: float) -> None:
@@ -130,10 +136,11 @@ def steps(spark: SparkSession, share: float, rounds: int) -> list[tuple[str, lis
     return found
 
 
-def wave(spark: SparkSession, times: dict[str, Times], side: str, is_measured: bool) -> None:
-    """Refresh all views of a side, one after the other."""
-    for name, found in times.items():
-        began = time.perf_counter()
+def wave(spark: SparkSession, times: dict[str, Times], side: str, is_measured: bool, at_once: int) -> float:
+    """Refresh all views of a side, some side by side, and return how many seconds that took."""
+
+    def refresh(name: str) -> None:
+        found, began = times[name], time.perf_counter()
         said = str(spark.sql(f"REFRESH MATERIALIZED VIEW {name}_{side}").collect()[0][0])
         taken = time.perf_counter() - began
         print(f"{name} {side}: {taken:.2f} s, {said}", flush=True)
@@ -141,6 +148,11 @@ def wave(spark: SparkSession, times: dict[str, Times], side: str, is_measured: b
             found.sides[side].append(taken)
         if side == "INCREMENTAL":
             found.done[re.split(r", \d|, version", said.split(": ", 1)[1])[0]] += 1
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(refresh, times))
+    return time.perf_counter() - began
 
 
 def equal(spark: SparkSession, name: str) -> bool:
@@ -181,7 +193,7 @@ def seconds(spark: SparkSession, statement: str) -> float:
     return time.perf_counter() - began
 
 
-def report(times: dict[str, Times], groups: dict[str, float], given: argparse.Namespace) -> None:
+def report(times: dict[str, Times], waves: dict[str, float], groups: dict[str, float], given: argparse.Namespace) -> None:
     """Print both sides, and save them."""
     for name, each in times.items():
         full, alone = each.median("FULL"), each.median("INCREMENTAL")
@@ -190,6 +202,8 @@ def report(times: dict[str, Times], groups: dict[str, float], given: argparse.Na
     ways = sum((each.done for each in times.values()), Counter[str]())
     in_full = sum(count for what, count in ways.items() if what.startswith("full"))
     print(f"all: full {sums['FULL']} s, incremental {sums['INCREMENTAL']} s: {sums['FULL'] / sums['INCREMENTAL']:.1f}")
+    walls = {side: round(each, 2) for side, each in waves.items()}
+    print(f"waves, {given.at_once} at once: {walls}: {waves['FULL'] / waves['INCREMENTAL']:.2f}")
     print(f"refreshes: {ways.total()}, in full {in_full}: {listed(ways)}")
     found = {name: {side: round(each.median(side), 2) for side in SIDES} for name, each in times.items()}
     result = {
@@ -198,6 +212,7 @@ def report(times: dict[str, Times], groups: dict[str, float], given: argparse.Na
         "seconds": found,
         "done": {name: dict(each.done) for name, each in times.items()},
         "sum": sums,
+        "waves": walls | {"at once": given.at_once},
         "sum by 1,000,000 groups": groups,
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
     }

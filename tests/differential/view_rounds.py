@@ -205,6 +205,7 @@ class _Running:
         self._changes = Changes(self._random, self._newest, readers)
         self._views = {f"mv_{query.name}": query for query in round_.queries}
         self._refreshed: dict[str, Commit] = {}
+        self._found: dict[str, Result] = {}
         self._pinned: dict[str, int] = {}
         self._step = 0
         self._past = spark.newSession()
@@ -273,7 +274,10 @@ class _Running:
         self._round.failed.append(query)
 
     def _compare(self) -> None:
-        """Look at the views' commits, and compare the views with their queries over the versions that those name."""
+        """Look at the views' commits, and compare the views with their queries over the versions that those name.
+
+        A view without a commit since the last look was compared then.
+        """
         commits: dict[str, Commit] = {}
         for name in list(self._views):
             try:
@@ -285,6 +289,10 @@ class _Running:
                 self._fail(name, f"{problem}\ncommit {commits[name].version}: {json.dumps(commits[name].record)}")
         groups: dict[tuple[tuple[str, int], ...], list[str]] = {}
         for name in self._views:
+            before = self._refreshed.get(name)
+            if before is not None and (before.version, before.sources) == (commits[name].version, commits[name].sources):
+                self._note(name, commits[name])
+                continue
             groups.setdefault(tuple(sorted(commits[name].sources.items())), []).append(name)
         for key in sorted(groups, key=len):
             self._pin(key)
@@ -331,12 +339,20 @@ class _Running:
 
     def _difference(self, name: str, commit: Commit) -> str:
         expected = Result.of(self._past.sql(self._views[name].text))
-        found = Result.of(self._spark.table(f"{_CATALOG}.{name}"))
+        found = self._rows_of(name, commit)
         if (newest := newest_version(location_of(self._spark, name))) != commit.version:
             return f"the view was at version {commit.version}, and is at version {newest}: somebody has refreshed it meanwhile"
         approximate = self._views[name].approximate
         places = frozenset(at for at, (column, _) in enumerate(expected.columns) if column in approximate)
         return difference(found, expected, Leniency(approximate=places))
+
+    def _rows_of(self, name: str, commit: Commit) -> Result:
+        """The rows of a view; it has those of before, where no commit since then has added or removed a file."""
+        before = self._refreshed.get(name)
+        done = [] if before is None else [*actions(location_of(self._spark, name), before.version + 1, commit.version)]
+        if before is None or any({"metaData", "add", "remove"} & action.keys() for action in done):
+            self._found[name] = Result.of(self._spark.table(f"{_CATALOG}.{name}"))
+        return self._found[name]
 
     def _note(self, name: str, commit: Commit) -> None:
         before = self._refreshed.get(name)
