@@ -20,6 +20,7 @@ _FLOW_SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(16 * 1024**2),  # compaction leaves larger files alone, unless ..
     "spark.databricks.delta.optimize.maxDeletedRowsRatio": "0.3",  # .. this share of a file's rows is deleted
     "spark.databricks.delta.merge.materializeSource": "none",  # a flush reads files that nobody changes
+    "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",  # its bounds of cached rows leave out NaN (SPARK-58482)
     "spark.sql.ui.explainMode": "simple",  # how Spark draws each execution's plan for its page, and again after each stage
     # Delta computes these over all files of a table at each commit with a transaction, and we never read them.
     "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
