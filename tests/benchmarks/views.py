@@ -5,6 +5,9 @@ their lines inserted, and as many deleted), then an UPDATE of 0.1% of the lines;
 of its own, and the sides take turns in which comes first. With `--at-once`, several views of a wave are refreshed side by side,
 as the host does by itself. Before them, a sum by 1,000,000 groups, of which 1,000 rows change.
 After each wave the rows of both sides are compared.
+
+`--full-at-end` is for sizes at which that takes hours: no views are refreshed in full beside the others, but each of these once,
+after the last wave, which is compared with what it was; and that time stands for each of its refreshes which had work to do.
 """
 
 from __future__ import annotations
@@ -46,6 +49,10 @@ class Times:
     """What the refreshes of one query took, in seconds, and what the incremental ones did."""
 
     sides: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    idle: list[bool] = field(default_factory=list)
+    """Of each incremental refresh that is measured, whether it made no commit: no source had changed."""
+    version: str = "1"
+    """The view's, after its last incremental refresh; that of a new view is 1."""
     done: Counter[str] = field(default_factory=Counter)
 
     def median(self, side: str) -> float:
@@ -62,15 +69,20 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.001, help="of the orders and lines that change at each step")
     parser.add_argument("--rounds", type=int, default=2, help="of insertions, deletions, updates; of several, the first warms up")
     parser.add_argument("--at-once", type=int, default=1, help="views that are refreshed side by side")
+    parser.add_argument("--full-at-end", action="store_true", help="each view in full once, after the last wave")
+    parser.add_argument("--memory", default="4g", help="Java's heap")
     parser.add_argument("--only", default="", help="these queries alone, such as Q1,Q6")
     parser.add_argument("--result", type=Path, default=RESULT)
     given = parser.parse_args()
-    spark = session(Path(tempfile.mkdtemp()))
+    if given.full_at_end and given.at_once > 1:
+        parser.error("--full-at-end adds up what is refreshed one after the other, so it goes without --at-once")
+    sides = SIDES[:1] if given.full_at_end else SIDES
+    spark = session(Path(tempfile.mkdtemp()), memory=given.memory)
     groups = sum_by_groups(spark)
     load(spark, given.scale)
     chosen = {name: text for name, text in QUERIES.items() if not given.only or name in given.only.split(",")}
     for name, text in chosen.items():
-        for side in SIDES:
+        for side in sides:
             spark.sql(f"CREATE MATERIALIZED VIEW {name}_{side} REFRESH POLICY {side} AS {text}").collect()
     times = {name: Times() for name in chosen}
     waves: dict[str, float] = dict.fromkeys(SIDES, 0.0)
@@ -79,12 +91,13 @@ def main() -> None:
         for statement in statements:
             spark.sql(statement).collect()
         is_measured = given.rounds == 1 or number >= len(changes) // given.rounds
-        for side in SIDES if number % 2 else reversed(SIDES):
+        for side in sides if number % 2 else reversed(sides):
             taken = wave(spark, times, side, is_measured, given.at_once)
             waves[side] += taken if is_measured else 0
-        different = [name for name in chosen if not equal(spark, name)]
-        print(f"{what}: {len(chosen) - len(different)} of {len(chosen)} equal", flush=True)
-        assert not different, different
+        if not given.full_at_end:
+            check(what, [name for name in chosen if not equal(*(rows(spark, f"{name}_{side}") for side in SIDES))], len(chosen))
+    if given.full_at_end:
+        waves["FULL"] = full_at_end(spark, times)
     report(times, waves, groups, given)
 
 
@@ -147,6 +160,8 @@ def wave(spark: SparkSession, times: dict[str, Times], side: str, is_measured: b
         if is_measured:
             found.sides[side].append(taken)
         if side == "INCREMENTAL":
+            before, found.version = found.version, said.rsplit(" ", 1)[1]
+            found.idle += [found.version == before] if is_measured else []
             found.done[re.split(r", \d|, version", said.split(": ", 1)[1])[0]] += 1
 
     began = time.perf_counter()
@@ -155,13 +170,38 @@ def wave(spark: SparkSession, times: dict[str, Times], side: str, is_measured: b
     return time.perf_counter() - began
 
 
-def equal(spark: SparkSession, name: str) -> bool:
-    """Return whether both sides have the same rows, floating point up to `DIGITS`."""
-    one, other = (sorted(map(tuple, spark.table(f"{name}_{side}").collect()), key=repr) for side in SIDES)
+def full_at_end(spark: SparkSession, times: dict[str, Times]) -> float:
+    """Refresh each view in full, compare it with what it was, and return the seconds of all refreshes, had they been in full."""
+    different = []
+    for name, found in times.items():
+        view = f"{name}_INCREMENTAL"
+        kept = rows(spark, view)
+        taken = seconds(spark, f"REFRESH MATERIALIZED VIEW {view} FULL")
+        is_equal = equal(kept, rows(spark, view))
+        print(f"{name} in full: {taken:.2f} s, {'equal' if is_equal else 'different'}", flush=True)
+        different += [] if is_equal else [name]
+        idle = zip(found.idle, found.sides["INCREMENTAL"], strict=True)
+        found.sides["FULL"] = [alone if is_idle else taken for is_idle, alone in idle]
+    check("at the end", different, len(times))
+    return sum(sum(found.sides["FULL"]) for found in times.values())
+
+
+def rows(spark: SparkSession, table: str) -> list[tuple[object, ...]]:
+    return sorted(map(tuple, spark.table(table).collect()), key=repr)
+
+
+def equal(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> bool:
+    """Return whether they are the same rows, floating point up to `DIGITS`."""
     pairs = [pair for left, right in zip(one, other, strict=False) for pair in zip(left, right, strict=True)]
     return len(one) == len(other) and all(
-        left == right or (isinstance(left, float) and abs(left - right) <= DIGITS * abs(right)) for left, right in pairs
+        left == right or (isinstance(left, float) and isinstance(right, float) and abs(left - right) <= DIGITS * abs(right))
+        for left, right in pairs
     )
+
+
+def check(what: str, different: list[str], count: int) -> None:
+    print(f"{what}: {count - len(different)} of {count} equal", flush=True)
+    assert not different, different
 
 
 def sum_by_groups(spark: SparkSession) -> dict[str, float]:
