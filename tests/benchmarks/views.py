@@ -249,6 +249,8 @@ def report(times: dict[str, Times], waves: dict[str, float], groups: dict[str, f
     result = {
         "scale": given.scale,
         "share": given.share,
+        "memory": given.memory,
+        "full at end": given.full_at_end,
         "seconds": found,
         "done": {name: dict(each.done) for name, each in times.items()},
         "sum": sums,
