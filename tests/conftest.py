@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--statements", type=int, default=12, help="statements of each of them; by hand, 100")
     parser.addoption("--queries", type=int, default=60, help="generated queries of the differential test; by hand, 2000")
     parser.addoption("--rounds", type=int, default=40, help="rounds of changes and views of the differential test; by hand, 2000")
+    parser.addoption("--refreshes", type=int, default=3, help="of each of TPC-H's views: insert, delete, update; by hand, 10")
     parser.addoption("--groups", default="", help="of those queries, ten a group, or rounds, five a group, only some: 0-49")
     parser.addoption("--seed", type=int, default=24, help="of the differential tests' queries, rows, changes and restarts")
     parser.addoption("--cases", type=int, default=30, help="of changes that AUTO CDC applies; by hand, 500")

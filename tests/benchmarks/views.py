@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import altair as alt
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.benchmarks.common import session
 
@@ -95,7 +95,8 @@ def main() -> None:
             taken = wave(spark, times, side, is_measured, given.at_once)
             waves[side] += taken if is_measured else 0
         if not given.full_at_end:
-            check(what, [name for name in chosen if not equal(*(rows(spark, f"{name}_{side}") for side in SIDES))], len(chosen))
+            tables = {name: [spark.table(f"{name}_{side}") for side in SIDES] for name in chosen}
+            check(what, [name for name, both in tables.items() if not equal(*map(rows_of, both))], len(chosen))
     if given.full_at_end:
         waves["FULL"] = full_at_end(spark, times)
     report(times, waves, groups, given)
@@ -162,7 +163,7 @@ def wave(spark: SparkSession, times: dict[str, Times], side: str, is_measured: b
         if side == "INCREMENTAL":
             before, found.version = found.version, said.rsplit(" ", 1)[1]
             found.idle += [found.version == before] if is_measured else []
-            found.done[re.split(r", \d|, version", said.split(": ", 1)[1])[0]] += 1
+            found.done[way_of(said)] += 1
 
     began = time.perf_counter()
     with ThreadPoolExecutor(at_once) as pool:
@@ -175,9 +176,9 @@ def full_at_end(spark: SparkSession, times: dict[str, Times]) -> float:
     different = []
     for name, found in times.items():
         view = f"{name}_INCREMENTAL"
-        kept = rows(spark, view)
+        kept = rows_of(spark.table(view))
         taken = seconds(spark, f"REFRESH MATERIALIZED VIEW {view} FULL")
-        is_equal = equal(kept, rows(spark, view))
+        is_equal = equal(kept, rows_of(spark.table(view)))
         print(f"{name} in full: {taken:.2f} s, {'equal' if is_equal else 'different'}", flush=True)
         different += [] if is_equal else [name]
         idle = zip(found.idle, found.sides["INCREMENTAL"], strict=True)
@@ -186,8 +187,14 @@ def full_at_end(spark: SparkSession, times: dict[str, Times]) -> float:
     return sum(sum(found.sides["FULL"]) for found in times.values())
 
 
-def rows(spark: SparkSession, table: str) -> list[tuple[object, ...]]:
-    return sorted(map(tuple, spark.table(table).collect()), key=repr)
+def way_of(said: str) -> str:
+    """Return how a refresh was done, of what it said: such as "merge groups" or "no change"."""
+    return re.split(r", \d|, version", said.split(": ", 1)[1])[0]
+
+
+def rows_of(frame: DataFrame) -> list[tuple[object, ...]]:
+    """Return its rows, in an order that depends on nothing else."""
+    return sorted(map(tuple, frame.collect()), key=repr)
 
 
 def equal(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> bool:
