@@ -6,6 +6,7 @@ Each call that does not take a snapshot lists the log's folder. Only `last_trans
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -164,6 +165,28 @@ def feed(spark: SparkSession, end: Any, first: int, is_from_files: bool) -> Data
     some = java_of(spark).scala.Option.apply(end)
     rows = reader.changesToBatchDF(end.deltaLog(), *versions, spark._jsparkSession, none, some, is_from_files, none)
     return DataFrame(rows, spark)
+
+
+def feed_of(spark: SparkSession, end: Any, commits: Mapping[int, Sequence[Mapping[str, Any]]], is_from_files: bool) -> DataFrame:
+    """Return the changes of commits as `feed` does, where some of their actions are others than in the log.
+
+    Args:
+        spark: the session.
+        end: the snapshot of the last version.
+        commits: the actions of each version, without gaps.
+        is_from_files: as for `feed`.
+
+    Raises:
+        PySparkException, Py4JJavaError: the columns changed too much.
+    """
+    java, none, first, last = java_of(spark), _none(spark), min(commits), max(commits)
+    action = scala_object(spark, "org.apache.spark.sql.delta.actions.Action")
+    actions = [scala_seq(spark, [action.fromJson(json.dumps(each)) for each in commits[at]]) for at in range(first, last + 1)]
+    longs = java.java.util.stream.LongStream.rangeClosed(first, last).boxed().iterator()  # Py4J makes small numbers Integers
+    pairs = java.scala.jdk.javaapi.CollectionConverters.asScala(longs).zip(scala_seq(spark, actions))
+    reader = java.org.apache.spark.sql.delta.commands.cdc.CDCReader
+    found = reader.changesToDF(end, first, last, pairs, spark._jsparkSession, none, False, is_from_files, none)
+    return DataFrame(found.fileChangeDf(), spark)
 
 
 def _none(spark: SparkSession) -> Any:

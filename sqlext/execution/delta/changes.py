@@ -7,7 +7,9 @@ vectors, just the rows are read whose marks differ. Rows that were rewritten, no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from sqlext.errors import OptionError, UnsupportedError
-from sqlext.execution.delta import delta_log
+from sqlext.execution.delta import delta_log, long_marks
 from sqlext.plan.job_graph import INTERNAL_PREFIX
 from sqlext.quoting import quote
 from sqlext.spark import delta_tables, failures
@@ -101,7 +103,8 @@ class ChangedFiles:
     """How much of a table's files changed between two versions.
 
     Attributes:
-        changed: the bytes of the files that were added or removed, those that only got deletion vectors left out.
+        changed: the bytes of the files that were added or removed; of those that only got another deletion vector, the share of
+            the rows that it marks or no longer marks.
         all: the bytes of all files of the later version.
     """
 
@@ -120,11 +123,21 @@ def changed_files(spark: SparkSession, location: str, before: int, after: int) -
         if commit is None:
             return None
         added, removed = (
-            {each["path"]: int(each.get("size") or 0) for action in commit if (each := action.get(kind)) and each["dataChange"]}
+            {each["path"]: each for action in commit if (each := action.get(kind)) and each["dataChange"]}
             for kind in ("add", "remove")
         )
-        changed += sum(size for path, size in (*added.items(), *removed.items()) if not (path in added and path in removed))
+        changed += sum(_bytes_changed(removed.get(path), added.get(path)) for path in added.keys() | removed.keys())
     return ChangedFiles(changed, size.bytes)
+
+
+def _bytes_changed(removed: Mapping[str, Any] | None, added: Mapping[str, Any] | None) -> int:
+    """Return how many bytes of a file a commit has changed: all, or the share of its rows whose marks have changed."""
+    size = int((added or removed or {}).get("size") or 0)
+    if removed is None or added is None:
+        return size
+    before, after = (int((each.get("deletionVector") or {}).get("cardinality", 0)) for each in (removed, added))
+    rows = int(json.loads(added.get("stats") or "{}").get("numRecords", 0))
+    return size * abs(after - before) // rows if rows else 0
 
 
 def net(rows: DataFrame) -> DataFrame:
@@ -257,15 +270,24 @@ def weighted(spark: SparkSession, location: str, before: int, after: int) -> Dat
         if taken := [name for name in delta_tables.schema_of(ends[1]).names if name.lower() in _OF_FEED]:
             raise UnsupportedError(f"its column {taken[0]} has a name of Delta's change feed")
         has_feed = all(delta_tables.properties_of(spark, end).get(_FEED) == "true" for end in ends)
-        found = _read(spark, ends[1], before + 1, has_feed)
+        found = _read(spark, ends[1], location, before + 1, has_feed)
         weight = F.when(F.col("_change_type").isin(*_ADDED), 1).otherwise(-1).cast("bigint")
         return found.select(*(F.col(quote(name)) for name in found.columns if name not in _OF_FEED), weight.alias(WEIGHT))
     except SPARK_ERRORS as error:
         raise UnsupportedError(f"the changes cannot be read: {failures.reason_of(error)}") from error
 
 
-def _read(spark: SparkSession, end: Any, first: int, has_feed: bool) -> DataFrame:
+def _read(spark: SparkSession, end: Any, location: str, first: int, has_feed: bool) -> DataFrame:
     if has_feed:
         with suppress(*SPARK_ERRORS):  # it was off in between
-            return delta_tables.feed(spark, end, first, is_from_files=False)
-    return delta_tables.feed(spark, end, first, is_from_files=True)
+            return _feed(spark, end, location, first, is_from_files=False)
+    return _feed(spark, end, location, first, is_from_files=True)
+
+
+def _feed(spark: SparkSession, end: Any, location: str, first: int, is_from_files: bool) -> DataFrame:
+    commits = {version: delta_log.actions(spark, location, version) for version in range(first, int(end.version()) + 1)}
+    known = {version: actions for version, actions in commits.items() if actions is not None}
+    parts = long_marks.apart(known, is_from_files) if len(known) == len(commits) else []  # Delta says which commit is gone
+    if not parts:
+        return delta_tables.feed(spark, end, first, is_from_files)
+    return functools.reduce(DataFrame.union, (delta_tables.feed_of(spark, end, part, is_from_files) for part in parts))

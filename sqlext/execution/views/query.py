@@ -40,6 +40,7 @@ from sqlext.spark.settings import session_settings
 from sqlext.spark.variance import Variance, day_in
 
 _LIMITS = {"GlobalLimit": "LIMIT", "Offset": "OFFSET"}
+_TOGETHER = ("Aggregate", "Join", "Window")
 _OF_SPARK = "org.apache.spark.sql.catalyst.expressions."
 _OF_USERS = ("PythonUDTF", "UserDefinedGenerator")
 """Spark's calls of table functions that are not its own."""
@@ -97,6 +98,11 @@ class ViewQuery:
         """Whether it can be computed of partial results, and its own rows cannot be added to."""
         root = tree_of(self.normal)
         return mergeable(self.plans, root) is None and partials_of(self.plans, root) is not None
+
+    @cached_property
+    def is_row_by_row(self) -> bool:
+        """Whether each row of the result depends on one row of a table, not on a group, a partition, or on another table too."""
+        return not any(kind(node) in _TOGETHER for node in nodes_of(self.normal))
 
     @cached_property
     def is_by_order(self) -> bool:

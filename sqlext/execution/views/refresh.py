@@ -284,7 +284,9 @@ class _OneRefresh:
             return self._query.obstacle
         if self._spec.policy is RefreshPolicy.AUTO and last.partials == NONE and self._partials.are_wanted(self._versions):
             return "from now on, partial results are kept beside the view"
-        return full_costs_less(self._changed_files(), last) if self._spec.policy is RefreshPolicy.AUTO else ""
+        if self._spec.policy is not RefreshPolicy.AUTO:
+            return ""
+        return full_costs_less(self._changed_files(), last, self._query.is_row_by_row)
 
     def _changed_files(self) -> Iterator[ChangedFiles | None]:
         before = {} if self._state.last is None else self._state.last.sources
