@@ -51,6 +51,12 @@ def properties_of(spark: SparkSession, snapshot: Any) -> dict[str, str]:
     return texts_of(spark, snapshot.metadata().configuration())
 
 
+def has_vectors(spark: SparkSession, snapshot: Any) -> bool:
+    """Return whether files of a Delta table may have deletion vectors in one of its versions."""
+    utils = scala_object(spark, "org.apache.spark.sql.delta.commands.DeletionVectorUtils")
+    return bool(utils.deletionVectorsReadable(snapshot, _none(spark), _none(spark)))
+
+
 def metadata_of(snapshot: Any) -> str:
     """Return what a Delta table says of itself in one of its versions, its `metaData` action, as JSON."""
     return str(snapshot.metadata().json())

@@ -122,10 +122,7 @@ def changed_files(spark: SparkSession, location: str, before: int, after: int) -
         commit = delta_log.actions(spark, location, version)
         if commit is None:
             return None
-        added, removed = (
-            {each["path"]: each for action in commit if (each := action.get(kind)) and each["dataChange"]}
-            for kind in ("add", "remove")
-        )
+        added, removed = (delta_log.data_files(commit, kind) for kind in ("add", "remove"))
         changed += sum(_bytes_changed(removed.get(path), added.get(path)) for path in added.keys() | removed.keys())
     return ChangedFiles(changed, size.bytes)
 
@@ -135,7 +132,7 @@ def _bytes_changed(removed: Mapping[str, Any] | None, added: Mapping[str, Any] |
     size = int((added or removed or {}).get("size") or 0)
     if removed is None or added is None:
         return size
-    before, after = (int((each.get("deletionVector") or {}).get("cardinality", 0)) for each in (removed, added))
+    before, after = (delta_log.marks_of(each) or 0 for each in (removed, added))
     rows = int(json.loads(added.get("stats") or "{}").get("numRecords", 0))
     return size * abs(after - before) // rows if rows else 0
 
@@ -270,24 +267,30 @@ def weighted(spark: SparkSession, location: str, before: int, after: int) -> Dat
         if taken := [name for name in delta_tables.schema_of(ends[1]).names if name.lower() in _OF_FEED]:
             raise UnsupportedError(f"its column {taken[0]} has a name of Delta's change feed")
         has_feed = all(delta_tables.properties_of(spark, end).get(_FEED) == "true" for end in ends)
-        found = _read(spark, ends[1], location, before + 1, has_feed)
+        commits = _commits(spark, location, before, after) if any(delta_tables.has_vectors(spark, end) for end in ends) else {}
+        found = _read(spark, ends[1], commits, before + 1, has_feed)
         weight = F.when(F.col("_change_type").isin(*_ADDED), 1).otherwise(-1).cast("bigint")
         return found.select(*(F.col(quote(name)) for name in found.columns if name not in _OF_FEED), weight.alias(WEIGHT))
     except SPARK_ERRORS as error:
         raise UnsupportedError(f"the changes cannot be read: {failures.reason_of(error)}") from error
 
 
-def _read(spark: SparkSession, end: Any, location: str, first: int, has_feed: bool) -> DataFrame:
+def _commits(spark: SparkSession, location: str, before: int, after: int) -> dict[int, long_marks.Actions]:
+    """Return the actions of each commit; nothing if one is gone, which is for Delta to say."""
+    found = {version: delta_log.actions(spark, location, version) for version in range(before + 1, after + 1)}
+    known: dict[int, long_marks.Actions] = {version: actions for version, actions in found.items() if actions is not None}
+    return known if len(known) == len(found) else {}
+
+
+def _read(spark: SparkSession, end: Any, commits: Mapping[int, long_marks.Actions], first: int, has_feed: bool) -> DataFrame:
     if has_feed:
         with suppress(*SPARK_ERRORS):  # it was off in between
-            return _feed(spark, end, location, first, is_from_files=False)
-    return _feed(spark, end, location, first, is_from_files=True)
+            return _feed(spark, end, commits, first, is_from_files=False)
+    return _feed(spark, end, commits, first, is_from_files=True)
 
 
-def _feed(spark: SparkSession, end: Any, location: str, first: int, is_from_files: bool) -> DataFrame:
-    commits = {version: delta_log.actions(spark, location, version) for version in range(first, int(end.version()) + 1)}
-    known = {version: actions for version, actions in commits.items() if actions is not None}
-    parts = long_marks.apart(known, is_from_files) if len(known) == len(commits) else []  # Delta says which commit is gone
+def _feed(spark: SparkSession, end: Any, commits: Mapping[int, long_marks.Actions], first: int, is_from_files: bool) -> DataFrame:
+    parts = long_marks.apart(commits, is_from_files)
     if not parts:
         return delta_tables.feed(spark, end, first, is_from_files)
     return functools.reduce(DataFrame.union, (delta_tables.feed_of(spark, end, part, is_from_files) for part in parts))

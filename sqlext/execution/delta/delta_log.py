@@ -142,6 +142,17 @@ def actions(spark: SparkSession, location: str, version: int) -> list[dict[str, 
         return None
 
 
+def data_files(found: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Mapping[str, Any]]:
+    """Return the files that a commit's actions `add` or `remove`, by path, without those of which no row has changed."""
+    return {file["path"]: file for action in found if (file := action.get(kind)) and file["dataChange"]}
+
+
+def marks_of(file: Mapping[str, Any]) -> int | None:
+    """Return how many rows of an added or removed file its deletion vector marks; None if it has none."""
+    vector = file.get("deletionVector")
+    return int(vector["cardinality"]) if vector else None
+
+
 def written_at(spark: SparkSession, location: str, version: int) -> datetime | None:
     """Return when a version was committed; None if its file has been cleaned up."""
     statuses = _file(spark, location, version, "json").statuses()

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlext.execution.delta.delta_log import data_files, info_of, marks_of
+
 Actions = Sequence[Mapping[str, Any]]
 """Of one commit, as Delta's log has them."""
 
@@ -47,19 +49,18 @@ def _too_long(actions: Actions, is_from_files: bool) -> set[str]:
     """Return the paths of the files whose vectors differ by too many marks, as far as their numbers tell."""
     if not is_from_files and any("cdc" in each for each in actions):
         return set()  # no other files of this commit are read
-    is_restored = any(each.get("commitInfo", {}).get("operation") == "RESTORE" for each in actions)
-    before, after = (_marks(actions, kind) for kind in ("remove", "add"))
-    differing = {  # a restored vector may have marks that the one before had not; else marks are only added
-        path: max(before[path], after[path]) if is_restored else abs(after[path] - before[path])
-        for path in before.keys() & after.keys()
-    }
-    return {path for path, marks in differing.items() if marks > MOST_MARKS}
-
-
-def _marks(actions: Actions, kind: str) -> dict[str, int]:
-    """Return how many rows the deletion vectors of the added or removed files mark."""
-    files = [each[kind] for each in actions if kind in each and each[kind]["dataChange"]]
-    return {file["path"]: int(file["deletionVector"]["cardinality"]) for file in files if file.get("deletionVector")}
+    is_restored = info_of(actions).get("operation") == "RESTORE"
+    removed, added = (data_files(actions, kind) for kind in ("remove", "add"))
+    found = set()
+    for path in removed.keys() & added.keys():
+        before, after = marks_of(removed[path]), marks_of(added[path])
+        if before is None or after is None:
+            continue  # Delta reads the only vector as it is
+        # a restored vector may have marks that the one before had not; else marks are only added
+        differing = max(before, after) if is_restored else abs(after - before)
+        if differing > MOST_MARKS:
+            found.add(path)
+    return found
 
 
 def _path_of(action: Mapping[str, Any]) -> str:

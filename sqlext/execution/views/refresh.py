@@ -282,10 +282,10 @@ class _OneRefresh:
             return "the query's columns have other types than the view's"
         if self._query.obstacle:
             return self._query.obstacle
-        if self._spec.policy is RefreshPolicy.AUTO and last.partials == NONE and self._partials.are_wanted(self._versions):
-            return "from now on, partial results are kept beside the view"
         if self._spec.policy is not RefreshPolicy.AUTO:
             return ""
+        if last.partials == NONE and self._partials.are_wanted(self._versions):
+            return "from now on, partial results are kept beside the view"
         return full_costs_less(self._changed_files(), last, self._query.is_row_by_row)
 
     def _changed_files(self) -> Iterator[ChangedFiles | None]:
