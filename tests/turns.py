@@ -20,7 +20,6 @@ RECORD = Path(__file__).with_name("durations.tsv")
 _TITLE = "# Seconds of each test of three or more, with three processes side by side on two cores; see turns.py."
 _RECORDED = 3.0
 _DIVIDED = {
-    "tests/differential/test_views.py::test_views_equal_their_queries": 16,
     "tests/differential/test_differential.py::test_queries_equal_batch": 6,
     "tests/integration/test_view_answers.py::": 16,
     "tests/integration/test_view_corners.py::": 8,
