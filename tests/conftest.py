@@ -123,7 +123,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sqlext.connectors": "kafka",
         "spark.databricks.delta.snapshotPartitions": "2",  # or every commit runs 50 tasks
-        "spark.driver.memory": "2g",  # for all tests one after the other, of whose past nothing is kept:
+        "spark.driver.memory": "3g",  # for all tests one after the other, of whose past nothing is kept:
         "spark.ui.retainedJobs": "10",
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "100",
@@ -131,9 +131,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.ui.explainMode": "simple",  # each execution draws its plan for that history
         "spark.sql.codegen.cache.maxEntries": "2000",  # what Delta does at each commit is compiled once
         "spark.buffer.pageSize": "1m",  # few rows take pages of 64 MB otherwise: soak tests would see which tasks run, not growth
-        # Both of Java's compilers: the first minutes are slower by a tenth, and what comes after them is faster by a third.
+        # Both of Java's compilers: the first minutes are slower by a tenth, and what comes after them is faster by a third. The
+        # parallel collector, with half of the heap for what is young, takes a fourteenth less of the processors' time than G1.
         # The heap is taken as a whole at the start: what the process takes later is outside of it, and soak tests look at that.
-        "spark.driver.extraJavaOptions": "-Xms2g -XX:+AlwaysPreTouch -XX:ReservedCodeCacheSize=256m",
+        "spark.driver.extraJavaOptions": "-Xms3g -Xmn1500m -XX:+UseParallelGC -XX:+AlwaysPreTouch "
+        "-XX:MetaspaceSize=400m -XX:ReservedCodeCacheSize=512m",
     }
     for key, value in settings.items():
         builder.config(key, value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -39,17 +40,22 @@ def turn_of_commit() -> int:
 
 def turns() -> dict[str, int]:
     """Return the turn of each slow file: the longest first, each to the shortest turn so far."""
-    files: defaultdict[str, float] = defaultdict(float)
-    for test, seconds in recorded().items():
-        if not test.startswith(tuple(_DIVIDED)):
-            files[file_of(test)] += seconds
     lengths = [0.0] * TURNS
     found: dict[str, int] = {}
-    for file, seconds in sorted(files.items(), key=lambda each: (-each[1], each[0])):
-        if seconds >= SLOW and not file.startswith(_ALWAYS):
+    for file, seconds in sorted(lengths_of_files(recorded()).items(), key=lambda each: (-each[1], each[0])):
+        if seconds >= SLOW:
             found[file] = lengths.index(min(lengths))
             lengths[found[file]] += seconds
     return found
+
+
+def lengths_of_files(tests: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each file that may take turns, of those of its tests."""
+    files: defaultdict[str, float] = defaultdict(float)
+    for test, seconds in tests.items():
+        if not test.startswith((*_DIVIDED, *_ALWAYS)):
+            files[file_of(test)] += seconds
+    return files
 
 
 def file_of(test: str) -> str:
@@ -64,10 +70,11 @@ def recorded() -> dict[str, float]:
 
 
 class Turn:
-    """The plugin that leaves out the slow files of the other turns."""
+    """The plugin that leaves out the slow files of the other turns, and names those that no record has."""
 
     def __init__(self, turn: int) -> None:
         self.turn = turn
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def pytest_report_header(self) -> str:
         return f"slow files: turn {self.turn} of 0 to {TURNS - 1}; by default the commit's, --turn N takes another, --full all"
@@ -87,6 +94,18 @@ class Turn:
             (ours if is_ours else others).append(item)
         config.hook.pytest_deselected(items=others)
         items[:] = ours
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """A file that is new runs always, until it is recorded: nobody would see why runs get longer."""
+        taken = turns()
+        slow = {test: seconds for test, seconds in self._seconds.items() if seconds >= _RECORDED}
+        for file, seconds in sorted(lengths_of_files(slow).items()):
+            if seconds >= 2 * SLOW and file not in taken:
+                said = f"{file} takes no turns, and took {seconds:.0f} seconds: python -m pytest -n 3 --record {file}"
+                terminalreporter.write_line(said)
 
 
 class Recorder:
