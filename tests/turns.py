@@ -23,7 +23,7 @@ _RECORDED = 3.0
 _DIVIDED = {
     "tests/differential/test_differential.py::test_queries_equal_batch": 6,
     "tests/integration/test_view_answers.py::": 16,
-    "tests/integration/test_view_corners.py::": 8,
+    "tests/integration/test_view_corners.py::": 16,
 }
 """Tests of many cases that need nothing of one another: a run has one of so many parts of them."""
 _ALWAYS = ("tests/differential/", "tests/unit/")

@@ -1,5 +1,4 @@
-"""The servers, from the outside: one process serves Thrift and Spark Connect; PyHive, beeline, a Connect client
-and dbt talk to it."""
+"""The servers, from the outside: one process serves Thrift and Spark Connect. For what clients get, see test_server_clients."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,8 @@ from pyhive import hive
 from TCLIService.ttypes import TOperationState
 from thrift.transport.TTransport import TTransportException
 
-from tests.serving.clients import DEADLINE, Serving, answer, by_beeline, by_connect, by_pyhive, serving
-from tests.serving.dbt_client import by_dbt
-from tests.serving.ldap import PASSWORD, USER, ldap_server
-from tests.serving.script import cases, settled
+from tests.serving.clients import DEADLINE, Serving, answer, by_connect, serving_ldap_users
+from tests.serving.ldap import PASSWORD, USER
 from tests.support import eventually
 
 pytestmark = pytest.mark.timeout(3 * DEADLINE)
@@ -30,18 +27,8 @@ pytestmark = pytest.mark.timeout(3 * DEADLINE)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """Its users are an LDAP server's: Hive's own options reach it."""
-    folder = tmp_path_factory.mktemp("server")
-    with ldap_server() as url:
-        conf = {
-            "hive.server2.authentication": "LDAP",
-            "hive.server2.authentication.ldap.url": url,
-            "hive.server2.authentication.ldap.baseDN": "ou=people",
-        }
-        arguments = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
-        with serving(folder, arguments) as found:
-            yield found
-    assert found.process.returncode == 0, (folder / "output.txt").read_text()
+    with serving_ldap_users(tmp_path_factory.mktemp("server")) as found:
+        yield found
 
 
 @pytest.fixture
@@ -51,22 +38,6 @@ def sales(server: Serving) -> Serving:
     if server.run("SELECT count(*) FROM sales") == "0":
         server.run("INSERT INTO sales VALUES ('tea', 2), ('cocoa', 3)")
     return server
-
-
-# All statements, by each kind of client.
-
-
-@pytest.mark.parametrize("client", [by_pyhive, by_beeline, by_connect, by_dbt])
-def test_each_kind_of_client_gets_the_same_answers(
-    server: Serving, client: Callable[[Serving, str, Sequence[str]], list[str]]
-) -> None:
-    database = client.__name__
-    server.run(f"CREATE DATABASE {database}")
-    script = cases()
-    answers = [settled(each, database) for each in client(server, database, [case.sql for case in script])]
-    wrong = [f"{case.sql}\n{answer}" for case, answer in zip(script, answers, strict=True) if not case.fits(answer)]
-    assert wrong == []
-    server.run(f"DROP DATABASE {database} CASCADE")
 
 
 # Errors.

@@ -18,7 +18,7 @@ import pyspark
 from pyhive import hive
 
 from tests.java import java_options
-from tests.serving.ldap import PASSWORD, USER
+from tests.serving.ldap import PASSWORD, USER, ldap_server
 from tests.serving.script import row
 from tests.support import eventually
 
@@ -92,6 +92,21 @@ def serving(folder: Path, arguments: Sequence[str]) -> Iterator[Serving]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def serving_ldap_users(folder: Path) -> Iterator[Serving]:
+    """A server whose users are an LDAP server's: Hive's own options reach it. It ends without an error."""
+    with ldap_server() as url:
+        conf = {
+            "hive.server2.authentication": "LDAP",
+            "hive.server2.authentication.ldap.url": url,
+            "hive.server2.authentication.ldap.baseDN": "ou=people",
+        }
+        arguments = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+        with serving(folder, arguments) as found:
+            yield found
+    assert found.process.returncode == 0, (folder / "output.txt").read_text()
 
 
 def answer(cursor: Any, sql: str) -> str:
