@@ -69,12 +69,26 @@ def recorded() -> dict[str, float]:
     return {test: float(seconds) for seconds, test in lines}
 
 
-class Turn:
+class _Timed:
+    """What a plugin knows of how long tests take."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+
+    def long_ones(self) -> dict[str, float]:
+        """Return the seconds of each test that a record would have."""
+        return {test: seconds for test, seconds in self._seconds.items() if seconds >= _RECORDED}
+
+
+class Turn(_Timed):
     """The plugin that leaves out the slow files of the other turns, and names those that no record has."""
 
     def __init__(self, turn: int) -> None:
+        super().__init__()
         self.turn = turn
-        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def pytest_report_header(self) -> str:
         return f"slow files: turn {self.turn} of 0 to {TURNS - 1}; by default the commit's, --turn N takes another, --full all"
@@ -95,35 +109,25 @@ class Turn:
         config.hook.pytest_deselected(items=others)
         items[:] = ours
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
-
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """A file that is new runs always, until it is recorded: nobody would see why runs get longer."""
         taken = turns()
-        slow = {test: seconds for test, seconds in self._seconds.items() if seconds >= _RECORDED}
-        for file, seconds in sorted(lengths_of_files(slow).items()):
+        for file, seconds in sorted(lengths_of_files(self.long_ones()).items()):
             if seconds >= 2 * SLOW and file not in taken:
                 said = f"{file} takes no turns, and took {seconds:.0f} seconds: python -m pytest -n 3 --record {file}"
                 terminalreporter.write_line(said)
 
 
-class Recorder:
+class Recorder(_Timed):
     """The plugin that writes `tests/durations.tsv`: `python -m pytest -n 3 --full --record`.
 
     Where files are named, their tests alone are recorded anew.
     """
 
-    def __init__(self) -> None:
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
-
     def pytest_sessionfinish(self) -> None:
         files = {file_of(test) for test in self._seconds}
         others = {test: seconds for test, seconds in recorded().items() if file_of(test) not in files}
-        write(others | {test: seconds for test, seconds in self._seconds.items() if seconds >= _RECORDED})
+        write(others | self.long_ones())
 
 
 def write(seconds: dict[str, float]) -> None:

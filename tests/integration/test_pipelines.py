@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.serving.clients import DEADLINE, ROOT, Serving, by_connect, serving
-from tests.serving.ldap import ldap_server
+from tests.serving.clients import DEADLINE, ROOT, Serving, by_connect, serving_ldap_users
 
 pytestmark = pytest.mark.timeout(3 * DEADLINE)
 
@@ -24,17 +23,8 @@ CREATE MATERIALIZED VIEW totals AS SELECT item, sum(amount) AS total FROM copied
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    folder = tmp_path_factory.mktemp("pipelines")
-    with ldap_server() as url:
-        conf = {
-            "hive.server2.authentication": "LDAP",
-            "hive.server2.authentication.ldap.url": url,
-            "hive.server2.authentication.ldap.baseDN": "ou=people",
-            "spark.sql.sources.default": "delta",
-        }
-        arguments = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
-        with serving(folder, arguments) as found:
-            yield found
+    with serving_ldap_users(tmp_path_factory.mktemp("pipelines"), {"spark.sql.sources.default": "delta"}) as found:
+        yield found
 
 
 def run_pipeline(server: Serving, text: str) -> str:

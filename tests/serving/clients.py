@@ -8,10 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyspark
@@ -95,13 +96,14 @@ def serving(folder: Path, arguments: Sequence[str]) -> Iterator[Serving]:
 
 
 @contextmanager
-def serving_ldap_users(folder: Path) -> Iterator[Serving]:
+def serving_ldap_users(folder: Path, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[Serving]:
     """A server whose users are an LDAP server's: Hive's own options reach it. It ends without an error."""
     with ldap_server() as url:
         conf = {
             "hive.server2.authentication": "LDAP",
             "hive.server2.authentication.ldap.url": url,
             "hive.server2.authentication.ldap.baseDN": "ou=people",
+            **settings,
         }
         arguments = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
         with serving(folder, arguments) as found:

@@ -52,6 +52,22 @@ def test_a_turn_leaves_out_the_slow_files_of_others_and_a_record_is_written(
     assert "test_fast.py::test_gone" not in turns.recorded()
 
 
+def test_a_slow_file_that_no_record_has_is_named(
+    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytester.makepyfile(test_new="def test_one(): pass\n", test_known="def test_one(): pass\n")
+    monkeypatch.setattr(turns, "RECORD", tmp_path / "durations.tsv")
+    turns.write({"test_known.py::test_one": 20.0})
+    pytester.inline_run(plugins=[turns.Turn(0)])
+    assert "takes no turns" not in capsys.readouterr().out
+
+    monkeypatch.setattr(turns, "_RECORDED", 0.0)
+    monkeypatch.setattr(turns, "SLOW", 0.0)
+    pytester.inline_run(plugins=[turns.Turn(0)])
+    named = [line for line in capsys.readouterr().out.splitlines() if "takes no turns" in line]
+    assert named == ["test_new.py takes no turns, and took 0 seconds: python -m pytest -n 3 --record test_new.py"]
+
+
 def _files(pytester: pytest.Pytester, plugin: object) -> set[str]:
     found = pytester.inline_run(plugins=[plugin]).getcalls("pytest_runtest_call")
     assert len(found) % 2 == 0
